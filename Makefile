@@ -1,0 +1,41 @@
+# Every target works on a fresh machine: the environment is created first, from the versions in constraints.txt.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+DATA := $(wildcard ../shared/data)
+export DPFEDMETA_DATA ?= $(if $(DATA),$(abspath $(DATA)))
+
+.PHONY: demo test test-slow lint clean
+
+demo: $(VENV)/.installed
+	$(BIN)/python scripts/train.py --algo dp-agrlr --dataset strokes --run.name demo-$$(date +%Y%m%d-%H%M%S) --report
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m "not slow" -q
+
+test-slow: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m slow -q
+
+lint: $(VENV)/.installed-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: setup.cfg pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e .
+	touch $@
+
+$(VENV)/.installed-test: setup.cfg pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[test]'
+	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-lint: setup.cfg pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[lint,tensorboard]'
+	touch $@

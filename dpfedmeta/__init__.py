@@ -1,0 +1,3 @@
+"""Federated meta-learning with layered differential privacy."""
+
+__version__ = "0.1.0"

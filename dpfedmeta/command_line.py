@@ -1,0 +1,106 @@
+"""What the scripts share: settings as options, and errors as one line with an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from dpfedmeta.config import SHORT_FORMS, algorithm_names, describe, resolve, setting_fields
+from dpfedmeta.errors import InputError
+from dpfedmeta.settings import Settings
+from dpfedmeta.validation import nearest
+
+DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """Bad options are bad input: one line, exit code 2."""
+
+    def error(self, message: str) -> Any:
+        raise InputError(f"{message} (--help lists the options)")
+
+
+def parser(description: str, *, settings: bool) -> argparse.ArgumentParser:
+    """A parser; with `settings`, --help ends with every setting."""
+    epilog = (
+        "settings (short form) [default before the preset], also keys of the file of --config:\n" + describe()
+        if settings
+        else None
+    )
+    made = _Parser(
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    if settings:
+        made.add_argument("--algo", help=f"one of {', '.join(algorithm_names())}")
+        made.add_argument("--dataset", help="a task's name, or the path of a task file")
+        made.add_argument("--config", type=Path, help="a YAML file with settings")
+    return made
+
+
+def parse_with_settings(
+    made: argparse.ArgumentParser, argv: Sequence[str] | None, default_dataset: str | None = None
+) -> tuple[argparse.Namespace, Settings]:
+    """Parse the script's own options; everything else is a setting."""
+    options, rest = made.parse_known_args(argv)
+    given = _settings_from(rest)
+    settings = resolve(options.algo, options.dataset or default_dataset, options.config, given)
+    return options, settings
+
+
+def _settings_from(words: Sequence[str]) -> dict[str, str]:
+    """`--name value` and `--name=value`, long or short."""
+    known = {name for name, _, _ in setting_fields()} | set(SHORT_FORMS)
+    given: dict[str, str] = {}
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
+        if not word.startswith("--"):
+            raise InputError(f"{word}: expected --name value; --help lists the settings")
+        name, equals, value = word[2:].partition("=")
+        if name not in known:
+            raise InputError(f"--{name}: unknown option{nearest(name, known)}")
+        if not equals:
+            if not remaining or (remaining[0].startswith("--") and len(remaining[0]) > 2):
+                raise InputError(f"--{name}: a value is missing")
+            value = remaining.pop(0)
+        given[SHORT_FORMS.get(name, name)] = value
+    return given
+
+
+def run_command(main: Callable[[Console], int]) -> None:
+    """Call `main` and leave with its exit code; errors are one line on standard error."""
+    errors = Console(stderr=True, soft_wrap=True)
+    with warnings.catch_warnings():
+        _warn_in_one_line(errors)
+        try:
+            code = main(Console())
+        except InputError as error:
+            code = _say(errors, str(error), BAD_INPUT)
+        except KeyboardInterrupt:
+            code = _say(errors, "interrupted before the first round; nothing was released", INTERRUPTED)
+        except OSError as error:
+            code = _say(errors, f"{error.filename or 'the system'}: {error.strerror or error}; stopped", FAILED)
+        except RuntimeError as error:
+            code = _say(errors, str(error), FAILED)
+    sys.exit(code)
+
+
+def _say(console: Console, message: str, code: int) -> int:
+    console.print("error: " + " ".join(message.split()), style="red", highlight=False, markup=False)
+    return code
+
+
+def _warn_in_one_line(console: Console) -> None:
+    def show(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
+        console.print(f"warning: {message}", style="yellow", highlight=False, markup=False)
+
+    warnings.showwarning = show

@@ -1,0 +1,207 @@
+"""Settings from preset < file < command line, with errors that name the key, the value and where it stood."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.settings import Settings
+from dpfedmeta.validation import first_problem, nearest
+
+SHORT_FORMS: Mapping[str, str] = {
+    "rounds": "server.rounds",
+    "clients": "population.clients",
+    "cohort": "population.cohort",
+    "noise-multiplier": "server.noise_multiplier",
+    "window": "clip.window",
+    "clip": "clip.initial",
+    "ways": "task.ways",
+    "shots": "task.shots",
+    "order": "meta.order",
+    "seed": "run.seed",
+    "device": "run.device",
+    "wandb": "track.wandb",
+    "epsilon": "privacy.client.epsilon",
+    "delta": "privacy.client.delta",
+}
+
+# A noise and a target of one cell displace each other; the stronger level wins.
+_CELLS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("privacy.client.epsilon", ("server.noise_multiplier",)),
+    ("privacy.record.epsilon", ("record.support_noise", "record.query_noise")),
+)
+
+
+@dataclass(frozen=True)
+class Given:
+    """One value and where it was given."""
+
+    value: Any
+    level: int
+    where: str
+
+
+def algorithm_names() -> list[str]:
+    """Names of the presets in configs/algo/."""
+    folder = resources.files("dpfedmeta.configs") / "algo"
+    return sorted(f.name[: -len(".yaml")] for f in folder.iterdir() if f.name.endswith(".yaml"))
+
+
+def setting_fields(form: type = Settings, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(dotted name, annotation, default) of every setting."""
+    hints = get_type_hints(form, include_extras=True)
+    for entry in dataclasses.fields(form):
+        name = f"{prefix}{entry.name}"
+        if dataclasses.is_dataclass(hints[entry.name]):
+            yield from setting_fields(hints[entry.name], f"{name}.")
+        else:
+            yield name, hints[entry.name], entry.default
+
+
+def resolve(
+    algo: str | None,
+    dataset: str | None,
+    file: Path | None = None,
+    command_line: Mapping[str, str] | None = None,
+) -> Settings:
+    """Merge the levels and check every value.
+
+    Args:
+        algo: --algo, or None to take it from the file.
+        dataset: --dataset, or None to take it from the file.
+        file: --config.
+        command_line: Dotted names to values as typed.
+
+    Raises:
+        InputError: Names the key, the value, and what would be right.
+    """
+    from_file = _read(file) if file else {}
+    algo = algo or from_file.pop("algo", None)
+    dataset = dataset or from_file.pop("dataset", None)
+    if not isinstance(algo, str) or not isinstance(dataset, str):
+        raise InputError("--algo and --dataset are needed, on the command line or in the file of --config")
+    for name in ("algo", "dataset"):
+        from_file.pop(name, None)
+    given = _preset(algo, dataset)
+    for name, value in _flatten(from_file):
+        given[name] = Given(value, 2, str(file))
+    for name, text in (command_line or {}).items():
+        given[name] = Given(_scalar(name, text), 3, "the command line")
+    _check_known(given)
+    return _build(algo, dataset, _displace(given))
+
+
+def _preset(algo: str, dataset: str) -> dict[str, Given]:
+    if algo not in algorithm_names():
+        known = ", ".join(algorithm_names())
+        raise InputError(f"--algo {algo}: unknown{nearest(algo, algorithm_names())}; known are {known}")
+    text = (resources.files("dpfedmeta.configs") / "algo" / f"{algo}.yaml").read_text(encoding="utf-8")
+    content = yaml.safe_load(text)
+    of_dataset = content.pop("datasets", {}).get(dataset, {})
+    merged = {**dict(_flatten(content)), **dict(_flatten(of_dataset))}
+    return {name: Given(value, 1, f"configs/algo/{algo}.yaml") for name, value in merged.items()}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--config {file}: cannot be read ({error})") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"--config {file}: not valid YAML ({' '.join(str(error).split())})") from error
+    if not isinstance(content, dict):
+        raise InputError(f"--config {file}: expected sections with keys, found {type(content).__name__}")
+    return content
+
+
+def _flatten(content: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in content.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _scalar(name: str, text: str) -> Any:
+    if name in ("run.name", "run.dir", "model.name"):
+        return text
+    try:
+        value = yaml.safe_load(text) if text else None
+    except yaml.YAMLError as error:
+        raise InputError(f"--{name}: cannot read the value {text!r}") from error
+    if isinstance(value, dict | list):
+        raise InputError(f"--{name}: expected a single value, got {text!r}")
+    return value
+
+
+def _check_known(given: Mapping[str, Given]) -> None:
+    known = [name for name, _, _ in setting_fields()]
+    for name, entry in given.items():
+        if name not in known:
+            raise InputError(f"{entry.where}: {name}: unknown key{nearest(name, known)}")
+
+
+def _displace(given: dict[str, Given]) -> dict[str, Given]:
+    """Noise and target of one cell: keep the one given at the stronger level."""
+    kept = dict(given)
+    for target, noises in _CELLS:
+        stated = [n for n in noises if n in kept and kept[n].value is not None]
+        if target not in kept or kept[target].value is None or not stated:
+            continue
+        level = max(kept[noise].level for noise in stated)
+        if kept[target].level == level:
+            raise InputError(
+                f"{kept[target].where}: {target} and {stated[0]} are both given; a noise is either chosen or "
+                "solved from a target: remove one"
+            )
+        for loser in [target] if kept[target].level < level else stated:
+            kept[loser] = Given(None, kept[loser].level, kept[loser].where)
+    return kept
+
+
+def _build(algo: str, dataset: str, given: Mapping[str, Given]) -> Settings:
+    nested: dict[str, Any] = {"algo": algo, "dataset": dataset}
+    for name, entry in given.items():
+        *sections, key = name.split(".")
+        place = nested
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[key] = entry.value
+    try:
+        settings: Settings = TypeAdapter(Settings).validate_python(nested)
+    except ValidationError as error:
+        location = error.errors()[0]["loc"]
+        name = ".".join(str(part) for part in location)
+        where = next((e.where for n, e in given.items() if name.startswith(n)), "the settings")
+        raise InputError(f"{where}: {first_problem(error, Settings)}") from error
+    return settings
+
+
+def to_yaml(settings: Settings) -> str:
+    """The fully resolved settings; reading them back gives the same run."""
+    return yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False)
+
+
+def describe() -> str:
+    """All settings with defaults and meaning, for --help."""
+    short = {target: f"--{name}" for name, target in SHORT_FORMS.items()}
+    lines = []
+    for name, annotation, default in setting_fields():
+        if name in ("algo", "dataset"):
+            continue
+        meaning = next((m.description for m in annotation.__metadata__ if getattr(m, "description", None)), "")
+        shown = "null" if default is None else default
+        if isinstance(default, float) and math.isfinite(default):
+            shown = f"{default:g}"
+        alias = f" ({short[name]})" if name in short else ""
+        lines.append(f"  --{name}{alias} [{shown}]\n      {meaning}")
+    return "\n".join(lines)

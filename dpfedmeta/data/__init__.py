@@ -1,0 +1,18 @@
+"""Task file -> class pool -> episode -> population of clients."""
+
+from dpfedmeta.data.episode import Episode, EpisodeShape, draw_episode
+from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.data.task import Dataset, Task, load_task, open_dataset
+
+__all__ = [
+    "ClassPool",
+    "Dataset",
+    "Episode",
+    "EpisodeShape",
+    "Task",
+    "VirtualPopulation",
+    "draw_episode",
+    "load_task",
+    "open_dataset",
+]

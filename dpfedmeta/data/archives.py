@@ -1,0 +1,105 @@
+"""Published archives: found, or downloaded with progress and checksum, or an error that says where to put them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from dpfedmeta.errors import InputError
+
+_BLOCK = 1 << 20
+_TIMEOUT_SECONDS = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Archive:
+    """One file of a publisher.
+
+    Attributes:
+        file: Its name in the data set's folder.
+        url: Where the publisher keeps it; None where there is no stable address.
+        digests: Accepted digests, "algorithm:hex"; publishers and mirrors re-pack the same content.
+    """
+
+    file: str
+    digests: tuple[str, ...]
+    url: str | None = None
+
+
+def digest_of(path: Path, algorithm: str = "sha256") -> str:
+    """Hex digest of a file, read in blocks."""
+    digest = hashlib.new(algorithm)
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def known(path: Path, archive: Archive) -> bool:
+    """Whether the file has one of the accepted digests."""
+    return any(
+        digest_of(path, algorithm) == expected
+        for algorithm, _, expected in (entry.partition(":") for entry in archive.digests)
+    )
+
+
+def find(archive: Archive, folder: Path) -> Path:
+    """The archive's path, downloading it when it is absent.
+
+    Raises:
+        InputError: Absent and not to be downloaded; says which file to put where.
+    """
+    path = folder / archive.file
+    if path.is_file():
+        return path
+    where = f"put {archive.file} into {folder} (--data-dir or DPFEDMETA_DATA names the folder above it)"
+    if archive.url is None:
+        raise InputError(f"{path}: not found and without a stable address; {where}")
+    _download(archive, archive.url, path, where)
+    return path
+
+
+def warn_if_unknown(path: Path, archive: Archive) -> None:
+    """Call when the content turned out complete: an unknown digest is then a warning, not an error."""
+    if not known(path, archive):
+        warnings.warn(
+            f"{path}: none of the known digests, but its content is complete; going on with it", stacklevel=2
+        )
+
+
+def _download(archive: Archive, url: str, path: Path, where: str) -> None:
+    """Download beside the target, check, then move into place: never a half-written file."""
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{archive.file}.")
+        temporary = Path(name)
+        with os.fdopen(handle, "wb") as file, requests.get(url, stream=True, timeout=_TIMEOUT_SECONDS) as answer:
+            answer.raise_for_status()
+            size = int(answer.headers.get("content-length", 0)) or None
+            columns = (TextColumn(archive.file), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+            with Progress(*columns) as progress:
+                task = progress.add_task("download", total=size)
+                for block in answer.iter_content(_BLOCK):
+                    file.write(block)
+                    progress.advance(task, len(block))
+        if not known(temporary, archive):
+            raise InputError(f"{url}: the download has a wrong checksum, so it was thrown away; {where}")
+        temporary.replace(path)
+    except requests.RequestException as error:
+        reason = type(error).__name__
+        raise InputError(f"{path}: not found, and downloading {url} failed ({reason}); {where}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot write the download ({error.strerror}); {where}") from error
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(FileNotFoundError):
+                temporary.unlink()

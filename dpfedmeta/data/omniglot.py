@@ -1,0 +1,76 @@
+"""Reads the two Omniglot archives as published."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from dpfedmeta.data.pool import ImageArray
+from dpfedmeta.errors import InputError
+
+
+def decode(
+    paths: Sequence[Path], names: Sequence[str], size: int, images_per_class: int
+) -> ImageArray:
+    """All images of the named characters, in the order of `names`.
+
+    Args:
+        paths: images_background.zip and images_evaluation.zip.
+        names: "Alphabet/characterNN" for each class.
+        size: Height and width to resize to.
+        images_per_class: Drawings that every character must have.
+
+    Returns:
+        uint8 [len(names) * images_per_class, 1, size, size]; strokes are white on black.
+
+    Raises:
+        InputError: An archive is damaged or incomplete; says which and what is missing.
+    """
+    where = " and ".join(path.name for path in paths)
+    found: dict[str, list[tuple[Path, str]]] = {}
+    for path in paths:
+        for member in _members(path):
+            parts = member.split("/")
+            found.setdefault("/".join(parts[-3:-1]), []).append((path, member))
+    short = [name for name in names if len(found.get(name, ())) != images_per_class]
+    if short:
+        raise InputError(
+            f"{where} in {paths[0].parent}: {len(short)} of {len(names)} characters do not have "
+            f"{images_per_class} drawings (first: {short[0]}, {len(found.get(short[0], ()))} found); "
+            "the archives are incomplete, fetch them again"
+        )
+    images = np.empty((len(names) * images_per_class, 1, size, size), dtype=np.uint8)
+    archives = {path: zipfile.ZipFile(path) for path in paths}
+    try:
+        row = 0
+        for name in names:
+            for path, member in sorted(found[name], key=lambda item: item[1]):
+                images[row, 0] = _image(archives[path], path, member, size)
+                row += 1
+    finally:
+        for archive in archives.values():
+            archive.close()
+    return images
+
+
+def _members(path: Path) -> list[str]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return [member for member in archive.namelist() if member.endswith(".png")]
+    except (zipfile.BadZipFile, OSError) as error:
+        raise InputError(f"{path}: not a readable zip archive ({error}); fetch it again") from error
+
+
+def _image(archive: zipfile.ZipFile, path: Path, member: str, size: int) -> ImageArray:
+    try:
+        with Image.open(io.BytesIO(archive.read(member))) as image:
+            grey = image.convert("L").resize((size, size), Image.Resampling.LANCZOS)
+    except (zipfile.BadZipFile, zlib.error, UnidentifiedImageError, OSError, EOFError, SyntaxError) as error:
+        raise InputError(f"{path}: {member} does not decode ({error}); fetch the archive again") from error
+    return 255 - np.asarray(grey, dtype=np.uint8)

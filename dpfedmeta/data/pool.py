@@ -1,0 +1,47 @@
+"""Classes of images in one memory-mapped array."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+ImageArray = npt.NDArray[np.uint8]
+
+
+@lru_cache(maxsize=8)
+def _open(path: Path) -> ImageArray:
+    images: ImageArray = np.load(path, mmap_mode="r", allow_pickle=False)
+    return images
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassPool:
+    """The classes of one split. Cheap to pickle: a worker process maps the same file again.
+
+    Attributes:
+        path: A .npy file of uint8 images, [images, channels, height, width], the images of a class together.
+        names: Names of the classes.
+        first: Index of each class's first image.
+        images_per_class: The same for every class.
+        rotations: 4 where every rotation by 90 degrees is a class of its own, else 1.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    first: tuple[int, ...]
+    images_per_class: int
+    rotations: int = 1
+
+    @property
+    def images(self) -> ImageArray:
+        """The memory-mapped images of all splits."""
+        return _open(self.path)
+
+    @property
+    def classes(self) -> int:
+        """Number of classes, rotations not counted."""
+        return len(self.first)

@@ -1,0 +1,140 @@
+"""Where clients run: worker processes of this machine, or this process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpfedmeta.federation.clients import ClientSide
+from dpfedmeta.parameters import Params, flatten, unflatten
+from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.privacy.units import Bounded, Client
+
+T = TypeVar("T")
+
+# Clients whose contributions are summed together. A constant: it fixes the order of every float addition,
+# so results do not depend on the number of workers.
+CLIENTS_PER_CHUNK = 8
+
+
+class Backend(Protocol):
+    """Sums over a cohort, wherever it runs."""
+
+    def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[Client, Params]:
+        """SECRET: the sum of the cohort's clipped messages."""
+        ...
+
+
+class Workers(Protocol):
+    """Runs independent calls and returns their results in order."""
+
+    def map(self, function: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
+        """function(*task) for each task."""
+        ...
+
+
+class InProcess:
+    """No worker processes: one CPU thread, or the GPU."""
+
+    def map(self, function: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
+        """One after the other."""
+        return (function(*task) for task in tasks)
+
+
+class Processes:
+    """Worker processes of one thread each."""
+
+    def __init__(self, executor: ProcessPoolExecutor) -> None:
+        self._executor = executor
+
+    def map(self, function: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
+        """As many at a time as there are workers.
+
+        Raises:
+            RuntimeError: A worker process died.
+        """
+        try:
+            yield from self._executor.map(function, *zip(*tasks, strict=True))
+        except BrokenProcessPool as error:
+            raise RuntimeError("a worker process was killed (out of memory?); the round was not released") from error
+
+
+@contextmanager
+def open_workers(count: int) -> Iterator[Workers]:
+    """`count` worker processes, or this process if `count` is 1."""
+    torch.set_num_threads(1)
+    if count == 1:
+        yield InProcess()
+        return
+    executor = ProcessPoolExecutor(
+        count, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker
+    )
+    try:
+        yield Processes(executor)
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_worker() -> None:
+    # Ctrl-C is the parent's to handle.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LocalBackend:
+    """Simulates the cohort on this machine."""
+
+    clients: ClientSide
+    workers: Workers
+
+    def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[Client, Params]:
+        """SECRET: the sum of the cohort's clipped messages.
+
+        Guarantee:
+            One client moves the value by at most its sensitivity (add/remove): the bound that clipped it, C,
+            or C_q in shared mode, where each message also carries noise of the stated variance.
+        """
+        arrays = {name: value.cpu().numpy() for name, value in model.items()}
+        ids = cohort.clients.tolist()
+        chunks = [ids[i : i + CLIENTS_PER_CHUNK] for i in range(0, len(ids), CLIENTS_PER_CHUNK)]
+        tasks = ((self.clients, arrays, bound, cohort.round, chunk) for chunk in chunks)
+        total = torch.zeros(flatten(model).numel(), dtype=torch.float64)
+        entered = 0
+        for part, count in self.workers.map(sum_chunk, tasks) if chunks else ():
+            total += torch.from_numpy(part)
+            entered += count
+        return Bounded(
+            value=unflatten(total, model),
+            sensitivity=self.clients.message_bound(bound),
+            noise_variance=entered * self.clients.message_noise_variance(bound),
+        )
+
+
+def sum_chunk(
+    clients: ClientSide,
+    model: dict[str, npt.NDArray[np.float32]],
+    bound: float,
+    round_: int,
+    chunk: list[int],
+) -> tuple[npt.NDArray[np.float64], int]:
+    """One chunk, with plain arrays at both ends of the pipe."""
+    params = {name: torch.from_numpy(value.copy()) for name, value in model.items()}
+    total, entered = clients.clipped_sum(params, bound, round_, chunk)
+    return total.numpy(), entered

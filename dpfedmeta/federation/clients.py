@@ -1,0 +1,100 @@
+"""The clients' side of a round: a pure function from (model, bound, clients) to their clipped sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.meta import MetaSpec, RecordSpec, contribution, private_contribution
+from dpfedmeta.meta.private import ClientNoise
+from dpfedmeta.models import NetworkSpec, build_network
+from dpfedmeta.parameters import Params, flatten, is_finite
+from dpfedmeta.privacy.clipping import clip
+from dpfedmeta.privacy.per_record import PerRecordGradients, per_record_engine
+from dpfedmeta.randomness import Purpose, SecretSource
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientSide:
+    """What every client runs. Picklable, so that a worker process can run it.
+
+    Attributes:
+        network: The network.
+        population: From client number to data.
+        meta: The exact meta-gradient.
+        record: The record-level client instead, or None.
+        message_clip_ratio: C/C_q where the server clips a noisy message again (stacked mode), else None.
+        engine: Per-record gradient engine.
+        source: The clients' own secret randomness.
+        device: Where to compute.
+    """
+
+    network: NetworkSpec
+    population: VirtualPopulation
+    meta: MetaSpec
+    record: RecordSpec | None
+    message_clip_ratio: float | None
+    engine: Literal["auto", "vmap", "opacus"]
+    source: SecretSource
+    device: torch.device
+
+    def message_bound(self, bound: float) -> float:
+        """Largest norm by which one client moves the sum: C, or C_q in shared mode."""
+        return bound * (self.message_clip_ratio or 1.0)
+
+    def message_noise_variance(self, bound: float) -> float:
+        """Variance per coordinate of one message's own noise in shared mode, else 0."""
+        if self.record is None or self.message_clip_ratio is not None:
+            return 0.0
+        return (self.record.query_noise * bound / self.record.query_records) ** 2
+
+    def clipped_sum(
+        self, model: Params, bound: float, round_: int, clients: Sequence[int]
+    ) -> tuple[Tensor, int]:
+        """SECRET: (float64 sum over the clients, in their order; number of messages that entered it).
+
+        A message that is not finite is set to 0 and brings no noise (privacy rule 4).
+        """
+        total = torch.zeros(sum(v.numel() for v in model.values()), dtype=torch.float64, device=self.device)
+        entered = 0
+        model = {name: value.to(self.device) for name, value in model.items()}
+        for client in clients:
+            message = self._message(model, bound, round_, client)
+            if is_finite(message):
+                total += flatten(message).double()
+                entered += 1
+        return total.cpu(), entered
+
+    def _message(self, model: Params, bound: float, round_: int, client: int) -> Params:
+        """What the client sends, with the norm of its data part at most `message_bound`."""
+        network = _network(self.network, self.device)
+        episode: Episode = self.population.episode(client).to(self.device)
+        if self.record is None:
+            return clip(contribution(network, model, episode, self.meta), bound)
+        noise = ClientNoise(
+            support=self.source.generator(Purpose.SUPPORT_NOISE, round_, client),
+            query=self.source.generator(Purpose.QUERY_NOISE, round_, client),
+        )
+        released = private_contribution(
+            network, model, episode, bound, noise, self.record, _engine(self.engine)
+        )
+        if self.message_clip_ratio is None:
+            return released.value
+        return clip(released.value, self.message_bound(bound))
+
+
+@lru_cache(maxsize=4)
+def _network(spec: NetworkSpec, device: torch.device) -> nn.Module:
+    return build_network(spec).to(device)
+
+
+@lru_cache(maxsize=4)
+def _engine(name: Literal["auto", "vmap", "opacus"]) -> PerRecordGradients:
+    return per_record_engine(name)

@@ -1,0 +1,287 @@
+"""One whole run: open the data, plan, train, evaluate, summarise."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import math
+import platform
+import resource
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from dpfedmeta import __version__
+from dpfedmeta.config import to_yaml
+from dpfedmeta.data import Dataset, EpisodeShape, VirtualPopulation, open_dataset
+from dpfedmeta.data.episode import check_shape
+from dpfedmeta.errors import InputError
+from dpfedmeta.evaluation import (
+    PROTOCOL,
+    Accuracy,
+    Benchmark,
+    adapted_accuracy,
+    pixel_neighbour_accuracy,
+    pixel_prototype_accuracy,
+)
+from dpfedmeta.federation.backend import (
+    CLIENTS_PER_CHUNK,
+    LocalBackend,
+    Workers,
+    available_cores,
+    open_workers,
+    sum_chunk,
+)
+from dpfedmeta.federation.clients import ClientSide
+from dpfedmeta.federation.plan import Plan, make_plan
+from dpfedmeta.federation.server import ServerState
+from dpfedmeta.federation.training import Status, Training, check_finite, keep_secret
+from dpfedmeta.models import initial_weights
+from dpfedmeta.parameters import Params
+from dpfedmeta.privacy.ledger import Budget, read, spent
+from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, SecretSource, draw_secret_seed
+from dpfedmeta.settings import Settings
+from dpfedmeta.tracking.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory, create, write_text
+from dpfedmeta.tracking.terminal import Terminal, accuracy_table, guarantee_table, noise_lines
+from dpfedmeta.tracking.trackers import JsonLines, TensorBoard, Tracker, WeightsAndBiases
+
+SIMULATION = "simulation: no guarantee towards whoever knows the seed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What train.py takes besides the settings."""
+
+    data_folder: Path | None = None
+    dry_run: bool = False
+    secure_rng: bool = False
+
+
+def run_training(settings: Settings, options: RunOptions, console: Console) -> tuple[RunDirectory | None, Status]:
+    """Train as the settings say; nothing is written before the plan is accepted.
+
+    Returns:
+        The run directory (None after a dry run) and how the run ended.
+    """
+    started = time.perf_counter()
+    source = _secret_source(settings, options)
+    device = _device(settings)
+    dataset = open_dataset(settings.dataset, options.data_folder)
+    plan = make_plan(settings, dataset.task)
+    check_shape(dataset.train, plan.shape, "train")
+    shape = replace(plan.shape, queries=settings.evaluation.queries)
+    seed = settings.run.seed
+    validation = Benchmark(pool=dataset.val, shape=shape, seed=seed, split="val")
+    test = Benchmark(pool=dataset.test, shape=shape, seed=seed, split="test")
+    with open_workers(_worker_count(settings, device)) as workers:
+        clients = _client_side(plan, dataset, source, device)
+        rate = clients_per_second(clients, dataset, workers, _worker_count(settings, device))
+        _print_plan(plan, dataset, rate, settings, console)
+        if options.dry_run:
+            return None, "completed"
+        run = create(Path(settings.run.dir), settings.run.name or _default_name(settings))
+        trackers = _trackers(settings, run, console, plan)
+        _write_plan(run, plan, rate)
+        keep_secret(run, source)
+        training = Training(
+            plan=plan,
+            run=run,
+            backend=LocalBackend(clients=clients, workers=workers),
+            workers=workers,
+            validation=validation,
+            source=source,
+            trackers=trackers,
+            budget=Budget.of(plan.planned),
+        )
+        begun = time.perf_counter()
+        state, status = training()
+        seconds = time.perf_counter() - begun
+        check_finite(state)
+        accuracies = {} if status == "interrupted" else final_accuracies(workers, plan, test, state.result)
+    summary = _summary(run, plan, state, status, seconds, accuracies)
+    run.write_json(SUMMARY, summary)
+    for tracker in trackers:
+        tracker.finish(summary)
+    _print_result(run, summary, plan, console, time.perf_counter() - started)
+    return run, status
+
+
+def final_accuracies(
+    workers: Workers, plan: Plan, test: Benchmark, model: Params
+) -> dict[str, dict[str, object]]:
+    """The trained model, before and after adaptation, beside the untrained one and the pixel baselines."""
+    episodes = plan.settings.evaluation.episodes
+    unadapted = replace(plan.evaluation, steps=0)
+    untrained = initial_weights(plan.network, plan.settings.run.seed)
+
+    def adapted(params: Params, adaptation: Any) -> Accuracy:
+        return adapted_accuracy(workers, plan.network, params, test, adaptation, episodes)
+
+    return {
+        "accuracy": adapted(model, plan.evaluation).as_json(protocol=PROTOCOL),
+        "accuracy_before_adaptation": adapted(model, unadapted).as_json(),
+        "accuracy_untrained": adapted(untrained, plan.evaluation).as_json(),
+        "accuracy_pixel_prototype": pixel_prototype_accuracy(test, episodes).as_json(),
+        "accuracy_pixel_neighbour": pixel_neighbour_accuracy(test, episodes).as_json(),
+    }
+
+
+def clients_per_second(clients: ClientSide, dataset: Dataset, workers: Workers, count: int) -> float:
+    """Measured on a few episodes of the public validation classes; also warms the workers up."""
+    public = replace(
+        clients,
+        population=replace(clients.population, pool=dataset.val),
+        source=KeyedSource(0),
+    )
+    check_shape(dataset.val, clients.population.shape, "val")
+    weights = initial_weights(clients.network, 0)
+    arrays = {name: value.numpy() for name, value in weights.items()}
+    tasks = [(public, arrays, 1.0, 0, list(range(CLIENTS_PER_CHUNK))) for _ in range(count)]
+    list(workers.map(sum_chunk, tasks))
+    begun = time.perf_counter()
+    list(workers.map(sum_chunk, 2 * tasks))
+    return 2 * count * CLIENTS_PER_CHUNK / (time.perf_counter() - begun)
+
+
+def _secret_source(settings: Settings, options: RunOptions) -> SecretSource:
+    if options.secure_rng:
+        if settings.run.noise_seed is not None:
+            raise InputError("--secure-rng draws from the operating system, so run.noise_seed has no place; drop one")
+        return OperatingSystemSource()
+    seed = settings.run.noise_seed
+    return KeyedSource(draw_secret_seed() if seed is None else seed)
+
+
+def _device(settings: Settings) -> torch.device:
+    available = torch.cuda.is_available()
+    if settings.run.device == "cuda" and not available:
+        raise InputError("run.device = cuda: PyTorch sees no CUDA device here; use --device cpu or auto")
+    return torch.device("cuda" if available and settings.run.device != "cpu" else "cpu")
+
+
+def _worker_count(settings: Settings, device: torch.device) -> int:
+    return 1 if device.type == "cuda" else settings.run.workers or available_cores()
+
+
+def _client_side(plan: Plan, dataset: Dataset, source: SecretSource, device: torch.device) -> ClientSide:
+    population = VirtualPopulation(
+        pool=dataset.train, shape=plan.shape, clients=plan.privacy.clients, seed=plan.settings.run.seed
+    )
+    return ClientSide(
+        network=plan.network,
+        population=population,
+        meta=plan.meta,
+        record=plan.record,
+        message_clip_ratio=plan.message_clip_ratio,
+        engine=plan.settings.record.engine,
+        source=source,
+        device=device,
+    )
+
+
+def _trackers(settings: Settings, run: RunDirectory, console: Console, plan: Plan) -> tuple[Tracker, ...]:
+    trackers: list[Tracker] = [JsonLines(run.path), Terminal(console, plan.privacy.rounds)]
+    if settings.track.wandb != "off":
+        trackers.append(WeightsAndBiases(run.path, settings.track.wandb, dataclasses.asdict(settings)))
+    if settings.track.tensorboard:
+        trackers.append(TensorBoard(run.path))
+    return tuple(trackers)
+
+
+def _default_name(settings: Settings) -> str:
+    return f"{settings.algo}-{Path(settings.dataset).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _write_plan(run: RunDirectory, plan: Plan, rate: float) -> None:
+    write_text(run.path / CONFIG, to_yaml(plan.settings))
+    content = {
+        "planned": [guarantee.as_json() for guarantee in plan.planned],
+        "privacy": dataclasses.asdict(plan.privacy),
+        "total_noise": plan.privacy.total_noise,
+        "effective_noise": plan.privacy.effective_noise,
+        "largest_cohort": plan.privacy.largest_cohort,
+        "cost": {
+            "clients_per_second": rate,
+            "seconds": plan.privacy.rounds * plan.privacy.cohort / rate,
+        },
+    }
+    run.write_json(PLAN, content)
+
+
+def _print_plan(plan: Plan, dataset: Dataset, rate: float, settings: Settings, console: Console) -> None:
+    console.print(f"[bold]{settings.algo}[/bold] on {dataset.task.name}", highlight=False)
+    for line in noise_lines(plan.privacy):
+        console.print("  " + line, highlight=False)
+    clients = plan.privacy.rounds * plan.privacy.cohort
+    console.print(
+        f"  about {clients / rate / 60:.1f} minutes of training at {rate:.0f} clients/s, "
+        "then the evaluation on test classes",
+        highlight=False,
+    )
+    console.print(guarantee_table(plan.planned, "What is promised, before round 0"))
+    if settings.run.noise_seed is not None:
+        console.print(SIMULATION, style="bold yellow")
+
+
+def _print_result(
+    run: RunDirectory, summary: dict[str, Any], plan: Plan, console: Console, seconds: float
+) -> None:
+    if "accuracy" in summary and summary["accuracy"] is not None:
+        console.print(accuracy_table(summary))
+    privacy, events = read(run.ledger)
+    console.print(guarantee_table(spent(privacy, events), "What was spent, from the ledger"))
+    console.print(f"{summary['status']} after {seconds / 60:.1f} minutes in all; everything is in {run.path}", highlight=False)
+
+
+def _summary(
+    run: RunDirectory,
+    plan: Plan,
+    state: ServerState,
+    status: Status,
+    seconds: float,
+    accuracies: dict[str, dict[str, object]],
+) -> dict[str, Any]:
+    privacy, events = read(run.ledger)
+    names = ("", "_before_adaptation", "_untrained", "_pixel_prototype", "_pixel_neighbour")
+    return {
+        "status": status,
+        "algo": plan.settings.algo,
+        "dataset": plan.settings.dataset,
+        "task": {"ways": plan.shape.ways, "shots": plan.shape.shots, "queries": plan.shape.queries},
+        "rounds": state.round,
+        "population": {
+            "clients": privacy.clients,
+            "cohort": privacy.cohort,
+            "sampler": plan.settings.population.sampler,
+            "max_participations": privacy.max_participations,
+        },
+        **{f"accuracy{name}": accuracies.get(f"accuracy{name}") for name in names},
+        "guarantees": [guarantee.as_json() for guarantee in spent(privacy, events)],
+        "planned": [guarantee.as_json() for guarantee in plan.planned],
+        "simulation": SIMULATION if plan.settings.run.noise_seed is not None else None,
+        "seconds": seconds,
+        "clients_per_second": state.round * privacy.cohort / seconds if seconds else math.nan,
+        "peak_memory_mb": peak_memory_mb(),
+        "versions": versions(),
+    }
+
+
+def peak_memory_mb() -> float:
+    """Largest resident size of this process plus that of its largest worker."""
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    # Linux counts in KiB, macOS in bytes.
+    return (own + worker) / (1024.0 if sys.platform != "darwin" else 1024.0**2)
+
+
+def versions() -> dict[str, str]:
+    """What produced the result."""
+    packages = ("torch", "opacus", "dp-accounting", "numpy", "scipy")
+    found = {name: importlib.metadata.version(name) for name in packages}
+    return {"dpfedmeta": __version__, "python": platform.python_version(), **found}
+

@@ -1,0 +1,128 @@
+"""The server step: from a released aggregate to the next model and clip bound. Pure post-processing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from dpfedmeta.parameters import Params, zeros_like
+from dpfedmeta.privacy.mechanisms import Released
+from dpfedmeta.privacy.policies import ClipPolicy
+from dpfedmeta.privacy.units import Client
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptimizer:
+    """Adam (Kingma and Ba 2015) or SGD with momentum, as a pure function of released aggregates.
+
+    Attributes:
+        kind: Which.
+        lr: Step size of the first round.
+        final_lr: Step size of the last round, reached along a cosine; None keeps it constant.
+        rounds: T.
+        beta1: Momentum.
+        beta2: Decay of Adam's second moment.
+    """
+
+    kind: Literal["adam", "sgd"]
+    lr: float
+    final_lr: float | None
+    rounds: int
+    beta1: float
+    beta2: float
+
+    def step_size(self, round_: int) -> float:
+        """The step size of round `round_`."""
+        if self.final_lr is None or self.rounds < 2:
+            return self.lr
+        share = 0.5 * (1.0 + math.cos(math.pi * round_ / (self.rounds - 1)))
+        return self.final_lr + (self.lr - self.final_lr) * share
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerState:
+    """All that the server remembers between rounds; every part is post-processing of releases.
+
+    Attributes:
+        round: Rounds done.
+        model: The latest model.
+        first: First moment.
+        second: Second moment.
+        policy: State of the clip policy.
+        bound: Clip bound of the next round.
+        average: Mean of the models since averaging began.
+        averaged: How many models it holds.
+    """
+
+    round: int
+    model: Params
+    first: Params
+    second: Params
+    policy: Any
+    bound: float
+    average: Params
+    averaged: int
+
+    @property
+    def result(self) -> Params:
+        """The model to evaluate and keep: the average where there is one, else the latest."""
+        return self.average if self.averaged else self.model
+
+
+def initial_state(model: Params, policy: ClipPolicy[Any]) -> ServerState:
+    """Before the first round."""
+    start = policy.initial()
+    return ServerState(
+        round=0,
+        model=model,
+        first=zeros_like(model),
+        second=zeros_like(model),
+        policy=start,
+        bound=start.bound,
+        average=zeros_like(model),
+        averaged=0,
+    )
+
+
+def step(
+    optimizer: ServerOptimizer,
+    policy: ClipPolicy[Any],
+    state: ServerState,
+    aggregate: Released[Client, Params],
+    *,
+    averages: bool,
+) -> ServerState:
+    """One server step.
+
+    Args:
+        optimizer: The server's optimizer.
+        policy: The clip policy.
+        state: Before the round.
+        aggregate: The released noisy mean of clipped messages.
+        averages: Whether the new model enters the average of the last models.
+
+    Guarantee:
+        Post-processing: a function of the state and the release alone.
+    """
+    done = state.round + 1
+    gradient, rate = aggregate.value, optimizer.step_size(state.round)
+    b1, b2 = optimizer.beta1, optimizer.beta2
+    first = {n: b1 * m + (1 - b1) * gradient[n] for n, m in state.first.items()}
+    second = {n: b2 * v + (1 - b2) * gradient[n] ** 2 for n, v in state.second.items()}
+    if optimizer.kind == "adam":
+        update = {
+            n: m / (1 - b1**done) / ((second[n] / (1 - b2**done)).sqrt() + 1e-8) for n, m in first.items()
+        }
+    else:
+        update = {n: m / (1 - b1**done) for n, m in first.items()}
+    model = {n: w - rate * update[n] for n, w in state.model.items()}
+    policy_state, bound = policy.next_bound(state.policy, aggregate)
+    following = replace(
+        state, round=done, model=model, first=first, second=second, policy=policy_state, bound=bound
+    )
+    if not averages:
+        return following
+    count = state.averaged + 1
+    average = {n: a + (model[n] - a) / count for n, a in state.average.items()}
+    return replace(following, average=average, averaged=count)

@@ -1,0 +1,180 @@
+"""Training, from a plan to a run directory: the imperative shell around pure steps."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.evaluation import Accuracy, Benchmark, adapted_accuracy
+from dpfedmeta.federation.backend import Backend, Workers
+from dpfedmeta.federation.plan import Plan
+from dpfedmeta.federation.server import ServerOptimizer, ServerState, initial_state, step
+from dpfedmeta.models import initial_weights
+from dpfedmeta.parameters import dimension, norm
+from dpfedmeta.privacy.accounting import Guarantee, guarantees
+from dpfedmeta.privacy.ledger import Budget, Ledger, planned_event
+from dpfedmeta.privacy.mechanisms import Released
+from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.privacy.sampled_gaussian import COARSE
+from dpfedmeta.randomness import KeyedSource, Purpose, SecretSource
+from dpfedmeta.tracking.run_directory import RunDirectory, append_lines, save_weights, write_text
+from dpfedmeta.tracking.trackers import Tracker
+
+Status = Literal["completed", "budget", "interrupted"]
+
+
+class Participations:
+    """SECRET: how often each client took part; on disk before the clients of a round are invited."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._path = run.secret / "participations.jsonl"
+        self.counts: dict[int, int] = {}
+
+    def record(self, cohort: Cohort) -> None:
+        """Count a cohort."""
+        clients = cohort.clients.tolist()
+        append_lines(self._path, [{"round": cohort.round, "clients": clients}], mode=0o600)
+        for client in clients:
+            self.counts[client] = self.counts.get(client, 0) + 1
+
+
+def keep_secret(run: RunDirectory, source: SecretSource) -> None:
+    """Write the noise seed, if there is one, for the server alone."""
+    if isinstance(source, KeyedSource):
+        write_text(run.secret / "noise_seed.json", json.dumps({"seed": source.seed}) + "\n", mode=0o600)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Training:
+    """Everything a training run is wired from.
+
+    Attributes:
+        plan: The plan.
+        run: Where files go.
+        backend: Who computes the cohort's sum.
+        workers: For validation.
+        validation: Episodes of public validation classes.
+        source: Secret randomness of the server.
+        trackers: Who is told of released quantities.
+        budget: What may be spent at most.
+    """
+
+    plan: Plan
+    run: RunDirectory
+    backend: Backend
+    workers: Workers
+    validation: Benchmark
+    source: SecretSource
+    trackers: tuple[Tracker, ...]
+    budget: Budget
+
+    def __call__(self) -> tuple[ServerState, Status]:
+        """Train until the rounds, the budget or the patience ends."""
+        plan = self.plan
+        model = initial_weights(plan.network, plan.settings.run.seed)
+        save_weights(self.run.initial_weights, model)
+        state = initial_state(model, plan.policy)
+        ledger = Ledger(self.run.ledger, plan.privacy)
+        participations = Participations(self.run)
+        affordable = self.budget.affordable_rounds(plan.privacy)
+        status: Status = "completed"
+        try:
+            for _ in range(plan.privacy.rounds):
+                if ledger.rounds >= affordable:
+                    status = "budget"
+                    break
+                state = self._round(state, ledger, participations)
+        except KeyboardInterrupt:
+            status = "interrupted"
+        save_weights(self.run.weights, state.result)
+        return state, status
+
+    def _round(self, state: ServerState, ledger: Ledger, participations: Participations) -> ServerState:
+        plan, started = self.plan, time.perf_counter()
+        sampler_stream = self.source.generator(Purpose.COHORT, state.round)
+        cohort = plan.sampler.draw(state.round, participations.counts, sampler_stream)
+        participations.record(cohort)
+        secret = self.backend.cohort_sum(state.model, state.bound, cohort)
+        ledger.charge(planned_event(plan.privacy, state.round))
+        noise = self.source.generator(Purpose.SERVER_NOISE, state.round)
+        released = plan.mechanism.release(secret, noise)
+        following = step(optimizer(plan), plan.policy, state, released, averages=averages(plan, state.round))
+        row = round_row(plan, state, released, time.perf_counter() - started)
+        settings = plan.settings
+        last = following.round == plan.privacy.rounds
+        if following.round % settings.evaluation.every == 0 or last:
+            row["validation_accuracy"] = self._validate(following).as_json()
+        if following.round % settings.run.checkpoint_every == 0:
+            save_weights(self.run.weights, following.result)
+        for tracker in self.trackers:
+            tracker.log(row)
+        return following
+
+    def _validate(self, state: ServerState) -> Accuracy:
+        plan = self.plan
+        episodes = plan.settings.evaluation.validation_episodes
+        return adapted_accuracy(
+            self.workers, plan.network, state.result, self.validation, plan.evaluation, episodes
+        )
+
+
+def optimizer(plan: Plan) -> ServerOptimizer:
+    """The server's optimizer."""
+    server = plan.settings.server
+    return ServerOptimizer(
+        kind=server.optimizer,
+        lr=server.lr,
+        final_lr=server.final_lr,
+        rounds=plan.privacy.rounds,
+        beta1=server.beta1,
+        beta2=server.beta2,
+    )
+
+
+def averages(plan: Plan, round_: int) -> bool:
+    """Whether the model after round `round_` enters the average."""
+    rounds = plan.privacy.rounds
+    return round_ >= rounds * (1.0 - plan.settings.server.average)
+
+
+def round_row(
+    plan: Plan, state: ServerState, released: Released[Any, Any], seconds: float
+) -> dict[str, Any]:
+    """One line of rounds.jsonl: released quantities only."""
+    epsilons = {name: finite(value) for name, value in running_epsilons(plan, state.round + 1).items()}
+    return {
+        "round": state.round,
+        "clip": finite(state.bound),
+        "aggregate_norm": norm(released.value),
+        "noise_norm_expected": released.noise_deviation * dimension(released.value) ** 0.5,
+        "epsilons": epsilons,
+        "seconds": seconds,
+        "clients_per_second": plan.privacy.cohort / seconds,
+    }
+
+
+def running_epsilons(plan: Plan, rounds: int) -> Mapping[str, float]:
+    """Upper bounds after `rounds` rounds, on the coarse grid, and never above the plan's own."""
+    done = guarantees(plan.privacy, rounds=rounds, grid=COARSE)
+    return {cell(g): min(g.epsilon, p.epsilon) for g, p in zip(done, plan.planned, strict=True)}
+
+
+def cell(guarantee: Guarantee) -> str:
+    """Name of a cell in files and plots."""
+    return f"{guarantee.unit}_{guarantee.observer}"
+
+
+def finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if value < float("inf") else None
+
+
+def check_finite(state: ServerState) -> None:
+    """Say so when training diverged, instead of evaluating NaN."""
+    total = norm(state.result)
+    if total != total or total == float("inf"):
+        raise InputError("training diverged: the model holds NaN or Inf; lower server.lr or meta.lr")

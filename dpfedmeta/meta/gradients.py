@@ -1,0 +1,59 @@
+"""Exact meta-gradients of one client: MAML, first-order MAML, ANIL, Reptile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.meta.adapt import Adaptation, as_leaves, descend, inner_problem
+from dpfedmeta.parameters import Params, detached, difference, zeros_like
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetaSpec:
+    """What a client sends.
+
+    Attributes:
+        message: The gradient of the query loss at theta_K (MAML family), or theta_0 - theta_K (Reptile).
+        order: 2 differentiates through the inner steps (Finn et al. 2017, eq. 1), 1 does not (FOMAML).
+        adaptation: The inner loop; `adapt: head` makes it ANIL (Raghu et al. 2020).
+    """
+
+    message: Literal["query", "update"]
+    order: Literal[1, 2]
+    adaptation: Adaptation
+
+
+def contribution(network: nn.Module, model: Mapping[str, Tensor], episode: Episode, spec: MetaSpec) -> Params:
+    """One client's whole round, without record-level noise.
+
+    Args:
+        network: The module that `model` belongs to.
+        model: The released initialisation.
+        episode: The client's data.
+        spec: Method and inner loop.
+
+    Returns:
+        A gradient for the server's optimizer, of the names and shapes of `model`.
+
+    Guarantee:
+        None by itself: the value is secret and unbounded until it is clipped, summed and released.
+    """
+    adaptation = spec.adaptation
+    leaves = as_leaves(model)
+    first_order = spec.order == 1
+    problem = inner_problem(network, leaves, episode, adaptation.adapt, first_order=first_order)
+    if spec.message == "update":
+        theta = descend(problem, adaptation.steps, adaptation.lr, second_order=False)
+        return {**zeros_like(model), **difference(detached(problem.initial), detached(theta))}
+    theta = descend(problem, adaptation.steps, adaptation.lr, second_order=not first_order)
+    loss = cross_entropy(problem.query_logits(theta), episode.query_labels)
+    at = {**leaves, **theta} if first_order else leaves
+    gradients = torch.autograd.grad(loss, tuple(at.values()), materialize_grads=True)
+    return dict(zip(at, gradients, strict=True))

@@ -1,0 +1,125 @@
+"""DP-AGRLR on the client: every touch of a record is a noisy release (Algorithm 3 of the paper, first order)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.meta.adapt import Adaptation
+from dpfedmeta.models import apply_body, head_of, without_prefix
+from dpfedmeta.parameters import Params, difference, scaled, zeros_like
+from dpfedmeta.privacy.clipping import clipped_record_sum
+from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released
+from dpfedmeta.privacy.per_record import PerRecordGradients
+from dpfedmeta.privacy.units import Record
+from dpfedmeta.randomness import SecretGenerator
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordSpec:
+    """The record-level half of a client's round.
+
+    Attributes:
+        message: The noisy query gradient, or the noisy support update (Reptile).
+        adaptation: The inner loop.
+        support_noise: z_s.
+        query_noise: z_q.
+        support_clip_ratio: C_s/C_q, a constant of the plan.
+        support_records: n_s, the public denominator of a support step.
+        query_records: n_q.
+    """
+
+    message: Literal["query", "update"]
+    adaptation: Adaptation
+    support_noise: float
+    query_noise: float
+    support_clip_ratio: float
+    support_records: int
+    query_records: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientNoise:
+    """The client's own secret randomness of one round."""
+
+    support: SecretGenerator
+    query: SecretGenerator
+
+
+def private_contribution(
+    network: nn.Module,
+    model: Mapping[str, Tensor],
+    episode: Episode,
+    query_bound: float,
+    noise: ClientNoise,
+    spec: RecordSpec,
+    per_record: PerRecordGradients,
+) -> Released[Record, Params]:
+    """One client's whole round; what it returns may be seen by the server.
+
+    Args:
+        network: A module without coupling between records.
+        model: The released initialisation.
+        episode: The client's data; support and query are disjoint and no record occurs twice.
+        query_bound: C_q, from the clip policy; C_s = ratio * C_q.
+        noise: The client's own generators.
+        spec: The record-level plan.
+        per_record: The engine for per-record gradients.
+
+    Guarantee:
+        (record, server), zero-out adjacency: sqrt(K)/z_s-GDP for a support record, 1/z_q-GDP for a query
+        record (K adaptively composed Gaussian mechanisms; one).
+    """
+    theta = _private_descent(network, model, episode, query_bound, noise.support, spec, per_record)
+    if spec.message == "update":
+        start = {name: model[name] for name in theta.value}
+        return theta.map(lambda value: {**zeros_like(model), **difference(start, value)}, theta.noise_deviation)
+    query = GaussianMechanism(
+        total_multiplier=spec.query_noise, charged_multiplier=spec.query_noise, denominator=spec.query_records
+    )
+    at = {**model, **theta.value}
+    gradients = per_record(network, at, episode.query_images, episode.query_labels)
+    return query.release(clipped_record_sum(gradients, query_bound), noise.query)
+
+
+def _private_descent(
+    network: nn.Module,
+    model: Mapping[str, Tensor],
+    episode: Episode,
+    query_bound: float,
+    generator: SecretGenerator,
+    spec: RecordSpec,
+    per_record: PerRecordGradients,
+) -> Released[Record, Params]:
+    """theta_K after K noisy support steps; each step is post-processed into the next parameters."""
+    support = GaussianMechanism(
+        total_multiplier=spec.support_noise,
+        charged_multiplier=spec.support_noise,
+        denominator=spec.support_records,
+    )
+    adaptation = spec.adaptation
+    bound = spec.support_clip_ratio * query_bound
+    inputs, module = episode.support_images, network
+    theta: Params = dict(model)
+    if adaptation.adapt == "head":
+        # The body is fixed during adaptation, and each record has its own features: no coupling.
+        with torch.no_grad():
+            inputs = apply_body(network, model, episode.support_images, None)
+        module, theta = network.get_submodule("head"), head_of(model)
+    last: Released[Record, Params] | None = None
+    for _ in range(adaptation.steps):
+        at = without_prefix(theta) if adaptation.adapt == "head" else theta
+        gradients = per_record(module, at, inputs, episode.support_labels)
+        step = support.release(clipped_record_sum(gradients, bound), generator)
+        update = scaled(dict(zip(theta, step.value.values(), strict=True)), adaptation.lr)
+        theta = difference(theta, update)
+        moved = theta
+        last = step.map(lambda _, moved=moved: moved, adaptation.lr * step.noise_deviation)
+    if last is None:
+        raise ValueError("record-level adaptation needs at least one support step")
+    return last

@@ -1,0 +1,77 @@
+"""Model parameters as values: a mapping from name to tensor, and the few operations the engine needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+Params = dict[str, Tensor]
+"""Parameter name -> tensor. Gradients, updates, messages and aggregates have the same form."""
+
+
+def dimension(params: Mapping[str, Tensor]) -> int:
+    """d, the number of scalars."""
+    return sum(value.numel() for value in params.values())
+
+
+def norm(params: Mapping[str, Tensor]) -> float:
+    """L2 norm over all tensors, in float64 so that a norm of 1e30 does not overflow."""
+    return math.sqrt(sum(float(value.detach().double().square().sum()) for value in params.values()))
+
+
+def is_finite(params: Mapping[str, Tensor]) -> bool:
+    """Whether every scalar is finite."""
+    return all(bool(torch.isfinite(value).all()) for value in params.values())
+
+
+def scaled(params: Mapping[str, Tensor], factor: float) -> Params:
+    """factor * params."""
+    return {name: value * factor for name, value in params.items()}
+
+
+def zeros_like(params: Mapping[str, Tensor]) -> Params:
+    """Zeros of the same names and shapes."""
+    return {name: torch.zeros_like(value) for name, value in params.items()}
+
+
+def difference(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Params:
+    """left - right."""
+    return {name: value - right[name] for name, value in left.items()}
+
+
+def detached(params: Mapping[str, Tensor]) -> Params:
+    """The same values without their history."""
+    return {name: value.detach() for name, value in params.items()}
+
+
+def flatten(params: Mapping[str, Tensor]) -> Tensor:
+    """All scalars as one vector, in the order of the mapping."""
+    return torch.cat([value.detach().reshape(-1) for value in params.values()])
+
+
+def unflatten(vector: Tensor, like: Mapping[str, Tensor]) -> Params:
+    """Inverse of flatten for parameters of the form of `like`."""
+    parts = vector.split([value.numel() for value in like.values()])
+    return {
+        name: part.reshape(value.shape).to(value.dtype)
+        for (name, value), part in zip(like.items(), parts, strict=True)
+    }
+
+
+def mean(samples: Iterable[Mapping[str, Tensor]]) -> Params:
+    """The average of several parameter values.
+
+    Raises:
+        ValueError: There is none.
+    """
+    total: Params = {}
+    count = 0
+    for sample in samples:
+        total = {n: v + total[n] if total else v.clone() for n, v in sample.items()}
+        count += 1
+    if not count:
+        raise ValueError("the mean of no parameters")
+    return scaled(total, 1.0 / count)

@@ -1,0 +1,68 @@
+"""Gaussian differential privacy in closed form (Dong, Roth, Su 2019, Corollary 2.13)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import log_ndtr, ndtr
+
+from dpfedmeta.randomness import FloatArray
+
+_LARGEST_EPSILON = 1e7
+
+
+def gaussian_delta(epsilon: float, mu: FloatArray | float) -> FloatArray:
+    """delta of mu-GDP at epsilon: Phi(-e/mu + mu/2) - e^e Phi(-e/mu - mu/2); 0 where mu is 0.
+
+    The second term is formed in logarithms, so that e^epsilon does not overflow.
+    """
+    scale = np.asarray(mu, dtype=np.float64)
+    safe = np.where(scale > 0, scale, 1.0)
+    first = ndtr(-epsilon / safe + safe / 2)
+    second = np.exp(epsilon + log_ndtr(-epsilon / safe - safe / 2))
+    return np.where(scale > 0, np.maximum(first - second, 0.0), 0.0)
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Smallest epsilon of mu-GDP at delta, from above; inf where delta or mu leaves none."""
+    if mu == 0:
+        return 0.0
+    if not math.isfinite(mu):
+        return math.inf
+    return smallest_epsilon(lambda epsilon: float(gaussian_delta(epsilon, mu)), delta)
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """Largest mu, from below, with delta_mu(epsilon) <= delta: the inverse of gaussian_epsilon."""
+    low, high = 0.0, 1.0
+    while float(gaussian_delta(epsilon, high)) <= delta:
+        low, high = high, 2 * high
+    for _ in range(100):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if float(gaussian_delta(epsilon, middle)) <= delta else (low, middle)
+    return low
+
+
+def smallest_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
+    """Invert a decreasing delta(epsilon); the result satisfies delta_at(result) <= delta.
+
+    Returns inf where delta <= 0 or no epsilon up to 10^7 is enough.
+    """
+    if delta <= 0:
+        return math.inf
+    if delta_at(0.0) <= delta:
+        return 0.0
+    high = 1.0
+    while delta_at(high) > delta:
+        high *= 2
+        if high > _LARGEST_EPSILON:
+            return math.inf
+    low = 0.0
+    for _ in range(100):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
+        if high - low <= 1e-12 * high:
+            break
+    return high

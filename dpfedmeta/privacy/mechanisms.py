@@ -1,0 +1,140 @@
+"""Where secret values become released ones. Nothing else can construct a Released value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar, final
+
+import torch
+from dp_accounting import DpEvent, GaussianDpEvent, NonPrivateDpEvent
+
+from dpfedmeta.parameters import Params, dimension, flatten, unflatten
+from dpfedmeta.privacy.units import Bounded, Unit
+from dpfedmeta.randomness import SecretGenerator
+
+ValueT = TypeVar("ValueT")
+ResultT = TypeVar("ResultT")
+
+_SEAL: Final = object()
+
+
+@final
+class Released(Generic[Unit, ValueT]):
+    """A PUBLIC value: it left a mechanism, and all that follows is post-processing.
+
+    Not a dataclass and not picklable: dataclasses.replace or a round trip through pickle would forge one.
+
+    Attributes:
+        value: The noisy value.
+        event: What the release costs.
+        noise_deviation: Standard deviation per coordinate of all noise in `value`; a public number.
+    """
+
+    __slots__ = ("event", "noise_deviation", "value")
+    value: ValueT
+    event: DpEvent
+    noise_deviation: float
+
+    def __init__(self, value: ValueT, event: DpEvent, noise_deviation: float, *, seal: object) -> None:
+        if seal is not _SEAL:
+            raise TypeError("only a mechanism in dpfedmeta.privacy.mechanisms releases a value")
+        object.__setattr__(self, "value", value)
+        object.__setattr__(self, "event", event)
+        object.__setattr__(self, "noise_deviation", noise_deviation)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a released value does not change")
+
+    def __reduce__(self) -> str:
+        raise TypeError("a released value is not pickled: send .value")
+
+    def map(self, function: Callable[[ValueT], ResultT], noise_deviation: float) -> Released[Unit, ResultT]:
+        """Post-processing of the value; the event stays what it was."""
+        return Released(function(self.value), self.event, noise_deviation, seal=_SEAL)
+
+
+class Mechanism(Protocol):
+    """The one door from Bounded to Released."""
+
+    def release(self, query: Bounded[Unit, Params], generator: SecretGenerator) -> Released[Unit, Params]:
+        """Add noise and release."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianMechanism:
+    """Gaussian noise to a constant total, divided by a public denominator.
+
+    The released value is (query + N(0, total^2)) / denominator with total = total_multiplier * sensitivity
+    per coordinate. Noise that the query already carries (shared mode) is topped up to that total, so the
+    total never depends on who answered.
+
+    Attributes:
+        total_multiplier: z, or z_T in shared mode: standard deviation of all noise over the sensitivity.
+        charged_multiplier: The multiplier that the observer of the release faces: z, or z_eff in shared mode.
+        denominator: L, n_s or n_q: a constant of the plan, never a realised count.
+
+    Guarantee:
+        One release is a Gaussian mechanism with noise multiplier `charged_multiplier` for the unit of the
+        query (Dong, Roth, Su 2019: 1/charged_multiplier-GDP), whatever the sensitivity.
+
+    Note:
+        The noise is rounded to float32 like the sum it protects. The attack of Mironov (2012) on low-order
+        bits of floating-point noise is not defended against, here as in Opacus or dp-accounting.
+    """
+
+    total_multiplier: float
+    charged_multiplier: float
+    denominator: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.charged_multiplier <= self.total_multiplier < math.inf):
+            raise ValueError(f"noise multipliers must be finite and > 0, got {self}")
+        if not 0 < self.denominator < math.inf:
+            raise ValueError(f"the denominator must be finite and > 0, got {self.denominator}")
+
+    def release(self, query: Bounded[Unit, Params], generator: SecretGenerator) -> Released[Unit, Params]:
+        """Top the noise of `query` up to the total and release it.
+
+        Raises:
+            ValueError: The query has no finite sensitivity, holds a non-finite value, or carries more noise
+                than the total: then the plan and the round disagree, and nothing may be released.
+        """
+        if not math.isfinite(query.sensitivity):
+            raise ValueError("a value of unbounded sensitivity cannot be released by adding noise")
+        deviation = self.total_multiplier * query.sensitivity
+        missing = deviation**2 - query.noise_variance
+        if missing < 0:
+            raise ValueError(
+                f"the messages carry noise of variance {query.noise_variance:.6g}, more than the planned "
+                f"total {deviation**2:.6g}: more messages entered the sum than the plan allows"
+            )
+        vector = flatten(query.value).double()
+        if not bool(torch.isfinite(vector).all()):
+            raise ValueError("a sum with NaN or Inf reached the mechanism; contributions are checked before")
+        noise = torch.from_numpy(generator.normal(dimension(query.value))).to(vector.device)
+        noisy = (vector + math.sqrt(missing) * noise) / self.denominator
+        return Released(
+            unflatten(noisy, query.value),
+            GaussianDpEvent(self.charged_multiplier),
+            deviation / self.denominator,
+            seal=_SEAL,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoMechanism:
+    """Releases the plain mean, for training without privacy.
+
+    Guarantee:
+        None: the event is NonPrivateDpEvent and every cell that depends on it is infinite.
+    """
+
+    denominator: float
+
+    def release(self, query: Bounded[Unit, Params], generator: SecretGenerator) -> Released[Unit, Params]:
+        """Divide by the denominator; no noise."""
+        mean = unflatten(flatten(query.value).double() / self.denominator, query.value)
+        return Released(mean, NonPrivateDpEvent(), 0.0, seal=_SEAL)

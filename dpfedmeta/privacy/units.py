@@ -1,0 +1,47 @@
+"""The secret side of the border: privacy units, and values with a known sensitivity.
+
+Read this beside mechanisms.py, where a value crosses to the released side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar, final
+
+
+class Client:
+    """Privacy unit: one whole client (adjacency: one client added or removed)."""
+
+
+class Record:
+    """Privacy unit: one record of one client (adjacency: replaced by a null record of gradient 0)."""
+
+
+Unit = TypeVar("Unit")
+Value = TypeVar("Value")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Bounded(Generic[Unit, Value]):
+    """A SECRET value that one unit moves by at most `sensitivity` in L2 norm.
+
+    The sensitivity travels with the value that was clipped to it, so noise scaled with another round's
+    bound cannot be written.
+
+    Attributes:
+        value: The secret value, a sum over units.
+        sensitivity: Largest L2 change by one unit; inf where nothing bounds it.
+        noise_variance: Variance per coordinate of data-independent Gaussian noise that is already part of
+            `value` (the record-level noise of the clients' messages in shared mode). A mechanism tops it up.
+    """
+
+    value: Value
+    sensitivity: float
+    noise_variance: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.sensitivity >= 0:
+            raise ValueError(f"a sensitivity must be a number >= 0, got {self.sensitivity}")
+        if not self.noise_variance >= 0:
+            raise ValueError(f"a noise variance must be a number >= 0, got {self.noise_variance}")

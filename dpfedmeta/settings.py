@@ -1,0 +1,210 @@
+"""Every setting, with its type, range, default and meaning. Dotted names are a contract (sweeps use them)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+_STRICT = ConfigDict(extra="forbid")
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Probability = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PopulationSettings:
+    """Who there is and who is drawn."""
+
+    __pydantic_config__ = _STRICT
+    clients: Annotated[Count, Field(description="N, clients in the population")] = 400_000
+    cohort: Annotated[Positive, Field(description="L, expected clients per round")] = 200.0
+    sampler: Annotated[Literal["poisson"], Field(description="how a cohort is drawn")] = "poisson"
+    max_participations: Annotated[Count | None, Field(description="R, rounds a client may join")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """What the server does with an aggregate."""
+
+    __pydantic_config__ = _STRICT
+    rounds: Annotated[Count, Field(description="T")] = 200
+    noise_multiplier: Annotated[NotNegative | None, Field(description="z; null: solved from the target")] = None
+    noise_mode: Annotated[
+        Literal["shared", "stacked"], Field(description="how client noise counts at the server")
+    ] = "shared"
+    optimizer: Annotated[Literal["adam", "sgd"], Field(description="server optimizer")] = "adam"
+    lr: Annotated[Positive, Field(description="server step size")] = 0.003
+    final_lr: Annotated[
+        Positive | None, Field(description="step size of the last round (cosine from server.lr); null: constant")
+    ] = None
+    beta1: Annotated[NotNegative, Field(lt=1, description="momentum of adam and sgd")] = 0.9
+    beta2: Annotated[NotNegative, Field(lt=1, description="second moment of adam")] = 0.99
+    average: Annotated[
+        NotNegative, Field(le=1, description="last share of the rounds whose models are averaged into the result")
+    ] = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipSettings:
+    """The clip bound of a client's message (C_q under dp-agrlr)."""
+
+    __pydantic_config__ = _STRICT
+    policy: Annotated[
+        Literal["none", "constant", "window"], Field(description="how the bound follows past releases")
+    ] = "constant"
+    initial: Annotated[Positive, Field(description="C_0")] = 0.3
+    window: Annotated[Count, Field(description="W, past noisy aggregates the policy looks at")] = 4
+    scope: Annotated[Literal["flat"], Field(description="one bound for the whole message")] = "flat"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetaSettings:
+    """The inner loop and the meta-gradient."""
+
+    __pydantic_config__ = _STRICT
+    method: Annotated[Literal["maml", "fomaml", "reptile", "anil"], Field(description="what a client sends")] = (
+        "maml"
+    )
+    order: Annotated[
+        Literal[1, 2] | None, Field(description="2 differentiates through the inner steps; null: the method's own")
+    ] = None
+    adapt: Annotated[
+        Literal["all", "head"] | None, Field(description="what adapts; null: the method's own")
+    ] = None
+    steps: Annotated[Count, Field(description="K, inner steps")] = 5
+    lr: Annotated[Positive, Field(description="inner step size")] = 0.4
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordSettings:
+    """Record-level privacy inside the clients."""
+
+    __pydantic_config__ = _STRICT
+    enabled: Annotated[bool, Field(description="DP-SGD in support and query steps")] = False
+    support_clip_ratio: Annotated[Positive, Field(description="C_s/C_q")] = 1.0
+    message_clip_ratio: Annotated[Positive, Field(description="C/C_q, in stacked mode")] = 12.0
+    support_noise: Annotated[Positive | None, Field(description="z_s; null: solved or balanced")] = None
+    query_noise: Annotated[Positive | None, Field(description="z_q; null: solved or balanced")] = None
+    engine: Annotated[
+        Literal["auto", "vmap", "opacus"], Field(description="how per-record gradients are computed")
+    ] = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientTarget:
+    """What (client, public) is promised."""
+
+    __pydantic_config__ = _STRICT
+    epsilon: Annotated[Positive | None, Field(description="target; null: the noise is given")] = None
+    delta: Annotated[Probability, Field(description="delta of the client cells")] = 1e-6
+    colluding: Annotated[Count, Field(description="c, clients that pool what they know of their own noise")] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordTarget:
+    """What a record is promised."""
+
+    __pydantic_config__ = _STRICT
+    epsilon: Annotated[Positive | None, Field(description="target; null: the noises are given")] = None
+    delta: Annotated[Probability, Field(description="delta of the record cells")] = 1e-5
+    observer: Annotated[Literal["server", "public"], Field(description="towards whom the target counts")] = (
+        "server"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacySettings:
+    """Targets: the noise is solved from them."""
+
+    __pydantic_config__ = _STRICT
+    client: ClientTarget = field(default_factory=ClientTarget)
+    record: RecordTarget = field(default_factory=RecordTarget)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings:
+    """The size of a training episode."""
+
+    __pydantic_config__ = _STRICT
+    ways: Annotated[int, Field(ge=2, description="classes per client")] = 5
+    shots: Annotated[Count, Field(description="support images per class")] = 5
+    queries: Annotated[Count, Field(description="query images per class in training")] = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """The network."""
+
+    __pydantic_config__ = _STRICT
+    name: Annotated[str, Field(description="conv4, conv4-strided, mlp, or package.module:factory")] = (
+        "conv4-strided"
+    )
+    width: Annotated[Count, Field(description="channels or hidden units")] = 32
+    norm: Annotated[Literal["group", "batch", "none"], Field(description="normalisation")] = "batch"
+    feature_scale: Annotated[
+        Positive | None, Field(description="length that each feature vector is scaled to; null: as it is")
+    ] = None
+    zero_head: Annotated[bool, Field(description="start with a head of zeros")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """Adaptation on held-out public classes; it happens on the device, so without noise."""
+
+    __pydantic_config__ = _STRICT
+    episodes: Annotated[int, Field(ge=2, description="test episodes at the end")] = 600
+    queries: Annotated[Count, Field(description="query images per class")] = 15
+    every: Annotated[Count, Field(description="rounds between validations")] = 20
+    validation_episodes: Annotated[int, Field(ge=2, description="episodes of a validation")] = 60
+    adapt: Annotated[Literal["all", "head"] | None, Field(description="null: as in training")] = None
+    steps: Annotated[Count | None, Field(description="null: as in training")] = None
+    lr: Annotated[Positive | None, Field(description="null: as in training")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackSettings:
+    """Where released quantities are logged, beside the run directory."""
+
+    __pydantic_config__ = _STRICT
+    wandb: Annotated[Literal["off", "offline", "online"], Field(description="Weights & Biases")] = "off"
+    tensorboard: Annotated[bool, Field(description="event files in the run directory")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Name, place, seeds, machine."""
+
+    __pydantic_config__ = _STRICT
+    name: Annotated[str | None, Field(description="null: algo-dataset-time")] = None
+    dir: Annotated[str, Field(description="parent folder of run directories")] = "runs"
+    seed: Annotated[int, Field(ge=0, description="data, population, initial weights")] = 0
+    noise_seed: Annotated[
+        int | None, Field(ge=0, description="noise and cohorts; given, the run is a simulation")
+    ] = None
+    device: Annotated[Literal["auto", "cpu", "cuda"], Field(description="auto: cuda if there is one")] = "auto"
+    workers: Annotated[Count | None, Field(description="worker processes; null: cores")] = None
+    checkpoint_every: Annotated[Count, Field(description="rounds between checkpoints")] = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """A whole run."""
+
+    __pydantic_config__ = _STRICT
+    algo: str
+    dataset: str
+    population: PopulationSettings = field(default_factory=PopulationSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
+    clip: ClipSettings = field(default_factory=ClipSettings)
+    meta: MetaSettings = field(default_factory=MetaSettings)
+    record: RecordSettings = field(default_factory=RecordSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    task: TaskSettings = field(default_factory=TaskSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    track: TrackSettings = field(default_factory=TrackSettings)
+    run: RunSettings = field(default_factory=RunSettings)

@@ -1,0 +1,1 @@
+"""Where released quantities go: run directory, Weights & Biases, TensorBoard, the terminal."""

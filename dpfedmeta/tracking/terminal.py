@@ -1,0 +1,131 @@
+"""What a person sees: the plan before training, progress during it, the result after it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from dpfedmeta.privacy.accounting import Guarantee
+from dpfedmeta.privacy.plan import PrivacyPlan
+
+_UNITS = {"client": "one whole client", "record": "one record of one client"}
+_OBSERVERS = {"server": "the server", "public": "everybody else"}
+
+
+def number(value: float | None) -> str:
+    """An epsilon for people."""
+    if value is None or math.isinf(value):
+        return "inf"
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def guarantee_table(guarantees: Sequence[Guarantee], title: str) -> Table:
+    """The four cells."""
+    table = Table(title=title, title_justify="left")
+    for column in ("unit", "towards", "epsilon", "delta", "adjacency", "method"):
+        table.add_column(column, justify="right" if column in ("epsilon", "delta") else "left")
+    for cell in guarantees:
+        table.add_row(
+            f"{cell.unit} ({_UNITS[cell.unit]})",
+            f"{cell.observer} ({_OBSERVERS[cell.observer]})",
+            number(cell.epsilon),
+            f"{cell.delta:g}",
+            cell.adjacency,
+            cell.method,
+        )
+    return table
+
+
+def noise_lines(plan: PrivacyPlan) -> list[str]:
+    """The solved noise, a line each."""
+    lines = [
+        f"population {plan.clients:,} clients, expected cohort {plan.cohort:g} (Poisson, q = {plan.rate:.3g}), "
+        f"{plan.rounds} rounds"
+        + (f", at most {plan.max_participations} per client" if plan.max_participations else "")
+    ]
+    if plan.noise_multiplier is None:
+        lines.append("no noise anywhere: no privacy is promised")
+    elif plan.record is None:
+        lines.append(f"server noise z = {plan.noise_multiplier:.4g}")
+    else:
+        record = plan.record
+        lines.append(
+            f"client noise z_s = {record.support_noise:.4g} in each of {record.support_steps} support steps, "
+            f"z_q = {record.query_noise:.4g} in the query step"
+        )
+        lines.append(
+            f"server noise ({plan.noise_mode}): total z_T = {plan.total_noise:.4g}, "
+            f"of which the public faces {plan.effective_noise:.4g}"
+        )
+    return lines
+
+
+class Terminal:
+    """A tracker that prints: a line at every validation, and a bar where there is a screen."""
+
+    def __init__(self, console: Console, rounds: int) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.fields[line]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("rounds", total=rounds, line="")
+        self._progress.start()
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """One round."""
+        epsilons = row["epsilons"]
+        line = (
+            f"clip {_short(row['clip'])}  eps client/public {number(epsilons['client_public'])}"
+            f"  record/server {number(epsilons['record_server'])}  {row['clients_per_second']:.0f} clients/s"
+        )
+        self._progress.update(self._task, completed=row["round"] + 1, line=line)
+        if "validation_accuracy" in row:
+            validation = row["validation_accuracy"]
+            self._console.print(
+                f"round {row['round'] + 1:5d}  validation {100 * validation['mean']:.1f}% "
+                f"± {100 * validation['ci95']:.1f}  {line}",
+                highlight=False,
+            )
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Take the bar away."""
+        self._progress.stop()
+
+
+def _short(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3g}"
+
+
+def accuracy_table(summary: Mapping[str, Any]) -> Table:
+    """What was learned, beside what needs no learning."""
+    task = summary["task"]
+    table = Table(
+        title=f"{summary['dataset']}, {task['ways']}-way {task['shots']}-shot, "
+        f"{summary['accuracy']['protocol']}",
+        title_justify="left",
+    )
+    table.add_column("model")
+    table.add_column("accuracy", justify="right")
+    rows = (
+        ("this run, adapted", "accuracy"),
+        ("this run, before adaptation", "accuracy_before_adaptation"),
+        ("untrained weights, same adaptation", "accuracy_untrained"),
+        ("nearest class prototype in pixels", "accuracy_pixel_prototype"),
+        ("nearest neighbour in pixels", "accuracy_pixel_neighbour"),
+    )
+    for name, key in rows:
+        value = summary[key]
+        table.add_row(name, f"{100 * value['mean']:.1f}% ± {100 * value['ci95']:.1f}")
+    return table

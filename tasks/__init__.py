@@ -1,0 +1,1 @@
+"""Few-shot benchmarks as data: one YAML file each, with its class split beside it."""
