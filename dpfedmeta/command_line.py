@@ -100,7 +100,7 @@ def _say(console: Console, message: str, code: int) -> int:
 
 
 def _warn_in_one_line(console: Console) -> None:
-    def show(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
         console.print(f"warning: {message}", style="yellow", highlight=False, markup=False)
 
     warnings.showwarning = show

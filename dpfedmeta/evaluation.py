@@ -67,9 +67,7 @@ class Benchmark:
 
     def episode(self, number: int) -> Episode:
         """Episode number `number`."""
-        return draw_episode(
-            self.pool, public_generator(self.seed, Purpose.EVALUATION, number), self.shape
-        )
+        return draw_episode(self.pool, public_generator(self.seed, Purpose.EVALUATION, number), self.shape)
 
 
 def adapted_accuracy(

@@ -35,12 +35,15 @@ class ReferenceBatchNorm(nn.Module):
 
     def forward(self, images: Tensor, reference: int | None = None) -> Tensor:
         """[n, channels, height, width] -> the same shape."""
-        if reference is None or reference == images.shape[0]:
-            return nn.functional.batch_norm(images, None, None, self.weight, self.bias, training=True)
-        variance, mean = torch.var_mean(images[:reference], dim=(0, 2, 3), correction=0)
+        count, channels, height, width = images.shape
+        # Rows of channels: a view of channels-last images, on which plain sums are far faster than var_mean.
+        rows = images.permute(0, 2, 3, 1).reshape(-1, channels)
+        size = rows.shape[0] if reference is None else reference * height * width
+        mean = rows[:size].sum(0) / size
+        variance = (rows[:size] - mean).square().sum(0) / size
         factor = self.weight * torch.rsqrt(variance + 1e-5)
-        shift = self.bias - mean * factor
-        return torch.addcmul(shift[:, None, None], images, factor[:, None, None])
+        normalised = torch.addcmul(self.bias - mean * factor, rows, factor)
+        return normalised.view(count, height, width, channels).permute(0, 3, 1, 2)
 
 
 class Block(nn.Module):
@@ -51,7 +54,8 @@ class Block(nn.Module):
 
     def __init__(self, channels: int, width: int, norm: Norm, *, stride: int, pool: bool) -> None:
         super().__init__()
-        self.convolution = nn.Conv2d(channels, width, 3, stride=stride, padding=1)
+        # A bias before a normalisation that subtracts the mean would change nothing.
+        self.convolution = nn.Conv2d(channels, width, 3, stride=stride, padding=1, bias=norm != "batch")
         self.norm: nn.Module
         if norm == "group":
             self.norm = nn.GroupNorm(min(_GROUPS, width), width)
@@ -64,10 +68,8 @@ class Block(nn.Module):
     def forward(self, images: Tensor, reference: int | None = None) -> Tensor:
         """[n, channels, h, w] -> [n, width, about h/2, about w/2]."""
         hidden = self.convolution(images)
-        if isinstance(self.norm, ReferenceBatchNorm):
-            hidden = self.norm(hidden, reference)
-        else:
-            hidden = self.norm(hidden)
+        coupled = isinstance(self.norm, ReferenceBatchNorm)
+        hidden = self.norm(hidden, reference) if coupled else self.norm(hidden)
         pooled: Tensor = self.pool(hidden)
         return torch.relu(pooled)
 
@@ -218,9 +220,19 @@ def apply(network: nn.Module, params: Mapping[str, Tensor], images: Tensor, refe
     return logits
 
 
-def apply_body(
-    network: nn.Module, params: Mapping[str, Tensor], images: Tensor, reference: int | None
-) -> Tensor:
+def channels_last(images: Tensor) -> Tensor:
+    """The same images in the layout in which convolutions are fastest on the CPU.
+
+    With one channel both layouts look alike to PyTorch and it would choose the slow one; the strides say
+    which is meant.
+    """
+    _, channels, height, width = images.shape
+    if channels == 1:
+        return images.contiguous().as_strided(images.shape, (height * width, 1, width, 1))
+    return images.contiguous(memory_format=torch.channels_last)
+
+
+def apply_body(network: nn.Module, params: Mapping[str, Tensor], images: Tensor, reference: int | None) -> Tensor:
     """Features [n, d] under the body's part of `params`."""
     body = network.get_submodule("body")
     own = {name[len(BODY) :]: value for name, value in params.items() if name.startswith(BODY)}

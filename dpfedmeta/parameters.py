@@ -28,7 +28,7 @@ def is_finite(params: Mapping[str, Tensor]) -> bool:
 
 
 def scaled(params: Mapping[str, Tensor], factor: float) -> Params:
-    """factor * params."""
+    """Factor * params."""
     return {name: value * factor for name, value in params.items()}
 
 
@@ -38,7 +38,7 @@ def zeros_like(params: Mapping[str, Tensor]) -> Params:
 
 
 def difference(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Params:
-    """left - right."""
+    """Left - right."""
     return {name: value - right[name] for name, value in left.items()}
 
 
@@ -54,7 +54,7 @@ def flatten(params: Mapping[str, Tensor]) -> Tensor:
 
 def unflatten(vector: Tensor, like: Mapping[str, Tensor]) -> Params:
     """Inverse of flatten for parameters of the form of `like`."""
-    parts = vector.split([value.numel() for value in like.values()])
+    parts = torch.split(vector, [value.numel() for value in like.values()])
     return {
         name: part.reshape(value.shape).to(value.dtype)
         for (name, value), part in zip(like.items(), parts, strict=True)

@@ -39,12 +39,14 @@ class ServerSettings:
     optimizer: Annotated[Literal["adam", "sgd"], Field(description="server optimizer")] = "adam"
     lr: Annotated[Positive, Field(description="server step size")] = 0.003
     final_lr: Annotated[
-        Positive | None, Field(description="step size of the last round (cosine from server.lr); null: constant")
+        Positive | None,
+        Field(description="step size of the last round (cosine from server.lr); null: constant"),
     ] = None
     beta1: Annotated[NotNegative, Field(lt=1, description="momentum of adam and sgd")] = 0.9
     beta2: Annotated[NotNegative, Field(lt=1, description="second moment of adam")] = 0.99
     average: Annotated[
-        NotNegative, Field(le=1, description="last share of the rounds whose models are averaged into the result")
+        NotNegative,
+        Field(le=1, description="last share of the rounds whose models are averaged into the result"),
     ] = 0.0
 
 
@@ -70,11 +72,12 @@ class MetaSettings:
         "maml"
     )
     order: Annotated[
-        Literal[1, 2] | None, Field(description="2 differentiates through the inner steps; null: the method's own")
+        Literal[1, 2] | None,
+        Field(description="2 differentiates through the inner steps; null: the method's own"),
     ] = None
-    adapt: Annotated[
-        Literal["all", "head"] | None, Field(description="what adapts; null: the method's own")
-    ] = None
+    adapt: Annotated[Literal["all", "head"] | None, Field(description="what adapts; null: the method's own")] = (
+        None
+    )
     steps: Annotated[Count, Field(description="K, inner steps")] = 5
     lr: Annotated[Positive, Field(description="inner step size")] = 0.4
 

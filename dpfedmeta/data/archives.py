@@ -82,7 +82,10 @@ def _download(archive: Archive, url: str, path: Path, where: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{archive.file}.")
         temporary = Path(name)
-        with os.fdopen(handle, "wb") as file, requests.get(url, stream=True, timeout=_TIMEOUT_SECONDS) as answer:
+        with (
+            os.fdopen(handle, "wb") as file,
+            requests.get(url, stream=True, timeout=_TIMEOUT_SECONDS) as answer,
+        ):
             answer.raise_for_status()
             size = int(answer.headers.get("content-length", 0)) or None
             columns = (TextColumn(archive.file), BarColumn(), DownloadColumn(), TransferSpeedColumn())

@@ -19,9 +19,7 @@ from dpfedmeta.errors import InputError
 FORMAT = 1
 
 
-def cached_images(
-    folder: Path, name: str, key: Sequence[object], decode: Callable[[], ImageArray]
-) -> Path:
+def cached_images(folder: Path, name: str, key: Sequence[object], decode: Callable[[], ImageArray]) -> Path:
     """Path of the .npy file for `key`, decoding once.
 
     The file appears by an atomic rename, so two processes that start at once, or a crash half-way, leave a
@@ -66,7 +64,7 @@ def cache_folder(data_folder: Path | None) -> Path:
 
 
 def _writable(folder: Path) -> bool:
-    """By the mode bits too: the superuser may write anywhere, but a read-only folder was meant to stay as it is."""
+    """By the mode bits too: the superuser may write anywhere, but a read-only folder is meant to stay so."""
     return folder.is_dir() and os.access(folder, os.W_OK) and bool(folder.stat().st_mode & 0o222)
 
 
@@ -74,5 +72,3 @@ def source_key(path: Path) -> tuple[str, int, int]:
     """(path, size, modification time) of a source file."""
     status = path.stat()
     return str(path.resolve()), status.st_size, status.st_mtime_ns
-
-

@@ -15,9 +15,7 @@ from dpfedmeta.data.pool import ImageArray
 from dpfedmeta.errors import InputError
 
 
-def decode(
-    paths: Sequence[Path], names: Sequence[str], size: int, images_per_class: int
-) -> ImageArray:
+def decode(paths: Sequence[Path], names: Sequence[str], size: int, images_per_class: int) -> ImageArray:
     """All images of the named characters, in the order of `names`.
 
     Args:

@@ -24,9 +24,7 @@ def draw_character(seed: int, character: int, drawers: int, size: int, variation
     return np.stack([_draw(controls, generator, size, variation) for _ in range(drawers)])[:, None]
 
 
-def _draw(
-    controls: FloatArray, generator: np.random.Generator, size: int, variation: float
-) -> ImageArray:
+def _draw(controls: FloatArray, generator: np.random.Generator, size: int, variation: float) -> ImageArray:
     moved = controls + generator.normal(0.0, 0.13 * variation, size=controls.shape)
     angle = generator.normal(0.0, 0.25 * variation)
     shear = generator.normal(0.0, 0.2 * variation)
@@ -54,4 +52,5 @@ def _render(points: FloatArray, width: float, size: int) -> ImageArray:
     squared = (pixels**2).sum(1)[:, None] + (path**2).sum(1) - 2.0 * pixels @ path.T
     distance = np.sqrt(np.maximum(squared.min(1), 0.0))
     ink = np.clip((width - distance) * size / 2.0 + 0.5, 0.0, 1.0)
-    return np.rint(255.0 * ink).astype(np.uint8).reshape(size, size)
+    image: ImageArray = np.rint(255.0 * ink).astype(np.uint8).reshape(size, size)
+    return image

@@ -55,9 +55,7 @@ class ClientSide:
             return 0.0
         return (self.record.query_noise * bound / self.record.query_records) ** 2
 
-    def clipped_sum(
-        self, model: Params, bound: float, round_: int, clients: Sequence[int]
-    ) -> tuple[Tensor, int]:
+    def clipped_sum(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> tuple[Tensor, int]:
         """SECRET: (float64 sum over the clients, in their order; number of messages that entered it).
 
         A message that is not finite is set to 0 and brings no noise (privacy rule 4).
@@ -82,9 +80,7 @@ class ClientSide:
             support=self.source.generator(Purpose.SUPPORT_NOISE, round_, client),
             query=self.source.generator(Purpose.QUERY_NOISE, round_, client),
         )
-        released = private_contribution(
-            network, model, episode, bound, noise, self.record, _engine(self.engine)
-        )
+        released = private_contribution(network, model, episode, bound, noise, self.record, _engine(self.engine))
         if self.message_clip_ratio is None:
             return released.value
         return clip(released.value, self.message_bound(bound))

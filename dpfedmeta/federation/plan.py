@@ -99,28 +99,14 @@ def make_plan(settings: Settings, task: Task) -> Plan:
         InputError: A value does not fit another one.
         RefusedPlan: A guarantee that is asked for would not hold.
     """
-    _check_population(settings)
-    _check_promises(settings)
+    privacy = make_privacy(settings)
     meta = _meta(settings)
-    shape = EpisodeShape(
-        ways=settings.task.ways, shots=settings.task.shots, queries=settings.task.queries
-    )
-    network = NetworkSpec(
-        name=settings.model.name,
-        channels=task.channels,
-        image_size=task.image_size,
-        ways=shape.ways,
-        width=settings.model.width,
-        norm=settings.model.norm,
-        feature_scale=settings.model.feature_scale,
-        zero_head=settings.model.zero_head,
-    )
-    evaluation = _evaluation(settings, meta.adaptation)
+    network = network_spec(settings, task)
+    evaluation = evaluation_adaptation(settings)
     _check_network(network, settings, heads=("head" in (meta.adaptation.adapt, evaluation.adapt)))
-    privacy = _privacy(settings, shape, meta)
     plan = Plan(
         settings=settings,
-        shape=shape,
+        shape=_shape(settings),
         network=network,
         meta=meta,
         record=_record(settings, privacy, meta),
@@ -211,13 +197,32 @@ def _meta(settings: Settings) -> MetaSpec:
     )
 
 
-def _evaluation(settings: Settings, trained: Adaptation) -> Adaptation:
-    chosen = settings.evaluation
+def evaluation_adaptation(settings: Settings) -> Adaptation:
+    """How held-out clients adapt; as in training where the settings leave it open."""
+    trained, chosen = _meta(settings).adaptation, settings.evaluation
     return Adaptation(
         adapt=chosen.adapt or trained.adapt,
         steps=chosen.steps or trained.steps,
         lr=chosen.lr or trained.lr,
     )
+
+
+def network_spec(settings: Settings, task: Task) -> NetworkSpec:
+    """The network for the task's images."""
+    return NetworkSpec(
+        name=settings.model.name,
+        channels=task.channels,
+        image_size=task.image_size,
+        ways=settings.task.ways,
+        width=settings.model.width,
+        norm=settings.model.norm,
+        feature_scale=settings.model.feature_scale,
+        zero_head=settings.model.zero_head,
+    )
+
+
+def _shape(settings: Settings) -> EpisodeShape:
+    return EpisodeShape(ways=settings.task.ways, shots=settings.task.shots, queries=settings.task.queries)
 
 
 def _check_network(spec: NetworkSpec, settings: Settings, *, heads: bool) -> None:
@@ -228,8 +233,16 @@ def _check_network(spec: NetworkSpec, settings: Settings, *, heads: bool) -> Non
         check_has_head(network, spec.name)
 
 
-def _privacy(settings: Settings, shape: EpisodeShape, meta: MetaSpec) -> PrivacyPlan:
-    record = settings.record
+def make_privacy(settings: Settings) -> PrivacyPlan:
+    """Check the settings and solve the noise; needs no data.
+
+    Raises:
+        InputError: A value does not fit another one.
+        RefusedPlan: A guarantee that is asked for would not hold.
+    """
+    _check_population(settings)
+    _check_promises(settings)
+    record, meta, shape = settings.record, _meta(settings), _shape(settings)
     layer = None
     if record.enabled:
         # A role without a noise of its own gets the balanced one; solved noises replace both.
@@ -277,5 +290,3 @@ def _record(settings: Settings, privacy: PrivacyPlan, meta: MetaSpec) -> RecordS
         support_records=privacy.record.support_records,
         query_records=privacy.record.query_records,
     )
-
-

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from dpfedmeta import __version__
 from dpfedmeta.config import to_yaml
-from dpfedmeta.data import Dataset, EpisodeShape, VirtualPopulation, open_dataset
+from dpfedmeta.data import Dataset, VirtualPopulation, open_dataset
 from dpfedmeta.data.episode import check_shape
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import (
@@ -111,9 +111,7 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
     return run, status
 
 
-def final_accuracies(
-    workers: Workers, plan: Plan, test: Benchmark, model: Params
-) -> dict[str, dict[str, object]]:
+def final_accuracies(workers: Workers, plan: Plan, test: Benchmark, model: Params) -> dict[str, dict[str, object]]:
     """The trained model, before and after adaptation, beside the untrained one and the pixel baselines."""
     episodes = plan.settings.evaluation.episodes
     unadapted = replace(plan.evaluation, steps=0)
@@ -151,7 +149,9 @@ def clients_per_second(clients: ClientSide, dataset: Dataset, workers: Workers, 
 def _secret_source(settings: Settings, options: RunOptions) -> SecretSource:
     if options.secure_rng:
         if settings.run.noise_seed is not None:
-            raise InputError("--secure-rng draws from the operating system, so run.noise_seed has no place; drop one")
+            raise InputError(
+                "--secure-rng draws from the operating system, so run.noise_seed has no place; drop one"
+            )
         return OperatingSystemSource()
     seed = settings.run.noise_seed
     return KeyedSource(draw_secret_seed() if seed is None else seed)
@@ -235,7 +235,10 @@ def _print_result(
         console.print(accuracy_table(summary))
     privacy, events = read(run.ledger)
     console.print(guarantee_table(spent(privacy, events), "What was spent, from the ledger"))
-    console.print(f"{summary['status']} after {seconds / 60:.1f} minutes in all; everything is in {run.path}", highlight=False)
+    console.print(
+        f"{summary['status']} after {seconds / 60:.1f} minutes in all; everything is in {run.path}",
+        highlight=False,
+    )
 
 
 def _summary(
@@ -284,4 +287,3 @@ def versions() -> dict[str, str]:
     packages = ("torch", "opacus", "dp-accounting", "numpy", "scipy")
     found = {name: importlib.metadata.version(name) for name in packages}
     return {"dpfedmeta": __version__, "python": platform.python_version(), **found}
-

@@ -111,9 +111,7 @@ def step(
     first = {n: b1 * m + (1 - b1) * gradient[n] for n, m in state.first.items()}
     second = {n: b2 * v + (1 - b2) * gradient[n] ** 2 for n, v in state.second.items()}
     if optimizer.kind == "adam":
-        update = {
-            n: m / (1 - b1**done) / ((second[n] / (1 - b2**done)).sqrt() + 1e-8) for n, m in first.items()
-        }
+        update = {n: m / (1 - b1**done) / ((second[n] / (1 - b2**done)).sqrt() + 1e-8) for n, m in first.items()}
     else:
         update = {n: m / (1 - b1**done) for n, m in first.items()}
     model = {n: w - rate * update[n] for n, w in state.model.items()}

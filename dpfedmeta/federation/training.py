@@ -18,8 +18,8 @@ from dpfedmeta.parameters import dimension, norm
 from dpfedmeta.privacy.accounting import Guarantee, guarantees
 from dpfedmeta.privacy.ledger import Budget, Ledger, planned_event
 from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.sampled_gaussian import COARSE
+from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource, Purpose, SecretSource
 from dpfedmeta.tracking.run_directory import RunDirectory, append_lines, save_weights, write_text
 from dpfedmeta.tracking.trackers import Tracker
@@ -141,9 +141,7 @@ def averages(plan: Plan, round_: int) -> bool:
     return round_ >= rounds * (1.0 - plan.settings.server.average)
 
 
-def round_row(
-    plan: Plan, state: ServerState, released: Released[Any, Any], seconds: float
-) -> dict[str, Any]:
+def round_row(plan: Plan, state: ServerState, released: Released[Any, Any], seconds: float) -> dict[str, Any]:
     """One line of rounds.jsonl: released quantities only."""
     epsilons = {name: finite(value) for name, value in running_epsilons(plan, state.round + 1).items()}
     return {

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.models import apply, apply_body, apply_head, head_of
+from dpfedmeta.models import apply, apply_body, apply_head, channels_last, head_of
 from dpfedmeta.parameters import Params
 
 
@@ -63,7 +63,7 @@ def inner_problem(
         first_order: Cut the path from the support features to the body (FOMAML).
     """
     support = episode.support_labels.shape[0]
-    both = torch.cat([episode.support_images, episode.query_images])
+    both = channels_last(torch.cat([episode.support_images, episode.query_images]))
     if adapt == "head":
         features = apply_body(network, params, both, support)
         support_features, query_features = features[:support], features[support:]
@@ -79,7 +79,7 @@ def inner_problem(
     return InnerProblem(
         initial=dict(params),
         support_loss=lambda theta: cross_entropy(
-            apply(network, theta, episode.support_images, support), episode.support_labels
+            apply(network, theta, both[:support], support), episode.support_labels
         ),
         query_logits=lambda theta: apply(network, theta, both, support)[support:],
     )
@@ -90,7 +90,10 @@ def descend(problem: InnerProblem, steps: int, lr: float, *, second_order: bool)
     theta = problem.initial
     for _ in range(steps):
         gradients = torch.autograd.grad(
-            problem.support_loss(theta), tuple(theta.values()), create_graph=second_order, materialize_grads=True
+            problem.support_loss(theta),
+            tuple(theta.values()),
+            create_graph=second_order,
+            materialize_grads=True,
         )
         theta = {name: v - lr * g for (name, v), g in zip(theta.items(), gradients, strict=True)}
         if not second_order:

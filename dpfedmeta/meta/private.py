@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
 import torch
@@ -14,7 +16,7 @@ from dpfedmeta.meta.adapt import Adaptation
 from dpfedmeta.models import apply_body, head_of, without_prefix
 from dpfedmeta.parameters import Params, difference, scaled, zeros_like
 from dpfedmeta.privacy.clipping import clipped_record_sum
-from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released
+from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released, post_process
 from dpfedmeta.privacy.per_record import PerRecordGradients
 from dpfedmeta.privacy.units import Record
 from dpfedmeta.randomness import SecretGenerator
@@ -75,16 +77,30 @@ def private_contribution(
         (record, server), zero-out adjacency: sqrt(K)/z_s-GDP for a support record, 1/z_q-GDP for a query
         record (K adaptively composed Gaussian mechanisms; one).
     """
-    theta = _private_descent(network, model, episode, query_bound, noise.support, spec, per_record)
+    steps = _private_descent(network, model, episode, query_bound, noise.support, spec, per_record)
+    start = head_of(model) if spec.adaptation.adapt == "head" else dict(model)
+
+    def adapted(*gradients: Params) -> Params:
+        return reduce(lambda theta, g: _moved(theta, g, spec.adaptation.lr), gradients, start)
+
     if spec.message == "update":
-        start = {name: model[name] for name in theta.value}
-        return theta.map(lambda value: {**zeros_like(model), **difference(start, value)}, theta.noise_deviation)
+        return post_process(
+            lambda *gradients: {**zeros_like(model), **difference(start, adapted(*gradients))},
+            steps,
+            spec.adaptation.lr * math.sqrt(len(steps)) * steps[0].noise_deviation,
+        )
     query = GaussianMechanism(
         total_multiplier=spec.query_noise, charged_multiplier=spec.query_noise, denominator=spec.query_records
     )
-    at = {**model, **theta.value}
+    at = {**model, **adapted(*(step.value for step in steps))}
     gradients = per_record(network, at, episode.query_images, episode.query_labels)
-    return query.release(clipped_record_sum(gradients, query_bound), noise.query)
+    released = query.release(clipped_record_sum(gradients, query_bound), noise.query)
+    return post_process(lambda *values: values[-1], [*steps, released], released.noise_deviation)
+
+
+def _moved(theta: Params, gradient: Params, lr: float) -> Params:
+    """One step; the gradient may carry the head's own parameter names, in the same order."""
+    return difference(theta, scaled(dict(zip(theta, gradient.values(), strict=True)), lr))
 
 
 def _private_descent(
@@ -95,8 +111,8 @@ def _private_descent(
     generator: SecretGenerator,
     spec: RecordSpec,
     per_record: PerRecordGradients,
-) -> Released[Record, Params]:
-    """theta_K after K noisy support steps; each step is post-processed into the next parameters."""
+) -> list[Released[Record, Params]]:
+    """The K released support gradients; each is post-processed into the parameters of the next."""
     support = GaussianMechanism(
         total_multiplier=spec.support_noise,
         charged_multiplier=spec.support_noise,
@@ -111,15 +127,10 @@ def _private_descent(
         with torch.no_grad():
             inputs = apply_body(network, model, episode.support_images, None)
         module, theta = network.get_submodule("head"), head_of(model)
-    last: Released[Record, Params] | None = None
+    steps: list[Released[Record, Params]] = []
     for _ in range(adaptation.steps):
         at = without_prefix(theta) if adaptation.adapt == "head" else theta
         gradients = per_record(module, at, inputs, episode.support_labels)
-        step = support.release(clipped_record_sum(gradients, bound), generator)
-        update = scaled(dict(zip(theta, step.value.values(), strict=True)), adaptation.lr)
-        theta = difference(theta, update)
-        moved = theta
-        last = step.map(lambda _, moved=moved: moved, adaptation.lr * step.noise_deviation)
-    if last is None:
-        raise ValueError("record-level adaptation needs at least one support step")
-    return last
+        steps.append(support.release(clipped_record_sum(gradients, bound), generator))
+        theta = _moved(theta, steps[-1].value, adaptation.lr)
+    return steps

@@ -147,7 +147,7 @@ def _local_mu(record: RecordLayer) -> tuple[float, float]:
 
 
 def _worse_role_mu(plan: PrivacyPlan) -> float:
-    """mu of one participation towards the public: the smaller layer, for the worse role."""
+    """Mu of one participation towards the public: the smaller layer, for the worse role."""
     noise = plan.effective_noise or 0.0
     whole_message = _ratio(2.0, noise)
     record = plan.record

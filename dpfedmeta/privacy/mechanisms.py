@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar, final
+from typing import Any, Final, Generic, Protocol, TypeVar, final
 
 import torch
-from dp_accounting import DpEvent, GaussianDpEvent, NonPrivateDpEvent
+from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateDpEvent
 
 from dpfedmeta.parameters import Params, dimension, flatten, unflatten
 from dpfedmeta.privacy.units import Bounded, Unit
@@ -50,9 +50,21 @@ class Released(Generic[Unit, ValueT]):
     def __reduce__(self) -> str:
         raise TypeError("a released value is not pickled: send .value")
 
-    def map(self, function: Callable[[ValueT], ResultT], noise_deviation: float) -> Released[Unit, ResultT]:
-        """Post-processing of the value; the event stays what it was."""
-        return Released(function(self.value), self.event, noise_deviation, seal=_SEAL)
+
+def post_process(
+    function: Callable[..., ResultT],
+    releases: Sequence[Released[Unit, Any]],
+    noise_deviation: float,
+) -> Released[Unit, ResultT]:
+    """A function of released values alone is released too, and costs what they cost together.
+
+    Args:
+        function: Called with the values of the releases.
+        releases: What it is computed from.
+        noise_deviation: Standard deviation per coordinate of the noise in the result; a public number.
+    """
+    event = ComposedDpEvent([release.event for release in releases])
+    return Released(function(*(release.value for release in releases)), event, noise_deviation, seal=_SEAL)
 
 
 class Mechanism(Protocol):

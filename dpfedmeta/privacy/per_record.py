@@ -20,9 +20,7 @@ from dpfedmeta.parameters import Params
 class PerRecordGradients(Protocol):
     """Gradients of the loss of each record on its own."""
 
-    def __call__(
-        self, module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor, labels: Tensor
-    ) -> Params:
+    def __call__(self, module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor, labels: Tensor) -> Params:
         """Each tensor [records, *shape], in the order of `params`."""
         ...
 
@@ -44,9 +42,7 @@ class OpacusGradients:
     def __init__(self) -> None:
         self._wrapped: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 
-    def __call__(
-        self, module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor, labels: Tensor
-    ) -> Params:
+    def __call__(self, module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor, labels: Tensor) -> Params:
         """Each tensor [records, *shape]."""
         wrapped = self._wrapped.get(module)
         if wrapped is None:

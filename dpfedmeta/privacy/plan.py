@@ -67,7 +67,7 @@ class PrivacyPlan:
 
     @property
     def rate(self) -> float:
-        """q = L/N."""
+        """Q = L/N."""
         return self.cohort / self.clients
 
     @property
@@ -93,7 +93,7 @@ class PrivacyPlan:
 
     @property
     def surplus_probability(self) -> float:
-        """beta = T * P(Bin(N, q) >= M): what shared mode takes off delta in each public cell."""
+        """Beta = T * P(Bin(N, q) >= M): what shared mode takes off delta in each public cell."""
         largest = self.largest_cohort
         if largest is None:
             return 0.0

@@ -56,9 +56,7 @@ class Constant:
         """The bound, for ever."""
         return ConstantState(bound=self.initial_bound)
 
-    def next_bound(
-        self, state: ConstantState, aggregate: Released[Client, Params]
-    ) -> tuple[ConstantState, float]:
+    def next_bound(self, state: ConstantState, aggregate: Released[Client, Params]) -> tuple[ConstantState, float]:
         """Ignores the aggregate."""
         return state, state.bound
 
@@ -123,9 +121,7 @@ class Window:
 
     def __post_init__(self) -> None:
         if self.window < 2:
-            raise InputError(
-                f"clip.window: the window policy compares at least 2 aggregates, got {self.window}"
-            )
+            raise InputError(f"clip.window: the window policy compares at least 2 aggregates, got {self.window}")
 
     def initial(self) -> WindowState:
         """Starts above the centre, so that the second round looks below it."""

@@ -31,9 +31,7 @@ def add_remove_epsilon(
 
 
 @lru_cache(maxsize=512)
-def replace_epsilon(
-    rate: float, noise_multiplier: float, rounds: int, delta: float, grid: float = FINE
-) -> float:
+def replace_epsilon(rate: float, noise_multiplier: float, rounds: int, delta: float, grid: float = FINE) -> float:
     """Epsilon when one client's contribution is replaced by another one of norm at most C.
 
     dp-accounting's privacy loss distribution doubles the sensitivity itself under REPLACE_ONE, so

@@ -45,7 +45,7 @@ class PoissonSampler:
 
     @property
     def rate(self) -> float:
-        """q."""
+        """Q."""
         return self.cohort / self.clients
 
     def draw(self, round_: int, participations: Mapping[int, int], generator: SecretGenerator) -> Cohort:

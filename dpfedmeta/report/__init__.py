@@ -1,2 +1,5 @@
 """From a run directory to HTML and PNG; reads released quantities only."""
-def write_report(run): return None
+
+from dpfedmeta.report.page import write_report
+
+__all__ = ["write_report"]

@@ -66,7 +66,9 @@ class RunDirectory:
         try:
             return json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror}); is this the directory of a run?") from error
+            raise InputError(
+                f"{path}: cannot be read ({error.strerror}); is this the directory of a run?"
+            ) from error
         except ValueError as error:
             raise InputError(f"{path}: not valid JSON ({error})") from error
 
@@ -80,7 +82,9 @@ class RunDirectory:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror}); is this the directory of a run?") from error
+            raise InputError(
+                f"{path}: cannot be read ({error.strerror}); is this the directory of a run?"
+            ) from error
         rows = []
         for number, line in enumerate(lines, start=1):
             try:
@@ -97,9 +101,7 @@ def create(parent: Path, name: str) -> RunDirectory:
         InputError: The name is taken or not a plain name, or the folder cannot be written.
     """
     if not _NAME.fullmatch(name):
-        raise InputError(
-            f"run.name = {name}: use letters, digits, '.', '_' and '-' only; the folder is run.dir"
-        )
+        raise InputError(f"run.name = {name}: use letters, digits, '.', '_' and '-' only; the folder is run.dir")
     path = parent / name
     try:
         parent.mkdir(parents=True, exist_ok=True)

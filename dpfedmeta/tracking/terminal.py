@@ -13,9 +13,6 @@ from rich.table import Table
 from dpfedmeta.privacy.accounting import Guarantee
 from dpfedmeta.privacy.plan import PrivacyPlan
 
-_UNITS = {"client": "one whole client", "record": "one record of one client"}
-_OBSERVERS = {"server": "the server", "public": "everybody else"}
-
 
 def number(value: float | None) -> str:
     """An epsilon for people."""
@@ -25,14 +22,20 @@ def number(value: float | None) -> str:
 
 
 def guarantee_table(guarantees: Sequence[Guarantee], title: str) -> Table:
-    """The four cells."""
-    table = Table(title=title, title_justify="left")
+    """The four cells, with a line that says what the words mean."""
+    table = Table(
+        title=title,
+        title_justify="left",
+        caption="client: all of one client; record: one record of it\n"
+        "server: sees every message; public: sees what is released",
+        caption_justify="left",
+    )
     for column in ("unit", "towards", "epsilon", "delta", "adjacency", "method"):
         table.add_column(column, justify="right" if column in ("epsilon", "delta") else "left")
     for cell in guarantees:
         table.add_row(
-            f"{cell.unit} ({_UNITS[cell.unit]})",
-            f"{cell.observer} ({_OBSERVERS[cell.observer]})",
+            cell.unit,
+            cell.observer,
             number(cell.epsilon),
             f"{cell.delta:g}",
             cell.adjacency,
@@ -112,8 +115,7 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
     """What was learned, beside what needs no learning."""
     task = summary["task"]
     table = Table(
-        title=f"{summary['dataset']}, {task['ways']}-way {task['shots']}-shot, "
-        f"{summary['accuracy']['protocol']}",
+        title=f"{summary['dataset']}, {task['ways']}-way {task['shots']}-shot, {summary['accuracy']['protocol']}",
         title_justify="left",
     )
     table.add_column("model")

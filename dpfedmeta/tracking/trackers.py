@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.tracking.run_directory import ROUNDS, append_lines
@@ -41,7 +41,7 @@ class JsonLines:
 class WeightsAndBiases:
     """The same rows on Weights & Biases; offline mode needs no login."""
 
-    def __init__(self, run: Path, mode: str, config: Mapping[str, Any]) -> None:
+    def __init__(self, run: Path, mode: Literal["offline", "online"], config: Mapping[str, Any]) -> None:
         import wandb
 
         try:
@@ -71,7 +71,7 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise InputError("track.tensorboard: install it with pip install 'dpfedmeta[tensorboard]'") from error
-        self._writer: Any = SummaryWriter(str(run / "tensorboard"))  # type: ignore[no-untyped-call]
+        self._writer: Any = SummaryWriter(str(run / "tensorboard"))
 
     def log(self, row: Row) -> None:
         """One step."""

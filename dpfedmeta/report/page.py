@@ -1,0 +1,68 @@
+"""report.html: self-contained, with its pictures inside; the PNGs lie beside it too."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+
+from dpfedmeta.report import plots
+from dpfedmeta.tracking.run_directory import REPORT, SUMMARY, RunDirectory, write_text
+from dpfedmeta.tracking.terminal import number
+
+
+def write_report(run: RunDirectory) -> Path:
+    """Write report.html and its pictures into the run directory.
+
+    Guarantee:
+        Reads rounds.jsonl and summary.json, which hold released quantities only.
+    """
+    rows, summary = run.rounds(), run.read_json(SUMMARY)
+    pictures = {
+        "accuracy": run.path / "accuracy.png",
+        "clip": run.path / "clip.png",
+        "guarantees": run.path / "guarantees.png",
+    }
+    plots.accuracy_plot(pictures["accuracy"], rows, summary)
+    plots.clip_plot(pictures["clip"], rows)
+    plots.guarantee_plot(pictures["guarantees"], summary["guarantees"])
+    page = _render(
+        "run.html.j2",
+        name=run.path.name,
+        summary=summary,
+        pictures={name: _embedded(path) for name, path in pictures.items()},
+        last=rows[-1] if rows else None,
+    )
+    write_text(run.path / REPORT, page)
+    return run.path / REPORT
+
+
+def write_comparison(runs: Sequence[RunDirectory], path: Path) -> Path:
+    """One page for several runs, side by side."""
+    picture = path.with_suffix(".png")
+    plots.comparison_plot(picture, {run.path.name: run.rounds() for run in runs})
+    summaries = {run.path.name: run.read_json(SUMMARY) for run in runs}
+    write_text(path, _render("comparison.html.j2", summaries=summaries, picture=_embedded(picture)))
+    return path
+
+
+def _embedded(path: Path) -> str:
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def _render(template: str, **values: Any) -> str:
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["epsilon"] = number
+    environment.filters["percent"] = _percent
+    text = (resources.files("dpfedmeta.report") / template).read_text(encoding="utf-8")
+    return environment.from_string(text).render(**values)
+
+
+def _percent(value: Any) -> str:
+    if not value:
+        return "not evaluated"
+    return f"{100 * value['mean']:.1f}% ± {100 * value['ci95']:.1f}"
