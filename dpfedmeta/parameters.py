@@ -56,8 +56,7 @@ def unflatten(vector: Tensor, like: Mapping[str, Tensor]) -> Params:
     """Inverse of flatten for parameters of the form of `like`."""
     parts = torch.split(vector, [value.numel() for value in like.values()])
     return {
-        name: part.reshape(value.shape).to(value.dtype)
-        for (name, value), part in zip(like.items(), parts, strict=True)
+        name: part.reshape(value.shape).to(value.dtype) for (name, value), part in zip(like.items(), parts, strict=True)
     }
 
 

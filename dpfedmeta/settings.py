@@ -33,9 +33,9 @@ class ServerSettings:
     __pydantic_config__ = _STRICT
     rounds: Annotated[Count, Field(description="T")] = 200
     noise_multiplier: Annotated[NotNegative | None, Field(description="z; null: solved from the target")] = None
-    noise_mode: Annotated[
-        Literal["shared", "stacked"], Field(description="how client noise counts at the server")
-    ] = "shared"
+    noise_mode: Annotated[Literal["shared", "stacked"], Field(description="how client noise counts at the server")] = (
+        "shared"
+    )
     optimizer: Annotated[Literal["adam", "sgd"], Field(description="server optimizer")] = "adam"
     lr: Annotated[Positive, Field(description="server step size")] = 0.003
     final_lr: Annotated[
@@ -68,16 +68,19 @@ class MetaSettings:
     """The inner loop and the meta-gradient."""
 
     __pydantic_config__ = _STRICT
-    method: Annotated[Literal["maml", "fomaml", "reptile", "anil"], Field(description="what a client sends")] = (
-        "maml"
-    )
+    method: Annotated[Literal["maml", "fomaml", "reptile", "anil"], Field(description="what a client sends")] = "maml"
     order: Annotated[
         Literal[1, 2] | None,
         Field(description="2 differentiates through the inner steps; null: the method's own"),
     ] = None
-    adapt: Annotated[Literal["all", "head"] | None, Field(description="what adapts; null: the method's own")] = (
-        None
-    )
+    adapt: Annotated[Literal["all", "head"] | None, Field(description="what adapts; null: the method's own")] = None
+    learn: Annotated[
+        Literal["all", "body", "scales"],
+        Field(
+            description="what is learned and sent: everything; the body, with a head that starts at zero; or the "
+            "body's gains, biases and first layer, with the rest fixed at random"
+        ),
+    ] = "all"
     steps: Annotated[Count, Field(description="K, inner steps")] = 5
     lr: Annotated[Positive, Field(description="inner step size")] = 0.4
 
@@ -92,9 +95,9 @@ class RecordSettings:
     message_clip_ratio: Annotated[Positive, Field(description="C/C_q, in stacked mode")] = 12.0
     support_noise: Annotated[Positive | None, Field(description="z_s; null: solved or balanced")] = None
     query_noise: Annotated[Positive | None, Field(description="z_q; null: solved or balanced")] = None
-    engine: Annotated[
-        Literal["auto", "vmap", "opacus"], Field(description="how per-record gradients are computed")
-    ] = "auto"
+    engine: Annotated[Literal["auto", "vmap", "opacus"], Field(description="how per-record gradients are computed")] = (
+        "auto"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,9 +117,7 @@ class RecordTarget:
     __pydantic_config__ = _STRICT
     epsilon: Annotated[Positive | None, Field(description="target; null: the noises are given")] = None
     delta: Annotated[Probability, Field(description="delta of the record cells")] = 1e-5
-    observer: Annotated[Literal["server", "public"], Field(description="towards whom the target counts")] = (
-        "server"
-    )
+    observer: Annotated[Literal["server", "public"], Field(description="towards whom the target counts")] = "server"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,15 +144,18 @@ class ModelSettings:
     """The network."""
 
     __pydantic_config__ = _STRICT
-    name: Annotated[str, Field(description="conv4, conv4-strided, mlp, or package.module:factory")] = (
-        "conv4-strided"
-    )
+    name: Annotated[str, Field(description="conv4, conv4-strided, mlp, or package.module:factory")] = "conv4-strided"
     width: Annotated[Count, Field(description="channels or hidden units")] = 32
     norm: Annotated[Literal["group", "batch", "none"], Field(description="normalisation")] = "batch"
-    feature_scale: Annotated[
-        Positive | None, Field(description="length that each feature vector is scaled to; null: as it is")
-    ] = None
-    zero_head: Annotated[bool, Field(description="start with a head of zeros")] = False
+    groups: Annotated[Count | None, Field(description="groups of norm: group; null: one per channel")] = 4
+    activation: Annotated[Literal["relu", "tanh"], Field(description="nonlinearity of the convolutional networks")] = (
+        "relu"
+    )
+    features: Annotated[
+        Literal["raw", "record", "support"],
+        Field(description="scale features to one length: each record's own, or about the support set's mean"),
+    ] = "raw"
+    feature_scale: Annotated[Positive, Field(description="that length, unless features are raw")] = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,9 +189,9 @@ class RunSettings:
     name: Annotated[str | None, Field(description="null: algo-dataset-time")] = None
     dir: Annotated[str, Field(description="parent folder of run directories")] = "runs"
     seed: Annotated[int, Field(ge=0, description="data, population, initial weights")] = 0
-    noise_seed: Annotated[
-        int | None, Field(ge=0, description="noise and cohorts; given, the run is a simulation")
-    ] = None
+    noise_seed: Annotated[int | None, Field(ge=0, description="noise and cohorts; given, the run is a simulation")] = (
+        None
+    )
     device: Annotated[Literal["auto", "cpu", "cuda"], Field(description="auto: cuda if there is one")] = "auto"
     workers: Annotated[Count | None, Field(description="worker processes; null: cores")] = None
     checkpoint_every: Annotated[Count, Field(description="rounds between checkpoints")] = 20

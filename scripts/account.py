@@ -53,7 +53,7 @@ def main(console: Console) -> int:
         print(json.dumps(content, indent=2, allow_nan=False))
         return DONE
     for line in noise_lines(plan):
-        console.print(line, highlight=False)
+        console.print(line, highlight=False, soft_wrap=True)
     console.print(guarantee_table(cells, title))
     return DONE
 

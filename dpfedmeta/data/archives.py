@@ -70,9 +70,7 @@ def find(archive: Archive, folder: Path) -> Path:
 def warn_if_unknown(path: Path, archive: Archive) -> None:
     """Call when the content turned out complete: an unknown digest is then a warning, not an error."""
     if not known(path, archive):
-        warnings.warn(
-            f"{path}: none of the known digests, but its content is complete; going on with it", stacklevel=2
-        )
+        warnings.warn(f"{path}: none of the known digests, but its content is complete; going on with it", stacklevel=2)
 
 
 def _download(archive: Archive, url: str, path: Path, where: str) -> None:

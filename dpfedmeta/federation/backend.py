@@ -69,9 +69,7 @@ class Processes:
         try:
             yield from self._executor.map(function, *zip(*tasks, strict=True))
         except BrokenProcessPool as error:
-            raise RuntimeError(
-                "a worker process was killed (out of memory?); the round was not released"
-            ) from error
+            raise RuntimeError("a worker process was killed (out of memory?); the round was not released") from error
 
 
 @contextmanager
@@ -82,9 +80,7 @@ def open_workers(count: int) -> Iterator[Workers]:
         keep_freed_memory()
         yield InProcess()
         return
-    executor = ProcessPoolExecutor(
-        count, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker
-    )
+    executor = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker)
     try:
         yield Processes(executor)
     finally:

@@ -14,7 +14,7 @@ from dpfedmeta.data.episode import Episode
 from dpfedmeta.data.population import VirtualPopulation
 from dpfedmeta.meta import MetaSpec, RecordSpec, contribution, private_contribution
 from dpfedmeta.meta.private import ClientNoise
-from dpfedmeta.models import NetworkSpec, build_network
+from dpfedmeta.models import NetworkSpec, build_network, initial_weights, learned_part
 from dpfedmeta.parameters import Params, flatten, is_finite
 from dpfedmeta.privacy.clipping import clip
 from dpfedmeta.privacy.per_record import PerRecordGradients, per_record_engine
@@ -27,6 +27,7 @@ class ClientSide:
 
     Attributes:
         network: The network.
+        weights_seed: Seed of the initial weights, hence of those that are not learned.
         population: From client number to data.
         meta: The exact meta-gradient.
         record: The record-level client instead, or None.
@@ -37,6 +38,7 @@ class ClientSide:
     """
 
     network: NetworkSpec
+    weights_seed: int
     population: VirtualPopulation
     meta: MetaSpec
     record: RecordSpec | None
@@ -73,14 +75,15 @@ class ClientSide:
     def _message(self, model: Params, bound: float, round_: int, client: int) -> Params:
         """What the client sends, with the norm of its data part at most `message_bound`."""
         network = _network(self.network, self.device)
+        fixed = _fixed(self.network, self.weights_seed, self.device)
         episode: Episode = self.population.episode(client).to(self.device)
         if self.record is None:
-            return clip(contribution(network, model, episode, self.meta), bound)
+            return clip(contribution(network, model, fixed, episode, self.meta), bound)
         noise = ClientNoise(
             support=self.source.generator(Purpose.SUPPORT_NOISE, round_, client),
             query=self.source.generator(Purpose.QUERY_NOISE, round_, client),
         )
-        released = private_contribution(network, model, episode, bound, noise, self.record, _engine(self.engine))
+        released = private_contribution(network, model, fixed, episode, bound, noise, self.record, _engine(self.engine))
         if self.message_clip_ratio is None:
             return released.value
         return clip(released.value, self.message_bound(bound))
@@ -89,6 +92,13 @@ class ClientSide:
 @lru_cache(maxsize=4)
 def _network(spec: NetworkSpec, device: torch.device) -> nn.Module:
     return build_network(spec).to(device)
+
+
+@lru_cache(maxsize=4)
+def _fixed(spec: NetworkSpec, seed: int, device: torch.device) -> Params:
+    weights = initial_weights(spec, seed)
+    learned = learned_part(spec, weights)
+    return {name: value.to(device) for name, value in weights.items() if name not in learned}
 
 
 @lru_cache(maxsize=4)

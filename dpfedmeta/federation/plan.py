@@ -79,9 +79,7 @@ class Plan:
         total, effective = self.privacy.total_noise, self.privacy.effective_noise
         if total is None or effective is None:
             return NoMechanism(denominator=self.privacy.cohort)
-        return GaussianMechanism(
-            total_multiplier=total, charged_multiplier=effective, denominator=self.privacy.cohort
-        )
+        return GaussianMechanism(total_multiplier=total, charged_multiplier=effective, denominator=self.privacy.cohort)
 
     @property
     def policy(self) -> ClipPolicy[Any]:
@@ -216,8 +214,11 @@ def network_spec(settings: Settings, task: Task) -> NetworkSpec:
         ways=settings.task.ways,
         width=settings.model.width,
         norm=settings.model.norm,
+        groups=settings.model.groups,
+        activation=settings.model.activation,
+        features=settings.model.features,
         feature_scale=settings.model.feature_scale,
-        zero_head=settings.model.zero_head,
+        learn=settings.meta.learn,
     )
 
 

@@ -40,8 +40,8 @@ from dpfedmeta.federation.backend import (
 from dpfedmeta.federation.clients import ClientSide
 from dpfedmeta.federation.plan import Plan, make_plan
 from dpfedmeta.federation.server import ServerState
-from dpfedmeta.federation.training import Status, Training, check_finite, keep_secret
-from dpfedmeta.models import initial_weights
+from dpfedmeta.federation.training import Status, Training, check_finite, complete, keep_secret
+from dpfedmeta.models import initial_weights, learned_part
 from dpfedmeta.parameters import Params
 from dpfedmeta.privacy.ledger import Budget, read, spent
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, SecretSource, draw_secret_seed
@@ -102,7 +102,7 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
         state, status = training()
         seconds = time.perf_counter() - begun
         check_finite(state)
-        accuracies = {} if status == "interrupted" else final_accuracies(workers, plan, test, state.result)
+        accuracies = {} if status == "interrupted" else final_accuracies(workers, plan, test, complete(plan, state))
     summary = _summary(run, plan, state, status, seconds, accuracies)
     run.write_json(SUMMARY, summary)
     for tracker in trackers:
@@ -137,7 +137,7 @@ def clients_per_second(clients: ClientSide, dataset: Dataset, workers: Workers, 
         source=KeyedSource(0),
     )
     check_shape(dataset.val, clients.population.shape, "val")
-    weights = initial_weights(clients.network, 0)
+    weights = learned_part(clients.network, initial_weights(clients.network, clients.weights_seed))
     arrays = {name: value.numpy() for name, value in weights.items()}
     tasks = [(public, arrays, 1.0, 0, list(range(CLIENTS_PER_CHUNK))) for _ in range(count)]
     list(workers.map(sum_chunk, tasks))
@@ -149,9 +149,7 @@ def clients_per_second(clients: ClientSide, dataset: Dataset, workers: Workers, 
 def _secret_source(settings: Settings, options: RunOptions) -> SecretSource:
     if options.secure_rng:
         if settings.run.noise_seed is not None:
-            raise InputError(
-                "--secure-rng draws from the operating system, so run.noise_seed has no place; drop one"
-            )
+            raise InputError("--secure-rng draws from the operating system, so run.noise_seed has no place; drop one")
         return OperatingSystemSource()
     seed = settings.run.noise_seed
     return KeyedSource(draw_secret_seed() if seed is None else seed)
@@ -174,6 +172,7 @@ def _client_side(plan: Plan, dataset: Dataset, source: SecretSource, device: tor
     )
     return ClientSide(
         network=plan.network,
+        weights_seed=plan.settings.run.seed,
         population=population,
         meta=plan.meta,
         record=plan.record,
@@ -214,23 +213,22 @@ def _write_plan(run: RunDirectory, plan: Plan, rate: float) -> None:
 
 
 def _print_plan(plan: Plan, dataset: Dataset, rate: float, settings: Settings, console: Console) -> None:
-    console.print(f"[bold]{settings.algo}[/bold] on {dataset.task.name}", highlight=False)
+    console.print(f"[bold]{settings.algo}[/bold] on {dataset.task.name}", highlight=False, soft_wrap=True)
     for line in noise_lines(plan.privacy):
-        console.print("  " + line, highlight=False)
+        console.print("  " + line, highlight=False, soft_wrap=True)
     clients = plan.privacy.rounds * plan.privacy.cohort
     console.print(
         f"  about {clients / rate / 60:.1f} minutes of training at {rate:.0f} clients/s, "
         "then the evaluation on test classes",
         highlight=False,
+        soft_wrap=True,
     )
     console.print(guarantee_table(plan.planned, "What is promised, before round 0"))
     if settings.run.noise_seed is not None:
         console.print(SIMULATION, style="bold yellow")
 
 
-def _print_result(
-    run: RunDirectory, summary: dict[str, Any], plan: Plan, console: Console, seconds: float
-) -> None:
+def _print_result(run: RunDirectory, summary: dict[str, Any], plan: Plan, console: Console, seconds: float) -> None:
     if "accuracy" in summary and summary["accuracy"] is not None:
         console.print(accuracy_table(summary))
     privacy, events = read(run.ledger)
@@ -238,6 +236,7 @@ def _print_result(
     console.print(
         f"{summary['status']} after {seconds / 60:.1f} minutes in all; everything is in {run.path}",
         highlight=False,
+        soft_wrap=True,
     )
 
 

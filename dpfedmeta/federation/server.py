@@ -116,9 +116,7 @@ def step(
         update = {n: m / (1 - b1**done) for n, m in first.items()}
     model = {n: w - rate * update[n] for n, w in state.model.items()}
     policy_state, bound = policy.next_bound(state.policy, aggregate)
-    following = replace(
-        state, round=done, model=model, first=first, second=second, policy=policy_state, bound=bound
-    )
+    following = replace(state, round=done, model=model, first=first, second=second, policy=policy_state, bound=bound)
     if not averages:
         return following
     count = state.averaged + 1

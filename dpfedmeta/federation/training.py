@@ -13,8 +13,8 @@ from dpfedmeta.evaluation import Accuracy, Benchmark, adapted_accuracy
 from dpfedmeta.federation.backend import Backend, Workers
 from dpfedmeta.federation.plan import Plan
 from dpfedmeta.federation.server import ServerOptimizer, ServerState, initial_state, step
-from dpfedmeta.models import initial_weights
-from dpfedmeta.parameters import dimension, norm
+from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.parameters import Params, dimension, norm
 from dpfedmeta.privacy.accounting import Guarantee, guarantees
 from dpfedmeta.privacy.ledger import Budget, Ledger, planned_event
 from dpfedmeta.privacy.mechanisms import Released
@@ -75,9 +75,9 @@ class Training:
     def __call__(self) -> tuple[ServerState, Status]:
         """Train until the rounds, the budget or the patience ends."""
         plan = self.plan
-        model = initial_weights(plan.network, plan.settings.run.seed)
-        save_weights(self.run.initial_weights, model)
-        state = initial_state(model, plan.policy)
+        weights = initial_weights(plan.network, plan.settings.run.seed)
+        save_weights(self.run.initial_weights, weights)
+        state = initial_state(learned_part(plan.network, weights), plan.policy)
         ledger = Ledger(self.run.ledger, plan.privacy)
         participations = Participations(self.run)
         affordable = self.budget.affordable_rounds(plan.privacy)
@@ -90,7 +90,7 @@ class Training:
                 state = self._round(state, ledger, participations)
         except KeyboardInterrupt:
             status = "interrupted"
-        save_weights(self.run.weights, state.result)
+        save_weights(self.run.weights, complete(plan, state))
         return state, status
 
     def _round(self, state: ServerState, ledger: Ledger, participations: Participations) -> ServerState:
@@ -109,7 +109,7 @@ class Training:
         if following.round % settings.evaluation.every == 0 or last:
             row["validation_accuracy"] = self._validate(following).as_json()
         if following.round % settings.run.checkpoint_every == 0:
-            save_weights(self.run.weights, following.result)
+            save_weights(self.run.weights, complete(plan, following))
         for tracker in self.trackers:
             tracker.log(row)
         return following
@@ -118,8 +118,13 @@ class Training:
         plan = self.plan
         episodes = plan.settings.evaluation.validation_episodes
         return adapted_accuracy(
-            self.workers, plan.network, state.result, self.validation, plan.evaluation, episodes
+            self.workers, plan.network, complete(plan, state), self.validation, plan.evaluation, episodes
         )
+
+
+def complete(plan: Plan, state: ServerState) -> Params:
+    """All weights to evaluate: what was learned, and what stayed as it was."""
+    return {**initial_weights(plan.network, plan.settings.run.seed), **state.result}
 
 
 def optimizer(plan: Plan) -> ServerOptimizer:

@@ -30,12 +30,19 @@ class MetaSpec:
     adaptation: Adaptation
 
 
-def contribution(network: nn.Module, model: Mapping[str, Tensor], episode: Episode, spec: MetaSpec) -> Params:
+def contribution(
+    network: nn.Module,
+    model: Mapping[str, Tensor],
+    fixed: Mapping[str, Tensor],
+    episode: Episode,
+    spec: MetaSpec,
+) -> Params:
     """One client's whole round, without record-level noise.
 
     Args:
-        network: The module that `model` belongs to.
-        model: The released initialisation.
+        network: The module that `model` and `fixed` belong to.
+        model: The released initialisation: what is learned.
+        fixed: The rest of the weights, which everybody knows and nobody sends.
         episode: The client's data.
         spec: Method and inner loop.
 
@@ -46,14 +53,15 @@ def contribution(network: nn.Module, model: Mapping[str, Tensor], episode: Episo
         None by itself: the value is secret and unbounded until it is clipped, summed and released.
     """
     adaptation = spec.adaptation
-    leaves = as_leaves(model)
+    leaves = as_leaves({**fixed, **model})
     first_order = spec.order == 1
     problem = inner_problem(network, leaves, episode, adaptation.adapt, first_order=first_order)
     if spec.message == "update":
         theta = descend(problem, adaptation.steps, adaptation.lr, second_order=False)
-        return {**zeros_like(model), **difference(detached(problem.initial), detached(theta))}
+        moved = difference(detached(problem.initial), detached(theta))
+        return {**zeros_like(model), **{name: moved[name] for name in moved if name in model}}
     theta = descend(problem, adaptation.steps, adaptation.lr, second_order=not first_order)
     loss = cross_entropy(problem.query_logits(theta), episode.query_labels)
     at = {**leaves, **theta} if first_order else leaves
-    gradients = torch.autograd.grad(loss, tuple(at.values()), materialize_grads=True)
-    return dict(zip(at, gradients, strict=True))
+    gradients = torch.autograd.grad(loss, tuple(at[name] for name in model), materialize_grads=True)
+    return dict(zip(model, gradients, strict=True))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.adapt import Adaptation
 from dpfedmeta.models import apply_body, head_of, without_prefix
-from dpfedmeta.parameters import Params, difference, scaled, zeros_like
+from dpfedmeta.parameters import Params, difference, scaled
 from dpfedmeta.privacy.clipping import clipped_record_sum
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released, post_process
 from dpfedmeta.privacy.per_record import PerRecordGradients
@@ -56,6 +56,7 @@ class ClientNoise:
 def private_contribution(
     network: nn.Module,
     model: Mapping[str, Tensor],
+    fixed: Mapping[str, Tensor],
     episode: Episode,
     query_bound: float,
     noise: ClientNoise,
@@ -66,7 +67,8 @@ def private_contribution(
 
     Args:
         network: A module without coupling between records.
-        model: The released initialisation.
+        model: The released initialisation: what is learned.
+        fixed: The rest of the weights, which everybody knows and nobody sends.
         episode: The client's data; support and query are disjoint and no record occurs twice.
         query_bound: C_q, from the clip policy; C_s = ratio * C_q.
         noise: The client's own generators.
@@ -77,25 +79,32 @@ def private_contribution(
         (record, server), zero-out adjacency: sqrt(K)/z_s-GDP for a support record, 1/z_q-GDP for a query
         record (K adaptively composed Gaussian mechanisms; one).
     """
-    steps = _private_descent(network, model, episode, query_bound, noise.support, spec, per_record)
-    start = head_of(model) if spec.adaptation.adapt == "head" else dict(model)
+    weights = {**fixed, **model}
+    steps = _private_descent(network, weights, episode, query_bound, noise.support, spec, per_record)
+    start = head_of(weights) if spec.adaptation.adapt == "head" else weights
 
     def adapted(*gradients: Params) -> Params:
         return reduce(lambda theta, g: _moved(theta, g, spec.adaptation.lr), gradients, start)
 
     if spec.message == "update":
         return post_process(
-            lambda *gradients: {**zeros_like(model), **difference(start, adapted(*gradients))},
+            lambda *gradients: _sent(model, difference(start, adapted(*gradients))),
             steps,
             spec.adaptation.lr * math.sqrt(len(steps)) * steps[0].noise_deviation,
         )
     query = GaussianMechanism(
         total_multiplier=spec.query_noise, charged_multiplier=spec.query_noise, denominator=spec.query_records
     )
-    at = {**model, **adapted(*(step.value for step in steps))}
-    gradients = per_record(network, at, episode.query_images, episode.query_labels)
+    at = {**weights, **adapted(*(step.value for step in steps))}
+    learned, rest = ({n: v for n, v in at.items() if (n in model) == wanted} for wanted in (True, False))
+    gradients = per_record(network, learned, rest, episode.query_images, episode.query_labels)
     released = query.release(clipped_record_sum(gradients, query_bound), noise.query)
     return post_process(lambda *values: values[-1], [*steps, released], released.noise_deviation)
+
+
+def _sent(model: Mapping[str, Tensor], update: Params) -> Params:
+    """The learned part of an update; 0 for what does not adapt."""
+    return {name: update.get(name, torch.zeros_like(value)) for name, value in model.items()}
 
 
 def _moved(theta: Params, gradient: Params, lr: float) -> Params:
@@ -105,7 +114,7 @@ def _moved(theta: Params, gradient: Params, lr: float) -> Params:
 
 def _private_descent(
     network: nn.Module,
-    model: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor],
     episode: Episode,
     query_bound: float,
     generator: SecretGenerator,
@@ -121,16 +130,16 @@ def _private_descent(
     adaptation = spec.adaptation
     bound = spec.support_clip_ratio * query_bound
     inputs, module = episode.support_images, network
-    theta: Params = dict(model)
+    theta: Params = dict(weights)
     if adaptation.adapt == "head":
         # The body is fixed during adaptation, and each record has its own features: no coupling.
         with torch.no_grad():
-            inputs = apply_body(network, model, episode.support_images, None)
-        module, theta = network.get_submodule("head"), head_of(model)
+            inputs = apply_body(network, weights, episode.support_images, None)
+        module, theta = network.get_submodule("head"), head_of(weights)
     steps: list[Released[Record, Params]] = []
     for _ in range(adaptation.steps):
         at = without_prefix(theta) if adaptation.adapt == "head" else theta
-        gradients = per_record(module, at, inputs, episode.support_labels)
+        gradients = per_record(module, at, {}, inputs, episode.support_labels)
         steps.append(support.release(clipped_record_sum(gradients, bound), generator))
         theta = _moved(theta, steps[-1].value, adaptation.lr)
     return steps

@@ -115,9 +115,7 @@ def _record_public(plan: PrivacyPlan, rounds: int, grid: float) -> Guarantee:
     noise = plan.effective_noise
     mixture = _mixture_epsilon(plan, rounds, _worse_role_mu(plan), delta)
     replaced = replace_epsilon(plan.rate, noise, rounds, delta, grid) if noise else math.inf
-    return _guarantee(
-        "record", "public", plan.record_delta, "zero-out", ("gdp-mixture", mixture), ("pld", replaced)
-    )
+    return _guarantee("record", "public", plan.record_delta, "zero-out", ("gdp-mixture", mixture), ("pld", replaced))
 
 
 def _guarantee(
@@ -199,6 +197,4 @@ def _mixture_epsilon(plan: PrivacyPlan, rounds: int, mu: float, delta: float) ->
     if last == cap:
         mass[-1] += beyond
         beyond = 0.0
-    return smallest_epsilon(
-        lambda epsilon: float(mass @ gaussian_delta(epsilon, np.sqrt(counts) * mu)) + beyond, delta
-    )
+    return smallest_epsilon(lambda epsilon: float(mass @ gaussian_delta(epsilon, np.sqrt(counts) * mu)) + beyond, delta)

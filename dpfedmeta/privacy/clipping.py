@@ -55,6 +55,4 @@ def _weights(flat: Tensor, bound: float) -> Tensor:
 
 def _split(vector: Tensor, gradients: Mapping[str, Tensor]) -> Params:
     parts = torch.split(vector, [value[0].numel() for value in gradients.values()])
-    return {
-        name: part.reshape(value.shape[1:]) for (name, value), part in zip(gradients.items(), parts, strict=True)
-    }
+    return {name: part.reshape(value.shape[1:]) for (name, value), part in zip(gradients.items(), parts, strict=True)}

@@ -20,16 +20,29 @@ from dpfedmeta.parameters import Params
 class PerRecordGradients(Protocol):
     """Gradients of the loss of each record on its own."""
 
-    def __call__(self, module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor, labels: Tensor) -> Params:
-        """Each tensor [records, *shape], in the order of `params`."""
+    def __call__(
+        self,
+        module: nn.Module,
+        params: Mapping[str, Tensor],
+        fixed: Mapping[str, Tensor],
+        inputs: Tensor,
+        labels: Tensor,
+    ) -> Params:
+        """Each tensor [records, *shape], in the order of `params`; `fixed` are the module's other weights."""
         ...
 
 
-def vmap_gradients(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor, labels: Tensor) -> Params:
+def vmap_gradients(
+    module: nn.Module,
+    params: Mapping[str, Tensor],
+    fixed: Mapping[str, Tensor],
+    inputs: Tensor,
+    labels: Tensor,
+) -> Params:
     """vmap(grad) over records."""
 
     def loss(theta: Params, image: Tensor, label: Tensor) -> Tensor:
-        logits: Tensor = functional_call(module, theta, (image[None],))
+        logits: Tensor = functional_call(module, {**fixed, **theta}, (image[None],))
         return cross_entropy(logits, label[None])
 
     gradients: Params = vmap(grad(loss), in_dims=(None, 0, 0))(dict(params), inputs, labels)
@@ -37,12 +50,19 @@ def vmap_gradients(module: nn.Module, params: Mapping[str, Tensor], inputs: Tens
 
 
 class OpacusGradients:
-    """Opacus' hooks. They do not work through functional_call, so the parameters are loaded into a copy."""
+    """Opacus' hooks. They do not work through functional_call, so the weights are loaded into a copy."""
 
     def __init__(self) -> None:
         self._wrapped: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 
-    def __call__(self, module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor, labels: Tensor) -> Params:
+    def __call__(
+        self,
+        module: nn.Module,
+        params: Mapping[str, Tensor],
+        fixed: Mapping[str, Tensor],
+        inputs: Tensor,
+        labels: Tensor,
+    ) -> Params:
         """Each tensor [records, *shape]."""
         wrapped = self._wrapped.get(module)
         if wrapped is None:
@@ -50,8 +70,9 @@ class OpacusGradients:
             self._wrapped[module] = wrapped
         own = dict(wrapped._module.named_parameters())
         with torch.no_grad():
-            for name, value in params.items():
+            for name, value in {**fixed, **params}.items():
                 own[name].copy_(value)
+                own[name].requires_grad_(name in params)
         wrapped.zero_grad(set_to_none=True)
         with warnings.catch_warnings():
             # Images need no gradient, which PyTorch's full backward hooks remark on.

@@ -15,9 +15,7 @@ COARSE = 1e-3
 
 
 @lru_cache(maxsize=512)
-def add_remove_epsilon(
-    rate: float, noise_multiplier: float, rounds: int, delta: float, grid: float = FINE
-) -> float:
+def add_remove_epsilon(rate: float, noise_multiplier: float, rounds: int, delta: float, grid: float = FINE) -> float:
     """Epsilon when one client is added or removed.
 
     Args:

@@ -66,9 +66,7 @@ class RunDirectory:
         try:
             return json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
-            raise InputError(
-                f"{path}: cannot be read ({error.strerror}); is this the directory of a run?"
-            ) from error
+            raise InputError(f"{path}: cannot be read ({error.strerror}); is this the directory of a run?") from error
         except ValueError as error:
             raise InputError(f"{path}: not valid JSON ({error})") from error
 
@@ -82,9 +80,7 @@ class RunDirectory:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except OSError as error:
-            raise InputError(
-                f"{path}: cannot be read ({error.strerror}); is this the directory of a run?"
-            ) from error
+            raise InputError(f"{path}: cannot be read ({error.strerror}); is this the directory of a run?") from error
         rows = []
         for number, line in enumerate(lines, start=1):
             try:

@@ -48,8 +48,7 @@ def noise_lines(plan: PrivacyPlan) -> list[str]:
     """The solved noise, a line each."""
     lines = [
         f"population {plan.clients:,} clients, expected cohort {plan.cohort:g} (Poisson, q = {plan.rate:.3g}), "
-        f"{plan.rounds} rounds"
-        + (f", at most {plan.max_participations} per client" if plan.max_participations else "")
+        f"{plan.rounds} rounds" + (f", at most {plan.max_participations} per client" if plan.max_participations else "")
     ]
     if plan.noise_multiplier is None:
         lines.append("no noise anywhere: no privacy is promised")
@@ -100,6 +99,7 @@ class Terminal:
                 f"round {row['round'] + 1:5d}  validation {100 * validation['mean']:.1f}% "
                 f"± {100 * validation['ci95']:.1f}  {line}",
                 highlight=False,
+                soft_wrap=True,
             )
 
     def finish(self, summary: Mapping[str, Any]) -> None:

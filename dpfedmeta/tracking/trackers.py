@@ -45,9 +45,7 @@ class WeightsAndBiases:
         import wandb
 
         try:
-            self._run = wandb.init(
-                project="dpfedmeta", name=run.name, mode=mode, dir=str(run), config=dict(config)
-            )
+            self._run = wandb.init(project="dpfedmeta", name=run.name, mode=mode, dir=str(run), config=dict(config))
         except wandb.Error as error:
             raise InputError(
                 f"track.wandb = {mode}: {' '.join(str(error).split())}; run `wandb login`, or use offline"

@@ -1,0 +1,33 @@
+"""Small stateless networks: no running statistics, no hidden state, weights always passed in."""
+
+from dpfedmeta.models.functional import (
+    apply,
+    apply_body,
+    apply_head,
+    channels_last,
+    head_of,
+    without_prefix,
+)
+from dpfedmeta.models.registry import (
+    build_network,
+    check_has_head,
+    check_records_uncoupled,
+    initial_weights,
+    learned_part,
+)
+from dpfedmeta.models.spec import NetworkSpec
+
+__all__ = [
+    "NetworkSpec",
+    "apply",
+    "apply_body",
+    "apply_head",
+    "build_network",
+    "channels_last",
+    "check_has_head",
+    "check_records_uncoupled",
+    "head_of",
+    "initial_weights",
+    "learned_part",
+    "without_prefix",
+]

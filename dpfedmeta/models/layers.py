@@ -1,0 +1,127 @@
+"""Layers without hidden state: what they need from other images comes in as `reference`."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from dpfedmeta.models.spec import NetworkSpec
+
+
+class ReferenceBatchNorm(nn.Module):
+    """Batch normalisation whose statistics come from the first `reference` images only.
+
+    With the support images first, no query image influences the prediction of another (inductive), and no
+    statistic outlives the call.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, images: Tensor, reference: int | None = None) -> Tensor:
+        """[n, channels, height, width] -> the same shape."""
+        count, channels, height, width = images.shape
+        # Rows of channels: a view of channels-last images, on which plain sums are far faster than var_mean.
+        rows = images.permute(0, 2, 3, 1).reshape(-1, channels)
+        size = rows.shape[0] if reference is None else reference * height * width
+        mean = rows[:size].sum(0) / size
+        variance = (rows[:size] - mean).square().sum(0) / size
+        factor = self.weight * torch.rsqrt(variance + 1e-5)
+        normalised = torch.addcmul(self.bias - mean * factor, rows, factor)
+        return normalised.view(count, height, width, channels).permute(0, 3, 1, 2)
+
+
+class Block(nn.Module):
+    """3x3 convolution, normalisation, optional pooling, nonlinearity.
+
+    Pooling first gives the same values for a quarter of the work (a maximum commutes with what is monotone).
+    """
+
+    def __init__(self, channels: int, spec: NetworkSpec, *, strided: bool) -> None:
+        super().__init__()
+        width, norm, stride = spec.width, spec.norm, 2 if strided else 1
+        # A bias before a normalisation that subtracts the mean would change nothing.
+        self.convolution = nn.Conv2d(channels, width, 3, stride=stride, padding=1, bias=norm != "batch")
+        self.norm: nn.Module
+        if norm == "group":
+            self.norm = nn.GroupNorm(spec.groups or width, width)
+        elif norm == "batch":
+            self.norm = ReferenceBatchNorm(width)
+        else:
+            self.norm = nn.Identity()
+        self.pool = nn.Identity() if strided else nn.MaxPool2d(2)
+        self.activation = nn.ReLU() if spec.activation == "relu" else nn.Tanh()
+
+    def forward(self, images: Tensor, reference: int | None = None) -> Tensor:
+        """[n, channels, h, w] -> [n, width, about h/2, about w/2]."""
+        hidden = self.convolution(images)
+        coupled = isinstance(self.norm, ReferenceBatchNorm)
+        hidden = self.norm(hidden, reference) if coupled else self.norm(hidden)
+        active: Tensor = self.activation(self.pool(hidden))
+        return active
+
+
+class RecordScale(nn.Module):
+    """Scale each feature vector to one fixed length, so that a per-record clip bound clips nothing needlessly."""
+
+    def __init__(self, length: float) -> None:
+        super().__init__()
+        self.length = length
+
+    def forward(self, features: Tensor, reference: int | None = None) -> Tensor:
+        """[n, d] -> [n, d], each row of norm `length`."""
+        return self.length * nn.functional.normalize(features, dim=1)
+
+
+class SupportScale(nn.Module):
+    """Centre features on the mean of the first `reference` rows and scale those to one mean square length.
+
+    The inner loop then has the same curvature whatever the body's scale, so one inner step size stays stable.
+    """
+
+    def __init__(self, length: float) -> None:
+        super().__init__()
+        self.length = length
+
+    def forward(self, features: Tensor, reference: int | None = None) -> Tensor:
+        """[n, d] -> [n, d]."""
+        size = features.shape[0] if reference is None else reference
+        centred = features - features[:size].sum(0) / size
+        return self.length * centred * torch.rsqrt(centred[:size].square().sum(1).mean() + 1e-6)
+
+
+class Body(nn.Module):
+    """From images to features."""
+
+    def __init__(self, layers: nn.ModuleList, scale: nn.Module) -> None:
+        super().__init__()
+        self.layers = layers
+        self.scale = scale
+
+    def forward(self, images: Tensor, reference: int | None = None) -> Tensor:
+        """[n, channels, height, width] -> [n, features]."""
+        hidden = images
+        for layer in self.layers:
+            hidden = layer(hidden, reference) if isinstance(layer, Block) else layer(hidden)
+        features: Tensor = hidden.flatten(1)
+        if isinstance(self.scale, RecordScale | SupportScale):
+            return cast(Tensor, self.scale(features, reference))
+        return features
+
+
+class FewShotNetwork(nn.Module):
+    """A body that computes features and a linear head; `meta.adapt: head` adapts the latter."""
+
+    def __init__(self, body: Body, head: nn.Linear) -> None:
+        super().__init__()
+        self.body = body
+        self.head = head
+
+    def forward(self, images: Tensor, reference: int | None = None) -> Tensor:
+        """[n, channels, height, width] -> logits [n, ways]."""
+        logits: Tensor = self.head(self.body(images, reference))
+        return logits

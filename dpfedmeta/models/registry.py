@@ -1,0 +1,153 @@
+"""From a specification to a network, its initial weights, and the reasons to refuse it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.models.functional import HEAD
+from dpfedmeta.models.layers import (
+    Block,
+    Body,
+    FewShotNetwork,
+    RecordScale,
+    ReferenceBatchNorm,
+    SupportScale,
+)
+from dpfedmeta.models.spec import NetworkSpec, Norm
+from dpfedmeta.parameters import Params
+from dpfedmeta.randomness import Purpose, public_generator
+
+
+class NetworkFactory(Protocol):
+    """What `model.name: package.module:factory` must name."""
+
+    def __call__(self, *, channels: int, image_size: int, ways: int, width: int, norm: Norm) -> nn.Module:
+        """A module from [n, channels, image_size, image_size] to logits [n, ways]."""
+        ...
+
+
+def _convolutional(spec: NetworkSpec, *, strided: bool) -> FewShotNetwork:
+    blocks = nn.ModuleList()
+    channels = spec.channels
+    for _ in range(4):
+        blocks.append(Block(channels, spec, strided=strided))
+        channels = spec.width
+    side = spec.image_size
+    for _ in range(4):
+        side = (side + 1) // 2 if strided else side // 2
+    if side < 1:
+        raise InputError(f"model.name = {spec.name} needs images of at least 16 pixels, got {spec.image_size}")
+    return _few_shot(blocks, spec, spec.width * side * side)
+
+
+def _perceptron(spec: NetworkSpec) -> FewShotNetwork:
+    size = spec.channels * spec.image_size**2
+    layers = nn.ModuleList(
+        [nn.Flatten(), nn.Linear(size, spec.width), nn.ReLU(), nn.Linear(spec.width, spec.width), nn.ReLU()]
+    )
+    return _few_shot(layers, spec, spec.width)
+
+
+def _few_shot(layers: nn.ModuleList, spec: NetworkSpec, features: int) -> FewShotNetwork:
+    scale: nn.Module = nn.Identity()
+    if spec.features != "raw":
+        scale = (RecordScale if spec.features == "record" else SupportScale)(spec.feature_scale)
+    return FewShotNetwork(Body(layers, scale), nn.Linear(features, spec.ways))
+
+
+_REGISTRY: Mapping[str, Callable[[NetworkSpec], nn.Module]] = {
+    "conv4": lambda spec: _convolutional(spec, strided=False),
+    "conv4-strided": lambda spec: _convolutional(spec, strided=True),
+    "mlp": _perceptron,
+}
+
+
+def build_network(spec: NetworkSpec) -> nn.Module:
+    """The network of a spec; its own weights are never used, see `initial_weights`.
+
+    Raises:
+        InputError: The name is not known, or the user's factory cannot be imported or called.
+    """
+    if spec.name in _REGISTRY:
+        return _REGISTRY[spec.name](spec)
+    if ":" not in spec.name:
+        known = ", ".join(_REGISTRY)
+        raise InputError(f"model.name = {spec.name}: known are {known}, or package.module:factory of your own")
+    module, _, attribute = spec.name.partition(":")
+    try:
+        factory = cast(NetworkFactory, getattr(importlib.import_module(module), attribute))
+        network = factory(
+            channels=spec.channels,
+            image_size=spec.image_size,
+            ways=spec.ways,
+            width=spec.width,
+            norm=spec.norm,
+        )
+    except (ImportError, AttributeError, TypeError) as error:
+        raise InputError(f"model.name = {spec.name}: {error}") from error
+    if not isinstance(network, nn.Module):
+        raise InputError(f"model.name = {spec.name}: the factory returned {type(network).__name__}, not a Module")
+    return network
+
+
+def initial_weights(spec: NetworkSpec, seed: int) -> Params:
+    """The initialisation before training, a function of (spec, seed)."""
+    generator = public_generator(seed, Purpose.WEIGHTS)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(generator.integers(2**62)))
+        network = build_network(spec)
+    weights = {name: value.detach().clone() for name, value in network.named_parameters()}
+    if spec.learn == "all":
+        return weights
+    return {n: torch.zeros_like(v) if n.startswith(HEAD) else v for n, v in weights.items()}
+
+
+def learned_part(spec: NetworkSpec, weights: Mapping[str, Tensor]) -> Params:
+    """The parameters that the federation learns; the rest stays what `initial_weights` made it.
+
+    Every learned scalar carries noise, so learning fewer of them raises the signal-to-noise ratio.
+    """
+    if spec.learn == "all":
+        return dict(weights)
+    body = {name: value for name, value in weights.items() if not name.startswith(HEAD)}
+    if spec.learn == "body":
+        return body
+    first = next(iter(body))
+    return {name: value for name, value in body.items() if value.ndim == 1 or name == first}
+
+
+def check_has_head(network: nn.Module, name: str) -> None:
+    """Refuse `meta.adapt: head` for a network that is not a body followed by a head."""
+    children = {child for child, _ in network.named_children()}
+    if children != {"body", "head"}:
+        raise InputError(
+            f"model.name = {name}: meta.adapt: head needs a module with exactly the children body and head, "
+            f"where logits = head(body(images)); found {sorted(children)}; use --meta.adapt all"
+        )
+
+
+def check_records_uncoupled(network: nn.Module, spec: NetworkSpec) -> None:
+    """Refuse a network in which one record can influence another's gradient (privacy rule 3).
+
+    Raises:
+        RefusedPlan: Names the module, and offers the converted model.
+    """
+    coupled = (nn.modules.batchnorm._BatchNorm, ReferenceBatchNorm, SupportScale)
+    for name, module in network.named_modules():
+        tracks = getattr(module, "track_running_stats", False)
+        if isinstance(module, coupled) or tracks:
+            offer = (
+                "use --model.norm group and --model.features record"
+                if spec.name in _REGISTRY
+                else "opacus.validators.ModuleValidator.fix(model) converts it to GroupNorm"
+            )
+            raise RefusedPlan(
+                f"model.norm, model.features: {name} ({type(module).__name__}) lets the records of a batch influence "
+                f"each other's gradients, so record-level privacy would not hold; {offer}"
+            )

@@ -1,0 +1,25 @@
+"""What determines a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Norm = Literal["group", "batch", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSpec:
+    """Everything that determines a network; picklable, so that workers build their own."""
+
+    name: str
+    channels: int
+    image_size: int
+    ways: int
+    width: int
+    norm: Norm
+    groups: int | None = 4
+    activation: Literal["relu", "tanh"] = "relu"
+    features: Literal["raw", "record", "support"] = "raw"
+    feature_scale: float = 1.0
+    learn: Literal["all", "body", "scales"] = "all"

@@ -1,0 +1,103 @@
+import math
+import warnings
+
+import pytest
+
+from dpfedmeta.config import algorithm_names, resolve
+from dpfedmeta.data import load_task
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.federation.plan import make_plan, make_privacy
+from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism
+
+TASK = load_task("strokes")[0]
+
+
+def plan_of(algo, **given):
+    return make_plan(resolve(algo, "strokes", None, {k: str(v) for k, v in given.items()}), TASK)
+
+
+@pytest.mark.parametrize("algo", algorithm_names())
+def test_every_preset_keeps_what_it_promises(algo):
+    plan = plan_of(algo)
+    client_public, _, record_server, _ = plan.planned
+    assert len(plan.planned) == 4
+    if algo == "maml":
+        assert all(math.isinf(g.epsilon) for g in plan.planned)
+        assert isinstance(plan.mechanism, NoMechanism)
+        return
+    assert isinstance(plan.mechanism, GaussianMechanism)
+    assert client_public.epsilon <= 1.5
+    assert client_public.delta == 1e-6
+    assert plan.privacy.clients == 400_000
+    if algo == "dp-agrlr":
+        assert 2.47 <= record_server.epsilon <= 2.5
+        assert plan.privacy.max_participations == 1
+    else:
+        assert client_public.epsilon >= 0.99 * 1.5
+
+
+REFUSED = [
+    ("dp-agrlr", {"meta.order": 2}, "Hessian"),
+    ("dp-agrlr", {"model.norm": "batch"}, r"--model\.norm group"),
+    ("dp-agrlr", {"model.features": "support"}, r"--model\.features record"),
+    ("dp-agrlr", {"meta.method": "reptile", "meta.learn": "all", "meta.adapt": "all"}, "stacked"),
+    ("dp-agrlr", {"privacy.client.colluding": 10**6, "server.noise_multiplier": 0}, "colluding"),
+    ("dp-agr", {"server.noise_multiplier": 0}, "infinite"),
+    ("dp-agr", {"privacy.client.epsilon": "null"}, "neither a target"),
+    ("dp-agrlr", {"privacy.record.epsilon": "null"}, "neither a target"),
+    ("dp-agr", {"clip.policy": "none"}, "needs a clip bound"),
+    ("maml", {"privacy.client.epsilon": 1.0}, "clips nothing"),
+    ("maml", {"server.noise_multiplier": 1.0}, "clips nothing"),
+    ("maml", {"record.enabled": "true"}, "clips nothing"),
+]
+
+
+@pytest.mark.parametrize(("algo", "given", "reason"), REFUSED)
+def test_what_would_not_hold_is_refused_with_its_reason(algo, given, reason):
+    with pytest.raises(RefusedPlan, match=reason):
+        plan_of(algo, **given)
+
+
+WRONG = [
+    ("maml", {"population.cohort": 11, "population.clients": 10}, "more than population.clients"),
+    ("maml", {"meta.method": "fomaml", "meta.order": 2}, "first-order"),
+    ("maml", {"meta.method": "anil", "meta.adapt": "all"}, "head only"),
+    ("maml", {"model.name": "resnet"}, "known are conv4"),
+    ("maml", {"model.name": "no.such:thing"}, "model.name"),
+    ("dp-agr", {"clip.window": 1}, "at least 2"),
+    ("dp-agr", {"model.name": "torch.nn:Identity"}, r"model\.name"),
+]
+
+
+@pytest.mark.parametrize(("algo", "given", "reason"), WRONG)
+def test_settings_that_do_not_fit_name_the_key(algo, given, reason):
+    with pytest.raises(InputError, match=reason):
+        plan_of(algo, **given)
+
+
+def test_a_delta_that_exposes_clients_is_warned_about():
+    with pytest.warns(UserWarning, match="1/N"):
+        plan_of("dp-agr", **{"privacy.client.delta": 1e-3})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan_of("dp-agr")
+
+
+def test_the_account_of_the_interface_needs_no_data():
+    given = {"population.cohort": "1500", "server.rounds": "266", "server.noise_multiplier": "1.0"}
+    privacy = make_privacy(resolve("dp-agr", "omniglot", None, given))
+    assert (privacy.noise_multiplier, privacy.rounds, privacy.cohort) == (1.0, 266, 1500)
+
+
+def test_a_role_without_its_own_noise_gets_the_balanced_one():
+    privacy = plan_of("dp-agrlr", **{"record.query_noise": 2.0, "meta.steps": 4}).privacy
+    assert privacy.record.support_noise == pytest.approx(4.0)
+    privacy = plan_of("dp-agrlr", **{"record.support_noise": 4.0, "meta.steps": 4}).privacy
+    assert privacy.record.query_noise == pytest.approx(2.0)
+
+
+def test_methods_fill_in_order_and_adaptation():
+    anil = plan_of("maml", **{"meta.method": "anil", "meta.adapt": "null", "meta.order": "null"}).meta
+    assert (anil.message, anil.order, anil.adaptation.adapt) == ("query", 2, "head")
+    reptile = plan_of("maml", **{"meta.method": "reptile", "meta.adapt": "null", "meta.order": "null"}).meta
+    assert (reptile.message, reptile.order, reptile.adaptation.adapt) == ("update", 1, "all")

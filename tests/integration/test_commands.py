@@ -1,0 +1,167 @@
+"""The commands as a user types them, on a tiny task that needs no data."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TINY = [
+    "--model.width=4", "--rounds=4", "--cohort=6", "--clients=2000", "--delta=1e-4", "--ways=3", "--shots=2",
+    "--task.queries=2", "--evaluation.every=2", "--evaluation.validation_episodes=4", "--evaluation.episodes=8",
+    "--run.workers=2",
+]  # fmt: skip
+
+
+def command(script, *words, cwd, check=None):
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / f"{script}.py", *map(str, words)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if check is not None:
+        assert done.returncode == check, done.stdout + done.stderr
+    return done
+
+
+def train(task_file, cwd, *words, algo="dp-agrlr", check=0):
+    return command("train", "--algo", algo, "--dataset", task_file, *TINY, *words, cwd=cwd, check=check)
+
+
+@pytest.mark.parametrize("algo", ["maml", "dp-const", "dp-agr", "dp-agrlr"])
+def test_train_evaluate_account_report(tiny_task_file, tmp_path, algo):
+    train(tiny_task_file, tmp_path, "--run.name=r", "--track.tensorboard=true", algo=algo)
+    run = tmp_path / "runs" / "r"
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["status"] == "completed"
+    assert summary["guarantees"] == summary["planned"]
+    assert len(summary["guarantees"]) == 4
+    assert summary["accuracy"]["episodes"] == 8
+    rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rows] == [0, 1, 2, 3]
+    released = {
+        "round", "clip", "aggregate_norm", "noise_norm_expected", "epsilons", "seconds", "clients_per_second",
+        "validation_accuracy",
+    }  # fmt: skip
+    assert all(set(row) <= released for row in rows)
+    assert stat.S_IMODE((run / "secret").stat().st_mode) == 0o700
+    assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in (run / "secret").iterdir())
+    command("evaluate", run, "--shots", 1, 2, "--episodes", 6, "--workers", 1, cwd=tmp_path, check=0)
+    evaluation = json.loads((run / "evaluation.json").read_text())
+    assert [result["shots"] for result in evaluation["results"]] == [1, 2]
+    verified = command("account", "--verify", run, "--json", cwd=tmp_path, check=0)
+    assert json.loads(verified.stdout)["guarantees"] == summary["guarantees"]
+    command("report", run, cwd=tmp_path, check=0)
+    assert (run / "report.html").stat().st_size > 10_000
+
+
+def test_a_run_is_repeated_bit_for_bit_from_its_config_and_noise_seed(tiny_task_file, tmp_path):
+    train(tiny_task_file, tmp_path, "--run.name=a", "--run.noise_seed=7")
+    again = command(
+        "train", "--config", tmp_path / "runs/a/config.yaml", "--run.name=b", "--run.workers=1", cwd=tmp_path, check=0
+    )
+    assert "simulation" in again.stdout
+    weights = [(tmp_path / f"runs/{name}/checkpoint/model.safetensors").read_bytes() for name in "ab"]
+    assert weights[0] == weights[1]
+    ledgers = [(tmp_path / f"runs/{name}/ledger.jsonl").read_text() for name in "ab"]
+    assert ledgers[0] == ledgers[1]
+
+
+def test_two_runs_without_a_noise_seed_differ_and_config_holds_no_secret(tiny_task_file, tmp_path):
+    for name in "ab":
+        train(tiny_task_file, tmp_path, f"--run.name={name}")
+    weights = [(tmp_path / f"runs/{name}/checkpoint/model.safetensors").read_bytes() for name in "ab"]
+    assert weights[0] != weights[1]
+    seed = json.loads((tmp_path / "runs/a/secret/noise_seed.json").read_text())["seed"]
+    public = [file for file in (tmp_path / "runs/a").glob("*") if file.is_file()]
+    assert public
+    assert not any(str(seed) in file.read_text(errors="ignore") for file in public)
+
+
+def test_secure_rng_keeps_no_seed(tiny_task_file, tmp_path):
+    train(tiny_task_file, tmp_path, "--run.name=r", "--secure-rng")
+    assert not (tmp_path / "runs/r/secret/noise_seed.json").exists()
+
+
+def test_a_dry_run_shows_the_plan_and_writes_nothing(tiny_task_file, tmp_path):
+    done = train(tiny_task_file, tmp_path, "--dry-run")
+    assert "promised" in done.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+def test_account_prints_json_and_nothing_else(tmp_path):
+    words = ["--algo", "dp-agr", "--clients", 400000, "--cohort", 1500, "--rounds", 266, "--noise-multiplier", 1.0]
+    content = json.loads(command("account", *words, "--json", cwd=tmp_path, check=0).stdout)
+    assert content["guarantees"][0]["epsilon"] == pytest.approx(0.475, rel=0.01)
+    assert content["parameters"]["support_noise"] is None
+    assert set(content["parameters"]) == {
+        "noise_multiplier", "support_noise", "query_noise", "total_noise", "rounds", "clients", "cohort",
+        "max_participations",
+    }  # fmt: skip
+
+
+BAD = [
+    (["--rounds", "-1"], "server.rounds"),
+    (["--meta.lr", "nan"], "meta.lr"),
+    (["--metal.lr", "1"], "did you mean"),
+    (["--order", "2"], "Hessian"),
+    (["--model.norm", "batch"], "--model.norm group"),
+    (["--cohort", "5000"], "population.cohort"),
+    (["--shots", "40"], "task.shots"),
+    (["--ways", "30"], "task.ways"),
+    (["--run.name", "../x"], "run.name"),
+    (["--device", "cuda"], "cuda"),
+    (["--epsilon", "1", "--noise-multiplier", "1"], "both given"),
+]
+
+
+@pytest.mark.parametrize(("words", "reason"), BAD)
+def test_bad_input_is_one_line_and_exit_code_2(tiny_task_file, tmp_path, words, reason):
+    done = train(tiny_task_file, tmp_path, *words, check=2)
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("warning")]
+    assert len(errors) == 1
+    assert errors[0].startswith("error: ")
+    assert reason in errors[0]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_existing_run_is_never_overwritten(tiny_task_file, tmp_path):
+    train(tiny_task_file, tmp_path, "--run.name=r")
+    before = (tmp_path / "runs/r/summary.json").read_bytes()
+    done = train(tiny_task_file, tmp_path, "--run.name=r", check=2)
+    assert "exists already" in done.stderr
+    assert (tmp_path / "runs/r/summary.json").read_bytes() == before
+
+
+def test_ctrl_c_leaves_a_clean_checkpoint_and_what_was_spent(tiny_task_file, tmp_path):
+    words = [*TINY, "--rounds=100000", "--run.name=r", "--evaluation.every=5"]
+    running = subprocess.Popen(
+        [sys.executable, ROOT / "scripts/train.py", "--algo", "dp-agr", "--dataset", str(tiny_task_file), *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    rounds = tmp_path / "runs/r/rounds.jsonl"
+    deadline = time.monotonic() + 120
+    while not (rounds.exists() and rounds.read_text().count("\n") >= 3):
+        assert time.monotonic() < deadline
+        assert running.poll() is None, running.communicate()[0]
+        time.sleep(0.05)
+    os.killpg(running.pid, signal.SIGINT)
+    output, _ = running.communicate(timeout=60)
+    assert running.returncode == 130, output
+    assert "Traceback" not in output
+    summary = json.loads((tmp_path / "runs/r/summary.json").read_text())
+    assert summary["status"] == "interrupted"
+    assert 0 < summary["guarantees"][0]["epsilon"] < summary["planned"][0]["epsilon"]
+    assert (tmp_path / "runs/r/checkpoint/model.safetensors").stat().st_size > 0

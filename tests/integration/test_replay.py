@@ -1,0 +1,103 @@
+"""Replay (privacy rule 2): with the releases fixed, other client data change nothing that anybody sees."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from dpfedmeta.config import resolve
+from dpfedmeta.evaluation import Benchmark
+from dpfedmeta.federation.backend import InProcess
+from dpfedmeta.federation.plan import Plan, make_plan
+from dpfedmeta.federation.training import Training
+from dpfedmeta.privacy.ledger import Budget, read
+from dpfedmeta.privacy.mechanisms import GaussianMechanism
+from dpfedmeta.privacy.units import Bounded
+from dpfedmeta.randomness import KeyedSource, Purpose
+from dpfedmeta.tracking.run_directory import create
+from dpfedmeta.tracking.trackers import JsonLines
+
+SMALL = {
+    "model.width": "4", "server.rounds": "6", "task.ways": "3", "task.shots": "2", "task.queries": "2",
+    "population.cohort": "20", "evaluation.every": "3", "evaluation.validation_episodes": "4",
+}  # fmt: skip
+
+
+class OtherData:
+    """A backend whose clients hold other data: it returns sums that differ from run to run."""
+
+    def __init__(self, seed):
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def cohort_sum(self, model, bound, cohort):
+        value = {n: torch.randn(v.shape, generator=self.generator) * 1e3 for n, v in model.items()}
+        return Bounded(value=value, sensitivity=bound)
+
+
+class Frozen:
+    """A mechanism whose releases were recorded: they do not depend on the query any more."""
+
+    def __init__(self, plan):
+        self.denominator, self.round = plan.privacy.cohort, 0
+
+    def release(self, query, generator):
+        self.round += 1
+        fixed = Bounded(value={n: torch.zeros_like(v) for n, v in query.value.items()}, sensitivity=query.sensitivity)
+        mechanism = GaussianMechanism(total_multiplier=1.0, charged_multiplier=1.0, denominator=self.denominator)
+        return mechanism.release(fixed, KeyedSource(9).generator(Purpose.SERVER_NOISE, self.round))
+
+
+def replay(tiny_strokes, tmp_path, monkeypatch, algo, seed):
+    plan = make_plan(resolve(algo, "strokes", None, SMALL), tiny_strokes.task)
+    frozen = Frozen(plan)
+    monkeypatch.setattr(Plan, "mechanism", property(lambda self: frozen))
+    run = create(tmp_path, f"{algo}-{seed}")
+    training = Training(
+        plan=plan,
+        run=run,
+        backend=OtherData(seed),
+        workers=InProcess(),
+        validation=Benchmark(pool=tiny_strokes.val, shape=plan.shape, seed=0, split="val"),
+        source=KeyedSource(seed),
+        trackers=(JsonLines(run.path),),
+        budget=Budget.of(plan.planned),
+    )
+    state, status = training()
+    assert status == "completed"
+    rows = run.rounds()
+    for row in rows:
+        del row["seconds"], row["clients_per_second"]
+    return state, json.dumps(rows), run.ledger.read_text(), run.weights.read_bytes()
+
+
+@pytest.mark.parametrize("algo", ["dp-const", "dp-agr", "dp-agrlr"])
+def test_other_client_data_change_nothing_that_anybody_sees(tiny_strokes, tmp_path, monkeypatch, algo):
+    one, two = (replay(tiny_strokes, tmp_path, monkeypatch, algo, seed) for seed in (1, 2))
+    assert one[1:] == two[1:]
+    assert one[0].bound == two[0].bound
+    assert all(torch.equal(one[0].model[n], two[0].model[n]) for n in one[0].model)
+
+
+def test_the_budget_ends_a_run_before_it_is_exceeded(tiny_strokes, tmp_path):
+    from dataclasses import replace
+
+    plan = make_plan(resolve("dp-agr", "strokes", None, SMALL), tiny_strokes.task)
+    run = create(tmp_path, "budget")
+    limits = list(Budget.of(plan.planned).limits)
+    limits[0] *= 0.8
+    training = Training(
+        plan=plan,
+        run=run,
+        backend=OtherData(1),
+        workers=InProcess(),
+        validation=Benchmark(pool=tiny_strokes.val, shape=plan.shape, seed=0, split="val"),
+        source=KeyedSource(1),
+        trackers=(JsonLines(run.path),),
+        budget=replace(Budget.of(plan.planned), limits=tuple(limits)),
+    )
+    state, status = training()
+    assert status == "budget"
+    assert 0 < state.round < 6
+    assert len(read(run.ledger)[1]) == state.round
+    assert math.isfinite(state.bound)

@@ -1,0 +1,188 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting import ComposedDpEvent, GaussianDpEvent
+from torch.nn.functional import cross_entropy
+
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.errors import RefusedPlan
+from dpfedmeta.meta import Adaptation, RecordSpec, private_contribution
+from dpfedmeta.meta.private import ClientNoise
+from dpfedmeta.models import NetworkSpec, build_network, check_records_uncoupled, initial_weights
+from dpfedmeta.parameters import norm
+from dpfedmeta.privacy.per_record import OpacusGradients, vmap_gradients
+from dpfedmeta.randomness import KeyedSource, Purpose
+
+ENGINES = {"vmap": vmap_gradients, "opacus": OpacusGradients()}
+NETWORKS = [("conv4", "group"), ("conv4-strided", "group"), ("conv4-strided", "none"), ("mlp", "none")]
+
+
+class Silent:
+    """Noise of zeros, to look at the signal alone."""
+
+    def normal(self, size):
+        return np.zeros(size)
+
+
+def network_of(name="conv4-strided", norm_="group"):
+    spec = NetworkSpec(name=name, channels=1, image_size=28, ways=3, width=4, norm=norm_)
+    return build_network(spec), initial_weights(spec, 1)
+
+
+def episode(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(3).repeat_interleave(2)
+    return Episode(
+        support_images=torch.rand(6, 1, 28, 28, generator=generator),
+        support_labels=labels,
+        query_images=torch.rand(6, 1, 28, 28, generator=generator),
+        query_labels=labels,
+    )
+
+
+def spec_of(adapt="all", steps=2, message="query", z=1.0):
+    return RecordSpec(
+        message=message,
+        adaptation=Adaptation(adapt=adapt, steps=steps, lr=0.1),
+        support_noise=z,
+        query_noise=z,
+        support_clip_ratio=0.5,
+        support_records=6,
+        query_records=6,
+    )
+
+
+def keyed(client):
+    source = KeyedSource(4)
+    return ClientNoise(
+        support=source.generator(Purpose.SUPPORT_NOISE, 0, client),
+        query=source.generator(Purpose.QUERY_NOISE, 0, client),
+    )
+
+
+def loop_gradients(network, params, images, labels):
+    """The oracle: one record at a time, plain autograd."""
+    rows = []
+    for image, label in zip(images, labels, strict=True):
+        leaves = {n: v.clone().requires_grad_() for n, v in params.items()}
+        logits = torch.func.functional_call(network, leaves, (image[None],))
+        rows.append(torch.autograd.grad(cross_entropy(logits, label[None]), list(leaves.values())))
+    return {n: torch.stack([row[i] for row in rows]) for i, n in enumerate(params)}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("name", "norm_"), NETWORKS)
+def test_engines_agree_with_a_loop_over_records(engine, name, norm_):
+    network, weights = network_of(name, norm_)
+    data = episode()
+    expected = loop_gradients(network, weights, data.query_images, data.query_labels)
+    actual = ENGINES[engine](network, weights, {}, data.query_images, data.query_labels)
+    assert list(actual) == list(weights)
+    for name_ in expected:
+        assert torch.allclose(actual[name_], expected[name_], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("adapt", ["all", "head"])
+def test_a_clients_round_agrees_with_a_loop_over_records(engine, adapt):
+    """Algorithm 3 by hand, without noise, record by record."""
+    network, weights = network_of()
+    data, spec, bound = episode(), spec_of(adapt), 0.8
+    theta = dict(weights)
+    for _ in range(spec.adaptation.steps):
+        gradients = loop_gradients(network, theta, data.support_images, data.support_labels)
+        adapted = [n for n in theta if adapt == "all" or n.startswith("head.")]
+        step = clipped_mean({n: gradients[n] for n in adapted}, 0.5 * bound)
+        theta = {n: v - 0.1 * step[n] if n in step else v for n, v in theta.items()}
+    gradients = loop_gradients(network, theta, data.query_images, data.query_labels)
+    expected = clipped_mean(gradients, bound)
+    silent = ClientNoise(support=Silent(), query=Silent())
+    actual = private_contribution(network, weights, {}, data, bound, silent, spec, ENGINES[engine]).value
+    for name in expected:
+        assert torch.allclose(actual[name], expected[name], atol=1e-5)
+
+
+def clipped_mean(gradients, bound):
+    total = {n: torch.zeros_like(g[0]) for n, g in gradients.items()}
+    for record in range(6):
+        one = {n: g[record] for n, g in gradients.items()}
+        factor = min(1.0, bound / max(norm(one), 1e-30))
+        total = {n: total[n] + factor * one[n] / 6 for n in total}
+    return total
+
+
+def test_the_message_without_its_noise_is_at_most_the_query_bound():
+    network, weights = network_of()
+    silent = ClientNoise(support=Silent(), query=Silent())
+    for seed in range(5):
+        message = private_contribution(network, weights, {}, episode(seed), 1e-3, silent, spec_of(), vmap_gradients)
+        assert norm(message.value) <= 1e-3
+
+
+def test_the_noise_of_a_message_has_the_planned_deviation():
+    network, weights = network_of()
+    spec, bound, data = spec_of("head", 1), 0.8, episode()
+    quiet = ClientNoise(support=keyed(0).support, query=Silent())
+    centre = private_contribution(network, weights, {}, data, bound, quiet, spec, vmap_gradients).value
+    residuals = []
+    for client in range(30):
+        noise = ClientNoise(support=keyed(0).support, query=keyed(client).query)
+        message = private_contribution(network, weights, {}, data, bound, noise, spec, vmap_gradients)
+        residuals.append(torch.cat([(message.value[n] - centre[n]).flatten() for n in centre]))
+    residual = torch.cat(residuals)
+    assert message.noise_deviation == pytest.approx(bound / 6)
+    assert float(residual.std()) == pytest.approx(bound / 6, rel=0.03)
+
+
+def test_one_query_record_moves_the_message_by_at_most_c_over_n():
+    network, weights = network_of()
+    silent = ClientNoise(support=Silent(), query=Silent())
+    data, bound = episode(), 0.8
+
+    def sent(images):
+        changed = Episode(
+            support_images=data.support_images,
+            support_labels=data.support_labels,
+            query_images=images,
+            query_labels=data.query_labels,
+        )
+        return private_contribution(network, weights, {}, changed, bound, silent, spec_of(), vmap_gradients).value
+
+    whole = sent(data.query_images)
+    poisoned = data.query_images.clone()
+    poisoned[2] = math.nan  # a gradient that is not finite counts as 0: the null record
+    moved = sent(poisoned)
+    assert norm({n: whole[n] - moved[n] for n in whole}) <= bound / 6 * (1 + 1e-5)
+    assert all(torch.isfinite(v).all() for v in moved.values())
+
+
+def test_the_event_lists_every_touch_of_a_record():
+    network, weights = network_of()
+    released = private_contribution(
+        network, weights, {}, episode(), 0.8, keyed(0), spec_of(steps=3, z=1.5), vmap_gradients
+    )
+    assert isinstance(released.event, ComposedDpEvent)
+    assert len(released.event.events) == 4
+    assert released.event.events[0] == GaussianDpEvent(1.5)
+
+
+def test_reptile_is_post_processing_of_the_support_steps():
+    network, weights = network_of()
+    released = private_contribution(
+        network, weights, {}, episode(), 0.8, keyed(0), spec_of(steps=3, message="update"), vmap_gradients
+    )
+    assert len(released.event.events) == 3
+    assert set(released.value) == set(weights)
+
+
+@pytest.mark.parametrize("module", [torch.nn.BatchNorm2d(4), torch.nn.InstanceNorm2d(4, track_running_stats=True)])
+def test_coupled_records_are_refused_with_an_offer(module):
+    spec = NetworkSpec(name="my.package:net", channels=1, image_size=28, ways=3, width=4, norm="none")
+    with pytest.raises(RefusedPlan, match=r"ModuleValidator\.fix"):
+        check_records_uncoupled(torch.nn.Sequential(module), spec)
+    built_in = NetworkSpec(name="conv4", channels=1, image_size=28, ways=3, width=4, norm="batch")
+    with pytest.raises(RefusedPlan, match=r"--model\.norm group"):
+        check_records_uncoupled(build_network(built_in), built_in)
+    check_records_uncoupled(network_of()[0], built_in)

@@ -1,0 +1,159 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
+from dp_accounting.pld import PLDAccountant
+from scipy import stats
+
+from dpfedmeta.errors import RefusedPlan
+from dpfedmeta.privacy.accounting import guarantees, worst_participations
+from dpfedmeta.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+from dpfedmeta.privacy.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.privacy.sampled_gaussian import COARSE, add_remove_epsilon, rdp_epsilon, replace_epsilon
+
+BASE = PrivacyPlan(clients=400_000, cohort=1500, rounds=266, noise_multiplier=1.0)
+LAYER = RecordLayer(support_noise=3.654, query_noise=1.634, support_steps=5, support_records=25, query_records=25)
+AGRLR = replace(BASE, record=LAYER, noise_multiplier=0.0, max_participations=1)
+
+
+def cells(plan, rounds=None):
+    return {(g.unit, g.observer): g for g in guarantees(plan, rounds)}
+
+
+def mixture(plan):
+    return dict(cells(plan)["record", "public"].bounds)["gdp-mixture"]
+
+
+def test_checked_numbers_of_the_design():
+    q = BASE.rate
+    assert rdp_epsilon(q, 1.0, 266, 1e-6) == pytest.approx(1.128, rel=0.01)
+    assert cells(BASE)["client", "public"].epsilon == pytest.approx(0.475, rel=0.01)
+    assert cells(replace(BASE, noise_multiplier=0.755))["client", "public"].epsilon == pytest.approx(1.499, rel=0.01)
+    assert cells(BASE)["record", "public"].epsilon == pytest.approx(0.489, rel=0.01)
+    assert cells(AGRLR)["record", "server"].epsilon == pytest.approx(2.5, rel=0.01)
+    ones = replace(AGRLR, record=replace(LAYER, support_noise=1.0, query_noise=1.0))
+    assert cells(ones)["record", "server"].epsilon == pytest.approx(11.48, rel=0.01)
+
+
+def test_checked_numbers_of_shared_mode():
+    assert AGRLR.largest_cohort == 1759
+    assert AGRLR.total_noise == pytest.approx(2.741, rel=0.01)
+    assert cells(AGRLR)["client", "public"].epsilon == pytest.approx(0.087, rel=0.01)
+    assert replace(AGRLR, record=replace(LAYER, query_records=5)).total_noise == pytest.approx(13.70, rel=0.01)
+
+
+@pytest.mark.parametrize(("cap", "expected"), [(None, 4.590), (1, 2.432), (2, 3.425), (3, 4.023)])
+def test_checked_numbers_of_the_mixture(cap, expected):
+    # One participation is 1/1.634-GDP whatever the server does: take the server's noise away.
+    layer = replace(LAYER, support_noise=1.634 * math.sqrt(5))
+    plan = replace(AGRLR, record=layer, max_participations=cap, noise_mode="stacked", noise_multiplier=0.0)
+    assert mixture(plan) == pytest.approx(expected, rel=0.01)
+
+
+def test_a_cell_that_holds_nothing_is_infinite_and_present():
+    got = cells(BASE)
+    assert math.isinf(got["client", "server"].epsilon)
+    assert math.isinf(got["record", "server"].epsilon)
+    assert got["record", "server"].method == "none"
+    nothing = cells(replace(BASE, noise_multiplier=None))
+    assert len(nothing) == 4
+    assert all(math.isinf(g.epsilon) for g in nothing.values())
+
+
+def test_client_towards_server_is_true_and_useless():
+    expected = gaussian_epsilon(2 * 25 / 1.634, 1e-6)
+    assert cells(AGRLR)["client", "server"].epsilon == pytest.approx(expected)
+
+
+def test_before_the_first_round_nothing_is_spent():
+    for plan in (BASE, AGRLR):
+        finite = [g.epsilon for g in guarantees(plan, rounds=0) if not math.isinf(g.epsilon)]
+        assert finite
+        assert all(epsilon == 0.0 for epsilon in finite)
+
+
+def test_epsilon_grows_with_rounds_and_the_coarse_grid_is_an_upper_bound():
+    for rounds in (1, 10, 100):
+        fine, coarse = guarantees(BASE, rounds), guarantees(BASE, rounds, COARSE)
+        later = guarantees(BASE, rounds + 20)
+        for a, b, c in zip(fine, coarse, later, strict=True):
+            assert a.epsilon <= b.epsilon * (1 + 1e-9)
+            assert a.epsilon <= c.epsilon
+
+
+def test_replace_one_is_handed_std_over_c():
+    # dp-accounting's PLD doubles the sensitivity itself; a second doubling would show here.
+    accountant = PLDAccountant(NeighboringRelation.REPLACE_ONE)
+    accountant.compose(PoissonSampledDpEvent(BASE.rate, GaussianDpEvent(1.0)), 266)
+    assert replace_epsilon(BASE.rate, 1.0, 266, 1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-6)
+
+
+def test_shared_mode_takes_beta_off_delta_and_counts_colluders():
+    assert 0 < AGRLR.surplus_probability <= 1e-6 / 100
+    largest = AGRLR.largest_cohort
+    assert stats.binom.sf(largest - 2, AGRLR.clients, AGRLR.rate) * 266 > 1e-8
+    more = replace(AGRLR, colluding=100)
+    assert more.effective_noise < AGRLR.effective_noise
+    assert more.total_noise == AGRLR.total_noise
+
+
+def test_shared_mode_without_any_noise_left_is_refused():
+    with pytest.raises(RefusedPlan, match="colluding"):
+        _ = replace(AGRLR, colluding=1759).effective_noise
+
+
+def test_participations_are_capped_or_bounded_with_high_probability():
+    assert worst_participations(AGRLR, 266, 1e-5) == (1, 1e-5)
+    free = replace(AGRLR, max_participations=None)
+    worst, left = worst_participations(free, 266, 1e-5)
+    assert stats.binom.sf(worst, 266, free.rate) <= 1e-7 < stats.binom.sf(worst - 1, 266, free.rate)
+    assert left < 1e-5
+
+
+def test_reptile_and_stacked_mode_use_their_own_rows():
+    reptile = replace(AGRLR, record=replace(LAYER, message="update"), noise_mode="stacked", noise_multiplier=1.0)
+    got = cells(reptile)
+    assert got["record", "server"].epsilon == pytest.approx(gaussian_epsilon(math.sqrt(5) / 3.654, 1e-5))
+    assert got["client", "server"].epsilon == pytest.approx(gaussian_epsilon(2 * math.sqrt(5) * 25 / 3.654, 1e-6))
+
+
+@pytest.mark.parametrize("mu", [1e-3, 0.1, 1.0, 5.0, 30.0])
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
+def test_gaussian_epsilon_inverts_delta_from_above(mu, delta):
+    epsilon = gaussian_epsilon(mu, delta)
+    assert float(gaussian_delta(epsilon, mu)) <= delta
+    if epsilon > 1e-9:
+        assert float(gaussian_delta(epsilon * (1 - 1e-6), mu)) > delta
+        assert gaussian_mu(epsilon, delta) == pytest.approx(mu, rel=1e-6)
+
+
+def test_gaussian_delta_matches_the_hockey_stick_integral():
+    epsilon, mu = 0.7, 1.3
+    x = np.linspace(-12, 14, 400_001)
+    p, q = stats.norm.pdf(x, mu), stats.norm.pdf(x)
+    integral = np.trapezoid(np.maximum(p - math.exp(epsilon) * q, 0.0), x)
+    assert float(gaussian_delta(epsilon, mu)) == pytest.approx(integral, rel=1e-6)
+
+
+def test_gaussian_delta_is_stable_at_extremes():
+    for mu, epsilon in ((1e-6, 1.0), (50.0, 1e4), (0.01, 500.0)):
+        assert 0.0 <= float(gaussian_delta(epsilon, mu)) <= 1.0
+    assert gaussian_epsilon(math.inf, 1e-5) == math.inf
+    assert add_remove_epsilon(0.01, 1.0, 10, 0.0) == math.inf
+
+
+def test_monte_carlo_of_the_mixture_bound():
+    # The likelihood ratio of R ~ min(Bin(T, q), cap) participations of a mu-GDP mechanism, simulated.
+    generator = np.random.default_rng(0)
+    mu, q, rounds, epsilon, samples = 1.0, 0.05, 20, 0.5, 400_000
+    taken = np.minimum(generator.binomial(rounds, q, samples), 2)
+    shift = np.sqrt(taken) * mu
+    loss = shift * generator.standard_normal(samples) + shift**2 / 2
+    simulated = np.maximum(1 - np.exp(epsilon - loss), 0.0)
+    counts = np.arange(3)
+    mass = stats.binom.pmf(counts, rounds, q)
+    mass[-1] = stats.binom.sf(1, rounds, q)
+    bound = float(mass @ gaussian_delta(epsilon, np.sqrt(counts) * mu))
+    assert simulated.mean() == pytest.approx(bound, abs=4 * simulated.std() / math.sqrt(samples))

@@ -1,0 +1,103 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.privacy.accounting import guarantees
+from dpfedmeta.privacy.ledger import Budget, Ledger, planned_event, read, spent
+from dpfedmeta.privacy.plan import PrivacyPlan, RecordLayer
+
+LAYER = RecordLayer(support_noise=2.0, query_noise=1.6, support_steps=1, support_records=25, query_records=25)
+PLAN = PrivacyPlan(clients=10_000, cohort=50, rounds=8, noise_multiplier=0.8, max_participations=1, record=LAYER)
+
+
+def written(path, rounds=8, plan=PLAN):
+    ledger = Ledger(path, plan)
+    for round_ in range(rounds):
+        ledger.charge(planned_event(plan, round_))
+    return path
+
+
+@pytest.mark.parametrize("plan", [PLAN, replace(PLAN, record=None), replace(PLAN, noise_multiplier=None, record=None)])
+def test_after_a_full_run_spent_equals_planned(tmp_path, plan):
+    assert spent(*read(written(tmp_path / "l", plan=plan))) == guarantees(plan)
+
+
+def test_half_a_run_costs_less(tmp_path):
+    half = spent(*read(written(tmp_path / "l", rounds=4)))
+    assert half[0].epsilon < guarantees(PLAN)[0].epsilon
+
+
+def test_a_line_is_on_disk_when_charge_returns(tmp_path):
+    ledger = Ledger(tmp_path / "l", PLAN)
+    for round_ in range(3):
+        ledger.charge(planned_event(PLAN, round_))
+        assert len(read(tmp_path / "l")[1]) == round_ + 1
+
+
+def test_a_ledger_is_never_overwritten(tmp_path):
+    written(tmp_path / "l")
+    with pytest.raises(FileExistsError):
+        Ledger(tmp_path / "l", PLAN)
+
+
+@pytest.mark.parametrize("line", range(1, 9))
+def test_an_edited_line_is_found(tmp_path, line):
+    path = written(tmp_path / "l")
+    lines = path.read_text().splitlines()
+    body = json.loads(lines[line])
+    body["noise_multiplier"] = 9.9
+    lines[line] = json.dumps(body, sort_keys=True)
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises((InputError, RefusedPlan), match=r"line|round"):
+        spent(*read(path))
+
+
+@pytest.mark.parametrize("line", range(8))
+def test_a_lost_line_in_the_middle_is_found(tmp_path, line):
+    path = written(tmp_path / "l")
+    lines = path.read_text().splitlines()
+    del lines[line]
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match=f"line {line + 1}"):
+        read(path)
+
+
+def test_a_truncated_line_is_found(tmp_path):
+    path = written(tmp_path / "l")
+    path.write_text(path.read_text()[:-20])
+    with pytest.raises(InputError, match="truncated"):
+        read(path)
+
+
+@pytest.mark.parametrize("content", ["", "\n", "{}\n", "[]\n", "nonsense\n", '{"previous": 3}\n'])
+def test_what_is_no_ledger_is_said_so(tmp_path, content):
+    (tmp_path / "l").write_text(content)
+    with pytest.raises(InputError):
+        read(tmp_path / "l")
+
+
+def test_a_missing_ledger_is_said_so(tmp_path):
+    with pytest.raises(InputError, match="run directory"):
+        read(tmp_path / "l")
+
+
+def test_an_event_of_another_mechanism_is_never_approximated():
+    event = replace(planned_event(PLAN, 0), noise_multiplier=0.1)
+    with pytest.raises(RefusedPlan, match="round 0"):
+        spent(PLAN, (event,))
+
+
+def test_the_budget_stops_before_the_limit():
+    smaller = Budget.of(guarantees(replace(PLAN, rounds=8), rounds=3))
+    affordable = smaller.affordable_rounds(PLAN)
+    assert affordable == 3
+    assert smaller.allows(guarantees(PLAN, rounds=3))
+    assert not smaller.allows(guarantees(PLAN, rounds=4))
+    assert Budget.of(guarantees(PLAN)).affordable_rounds(PLAN) == 8
+
+
+def test_the_budget_guard_fails_closed_on_nan():
+    cells = tuple(replace(g, epsilon=float("nan")) for g in guarantees(PLAN))
+    assert not Budget(limits=(float("inf"),) * 4).allows(cells)

@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpfedmeta.privacy.samplers import PoissonSampler
+from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, Purpose
+
+
+def draws(sampler, rounds, participations=None, source=None):
+    source = source or KeyedSource(5)
+    return [sampler.draw(r, participations or {}, source.generator(Purpose.COHORT, r)).clients for r in range(rounds)]
+
+
+@pytest.mark.parametrize("source", [KeyedSource(5), OperatingSystemSource()])
+def test_inclusion_size_and_pairs_are_those_of_independent_coins(source):
+    clients, rounds = 20, 4000
+    sampler = PoissonSampler(clients=clients, cohort=5.0)
+    member = np.zeros((rounds, clients))
+    for r, cohort in enumerate(draws(sampler, rounds, source=source)):
+        assert len(set(cohort.tolist())) == len(cohort)
+        assert (np.diff(cohort) > 0).all()
+        member[r, cohort] = 1
+    counts = member.sum(0)
+    # Each client is a Binomial(rounds, q) count; 20 clients at once.
+    worst = min(stats.binomtest(int(c), rounds, 0.25).pvalue for c in counts)
+    assert worst > 1e-3 / clients
+    sizes = member.sum(1)
+    assert sizes.var() == pytest.approx(clients * 0.25 * 0.75, rel=0.12)
+    pairs = np.corrcoef(member.T)[np.triu_indices(clients, 1)]
+    assert abs(pairs.mean()) < 0.005
+    assert np.abs(pairs).max() < 5 / np.sqrt(rounds)
+
+
+def test_the_cap_leaves_out_exactly_those_who_took_part_often_enough():
+    sampler = PoissonSampler(clients=50, cohort=50.0, max_participations=2)
+    (cohort,) = draws(sampler, 1, participations={3: 2, 4: 1, 5: 7})
+    assert set(range(50)) - set(cohort.tolist()) == {3, 5}
+
+
+def test_surplus_clients_are_dropped_at_random():
+    sampler = PoissonSampler(clients=10, cohort=10.0, largest=4)
+    kept = np.concatenate(draws(sampler, 500))
+    assert len(kept) == 2000
+    assert stats.chisquare(np.bincount(kept, minlength=10)).pvalue > 1e-3
+
+
+def test_an_empty_cohort_is_possible_and_has_no_clients():
+    cohorts = draws(PoissonSampler(clients=100, cohort=0.01), 200)
+    assert sum(len(c) for c in cohorts) < 20
+
+
+def test_a_population_of_ten_thousand_million_costs_no_memory():
+    (cohort,) = draws(PoissonSampler(clients=10**10, cohort=100.0), 1)
+    assert 40 < len(cohort) < 200
+    assert cohort.max() > 10**8
