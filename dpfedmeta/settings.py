@@ -42,6 +42,10 @@ class ServerSettings:
         Positive | None,
         Field(description="step size of the last round (cosine from server.lr); null: constant"),
     ] = None
+    unit: Annotated[
+        Literal["raw", "bound"],
+        Field(description="what the optimizer sees: the aggregate, or the aggregate over its clip bound"),
+    ] = "raw"
     beta1: Annotated[NotNegative, Field(lt=1, description="momentum of adam and sgd")] = 0.9
     beta2: Annotated[NotNegative, Field(lt=1, description="second moment of adam")] = 0.99
     average: Annotated[
@@ -91,7 +95,10 @@ class RecordSettings:
 
     __pydantic_config__ = _STRICT
     enabled: Annotated[bool, Field(description="DP-SGD in support and query steps")] = False
-    support_clip_ratio: Annotated[Positive, Field(description="C_s/C_q")] = 1.0
+    support_clip: Annotated[
+        Positive | None, Field(description="C_s, the same in every round; null: support_clip_ratio times C_q")
+    ] = None
+    support_clip_ratio: Annotated[Positive, Field(description="C_s/C_q, where support_clip is null")] = 1.0
     message_clip_ratio: Annotated[Positive, Field(description="C/C_q, in stacked mode")] = 12.0
     support_noise: Annotated[Positive | None, Field(description="z_s; null: solved or balanced")] = None
     query_noise: Annotated[Positive | None, Field(description="z_q; null: solved or balanced")] = None
@@ -144,7 +151,9 @@ class ModelSettings:
     """The network."""
 
     __pydantic_config__ = _STRICT
-    name: Annotated[str, Field(description="conv4, conv4-strided, mlp, or package.module:factory")] = "conv4-strided"
+    name: Annotated[str, Field(description="conv4, conv4-strided, conv3-blur, mlp, or package.module:factory")] = (
+        "conv4-strided"
+    )
     width: Annotated[Count, Field(description="channels or hidden units")] = 32
     norm: Annotated[Literal["group", "batch", "none"], Field(description="normalisation")] = "batch"
     groups: Annotated[Count | None, Field(description="groups of norm: group; null: one per channel")] = 4

@@ -287,6 +287,7 @@ def _record(settings: Settings, privacy: PrivacyPlan, meta: MetaSpec) -> RecordS
         adaptation=meta.adaptation,
         support_noise=privacy.record.support_noise,
         query_noise=privacy.record.query_noise,
+        support_clip=settings.record.support_clip,
         support_clip_ratio=settings.record.support_clip_ratio,
         support_records=privacy.record.support_records,
         query_records=privacy.record.query_records,

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from dpfedmeta.parameters import Params, zeros_like
+from dpfedmeta.parameters import Params, scaled, zeros_like
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.policies import ClipPolicy
 from dpfedmeta.privacy.units import Client
@@ -23,6 +23,8 @@ class ServerOptimizer:
         rounds: T.
         beta1: Momentum.
         beta2: Decay of Adam's second moment.
+        unit: "bound" divides each aggregate by the bound it was clipped with, so that a moving bound neither
+            speeds learning up nor slows it down.
     """
 
     kind: Literal["adam", "sgd"]
@@ -31,6 +33,7 @@ class ServerOptimizer:
     rounds: int
     beta1: float
     beta2: float
+    unit: Literal["raw", "bound"] = "raw"
 
     def step_size(self, round_: int) -> float:
         """The step size of round `round_`."""
@@ -106,7 +109,8 @@ def step(
         Post-processing: a function of the state and the release alone.
     """
     done = state.round + 1
-    gradient, rate = aggregate.value, optimizer.step_size(state.round)
+    rate = optimizer.step_size(state.round)
+    gradient = aggregate.value if optimizer.unit == "raw" else scaled(aggregate.value, 1.0 / state.bound)
     b1, b2 = optimizer.beta1, optimizer.beta2
     first = {n: b1 * m + (1 - b1) * gradient[n] for n, m in state.first.items()}
     second = {n: b2 * v + (1 - b2) * gradient[n] ** 2 for n, v in state.second.items()}

@@ -137,6 +137,7 @@ def optimizer(plan: Plan) -> ServerOptimizer:
         rounds=plan.privacy.rounds,
         beta1=server.beta1,
         beta2=server.beta2,
+        unit=server.unit,
     )
 
 

@@ -31,6 +31,7 @@ class RecordSpec:
         adaptation: The inner loop.
         support_noise: z_s.
         query_noise: z_q.
+        support_clip: C_s, a constant of the plan; None: support_clip_ratio * C_q.
         support_clip_ratio: C_s/C_q, a constant of the plan.
         support_records: n_s, the public denominator of a support step.
         query_records: n_q.
@@ -40,6 +41,7 @@ class RecordSpec:
     adaptation: Adaptation
     support_noise: float
     query_noise: float
+    support_clip: float | None
     support_clip_ratio: float
     support_records: int
     query_records: int
@@ -70,7 +72,7 @@ def private_contribution(
         model: The released initialisation: what is learned.
         fixed: The rest of the weights, which everybody knows and nobody sends.
         episode: The client's data; support and query are disjoint and no record occurs twice.
-        query_bound: C_q, from the clip policy; C_s = ratio * C_q.
+        query_bound: C_q, from the clip policy.
         noise: The client's own generators.
         spec: The record-level plan.
         per_record: The engine for per-record gradients.
@@ -128,7 +130,7 @@ def _private_descent(
         denominator=spec.support_records,
     )
     adaptation = spec.adaptation
-    bound = spec.support_clip_ratio * query_bound
+    bound = spec.support_clip or spec.support_clip_ratio * query_bound
     inputs, module = episode.support_images, network
     theta: Params = dict(weights)
     if adaptation.adapt == "head":

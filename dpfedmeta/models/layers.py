@@ -36,16 +36,26 @@ class ReferenceBatchNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """3x3 convolution, normalisation, optional pooling, nonlinearity.
+    """Convolution, normalisation, pooling, nonlinearity.
 
-    Pooling first gives the same values for a quarter of the work (a maximum commutes with what is monotone).
+    Pooling before the nonlinearity gives the same values for less work where it commutes with it: a maximum
+    commutes with whatever is monotone, an average does not and comes after it.
     """
 
-    def __init__(self, channels: int, spec: NetworkSpec, *, strided: bool) -> None:
+    def __init__(
+        self,
+        channels: int,
+        spec: NetworkSpec,
+        *,
+        kernel: int = 3,
+        stride: int = 1,
+        pool: nn.Module | None = None,
+        active: bool = True,
+    ) -> None:
         super().__init__()
-        width, norm, stride = spec.width, spec.norm, 2 if strided else 1
+        width, norm = spec.width, spec.norm
         # A bias before a normalisation that subtracts the mean would change nothing.
-        self.convolution = nn.Conv2d(channels, width, 3, stride=stride, padding=1, bias=norm != "batch")
+        self.convolution = nn.Conv2d(channels, width, kernel, stride=stride, padding=kernel // 2, bias=norm != "batch")
         self.norm: nn.Module
         if norm == "group":
             self.norm = nn.GroupNorm(spec.groups or width, width)
@@ -53,16 +63,17 @@ class Block(nn.Module):
             self.norm = ReferenceBatchNorm(width)
         else:
             self.norm = nn.Identity()
-        self.pool = nn.Identity() if strided else nn.MaxPool2d(2)
-        self.activation = nn.ReLU() if spec.activation == "relu" else nn.Tanh()
+        nonlinearity = {"relu": nn.ReLU, "tanh": nn.Tanh}[spec.activation]() if active else nn.Identity()
+        shrink = pool or nn.Identity()
+        order = [shrink, nonlinearity] if isinstance(pool, nn.MaxPool2d) else [nonlinearity, shrink]
+        self.after = nn.Sequential(*order)
 
     def forward(self, images: Tensor, reference: int | None = None) -> Tensor:
-        """[n, channels, h, w] -> [n, width, about h/2, about w/2]."""
+        """[n, channels, h, w] -> [n, width, smaller h, smaller w]."""
         hidden = self.convolution(images)
         coupled = isinstance(self.norm, ReferenceBatchNorm)
         hidden = self.norm(hidden, reference) if coupled else self.norm(hidden)
-        active: Tensor = self.activation(self.pool(hidden))
-        return active
+        return cast(Tensor, self.after(hidden))
 
 
 class RecordScale(nn.Module):

@@ -53,7 +53,7 @@ class OpacusGradients:
     """Opacus' hooks. They do not work through functional_call, so the weights are loaded into a copy."""
 
     def __init__(self) -> None:
-        self._wrapped: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
+        self._wrapped: WeakKeyDictionary[nn.Module, dict[frozenset[str], Any]] = WeakKeyDictionary()
 
     def __call__(
         self,
@@ -64,21 +64,27 @@ class OpacusGradients:
         labels: Tensor,
     ) -> Params:
         """Each tensor [records, *shape]."""
-        wrapped = self._wrapped.get(module)
-        if wrapped is None:
-            wrapped = GradSampleModule(copy.deepcopy(module), loss_reduction="sum")
-            self._wrapped[module] = wrapped
+        wrapped = self._wrapper(module, frozenset(params))
         own = dict(wrapped._module.named_parameters())
         with torch.no_grad():
             for name, value in {**fixed, **params}.items():
                 own[name].copy_(value)
-                own[name].requires_grad_(name in params)
         wrapped.zero_grad(set_to_none=True)
         with warnings.catch_warnings():
             # Images need no gradient, which PyTorch's full backward hooks remark on.
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
             cross_entropy(wrapped(inputs), labels, reduction="sum").backward()  # type: ignore[no-untyped-call]
         return {name: own[name].grad_sample.detach() for name in params}
+
+    def _wrapper(self, module: nn.Module, learned: frozenset[str]) -> Any:
+        """Opacus decides when it wraps which parameters get a gradient, so there is one wrapper for each choice."""
+        wrappers = self._wrapped.setdefault(module, {})
+        if learned not in wrappers:
+            own = copy.deepcopy(module)
+            for name, parameter in own.named_parameters():
+                parameter.requires_grad_(name in learned)
+            wrappers[learned] = GradSampleModule(own, loss_reduction="sum")
+        return wrappers[learned]
 
 
 def per_record_engine(name: Literal["auto", "vmap", "opacus"]) -> PerRecordGradients:

@@ -26,6 +26,9 @@ class PolicyState(Protocol):
 
 State = TypeVar("State")
 
+# Standard deviations of noise above which a signal counts as visible, and as seen for good.
+_VISIBLE, _CERTAIN = 2.0, 6.0
+
 
 class ClipPolicy(Protocol[State]):
     """A pure state machine over released aggregates."""
@@ -78,11 +81,12 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowState:
-    """Centre of the search, the probe's side, and the last W observations."""
+    """Centre of the search, the bound to use next, the last W observations, and whether a signal stood out yet."""
 
     centre: float
     bound: float
     observations: tuple[Observation, ...] = ()
+    signal_seen: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +97,9 @@ class Window:
     d ln||signal|| / d ln C is 1. Above it nothing is clipped and the elasticity is 0, while the noise keeps
     growing. The policy alternates the bound a little above and below a centre, estimates the elasticity from
     the noise-corrected energies of the last W aggregates, and moves the centre until the elasticity is
-    `target_elasticity`. Where noise hides the signal it lowers the bound (which costs no signal-to-noise
-    above the knee and none below it), at most by the factor `search_range`.
+    `target_elasticity`. Where noise hides the signal and always did, it lowers the bound, at most
+    by the factor `search_range`: above the knee that raises the signal-to-noise ratio, below it costs nothing.
+    Where noise hides a signal that was seen before, it holds.
 
     Unlike the literal percentile rule of DP-AGR (C = percentile of the last W aggregate norms), the fixed
     point does not depend on d, L or z, so the bound neither collapses nor explodes (privacy.md section 4).
@@ -130,31 +135,40 @@ class Window:
     def next_bound(self, state: WindowState, aggregate: Released[Client, Params]) -> tuple[WindowState, float]:
         """Add one observation, move the centre, and put the next probe on the other side."""
         observations = (*state.observations, observe(state.bound, aggregate))[-self.window :]
-        step = 0.0
-        if len(observations) >= 2:
-            step = self.gain * (self._elasticity(observations) - self.target_elasticity)
+        significance = _significance(observations)
+        seen = state.signal_seen or (len(observations) >= 2 and significance > _CERTAIN)
+        if len(observations) < 2:
+            elasticity = self.target_elasticity
+        elif significance <= _VISIBLE:
+            elasticity = self.target_elasticity if seen else 0.0
+        else:
+            elasticity = _slope(observations, otherwise=self.target_elasticity)
         lowest = self.initial_bound / self.search_range
         highest = self.initial_bound * self.search_range
-        centre = min(max(state.centre * math.exp(step), lowest), highest)
+        moved = state.centre * math.exp(self.gain * (elasticity - self.target_elasticity))
+        centre = min(max(moved, lowest), highest)
         above = state.bound > state.centre
         bound = centre / self.probe if above else centre * self.probe
-        return WindowState(centre=centre, bound=bound, observations=observations), bound
+        return WindowState(centre=centre, bound=bound, observations=observations, signal_seen=seen), bound
 
-    def _elasticity(self, observations: tuple[Observation, ...]) -> float:
-        """Least-squares slope of ln||signal|| on ln C, in [0, 1]; 0 where noise hides the signal."""
-        total = sum(o.energy for o in observations)
-        spread = math.sqrt(sum(o.spread**2 for o in observations))
-        if total <= 2.0 * spread:
-            return 0.0
-        # A single energy may be negative; a floor at its own noise keeps the logarithm finite.
-        points = [(math.log(o.bound), 0.5 * math.log(max(o.energy, o.spread, 1e-300))) for o in observations]
-        centre_x = sum(x for x, _ in points) / len(points)
-        centre_y = sum(y for _, y in points) / len(points)
-        variance = sum((x - centre_x) ** 2 for x, _ in points)
-        if variance < 1e-12:  # held at a limit of the search range: no contrast, so no move
-            return self.target_elasticity
-        slope = sum((x - centre_x) * (y - centre_y) for x, y in points) / variance
-        return min(max(slope, 0.0), 1.0)
+
+def _significance(observations: tuple[Observation, ...]) -> float:
+    """Total signal energy in standard deviations of what noise alone would show."""
+    spread = math.sqrt(sum(o.spread**2 for o in observations))
+    return sum(o.energy for o in observations) / spread if spread > 0 else math.inf
+
+
+def _slope(observations: tuple[Observation, ...], otherwise: float) -> float:
+    """Least-squares slope of ln||signal|| on ln C, in [0, 1]; `otherwise` where the bound did not vary."""
+    # A single energy may be negative; a floor at its own noise keeps the logarithm finite.
+    points = [(math.log(o.bound), 0.5 * math.log(max(o.energy, o.spread, 1e-300))) for o in observations]
+    centre_x = sum(x for x, _ in points) / len(points)
+    centre_y = sum(y for _, y in points) / len(points)
+    variance = sum((x - centre_x) ** 2 for x, _ in points)
+    if variance < 1e-12:
+        return otherwise
+    slope = sum((x - centre_x) * (y - centre_y) for x, y in points) / variance
+    return min(max(slope, 0.0), 1.0)
 
 
 def observe(bound: float, aggregate: Released[Client, Params]) -> Observation:

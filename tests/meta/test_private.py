@@ -48,6 +48,7 @@ def spec_of(adapt="all", steps=2, message="query", z=1.0):
         adaptation=Adaptation(adapt=adapt, steps=steps, lr=0.1),
         support_noise=z,
         query_noise=z,
+        support_clip=None,
         support_clip_ratio=0.5,
         support_records=6,
         query_records=6,
