@@ -9,7 +9,9 @@ export DPFEDMETA_DATA ?= $(if $(DATA),$(abspath $(DATA)))
 .PHONY: demo test test-slow lint clean
 
 demo: $(VENV)/.installed
-	$(BIN)/python scripts/train.py --algo dp-agrlr --dataset strokes --run.name demo-$$(date +%Y%m%d-%H%M%S) --report
+	name=demo-$$(date +%Y%m%d-%H%M%S) && \
+	$(BIN)/python scripts/train.py --algo dp-agrlr --dataset strokes --run.name $$name && \
+	$(BIN)/python scripts/evaluate.py runs/$$name --shots 1 5
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "not slow" -q

@@ -88,7 +88,7 @@ def run_command(main: Callable[[Console], int]) -> None:
         except KeyboardInterrupt:
             code = _say(errors, "interrupted before the first round; nothing was released", INTERRUPTED)
         except OSError as error:
-            code = _say(errors, f"{error.filename or 'the system'}: {error.strerror or error}; stopped", FAILED)
+            code = _say(errors, f"{error.filename or 'writing a file'}: {error.strerror or error}; stopped", FAILED)
         except RuntimeError as error:
             code = _say(errors, str(error), FAILED)
     sys.exit(code)

@@ -19,12 +19,11 @@ def main(console: Console) -> int:
     arguments.add_argument(
         "--secure-rng", action="store_true", help="noise and cohorts straight from the operating system"
     )
-    arguments.add_argument("--report", action="store_true", help="write report.html at the end")
     options, settings = parse_with_settings(arguments, None)
     run_options = RunOptions(data_folder=options.data_dir, dry_run=options.dry_run, secure_rng=options.secure_rng)
     run, status = run_training(settings, run_options, console)
-    if run is not None and options.report:
-        console.print(f"report: {write_report(run)}", highlight=False)
+    if run is not None:
+        console.print(f"report: {write_report(run)}", highlight=False, soft_wrap=True)
     return INTERRUPTED if status == "interrupted" else DONE
 
 

@@ -102,8 +102,8 @@ def keep_freed_memory() -> None:
     trim_threshold, top_pad, mmap_threshold = -1, -2, -3
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
-        for option in (trim_threshold, mmap_threshold):
-            library.mallopt(option, 1 << 30)
+        library.mallopt(trim_threshold, 1 << 30)
+        library.mallopt(mmap_threshold, 32 << 20)  # the largest that glibc accepts
         library.mallopt(top_pad, 64 << 20)
 
 

@@ -25,13 +25,15 @@ class ReferenceBatchNorm(nn.Module):
     def forward(self, images: Tensor, reference: int | None = None) -> Tensor:
         """[n, channels, height, width] -> the same shape."""
         count, channels, height, width = images.shape
-        # Rows of channels: a view of channels-last images, on which plain sums are far faster than var_mean.
+        # Rows of channels: a view of channels-last images, on which products are far faster than var_mean; a row of
+        # weights, 0 for the images that do not count, spares the backward pass the slices.
         rows = images.permute(0, 2, 3, 1).reshape(-1, channels)
         size = rows.shape[0] if reference is None else reference * height * width
-        mean = rows[:size].sum(0) / size
-        variance = (rows[:size] - mean).square().sum(0) / size
-        factor = self.weight * torch.rsqrt(variance + 1e-5)
-        normalised = torch.addcmul(self.bias - mean * factor, rows, factor)
+        share = torch.zeros(rows.shape[0], dtype=rows.dtype, device=rows.device)
+        share[:size] = 1.0 / size
+        centred = rows - share @ rows
+        variance = share @ centred.square()
+        normalised = torch.addcmul(self.bias, centred, self.weight * torch.rsqrt(variance + 1e-5))
         return normalised.view(count, height, width, channels).permute(0, 3, 1, 2)
 
 

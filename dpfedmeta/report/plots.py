@@ -55,7 +55,8 @@ def _accuracy_line(axis: Axes, x: Sequence[float], rows: Rows, summary: Mapping[
     for key, label, colour, style in references:
         if summary.get(key):
             axis.axhline(summary[key]["mean"], color=colour, linestyle=style, linewidth=1.2, label=label)
-    axis.set_ylim(0, 1.02)
+    shown = [*mean, *(summary[key]["mean"] for key, *_ in references if summary.get(key))]
+    axis.set_ylim(max(0.0, min(shown, default=0.0) - 0.05), 1.01)
     axis.grid(alpha=0.25)
 
 
