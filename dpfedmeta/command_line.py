@@ -86,7 +86,7 @@ def run_command(main: Callable[[Console], int]) -> None:
         except InputError as error:
             code = _say(errors, str(error), BAD_INPUT)
         except KeyboardInterrupt:
-            code = _say(errors, "interrupted before the first round; nothing was released", INTERRUPTED)
+            code = _say(errors, "interrupted", INTERRUPTED)
         except OSError as error:
             code = _say(errors, f"{error.filename or 'writing a file'}: {error.strerror or error}; stopped", FAILED)
         except RuntimeError as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -170,12 +170,13 @@ def _displace(given: dict[str, Given]) -> dict[str, Given]:
 
 def _build(algo: str, dataset: str, given: Mapping[str, Given]) -> Settings:
     nested: dict[str, Any] = {"algo": algo, "dataset": dataset}
+    annotations = {name: annotation for name, annotation, _ in setting_fields()}
     for name, entry in given.items():
         *sections, key = name.split(".")
         place = nested
         for section in sections:
             place = place.setdefault(section, {})
-        place[key] = entry.value
+        place[key] = _not_a_truth_value(name, entry, annotations[name])
     try:
         settings: Settings = TypeAdapter(Settings).validate_python(nested)
     except ValidationError as error:
@@ -184,6 +185,25 @@ def _build(algo: str, dataset: str, given: Mapping[str, Given]) -> Settings:
         where = next((e.where for n, e in given.items() if name.startswith(n)), "the settings")
         raise InputError(f"{where}: {first_problem(error, Settings)}") from error
     return settings
+
+
+def _not_a_truth_value(name: str, entry: Given, annotation: Any) -> Any:
+    """YAML reads on, off, yes and no as truth values; where none is wanted, `off` is the word."""
+    kinds = set(_alternatives(annotation))
+    if not isinstance(entry.value, bool) or bool in kinds:
+        return entry.value
+    if entry.value is False and "off" in kinds:
+        return "off"
+    raise InputError(f"{entry.where}: {name}: a truth value has no meaning here, got {str(entry.value).lower()}")
+
+
+def _alternatives(annotation: Any) -> Iterator[Any]:
+    """The types and words that an annotation is made of."""
+    parts = get_args(annotation)
+    for part in parts:
+        yield from _alternatives(part)
+    if not parts:
+        yield annotation
 
 
 def to_yaml(settings: Settings) -> str:

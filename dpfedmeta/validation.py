@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, get_args, get_type_hints
 
 from pydantic import ValidationError
 
 
 def first_problem(error: ValidationError, form: Any) -> str:
     """The first problem as `key: what is wrong, got value`."""
-    problem = error.errors()[0]
-    key = ".".join(str(part) for part in problem["loc"])
+    problems = error.errors()
+    # Of the alternatives of a union, the one that was followed deepest is the one that was meant.
+    problem = max((p for p in problems if p["loc"][:1] == problems[0]["loc"][:1]), key=lambda p: len(p["loc"]))
+    key = ".".join(str(part) for part in problem["loc"] if str(part).isidentifier()) or "the whole"
     if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        known = [field.name for field in dataclasses.fields(form)]
-        return f"{key}: unknown key{nearest(key.split('.')[-1], known)}"
+        return f"{key}: unknown key{nearest(key.split('.')[-1], _field_names(form))}"
     message = problem["msg"]
     if problem["type"] == "missing":
         return f"{key}: missing"
     return f"{key}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"
+
+
+def _field_names(form: Any) -> Iterator[str]:
+    """Names of the fields of a dataclass and of the dataclasses inside it."""
+    if dataclasses.is_dataclass(form):
+        for name, kind in get_type_hints(form).items():
+            yield name
+            yield from _field_names(kind)
+    for part in get_args(form):
+        yield from _field_names(part)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -44,12 +44,13 @@ def cached_images(folder: Path, name: str, key: Sequence[object], decode: Callab
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
         raise InputError(
             f"{folder}: cannot write the decoded cache ({error.strerror}); free some space, or set "
             "DPFEDMETA_CACHE to a folder that can be written"
         ) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
     return path
 
 

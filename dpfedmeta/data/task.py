@@ -99,7 +99,11 @@ def load_task(name: str) -> tuple[Task, dict[str, Split]]:
         folder = resources.files("dpfedmeta.tasks")
         where, text = f"tasks/{name}.yaml", (folder / f"{name}.yaml").read_text(encoding="utf-8")
     elif path.suffix in (".yaml", ".yml") and path.is_file():
-        where, text = str(path), path.read_text(encoding="utf-8")
+        where = str(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{where}: cannot be read ({error})") from error
     else:
         known = ", ".join(task_names())
         raise InputError(f"--dataset {name}: no such task; known are {known}, or the path of a task file (.yaml)")
@@ -113,8 +117,8 @@ def load_task(name: str) -> tuple[Task, dict[str, Split]]:
             if name in task_names()
             else beside.read_text(encoding="utf-8")
         )
-    except OSError as error:
-        raise InputError(f"{where}: split: cannot read {task.split} ({error.strerror})") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{where}: split: cannot read {task.split} ({error})") from error
     return task, _read_split(rows, task.split)
 
 

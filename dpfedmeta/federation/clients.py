@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -10,12 +10,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from dpfedmeta.data.episode import Episode
 from dpfedmeta.data.population import VirtualPopulation
-from dpfedmeta.meta import MetaSpec, RecordSpec, contribution, private_contribution
+from dpfedmeta.meta import MetaSpec, RecordSpec, contribution, private_contributions
 from dpfedmeta.meta.private import ClientNoise
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights, learned_part
-from dpfedmeta.parameters import Params, flatten, is_finite
+from dpfedmeta.parameters import Params, dimension, flatten, is_finite
 from dpfedmeta.privacy.clipping import clip
 from dpfedmeta.privacy.per_record import PerRecordGradients, per_record_engine
 from dpfedmeta.randomness import Purpose, SecretSource
@@ -62,31 +61,42 @@ class ClientSide:
 
         A message that is not finite is set to 0 and brings no noise (privacy rule 4).
         """
-        total = torch.zeros(sum(v.numel() for v in model.values()), dtype=torch.float64, device=self.device)
-        entered = 0
         model = {name: value.to(self.device) for name, value in model.items()}
-        for client in clients:
-            message = self._message(model, bound, round_, client)
+        total = torch.zeros(dimension(model), dtype=torch.float64, device=self.device)
+        entered = 0
+        for message in self._messages(model, bound, round_, clients):
             if is_finite(message):
                 total += flatten(message).double()
                 entered += 1
         return total.cpu(), entered
 
-    def _message(self, model: Params, bound: float, round_: int, client: int) -> Params:
-        """What the client sends, with the norm of its data part at most `message_bound`."""
+    def _messages(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> Iterator[Params]:
+        """What the clients send, with the norm of each data part at most `message_bound`."""
         network = _network(self.network, self.device)
         fixed = _fixed(self.network, self.weights_seed, self.device)
-        episode: Episode = self.population.episode(client).to(self.device)
         if self.record is None:
-            return clip(contribution(network, model, fixed, episode, self.meta), bound)
-        noise = ClientNoise(
+            for client in clients:
+                episode = self.population.episode(client).to(self.device)
+                yield clip(contribution(network, model, fixed, episode, self.meta), bound)
+            return
+        engine = _engine(self.engine)
+        size = len(clients) if engine.batches else 1
+        for start in range(0, len(clients), max(size, 1)):
+            group = clients[start : start + size]
+            episodes = [self.population.episode(client).to(self.device) for client in group]
+            noises = [self._noise(round_, client) for client in group]
+            for released in private_contributions(network, model, fixed, episodes, bound, noises, self.record, engine):
+                yield self._clipped_again(released.value, bound)
+
+    def _noise(self, round_: int, client: int) -> ClientNoise:
+        return ClientNoise(
             support=self.source.generator(Purpose.SUPPORT_NOISE, round_, client),
             query=self.source.generator(Purpose.QUERY_NOISE, round_, client),
         )
-        released = private_contribution(network, model, fixed, episode, bound, noise, self.record, _engine(self.engine))
-        if self.message_clip_ratio is None:
-            return released.value
-        return clip(released.value, self.message_bound(bound))
+
+    def _clipped_again(self, message: Params, bound: float) -> Params:
+        """Stacked mode clips the noisy message; shared mode takes it as it is."""
+        return message if self.message_clip_ratio is None else clip(message, self.message_bound(bound))
 
 
 @lru_cache(maxsize=4)

@@ -2,7 +2,7 @@
 
 from dpfedmeta.meta.adapt import Adaptation, adapted_logits
 from dpfedmeta.meta.gradients import MetaSpec, contribution
-from dpfedmeta.meta.private import RecordSpec, private_contribution
+from dpfedmeta.meta.private import RecordSpec, private_contributions
 
 __all__ = [
     "Adaptation",
@@ -10,5 +10,5 @@ __all__ = [
     "RecordSpec",
     "adapted_logits",
     "contribution",
-    "private_contribution",
+    "private_contributions",
 ]

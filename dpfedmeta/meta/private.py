@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Literal
@@ -55,53 +55,114 @@ class ClientNoise:
     query: SecretGenerator
 
 
-def private_contribution(
+def private_contributions(
     network: nn.Module,
     model: Mapping[str, Tensor],
     fixed: Mapping[str, Tensor],
-    episode: Episode,
+    episodes: Sequence[Episode],
     query_bound: float,
-    noise: ClientNoise,
+    noises: Sequence[ClientNoise],
     spec: RecordSpec,
     per_record: PerRecordGradients,
-) -> Released[Record, Params]:
-    """One client's whole round; what it returns may be seen by the server.
+) -> list[Released[Record, Params]]:
+    """The whole round of several clients; what each returns may be seen by the server.
+
+    Clients share only the arithmetic: every record is clipped on its own and every client draws its own noise.
 
     Args:
         network: A module without coupling between records.
         model: The released initialisation: what is learned.
         fixed: The rest of the weights, which everybody knows and nobody sends.
-        episode: The client's data; support and query are disjoint and no record occurs twice.
+        episodes: The clients' data; support and query are disjoint and no record occurs twice.
         query_bound: C_q, from the clip policy.
-        noise: The client's own generators.
+        noises: The clients' own generators.
         spec: The record-level plan.
-        per_record: The engine for per-record gradients.
+        per_record: The engine for per-record gradients; one client at a time unless it batches.
+
+    Returns:
+        One message per client.
 
     Guarantee:
         (record, server), zero-out adjacency: sqrt(K)/z_s-GDP for a support record, 1/z_q-GDP for a query
         record (K adaptively composed Gaussian mechanisms; one).
     """
     weights = {**fixed, **model}
-    steps = _private_descent(network, weights, episode, query_bound, noise.support, spec, per_record)
+    steps = _private_descents(network, weights, episodes, query_bound, noises, spec, per_record)
     start = head_of(weights) if spec.adaptation.adapt == "head" else weights
 
     def adapted(*gradients: Params) -> Params:
         return reduce(lambda theta, g: _moved(theta, g, spec.adaptation.lr), gradients, start)
 
     if spec.message == "update":
-        return post_process(
-            lambda *gradients: _sent(model, difference(start, adapted(*gradients))),
-            steps,
-            spec.adaptation.lr * math.sqrt(len(steps)) * steps[0].noise_deviation,
-        )
+        deviation = spec.adaptation.lr * math.sqrt(spec.adaptation.steps) * steps[0][0].noise_deviation
+        return [
+            post_process(lambda *gradients: _sent(model, difference(start, adapted(*gradients))), own, deviation)
+            for own in steps
+        ]
     query = GaussianMechanism(
         total_multiplier=spec.query_noise, charged_multiplier=spec.query_noise, denominator=spec.query_records
     )
-    at = {**weights, **adapted(*(step.value for step in steps))}
+    thetas = [adapted(*(step.value for step in own)) for own in steps]
+    theta, varying = _side_by_side(thetas, spec.query_records)
+    at = {**weights, **theta}
     learned, rest = ({n: v for n, v in at.items() if (n in model) == wanted} for wanted in (True, False))
-    gradients = per_record(network, learned, rest, episode.query_images, episode.query_labels)
-    released = query.release(clipped_record_sum(gradients, query_bound), noise.query)
-    return post_process(lambda *values: values[-1], [*steps, released], released.noise_deviation)
+    images = torch.cat([episode.query_images for episode in episodes])
+    labels = torch.cat([episode.query_labels for episode in episodes])
+    gradients = _by_client(per_record(network, learned, rest, varying, images, labels), len(episodes))
+    messages = []
+    for own, gradient, noise in zip(steps, gradients, noises, strict=True):
+        released = query.release(clipped_record_sum(gradient, query_bound), noise.query)
+        messages.append(post_process(lambda *values: values[-1], [*own, released], released.noise_deviation))
+    return messages
+
+
+def _private_descents(
+    network: nn.Module,
+    weights: Mapping[str, Tensor],
+    episodes: Sequence[Episode],
+    query_bound: float,
+    noises: Sequence[ClientNoise],
+    spec: RecordSpec,
+    per_record: PerRecordGradients,
+) -> list[list[Released[Record, Params]]]:
+    """The K released support gradients of each client; each is post-processed into the parameters of the next."""
+    support = GaussianMechanism(
+        total_multiplier=spec.support_noise,
+        charged_multiplier=spec.support_noise,
+        denominator=spec.support_records,
+    )
+    adaptation = spec.adaptation
+    bound = spec.support_clip or spec.support_clip_ratio * query_bound
+    inputs = torch.cat([episode.support_images for episode in episodes])
+    labels = torch.cat([episode.support_labels for episode in episodes])
+    module, start = network, dict(weights)
+    if adaptation.adapt == "head":
+        # The body is fixed during adaptation, and each record has its own features: no coupling.
+        with torch.no_grad():
+            inputs = apply_body(network, weights, inputs, None)
+        module, start = network.get_submodule("head"), without_prefix(head_of(weights))
+    thetas = [start] * len(episodes)
+    steps: list[list[Released[Record, Params]]] = [[] for _ in episodes]
+    for _ in range(adaptation.steps):
+        at, varying = _side_by_side(thetas, spec.support_records)
+        gradients = _by_client(per_record(module, at, {}, varying, inputs, labels), len(episodes))
+        for own, gradient, noise in zip(steps, gradients, noises, strict=True):
+            own.append(support.release(clipped_record_sum(gradient, bound), noise.support))
+        thetas = [_moved(t, own[-1].value, adaptation.lr) for t, own in zip(thetas, steps, strict=True)]
+    return steps
+
+
+def _side_by_side(thetas: Sequence[Params], records: int) -> tuple[Params, frozenset[str]]:
+    """Each client's parameters beside each of its records, and the names that vary; one client needs neither."""
+    if len(thetas) == 1:
+        return thetas[0], frozenset()
+    stacked = {name: torch.stack([t[name] for t in thetas]).repeat_interleave(records, 0) for name in thetas[0]}
+    return stacked, frozenset(stacked)
+
+
+def _by_client(gradients: Params, clients: int) -> list[Params]:
+    parts = {name: value.chunk(clients) for name, value in gradients.items()}
+    return [{name: part[client] for name, part in parts.items()} for client in range(clients)]
 
 
 def _sent(model: Mapping[str, Tensor], update: Params) -> Params:
@@ -112,36 +173,3 @@ def _sent(model: Mapping[str, Tensor], update: Params) -> Params:
 def _moved(theta: Params, gradient: Params, lr: float) -> Params:
     """One step; the gradient may carry the head's own parameter names, in the same order."""
     return difference(theta, scaled(dict(zip(theta, gradient.values(), strict=True)), lr))
-
-
-def _private_descent(
-    network: nn.Module,
-    weights: Mapping[str, Tensor],
-    episode: Episode,
-    query_bound: float,
-    generator: SecretGenerator,
-    spec: RecordSpec,
-    per_record: PerRecordGradients,
-) -> list[Released[Record, Params]]:
-    """The K released support gradients; each is post-processed into the parameters of the next."""
-    support = GaussianMechanism(
-        total_multiplier=spec.support_noise,
-        charged_multiplier=spec.support_noise,
-        denominator=spec.support_records,
-    )
-    adaptation = spec.adaptation
-    bound = spec.support_clip or spec.support_clip_ratio * query_bound
-    inputs, module = episode.support_images, network
-    theta: Params = dict(weights)
-    if adaptation.adapt == "head":
-        # The body is fixed during adaptation, and each record has its own features: no coupling.
-        with torch.no_grad():
-            inputs = apply_body(network, weights, episode.support_images, None)
-        module, theta = network.get_submodule("head"), head_of(weights)
-    steps: list[Released[Record, Params]] = []
-    for _ in range(adaptation.steps):
-        at = without_prefix(theta) if adaptation.adapt == "head" else theta
-        gradients = per_record(module, at, {}, inputs, episode.support_labels)
-        steps.append(support.release(clipped_record_sum(gradients, bound), generator))
-        theta = _moved(theta, steps[-1].value, adaptation.lr)
-    return steps

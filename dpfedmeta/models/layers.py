@@ -56,8 +56,12 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         width, norm = spec.width, spec.norm
-        # A bias before a normalisation that subtracts the mean would change nothing.
-        self.convolution = nn.Conv2d(channels, width, kernel, stride=stride, padding=kernel // 2, bias=norm != "batch")
+        # The normalisations bring their own shift.
+        self.convolution = nn.Conv2d(channels, width, kernel, stride=stride, padding=kernel // 2, bias=norm == "none")
+        # Large enough (He et al. 2015) that server steps, which do not shrink with the weights, stay small beside them.
+        nn.init.kaiming_normal_(self.convolution.weight, nonlinearity="relu")
+        if self.convolution.bias is not None:
+            nn.init.zeros_(self.convolution.bias)
         self.norm: nn.Module
         if norm == "group":
             self.norm = nn.GroupNorm(spec.groups or width, width)

@@ -20,37 +20,63 @@ from dpfedmeta.parameters import Params
 class PerRecordGradients(Protocol):
     """Gradients of the loss of each record on its own."""
 
+    @property
+    def batches(self) -> bool:
+        """Whether weights may differ from record to record, so that several clients fit into one call."""
+        ...
+
     def __call__(
         self,
         module: nn.Module,
         params: Mapping[str, Tensor],
         fixed: Mapping[str, Tensor],
+        varying: frozenset[str],
         inputs: Tensor,
         labels: Tensor,
     ) -> Params:
-        """Each tensor [records, *shape], in the order of `params`; `fixed` are the module's other weights."""
+        """Each tensor [records, *shape], in the order of `params`.
+
+        Args:
+            module: What the weights belong to.
+            params: Weights to differentiate by.
+            fixed: The module's other weights.
+            varying: Names in `params` and `fixed` whose tensors have a leading dimension [records].
+            inputs: [records, ...].
+            labels: [records].
+        """
         ...
 
 
-def vmap_gradients(
-    module: nn.Module,
-    params: Mapping[str, Tensor],
-    fixed: Mapping[str, Tensor],
-    inputs: Tensor,
-    labels: Tensor,
-) -> Params:
+class VmapGradients:
     """vmap(grad) over records."""
 
-    def loss(theta: Params, image: Tensor, label: Tensor) -> Tensor:
-        logits: Tensor = functional_call(module, {**fixed, **theta}, (image[None],))
-        return cross_entropy(logits, label[None])
+    batches = True
 
-    gradients: Params = vmap(grad(loss), in_dims=(None, 0, 0))(dict(params), inputs, labels)
-    return gradients
+    def __call__(
+        self,
+        module: nn.Module,
+        params: Mapping[str, Tensor],
+        fixed: Mapping[str, Tensor],
+        varying: frozenset[str],
+        inputs: Tensor,
+        labels: Tensor,
+    ) -> Params:
+        """Each tensor [records, *shape]."""
+
+        def loss(theta: Params, rest: Params, image: Tensor, label: Tensor) -> Tensor:
+            logits: Tensor = functional_call(module, {**rest, **theta}, (image[None],))
+            return cross_entropy(logits, label[None])
+
+        dimensions = [{name: 0 if name in varying else None for name in part} for part in (params, fixed)]
+        mapped = vmap(grad(loss), in_dims=(dimensions[0], dimensions[1], 0, 0))
+        gradients: Params = mapped(dict(params), dict(fixed), inputs, labels)
+        return gradients
 
 
 class OpacusGradients:
     """Opacus' hooks. They do not work through functional_call, so the weights are loaded into a copy."""
+
+    batches = False
 
     def __init__(self) -> None:
         self._wrapped: WeakKeyDictionary[nn.Module, dict[frozenset[str], Any]] = WeakKeyDictionary()
@@ -60,10 +86,17 @@ class OpacusGradients:
         module: nn.Module,
         params: Mapping[str, Tensor],
         fixed: Mapping[str, Tensor],
+        varying: frozenset[str],
         inputs: Tensor,
         labels: Tensor,
     ) -> Params:
-        """Each tensor [records, *shape]."""
+        """Each tensor [records, *shape].
+
+        Raises:
+            ValueError: Weights vary, which hooks on one module cannot express.
+        """
+        if varying:
+            raise ValueError("the Opacus engine takes one client at a time")
         wrapped = self._wrapper(module, frozenset(params))
         own = dict(wrapped._module.named_parameters())
         with torch.no_grad():
@@ -89,4 +122,4 @@ class OpacusGradients:
 
 def per_record_engine(name: Literal["auto", "vmap", "opacus"]) -> PerRecordGradients:
     """The engine of `record.engine`."""
-    return OpacusGradients() if name == "opacus" else vmap_gradients
+    return OpacusGradients() if name == "opacus" else VmapGradients()

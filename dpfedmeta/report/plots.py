@@ -76,7 +76,8 @@ def clip_plot(path: Path, rows: Rows) -> None:
     axis.set_yscale("log")
     axis.set_xlabel("rounds")
     axis.grid(alpha=0.25)
-    axis.legend(frameon=False, fontsize=8)
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(frameon=False, fontsize=8)
     figure.tight_layout()
     _save(figure, path)
 

@@ -81,12 +81,17 @@ class RunDirectory:
             lines = path.read_text(encoding="utf-8").splitlines()
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror}); is this the directory of a run?") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: not UTF-8 text ({error})") from error
         rows = []
         for number, line in enumerate(lines, start=1):
             try:
-                rows.append(json.loads(line))
+                row = json.loads(line)
             except ValueError as error:
                 raise InputError(f"{path}, line {number}: not valid JSON") from error
+            if not isinstance(row, dict):
+                raise InputError(f"{path}, line {number}: expected the quantities of a round, found {row!r}")
+            rows.append(row)
         return rows
 
 
@@ -105,6 +110,8 @@ def create(parent: Path, name: str) -> RunDirectory:
         (path / "checkpoint").mkdir()
         (path / "secret").mkdir(mode=0o700)
     except FileExistsError as error:
+        if not parent.is_dir():
+            raise InputError(f"run.dir = {parent}: is not a folder") from error
         raise InputError(f"{path}: exists already; choose another --run.name") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be created ({error.strerror}); choose another --run.dir") from error

@@ -29,6 +29,7 @@ class JsonLines:
 
     def __init__(self, run: Path) -> None:
         self._path = run / ROUNDS
+        append_lines(self._path, [])  # a run that ends before its first round has the file too
 
     def log(self, row: Row) -> None:
         """Append one line."""

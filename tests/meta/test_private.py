@@ -8,14 +8,14 @@ from torch.nn.functional import cross_entropy
 
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.errors import RefusedPlan
-from dpfedmeta.meta import Adaptation, RecordSpec, private_contribution
+from dpfedmeta.meta import Adaptation, RecordSpec, private_contributions
 from dpfedmeta.meta.private import ClientNoise
 from dpfedmeta.models import NetworkSpec, build_network, check_records_uncoupled, initial_weights
 from dpfedmeta.parameters import norm
-from dpfedmeta.privacy.per_record import OpacusGradients, vmap_gradients
+from dpfedmeta.privacy.per_record import OpacusGradients, VmapGradients
 from dpfedmeta.randomness import KeyedSource, Purpose
 
-ENGINES = {"vmap": vmap_gradients, "opacus": OpacusGradients()}
+ENGINES = {"vmap": VmapGradients(), "opacus": OpacusGradients()}
 NETWORKS = [("conv4", "group"), ("conv4-strided", "group"), ("conv4-strided", "none"), ("mlp", "none")]
 
 
@@ -55,6 +55,11 @@ def spec_of(adapt="all", steps=2, message="query", z=1.0):
     )
 
 
+def private_contribution(network, model, fixed, data, bound, noise, spec, engine):
+    (message,) = private_contributions(network, model, fixed, [data], bound, [noise], spec, engine)
+    return message
+
+
 def keyed(client):
     source = KeyedSource(4)
     return ClientNoise(
@@ -79,7 +84,7 @@ def test_engines_agree_with_a_loop_over_records(engine, name, norm_):
     network, weights = network_of(name, norm_)
     data = episode()
     expected = loop_gradients(network, weights, data.query_images, data.query_labels)
-    actual = ENGINES[engine](network, weights, {}, data.query_images, data.query_labels)
+    actual = ENGINES[engine](network, weights, {}, frozenset(), data.query_images, data.query_labels)
     assert list(actual) == list(weights)
     for name_ in expected:
         assert torch.allclose(actual[name_], expected[name_], rtol=1e-4, atol=1e-5)
@@ -118,7 +123,7 @@ def test_the_message_without_its_noise_is_at_most_the_query_bound():
     network, weights = network_of()
     silent = ClientNoise(support=Silent(), query=Silent())
     for seed in range(5):
-        message = private_contribution(network, weights, {}, episode(seed), 1e-3, silent, spec_of(), vmap_gradients)
+        message = private_contribution(network, weights, {}, episode(seed), 1e-3, silent, spec_of(), ENGINES["vmap"])
         assert norm(message.value) <= 1e-3
 
 
@@ -126,11 +131,11 @@ def test_the_noise_of_a_message_has_the_planned_deviation():
     network, weights = network_of()
     spec, bound, data = spec_of("head", 1), 0.8, episode()
     quiet = ClientNoise(support=keyed(0).support, query=Silent())
-    centre = private_contribution(network, weights, {}, data, bound, quiet, spec, vmap_gradients).value
+    centre = private_contribution(network, weights, {}, data, bound, quiet, spec, ENGINES["vmap"]).value
     residuals = []
     for client in range(30):
         noise = ClientNoise(support=keyed(0).support, query=keyed(client).query)
-        message = private_contribution(network, weights, {}, data, bound, noise, spec, vmap_gradients)
+        message = private_contribution(network, weights, {}, data, bound, noise, spec, ENGINES["vmap"])
         residuals.append(torch.cat([(message.value[n] - centre[n]).flatten() for n in centre]))
     residual = torch.cat(residuals)
     assert message.noise_deviation == pytest.approx(bound / 6)
@@ -149,7 +154,7 @@ def test_one_query_record_moves_the_message_by_at_most_c_over_n():
             query_images=images,
             query_labels=data.query_labels,
         )
-        return private_contribution(network, weights, {}, changed, bound, silent, spec_of(), vmap_gradients).value
+        return private_contribution(network, weights, {}, changed, bound, silent, spec_of(), ENGINES["vmap"]).value
 
     whole = sent(data.query_images)
     poisoned = data.query_images.clone()
@@ -162,7 +167,7 @@ def test_one_query_record_moves_the_message_by_at_most_c_over_n():
 def test_the_event_lists_every_touch_of_a_record():
     network, weights = network_of()
     released = private_contribution(
-        network, weights, {}, episode(), 0.8, keyed(0), spec_of(steps=3, z=1.5), vmap_gradients
+        network, weights, {}, episode(), 0.8, keyed(0), spec_of(steps=3, z=1.5), ENGINES["vmap"]
     )
     assert isinstance(released.event, ComposedDpEvent)
     assert len(released.event.events) == 4
@@ -172,7 +177,7 @@ def test_the_event_lists_every_touch_of_a_record():
 def test_reptile_is_post_processing_of_the_support_steps():
     network, weights = network_of()
     released = private_contribution(
-        network, weights, {}, episode(), 0.8, keyed(0), spec_of(steps=3, message="update"), vmap_gradients
+        network, weights, {}, episode(), 0.8, keyed(0), spec_of(steps=3, message="update"), ENGINES["vmap"]
     )
     assert len(released.event.events) == 3
     assert set(released.value) == set(weights)
@@ -187,3 +192,38 @@ def test_coupled_records_are_refused_with_an_offer(module):
     with pytest.raises(RefusedPlan, match=r"--model\.norm group"):
         check_records_uncoupled(build_network(built_in), built_in)
     check_records_uncoupled(network_of()[0], built_in)
+
+
+@pytest.mark.parametrize("adapt", ["all", "head"])
+@pytest.mark.parametrize("learned", ["all", "body"])
+def test_clients_computed_together_send_what_they_send_alone(adapt, learned):
+    network, weights = network_of()
+    model = {n: v for n, v in weights.items() if learned == "all" or not n.startswith("head.")}
+    fixed = {n: v for n, v in weights.items() if n not in model}
+    data = [episode(seed) for seed in range(3)]
+    together = private_contributions(
+        network, model, fixed, data, 0.8, [keyed(c) for c in range(3)], spec_of(adapt), ENGINES["vmap"]
+    )
+    for client, message in enumerate(together):
+        alone = private_contribution(
+            network, model, fixed, data[client], 0.8, keyed(client), spec_of(adapt), ENGINES["vmap"]
+        )
+        assert set(message.value) == set(model)
+        assert all(torch.allclose(message.value[n], alone.value[n], atol=1e-5) for n in model)
+
+
+def test_the_opacus_engine_says_that_it_takes_one_client_at_a_time():
+    network, weights = network_of()
+    data = episode()
+    with pytest.raises(ValueError, match="one client"):
+        ENGINES["opacus"](network, weights, {}, frozenset({"head.bias"}), data.query_images, data.query_labels)
+
+
+def test_opacus_agrees_where_a_part_of_the_weights_is_fixed():
+    network, weights = network_of()
+    data = episode()
+    model = {n: v for n, v in weights.items() if not n.startswith("head.")}
+    fixed = {n: v for n, v in weights.items() if n not in model}
+    rows = [ENGINES[e](network, model, fixed, frozenset(), data.query_images, data.query_labels) for e in ENGINES]
+    assert list(rows[0]) == list(rows[1]) == list(model)
+    assert all(torch.allclose(rows[0][n], rows[1][n], rtol=1e-4, atol=1e-5) for n in model)
