@@ -122,7 +122,7 @@ class Window:
     target_elasticity: float = 0.6
     probe: float = 1.25
     gain: float = 0.8
-    search_range: float = 1e4
+    search_range: float = 300.0
 
     def __post_init__(self) -> None:
         if self.window < 2:
