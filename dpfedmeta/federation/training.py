@@ -18,7 +18,7 @@ from dpfedmeta.parameters import Params, dimension, norm
 from dpfedmeta.privacy.accounting import Guarantee, guarantees
 from dpfedmeta.privacy.ledger import Budget, Ledger, planned_event
 from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.privacy.sampled_gaussian import COARSE
+from dpfedmeta.privacy.sampled_gaussian import COARSE, FINE
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource, Purpose, SecretSource
 from dpfedmeta.tracking.run_directory import RunDirectory, append_lines, save_weights, write_text
@@ -162,8 +162,9 @@ def round_row(plan: Plan, state: ServerState, released: Released[Any, Any], seco
 
 
 def running_epsilons(plan: Plan, rounds: int) -> Mapping[str, float]:
-    """Upper bounds after `rounds` rounds, on the coarse grid, and never above the plan's own."""
-    done = guarantees(plan.privacy, rounds=rounds, grid=COARSE)
+    """Upper bounds after `rounds` rounds, never above the plan's own; a grid as fine as their size asks for."""
+    grid = COARSE if plan.planned[0].epsilon > 0.5 else FINE
+    done = guarantees(plan.privacy, rounds=rounds, grid=grid)
     return {cell(g): min(g.epsilon, p.epsilon) for g, p in zip(done, plan.planned, strict=True)}
 
 
