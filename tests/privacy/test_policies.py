@@ -41,16 +41,16 @@ def test_a_constant_policy_stays():
 
 
 @pytest.mark.parametrize("factor", [0.01, 1.0, 100.0])
-@pytest.mark.parametrize(("size", "cohort"), [(1_000, 200), (30_000, 500), (1_000_000, 5_000)])
+@pytest.mark.parametrize(("size", "cohort"), [(1_000, 200), (30_000, 500), (300_000, 2_000)])
 def test_the_window_policy_finds_the_knee_from_far_above_and_far_below(factor, size, cohort):
-    rounds = 40 if size > 100_000 else 80
+    rounds = 40 if size > 100_000 else 60
     bounds = simulate(Window(initial_bound=factor), size=size, cohort=cohort, z=0.7, rounds=rounds)
     centre = np.exp(np.log(bounds[-12:]).mean())
     assert 0.2 < centre < 3.0
 
 
 def test_the_window_policy_neither_collapses_nor_explodes_over_a_long_run():
-    bounds = simulate(Window(initial_bound=0.5), size=28_485, cohort=200, z=1.0, rounds=400)
+    bounds = simulate(Window(initial_bound=0.5), size=28_485, cohort=200, z=1.0, rounds=250)
     assert bounds[50:].min() > 0.1
     assert bounds[50:].max() < 10.0
 
