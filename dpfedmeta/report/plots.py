@@ -105,19 +105,19 @@ def guarantee_plot(path: Path, guarantees: Sequence[Mapping[str, Any]]) -> None:
 
 
 def comparison_plot(path: Path, runs: Mapping[str, Rows]) -> None:
-    """Validation accuracy of several runs against rounds."""
+    """Validation accuracy of several runs against the share of their rounds, which may differ in number."""
     figure, axis = plt.subplots(figsize=(7.2, 4.0))
     for name, rows in runs.items():
         points = [row for row in rows if "validation_accuracy" in row]
         axis.errorbar(
-            [row["round"] + 1 for row in points],
+            [(row["round"] + 1) / len(rows) for row in points],
             [row["validation_accuracy"]["mean"] for row in points],
             yerr=[row["validation_accuracy"]["ci95"] for row in points],
             marker="o",
             markersize=3,
             label=name,
         )
-    axis.set_xlabel("rounds")
+    axis.set_xlabel("share of the run's rounds")
     axis.set_ylabel("validation accuracy")
     axis.grid(alpha=0.25)
     axis.legend(frameon=False, fontsize=8)
