@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -131,3 +131,30 @@ def pixel_neighbour_accuracy(benchmark: Benchmark, episodes: int) -> Accuracy:
         predicted = episode.support_labels[distance.argmin(1)]
         values.append(float((predicted == episode.query_labels).double().mean()))
     return Accuracy.of(values)
+
+
+def contest(
+    workers: Workers,
+    network: NetworkSpec,
+    trained: Params,
+    untrained: Params,
+    benchmark: Benchmark,
+    adaptation: Adaptation,
+    episodes: int,
+) -> dict[str, Accuracy]:
+    """The same episodes for everybody: the trained model after and before adaptation, the untrained one, pixels.
+
+    Returns:
+        Accuracies by their names in summary.json and evaluation.json.
+    """
+
+    def adapted(params: Params, how: Adaptation) -> Accuracy:
+        return adapted_accuracy(workers, network, params, benchmark, how, episodes)
+
+    return {
+        "accuracy": adapted(trained, adaptation),
+        "accuracy_before_adaptation": adapted(trained, replace(adaptation, steps=0)),
+        "accuracy_untrained": adapted(untrained, adaptation),
+        "accuracy_pixel_prototype": pixel_prototype_accuracy(benchmark, episodes),
+        "accuracy_pixel_neighbour": pixel_neighbour_accuracy(benchmark, episodes),
+    }

@@ -1,10 +1,12 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.data import Episode, EpisodeShape
+from dpfedmeta.data import ClassPool, EpisodeShape, draw_episode
+from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import (
     Accuracy,
     Benchmark,
@@ -16,75 +18,141 @@ from dpfedmeta.federation.backend import InProcess
 from dpfedmeta.meta import Adaptation, adapted_logits
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights
 
-SHAPE = EpisodeShape(ways=3, shots=2, queries=4)
+SHAPE = EpisodeShape(ways=3, shots=2, queries=5)
 
 
-def spec_of(norm, features="raw", name="conv4-strided"):
-    return NetworkSpec(
-        name=name, channels=1, image_size=28, ways=3, width=4, norm=norm, features=features, feature_scale=2.0
-    )
+def network_spec(**changes):
+    plain = NetworkSpec(name="conv4-strided", channels=1, image_size=28, ways=3, width=8, norm="group")
+    return replace(plain, **changes)
 
 
-def test_the_interval_is_that_of_the_mean():
-    accuracy = Accuracy.of([0.0, 1.0, 1.0, 1.0])
-    assert accuracy.mean == 0.75
-    assert accuracy.ci95 == pytest.approx(1.96 * 0.5 / math.sqrt(4))
+def benchmark_of(images, seed=0, shape=SHAPE):
+    """A benchmark on classes of equal size, [classes, images, side, side]."""
+    classes, per_class = images.shape[:2]
+
+    def made(folder):
+        path = folder / "images.npy"
+        np.save(path, images.reshape(-1, 1, *images.shape[2:]).astype(np.uint8))
+        pool = ClassPool(
+            path=path,
+            names=tuple(map(str, range(classes))),
+            first=tuple(range(0, classes * per_class, per_class)),
+            images_per_class=per_class,
+        )
+        return Benchmark(pool=pool, shape=shape, seed=seed, split="test")
+
+    return made
 
 
+@pytest.fixture
+def separable(tmp_path):
+    """Each class lights its own row; each image adds a little noise."""
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 20, size=(6, 10, 28, 28))
+    for number in range(6):
+        images[number, :, 4 * number : 4 * number + 3] += 200
+    return benchmark_of(images)(tmp_path)
+
+
+@pytest.fixture
+def meaningless(tmp_path):
+    return benchmark_of(np.random.default_rng(0).integers(0, 256, size=(12, 20, 28, 28)))(tmp_path)
+
+
+def test_the_interval_is_that_of_the_mean_over_episodes():
+    values = [0.2, 0.4, 0.9, 0.5]
+    accuracy = Accuracy.of(values)
+    mean = sum(values) / 4
+    variance = sum((value - mean) ** 2 for value in values) / 3
+    assert accuracy.mean == pytest.approx(mean)
+    assert accuracy.ci95 == pytest.approx(1.96 * math.sqrt(variance / 4))
+    assert accuracy.episodes == 4
+    assert Accuracy.of([1.0, 1.0]) == Accuracy(mean=1.0, ci95=0.0, episodes=2)
+
+
+def test_the_interval_covers_the_mean_as_often_as_it_says():
+    generator = np.random.default_rng(1)
+    covered = 0
+    for _ in range(1000):
+        accuracy = Accuracy.of(generator.binomial(75, 0.8, size=100) / 75)
+        covered += abs(accuracy.mean - 0.8) <= accuracy.ci95
+    assert 925 <= covered <= 970
+
+
+def test_how_an_accuracy_is_written():
+    accuracy = Accuracy(mean=0.875, ci95=0.0125, episodes=60)
+    assert accuracy.as_json(protocol="p") == {"mean": 0.875, "ci95": 0.0125, "episodes": 60, "protocol": "p"}
+    assert str(accuracy) == "87.5% ± 1.2"
+
+
+def test_a_benchmark_is_a_fixed_sequence_of_episodes(separable):
+    one, again, other = separable.episode(3), separable.episode(3), separable.episode(4)
+    assert torch.equal(one.query_images, again.query_images)
+    assert not torch.equal(one.query_images, other.query_images)
+    assert not torch.equal(one.query_images, replace(separable, seed=1).episode(3).query_images)
+
+
+def test_a_benchmark_that_the_pool_cannot_fill_is_refused(separable):
+    with pytest.raises(InputError, match=r"evaluation\.queries"):
+        replace(separable, shape=EpisodeShape(ways=3, shots=5, queries=15))
+
+
+@pytest.mark.parametrize("baseline", [pixel_prototype_accuracy, pixel_neighbour_accuracy])
+def test_pixels_separate_what_is_separable_and_nothing_else(baseline, separable, meaningless):
+    assert baseline(separable, 10) == Accuracy(mean=1.0, ci95=0.0, episodes=10)
+    chance = baseline(meaningless, 200)
+    assert abs(chance.mean - 1 / 3) < 2 * chance.ci95
+
+
+COUPLINGS = [("group", "raw"), ("batch", "raw"), ("none", "raw"), ("batch", "support"), ("group", "record")]
+
+
+@pytest.mark.parametrize(("norm", "features"), COUPLINGS)
 @pytest.mark.parametrize("adapt", ["all", "head"])
-@pytest.mark.parametrize(
-    ("norm", "features", "name"),
-    [
-        ("batch", "support", "conv4-strided"),
-        ("batch", "raw", "conv4"),
-        ("group", "record", "conv3-blur"),
-        ("none", "raw", "mlp"),
-    ],
-)
-def test_a_prediction_does_not_depend_on_the_other_query_images(tiny_strokes, norm, features, name, adapt):
-    spec = spec_of(norm, features, name)
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_prediction_does_not_depend_on_the_other_queries(tiny_strokes, norm, features, adapt, steps):
+    spec = network_spec(norm=norm, features=features)
     network, weights = build_network(spec), initial_weights(spec, 0)
-    episode = Benchmark(pool=tiny_strokes.test, shape=SHAPE, seed=0, split="test").episode(0)
-    adaptation = Adaptation(adapt=adapt, steps=3, lr=0.1)
-    alone = Episode(
-        support_images=episode.support_images,
-        support_labels=episode.support_labels,
-        query_images=torch.cat([episode.query_images[:1], torch.rand(11, 1, 28, 28) * 50]),
-        query_labels=episode.query_labels,
+    adaptation = Adaptation(adapt=adapt, steps=steps, lr=0.1)
+    episode = draw_episode(tiny_strokes.test, np.random.default_rng(0), SHAPE)
+    wanted = adapted_logits(network, weights, episode, adaptation)
+    assert wanted.shape == (15, 3)
+    kept = 4
+    others = torch.rand(episode.query_images.shape, generator=torch.Generator().manual_seed(0))
+    others[kept] = episode.query_images[kept]
+    changed = adapted_logits(network, weights, replace(episode, query_images=others), adaptation)
+    torch.testing.assert_close(changed[kept], wanted[kept], rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(changed, wanted, rtol=1e-4, atol=1e-5)
+    alone = replace(
+        episode,
+        query_images=episode.query_images[kept : kept + 1],
+        query_labels=episode.query_labels[kept : kept + 1],
     )
-    together, changed = (adapted_logits(network, weights, e, adaptation) for e in (episode, alone))
-    assert torch.allclose(together[0], changed[0], rtol=1e-4, atol=1e-5)
+    single = adapted_logits(network, weights, alone, adaptation)
+    torch.testing.assert_close(single[0], wanted[kept], rtol=1e-4, atol=1e-5)
 
 
-def test_zero_steps_leave_the_weights_as_they_are(tiny_strokes):
-    spec = spec_of("group")
+def test_query_labels_are_never_read(tiny_strokes):
+    spec = network_spec()
     network, weights = build_network(spec), initial_weights(spec, 0)
-    episode = Benchmark(pool=tiny_strokes.test, shape=SHAPE, seed=0, split="test").episode(0)
-    logits = adapted_logits(network, weights, episode, Adaptation(adapt="all", steps=0, lr=1.0))
-    plain = torch.func.functional_call(network, weights, (episode.query_images,))
-    assert torch.allclose(logits, plain, atol=1e-5)
-
-
-def test_adaptation_beats_chance_and_the_same_seed_gives_the_same_accuracy(tiny_strokes):
-    spec = replace(spec_of("batch", "support"), width=16)
-    benchmark = Benchmark(pool=tiny_strokes.test, shape=SHAPE, seed=0, split="test")
-    arguments = (InProcess(), spec, initial_weights(spec, 0), benchmark, Adaptation(adapt="head", steps=10, lr=5.0), 60)
-    first, second = adapted_accuracy(*arguments), adapted_accuracy(*arguments)
-    assert first == second
-    assert first.mean > 1 / 3 + 0.1
-    assert first.episodes == 60
-
-
-def test_pixel_baselines_solve_what_pixels_can_solve(tiny_strokes, monkeypatch):
-    labels = torch.arange(3)
-    images = torch.eye(3)[:, None, None, :].expand(3, 1, 1, 3)
-    separable = Episode(
-        support_images=images.repeat_interleave(2, 0),
-        support_labels=labels.repeat_interleave(2),
-        query_images=images.repeat_interleave(4, 0),
-        query_labels=labels.repeat_interleave(4),
+    adaptation = Adaptation(adapt="all", steps=2, lr=0.1)
+    episode = draw_episode(tiny_strokes.test, np.random.default_rng(0), SHAPE)
+    relabelled = replace(episode, query_labels=episode.query_labels.flip(0))
+    assert torch.equal(
+        adapted_logits(network, weights, episode, adaptation), adapted_logits(network, weights, relabelled, adaptation)
     )
-    benchmark = Benchmark(pool=tiny_strokes.test, shape=SHAPE, seed=0, split="test")
-    monkeypatch.setattr(Benchmark, "episode", lambda self, number: separable)
-    assert pixel_prototype_accuracy(benchmark, 3).mean == 1.0
-    assert pixel_neighbour_accuracy(benchmark, 3).mean == 1.0
+
+
+def test_adaptation_learns_what_is_separable(separable):
+    spec = network_spec(name="mlp", width=32, norm="none")
+    weights = initial_weights(spec, 0)
+    before = {name: value.clone() for name, value in weights.items()}
+
+    def accuracy(steps):
+        return adapted_accuracy(InProcess(), spec, weights, separable, Adaptation(adapt="all", steps=steps, lr=0.5), 12)
+
+    assert accuracy(30).mean > 0.95
+    assert abs(accuracy(0).mean - 1 / 3) < 0.25
+    assert accuracy(30) == accuracy(30)
+    assert accuracy(30).episodes == 12
+    assert all(torch.equal(weights[name], before[name]) for name in weights)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -11,18 +11,9 @@ from rich.table import Table
 from dpfedmeta.config import resolve
 from dpfedmeta.data import EpisodeShape, open_dataset
 from dpfedmeta.errors import InputError
-from dpfedmeta.evaluation import (
-    PROTOCOL,
-    Benchmark,
-    adapted_accuracy,
-    pixel_neighbour_accuracy,
-    pixel_prototype_accuracy,
-)
-from dpfedmeta.federation.backend import Workers, available_cores, open_workers
+from dpfedmeta.evaluation import PROTOCOL, Benchmark, contest
+from dpfedmeta.federation.backend import available_cores, open_workers
 from dpfedmeta.federation.plan import evaluation_adaptation, network_spec
-from dpfedmeta.meta import Adaptation
-from dpfedmeta.models import NetworkSpec
-from dpfedmeta.parameters import Params
 from dpfedmeta.tracking.run_directory import CONFIG, EVALUATION, RunDirectory, load_weights
 
 
@@ -45,30 +36,6 @@ class EvaluationRequest:
     workers: int | None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Contestants:
-    """The same episodes for everybody."""
-
-    network: NetworkSpec
-    trained: Params
-    untrained: Params
-    adaptation: Adaptation
-
-    def on(self, workers: Workers, benchmark: Benchmark, episodes: int) -> dict[str, dict[str, object]]:
-        """Accuracy of each."""
-
-        def adapted(params: Params, adaptation: Adaptation) -> dict[str, object]:
-            return adapted_accuracy(workers, self.network, params, benchmark, adaptation, episodes).as_json()
-
-        return {
-            "accuracy": adapted(self.trained, self.adaptation),
-            "accuracy_before_adaptation": adapted(self.trained, replace(self.adaptation, steps=0)),
-            "accuracy_untrained": adapted(self.untrained, self.adaptation),
-            "accuracy_pixel_prototype": pixel_prototype_accuracy(benchmark, episodes).as_json(),
-            "accuracy_pixel_neighbour": pixel_neighbour_accuracy(benchmark, episodes).as_json(),
-        }
-
-
 def evaluate_run(request: EvaluationRequest, console: Console) -> None:
     """Evaluate by shots, print a table, write evaluation.json.
 
@@ -81,12 +48,8 @@ def evaluate_run(request: EvaluationRequest, console: Console) -> None:
     trained = load_weights(run.weights)
     settings = resolve(None, None, run.path / CONFIG)
     dataset = open_dataset(settings.dataset, request.data_folder)
-    contestants = _Contestants(
-        network=network_spec(settings, dataset.task),
-        trained=trained,
-        untrained=load_weights(run.initial_weights),
-        adaptation=evaluation_adaptation(settings),
-    )
+    network, adaptation = network_spec(settings, dataset.task), evaluation_adaptation(settings)
+    untrained = load_weights(run.initial_weights)
     results = []
     table = Table(title=f"{request.run.name}: {PROTOCOL}, {request.episodes} episodes", title_justify="left")
     for column in ("shots", "adapted", "before", "untrained", "pixel prototype", "pixel neighbour"):
@@ -95,18 +58,12 @@ def evaluate_run(request: EvaluationRequest, console: Console) -> None:
         for shots in request.shots or (settings.task.shots,):
             shape = EpisodeShape(ways=settings.task.ways, shots=shots, queries=settings.evaluation.queries)
             benchmark = Benchmark(pool=dataset.test, shape=shape, seed=settings.run.seed, split="test")
-            accuracies = contestants.on(workers, benchmark, request.episodes)
-            results.append({"ways": shape.ways, "shots": shots, "queries": shape.queries, **accuracies})
-            table.add_row(str(shots), *(_percent(value) for value in accuracies.values()))
+            accuracies = contest(workers, network, trained, untrained, benchmark, adaptation, request.episodes)
+            values = {name: accuracy.as_json() for name, accuracy in accuracies.items()}
+            results.append({"ways": shape.ways, "shots": shots, "queries": shape.queries, **values})
+            table.add_row(str(shots), *(str(accuracy) for accuracy in accuracies.values()))
     run.write_json(
         EVALUATION,
         {"protocol": PROTOCOL, "trained_shots": settings.task.shots, "results": results},
     )
     console.print(table)
-
-
-def _percent(value: dict[str, object]) -> str:
-    mean, spread = value["mean"], value["ci95"]
-    assert isinstance(mean, float)
-    assert isinstance(spread, float)
-    return f"{100 * mean:.1f} ± {100 * spread:.1f}"

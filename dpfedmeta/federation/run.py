@@ -21,14 +21,7 @@ from dpfedmeta.config import to_yaml
 from dpfedmeta.data import Dataset, VirtualPopulation, open_dataset
 from dpfedmeta.data.episode import check_shape
 from dpfedmeta.errors import InputError
-from dpfedmeta.evaluation import (
-    PROTOCOL,
-    Accuracy,
-    Benchmark,
-    adapted_accuracy,
-    pixel_neighbour_accuracy,
-    pixel_prototype_accuracy,
-)
+from dpfedmeta.evaluation import PROTOCOL, Benchmark, contest
 from dpfedmeta.federation.backend import (
     CLIENTS_PER_CHUNK,
     LocalBackend,
@@ -113,20 +106,12 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
 
 def final_accuracies(workers: Workers, plan: Plan, test: Benchmark, model: Params) -> dict[str, dict[str, object]]:
     """The trained model, before and after adaptation, beside the untrained one and the pixel baselines."""
-    episodes = plan.settings.evaluation.episodes
-    unadapted = replace(plan.evaluation, steps=0)
     untrained = initial_weights(plan.network, plan.settings.run.seed)
-
-    def adapted(params: Params, adaptation: Any) -> Accuracy:
-        return adapted_accuracy(workers, plan.network, params, test, adaptation, episodes)
-
-    return {
-        "accuracy": adapted(model, plan.evaluation).as_json(protocol=PROTOCOL),
-        "accuracy_before_adaptation": adapted(model, unadapted).as_json(),
-        "accuracy_untrained": adapted(untrained, plan.evaluation).as_json(),
-        "accuracy_pixel_prototype": pixel_prototype_accuracy(test, episodes).as_json(),
-        "accuracy_pixel_neighbour": pixel_neighbour_accuracy(test, episodes).as_json(),
-    }
+    episodes = plan.settings.evaluation.episodes
+    accuracies = contest(workers, plan.network, model, untrained, test, plan.evaluation, episodes)
+    values = {name: accuracy.as_json() for name, accuracy in accuracies.items()}
+    values["accuracy"]["protocol"] = PROTOCOL
+    return values
 
 
 def clients_per_second(clients: ClientSide, dataset: Dataset, workers: Workers, count: int) -> float:

@@ -163,6 +163,8 @@ def test_ctrl_c_leaves_a_clean_checkpoint_and_what_was_spent(tiny_task_file, tmp
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        # A background shell starts its children deaf to SIGINT; a user's shell does not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     rounds = tmp_path / "runs/r/rounds.jsonl"
     deadline = time.monotonic() + 120

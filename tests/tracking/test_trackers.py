@@ -1,71 +1,181 @@
-import io
 import json
+import sys
 
 import pytest
+import torch
 from rich.console import Console
 
-from dpfedmeta.privacy.accounting import guarantees
-from dpfedmeta.privacy.plan import PrivacyPlan
-from dpfedmeta.tracking.terminal import Terminal, guarantee_table, number
+from dpfedmeta.config import resolve
+from dpfedmeta.errors import InputError
+from dpfedmeta.evaluation import Benchmark
+from dpfedmeta.federation.backend import InProcess
+from dpfedmeta.federation.plan import make_plan
+from dpfedmeta.federation.training import Training
+from dpfedmeta.privacy.ledger import Budget
+from dpfedmeta.privacy.units import Bounded
+from dpfedmeta.randomness import KeyedSource
+from dpfedmeta.tracking.run_directory import create
+from dpfedmeta.tracking.terminal import Terminal
 from dpfedmeta.tracking.trackers import JsonLines, TensorBoard, WeightsAndBiases, flat
 
-ROW = {
-    "round": 0,
-    "clip": 0.5,
-    "aggregate_norm": 1.0,
-    "noise_norm_expected": 0.9,
-    "epsilons": {"client_public": 0.3, "client_server": None, "record_server": None, "record_public": 0.2},
-    "seconds": 1.0,
-    "clients_per_second": 10.0,
-    "validation_accuracy": {"mean": 0.5, "ci95": 0.1, "episodes": 4},
-}
+ROWS = [
+    {
+        "round": number,
+        "clip": 0.5 / (number + 1) if number else None,
+        "aggregate_norm": 0.25 * number,
+        "noise_norm_expected": 0.125,
+        "epsilons": {"client_public": 0.1 * (number + 1), "client_server": None},
+        "seconds": 2.0,
+        "clients_per_second": 100.0,
+    }
+    for number in range(3)
+]
+ROWS[2]["validation_accuracy"] = {"mean": 0.75, "ci95": 0.02, "episodes": 60}
+SUMMARY = {"status": "completed", "accuracy": {"mean": 0.8}, "guarantees": [{"epsilon": None}], "simulation": None}
+
+RELEASED = {
+    "round", "clip", "aggregate_norm", "noise_norm_expected", "epsilons", "seconds", "clients_per_second",
+    "validation_accuracy",
+}  # fmt: skip
+CELLS = {"client_public", "client_server", "record_server", "record_public"}
 
 
-def test_json_lines(tmp_path):
-    tracker = JsonLines(tmp_path)
-    for round_ in range(2):
-        tracker.log({**ROW, "round": round_})
-    tracker.finish({})
-    assert [json.loads(line)["round"] for line in (tmp_path / "rounds.jsonl").read_text().splitlines()] == [0, 1]
+def tell(tracker):
+    for row in ROWS:
+        tracker.log(row)
+    tracker.finish(SUMMARY)
 
 
-def test_nested_keys_become_paths_and_infinite_cells_are_left_to_the_table():
-    got = flat(ROW)
-    assert got["epsilons/client_public"] == 0.3
-    assert "epsilons/client_server" not in got
+def test_nested_rows_become_flat_and_lose_what_is_null():
+    assert flat({"a": 1, "b": {"c": 2.0, "d": {"e": None, "f": "x"}}, "g": None}) == {"a": 1, "b/c": 2.0, "b/d/f": "x"}
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_weights_and_biases_offline_needs_no_login(tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    tracker = WeightsAndBiases(tmp_path, "offline", {"algo": "x"})
-    tracker.log(ROW)
-    tracker.finish({"status": "completed"})
-    assert list((tmp_path / "wandb").glob("offline-run-*"))
+def test_json_lines_hold_the_rows(tmp_path):
+    run = create(tmp_path, "r")
+    tell(JsonLines(run.path))
+    assert run.rounds() == ROWS
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_tensorboard_writes_event_files(tmp_path):
-    tracker = TensorBoard(tmp_path)
-    tracker.log(ROW)
-    tracker.finish({})
-    assert list((tmp_path / "tensorboard").glob("events*"))
+def test_a_run_without_a_round_has_the_file_and_old_rows_are_kept(tmp_path):
+    run = create(tmp_path, "r")
+    JsonLines(run.path)
+    assert run.rounds() == []
+    JsonLines(run.path).log(ROWS[0])
+    JsonLines(run.path).log(ROWS[1])
+    assert run.rounds() == ROWS[:2]
 
 
-def test_the_terminal_prints_a_line_at_every_validation():
-    text = io.StringIO()
-    terminal = Terminal(Console(file=text, width=80), 2)
-    terminal.log(ROW)
-    terminal.log({key: value for key, value in ROW.items() if key != "validation_accuracy"})
-    terminal.finish({})
-    (line,) = text.getvalue().strip().splitlines()
-    assert "50.0% ± 10.0" in line
-    assert "record/server inf" in line
+def scalars_of(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder)).Reload()
+    return {name: [(e.step, e.value) for e in events.Scalars(name)] for name in events.Tags()["scalars"]}
 
 
-def test_every_cell_is_printed_and_what_holds_nothing_is_inf():
-    text = io.StringIO()
-    plan = PrivacyPlan(clients=1000, cohort=10, rounds=3, noise_multiplier=1.0)
-    Console(file=text, width=120).print(guarantee_table(guarantees(plan), "title"))
-    assert text.getvalue().count("inf") == 2
-    assert [number(value) for value in (None, float("inf"), 1.4993, 613.2)] == ["inf", "inf", "1.5", "613"]
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_gets_the_same_rows(tmp_path):
+    tell(TensorBoard(tmp_path))
+    assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
+    scalars = scalars_of(tmp_path / "tensorboard")
+    for name in {name for row in ROWS for name in flat(row)}:
+        expected = [(row["round"], flat(row)[name]) for row in ROWS if name in flat(row)]
+        assert scalars.pop(name) == [(step, pytest.approx(value)) for step, value in expected]
+    assert scalars == {}
+
+
+def test_tensorboard_that_is_not_installed_says_how_to_install_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(InputError, match=r"pip install 'dpfedmeta\[tensorboard\]'"):
+        TensorBoard(tmp_path)
+
+
+@pytest.fixture
+def quiet_wandb(tmp_path, monkeypatch):
+    for name, value in {"MODE": "offline", "SILENT": "true", "API_KEY": None}.items():
+        if value is None:
+            monkeypatch.delenv(f"WANDB_{name}", raising=False)
+        else:
+            monkeypatch.setenv(f"WANDB_{name}", value)
+    for name in ("CONFIG_DIR", "CACHE_DIR", "DATA_DIR"):
+        monkeypatch.setenv(f"WANDB_{name}", str(tmp_path / "wandb-own"))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_wandb_offline_gets_the_same_rows(tmp_path, quiet_wandb, monkeypatch):
+    logged, tracker = [], WeightsAndBiases(tmp_path, "offline", {"server": {"lr": 0.1}})
+    inner = tracker._run
+    log = inner.log
+    monkeypatch.setattr(inner, "log", lambda row, step: (logged.append((step, row)), log(row, step=step)))
+    tell(tracker)
+    assert logged == [(row["round"], flat(row)) for row in ROWS]
+    assert list((tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))
+    assert inner.summary["status"] == "completed"
+    assert inner.config["server"] == {"lr": 0.1}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_wandb_that_refuses_says_what_to_do(tmp_path, monkeypatch):
+    import wandb
+
+    def refuse(**_):
+        raise wandb.Error("no API key\nconfigured")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    with pytest.raises(InputError, match=r"track\.wandb = online: no API key configured; run `wandb login`"):
+        WeightsAndBiases(tmp_path, "online", {})
+
+
+def test_the_terminal_prints_a_line_per_validation():
+    console = Console(record=True, width=300)
+    tell(Terminal(console, 3))
+    assert console.export_text().splitlines() == [
+        "round     3  validation 75.0% ± 2.0  clip 0.167  eps client/public 0.3  record/server inf  100 clients/s"
+    ]
+
+
+class Trap:
+    """Stands in for the clients; remembers what the trackers were told."""
+
+    def __init__(self):
+        self.rows = []
+
+    def cohort_sum(self, model, bound, cohort):
+        return Bounded(value={n: torch.zeros_like(v) for n, v in model.items()}, sensitivity=bound)
+
+    def log(self, row):
+        self.rows.append(row)
+
+
+def only_plain_numbers(value):
+    if isinstance(value, dict):
+        return all(isinstance(name, str) and only_plain_numbers(entry) for name, entry in value.items())
+    return value is None or type(value) in (int, float)
+
+
+@pytest.mark.parametrize("algo", ["dp-const", "dp-agr", "dp-agrlr"])
+def test_trackers_are_told_released_quantities_only(tiny_strokes, tmp_path, algo):
+    small = {
+        "model.width": "4", "server.rounds": "4", "task.ways": "3", "task.shots": "2", "task.queries": "2",
+        "evaluation.every": "2", "evaluation.validation_episodes": "2",
+    }  # fmt: skip
+    plan = make_plan(resolve(algo, "strokes", None, small), tiny_strokes.task)
+    trap = Trap()
+    training = Training(
+        plan=plan,
+        run=create(tmp_path, "r"),
+        backend=trap,
+        workers=InProcess(),
+        validation=Benchmark(pool=tiny_strokes.val, shape=plan.shape, seed=0, split="val"),
+        source=KeyedSource(1),
+        trackers=(trap,),
+        budget=Budget.of(plan.planned),
+    )
+    training()
+    assert [row["round"] for row in trap.rows] == [0, 1, 2, 3]
+    for row in trap.rows:
+        assert set(row) - {"validation_accuracy"} == RELEASED - {"validation_accuracy"}
+        assert set(row["epsilons"]) == CELLS
+        assert only_plain_numbers(row)
+        assert json.loads(json.dumps(row, allow_nan=False)) == row
+    assert ["validation_accuracy" in row for row in trap.rows] == [False, True, False, True]
+    assert set(trap.rows[1]["validation_accuracy"]) == {"mean", "ci95", "episodes"}
