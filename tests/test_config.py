@@ -179,7 +179,13 @@ def test_names_stay_text(settle, name):
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("server: [", "not valid YAML"), ("- a", "expected sections"), ("", "expected sections"), ("server: 3", "server")],
+    [
+        ("server: [", "not valid YAML"),
+        ("- a", "expected sections"),
+        ("", "expected sections"),
+        ("server: 3", "server"),
+        ("\0", "YAML"),
+    ],
 )
 def test_a_file_that_holds_no_settings(settle, text, reason):
     assert reason in refusal(settle, file=text)

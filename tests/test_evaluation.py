@@ -11,6 +11,7 @@ from dpfedmeta.evaluation import (
     Accuracy,
     Benchmark,
     adapted_accuracy,
+    contest,
     pixel_neighbour_accuracy,
     pixel_prototype_accuracy,
 )
@@ -26,22 +27,17 @@ def network_spec(**changes):
     return replace(plain, **changes)
 
 
-def benchmark_of(images, seed=0, shape=SHAPE):
+def benchmark_of(images, path):
     """A benchmark on classes of equal size, [classes, images, side, side]."""
     classes, per_class = images.shape[:2]
-
-    def made(folder):
-        path = folder / "images.npy"
-        np.save(path, images.reshape(-1, 1, *images.shape[2:]).astype(np.uint8))
-        pool = ClassPool(
-            path=path,
-            names=tuple(map(str, range(classes))),
-            first=tuple(range(0, classes * per_class, per_class)),
-            images_per_class=per_class,
-        )
-        return Benchmark(pool=pool, shape=shape, seed=seed, split="test")
-
-    return made
+    np.save(path, images.reshape(-1, 1, *images.shape[2:]).astype(np.uint8))
+    pool = ClassPool(
+        path=path,
+        names=tuple(map(str, range(classes))),
+        first=tuple(range(0, classes * per_class, per_class)),
+        images_per_class=per_class,
+    )
+    return Benchmark(pool=pool, shape=SHAPE, seed=0, split="test")
 
 
 @pytest.fixture
@@ -51,12 +47,12 @@ def separable(tmp_path):
     images = generator.integers(0, 20, size=(6, 10, 28, 28))
     for number in range(6):
         images[number, :, 4 * number : 4 * number + 3] += 200
-    return benchmark_of(images)(tmp_path)
+    return benchmark_of(images, tmp_path / "separable.npy")
 
 
 @pytest.fixture
 def meaningless(tmp_path):
-    return benchmark_of(np.random.default_rng(0).integers(0, 256, size=(12, 20, 28, 28)))(tmp_path)
+    return benchmark_of(np.random.default_rng(0).integers(0, 256, size=(12, 20, 28, 28)), tmp_path / "meaningless.npy")
 
 
 def test_the_interval_is_that_of_the_mean_over_episodes():
@@ -104,14 +100,21 @@ def test_pixels_separate_what_is_separable_and_nothing_else(baseline, separable,
     assert abs(chance.mean - 1 / 3) < 2 * chance.ci95
 
 
-COUPLINGS = [("group", "raw"), ("batch", "raw"), ("none", "raw"), ("batch", "support"), ("group", "record")]
+NETWORKS = [
+    ("conv4-strided", "group", "raw"),
+    ("conv4", "batch", "raw"),
+    ("conv4-strided", "none", "raw"),
+    ("mlp", "none", "raw"),
+    ("conv4-strided", "batch", "support"),
+    ("conv3-blur", "group", "record"),
+]
 
 
-@pytest.mark.parametrize(("norm", "features"), COUPLINGS)
+@pytest.mark.parametrize(("name", "norm", "features"), NETWORKS)
 @pytest.mark.parametrize("adapt", ["all", "head"])
 @pytest.mark.parametrize("steps", [0, 2])
-def test_a_prediction_does_not_depend_on_the_other_queries(tiny_strokes, norm, features, adapt, steps):
-    spec = network_spec(norm=norm, features=features)
+def test_a_prediction_does_not_depend_on_the_other_queries(tiny_strokes, name, norm, features, adapt, steps):
+    spec = network_spec(name=name, norm=norm, features=features)
     network, weights = build_network(spec), initial_weights(spec, 0)
     adaptation = Adaptation(adapt=adapt, steps=steps, lr=0.1)
     episode = draw_episode(tiny_strokes.test, np.random.default_rng(0), SHAPE)
@@ -130,6 +133,41 @@ def test_a_prediction_does_not_depend_on_the_other_queries(tiny_strokes, norm, f
     )
     single = adapted_logits(network, weights, alone, adaptation)
     torch.testing.assert_close(single[0], wanted[kept], rtol=1e-4, atol=1e-5)
+
+
+def test_zero_steps_leave_the_weights_as_they_are(tiny_strokes):
+    spec = network_spec()
+    network, weights = build_network(spec), initial_weights(spec, 0)
+    episode = draw_episode(tiny_strokes.test, np.random.default_rng(0), SHAPE)
+    logits = adapted_logits(network, weights, episode, Adaptation(adapt="all", steps=0, lr=1.0))
+    plain = torch.func.functional_call(network, weights, (episode.query_images,))
+    torch.testing.assert_close(logits, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_an_untrained_body_with_an_adapted_head_beats_chance(tiny_strokes):
+    spec = network_spec(norm="batch", features="support", feature_scale=2.0, width=16)
+    benchmark = Benchmark(pool=tiny_strokes.test, shape=SHAPE, seed=0, split="test")
+    adaptation = Adaptation(adapt="head", steps=10, lr=5.0)
+    accuracy = adapted_accuracy(InProcess(), spec, initial_weights(spec, 0), benchmark, adaptation, 60)
+    assert accuracy.mean - accuracy.ci95 > 1 / 3 + 0.05
+
+
+def test_everybody_in_a_contest_sees_the_same_episodes(separable):
+    spec = network_spec(name="mlp", width=32, norm="none")
+    trained, untrained = initial_weights(spec, 0), initial_weights(spec, 1)
+    adaptation = Adaptation(adapt="all", steps=30, lr=0.5)
+    found = contest(InProcess(), spec, trained, untrained, separable, adaptation, 12)
+
+    def alone(params, steps):
+        return adapted_accuracy(InProcess(), spec, params, separable, replace(adaptation, steps=steps), 12)
+
+    assert found == {
+        "accuracy": alone(trained, 30),
+        "accuracy_before_adaptation": alone(trained, 0),
+        "accuracy_untrained": alone(untrained, 30),
+        "accuracy_pixel_prototype": pixel_prototype_accuracy(separable, 12),
+        "accuracy_pixel_neighbour": pixel_neighbour_accuracy(separable, 12),
+    }
 
 
 def test_query_labels_are_never_read(tiny_strokes):

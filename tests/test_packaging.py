@@ -1,63 +1,130 @@
-"""The wheel, installed outside the tree over the present dependencies."""
-
 import configparser
+import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
+import dpfedmeta
+
 ROOT = Path(__file__).parents[1]
-READS = """
-import dpfedmeta, importlib.resources as r
-print(dpfedmeta.__version__)
-print(dpfedmeta.__file__)
-for package, name in (
-    ("dpfedmeta.tasks", "omniglot.yaml"), ("dpfedmeta.tasks", "omniglot-split.csv"),
-    ("dpfedmeta.configs", "algo/dp-agrlr.yaml"), ("dpfedmeta.report", "run.html.j2"), ("dpfedmeta", "py.typed"),
-):
-    r.files(package).joinpath(name).read_text()
-import dpfedmeta.federation.run, dpfedmeta.federation.evaluate_run, dpfedmeta.command_line
+PROGRAM = """
+import json
+from importlib import resources
+import dpfedmeta, dpfedmeta.configs, dpfedmeta.tasks
+import dpfedmeta.command_line, dpfedmeta.federation.evaluate_run, dpfedmeta.federation.run
+from dpfedmeta.config import algorithm_names, resolve
+from dpfedmeta.data.task import load_task, task_names
+
+print(json.dumps({
+    "files": [module.__file__ for module in (dpfedmeta, dpfedmeta.configs, dpfedmeta.tasks)],
+    "version": dpfedmeta.__version__,
+    "tasks": task_names(),
+    "split": len(load_task("omniglot")[1]),
+    "algorithms": algorithm_names(),
+    "epsilon": resolve("dp-agrlr", "strokes").privacy.client.epsilon,
+    "templates": [t.name for t in resources.files("dpfedmeta.report").iterdir() if t.name.endswith(".j2")],
+    "page": (resources.files("dpfedmeta.report") / "run.html.j2").read_text()[:15],
+    "typed": (resources.files("dpfedmeta") / "py.typed").is_file(),
+}))
 """
 
 
-def test_every_package_is_listed():
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    listed = set(setup["options"]["packages"].split())
-    found = {".".join(file.parent.relative_to(ROOT).parts) for file in (ROOT / "dpfedmeta").rglob("__init__.py")}
-    assert listed == found | {"dpfedmeta.tasks", "dpfedmeta.configs"}
+def setup_cfg():
+    parsed = configparser.ConfigParser()
+    parsed.read(ROOT / "setup.cfg", encoding="utf-8")
+    return parsed
+
+
+def pip(*words, cwd):
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *map(str, words)],
+        cwd=cwd,
+        env=os.environ | {"PIP_NO_INDEX": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A copy of the sources, so that building leaves nothing in the tree."""
-    folder = tmp_path_factory.mktemp("wheel")
-    tracked = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.split("\0")  # fmt: skip
-    for name in filter(None, tracked):
-        if (ROOT / name).is_file():
-            (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / "source" / name).write_bytes((ROOT / name).read_bytes())
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-    subprocess.run(
-        [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, folder / "source"], check=True, timeout=120
-    )
+    """The wheel, built from a copy of the tree and unpacked outside it."""
+    pytest.importorskip("setuptools", minversion="64")
+    folder = tmp_path_factory.mktemp("packaging")
+    source, target = folder / "source", folder / "target"
+    source.mkdir()
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for name in ("dpfedmeta", "tasks", "configs"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source, cwd=folder)
     (wheel,) = folder.glob("*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--target", folder / "site", wheel], check=True, timeout=120)
-    return folder / "site"
+    pip("install", "--no-deps", "--no-compile", "--target", target, wheel, cwd=folder)
+    return target
 
 
-def test_the_wheel_reads_its_data_outside_the_tree(installed, tmp_path):
-    # PYTHONPATH comes before site-packages, so before the editable install.
+def test_the_installed_package_finds_all_its_files(installed, tmp_path):
+    # -S: no site-packages of its own, so that an editable installation cannot stand in for a missing file.
+    path = os.pathsep.join([str(installed), *{sysconfig.get_path(name) for name in ("purelib", "platlib")}])
     done = subprocess.run(
-        [sys.executable, "-c", READS],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(installed)}, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-S", "-c", PROGRAM],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
-    version, path = done.stdout.split()
-    assert Path(path).is_relative_to(installed)
-    assert version == "0.1.0"
+    seen = json.loads(done.stdout)
+    assert all(Path(file).is_relative_to(installed) for file in seen["files"])
+    assert seen["version"] == dpfedmeta.__version__
+    assert seen["tasks"] == sorted(path.stem for path in (ROOT / "tasks").glob("*.yaml"))
+    assert seen["algorithms"] == sorted(path.stem for path in (ROOT / "configs" / "algo").glob("*.yaml"))
+    assert sorted(seen["templates"]) == sorted(path.name for path in (ROOT / "dpfedmeta/report").glob("*.j2"))
+    assert (seen["split"], seen["epsilon"], seen["typed"]) == (1623, 1.5, True)
+    assert seen["page"] == "<!doctype html>"
+
+
+def test_the_wheel_holds_every_module_and_nothing_else(installed):
+    files = {
+        path.relative_to(installed).as_posix()
+        for path in installed.rglob("*")
+        if path.is_file() and ".dist-info" not in path.parent.name and ".dist-info" not in path.parent.parent.name
+    }
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "dpfedmeta").rglob("*.py")}
+    beside = {f"dpfedmeta/{folder}/__init__.py" for folder in ("tasks", "configs")}
+    assert {file for file in files if file.endswith(".py")} == modules | beside
+    assert {file.split("/")[0] for file in files} == {"dpfedmeta"}
+
+
+def test_metadata_name_the_version_and_the_extras(installed):
+    (metadata,) = installed.glob("dpfedmeta-*.dist-info/METADATA")
+    lines = metadata.read_text(encoding="utf-8").splitlines()
+    assert "Name: dpfedmeta" in lines
+    assert f"Version: {dpfedmeta.__version__}" in lines
+    assert {f"Provides-Extra: {name}" for name in setup_cfg()["options.extras_require"]} <= set(lines)
+
+
+def test_every_folder_with_code_is_listed():
+    listed = set(setup_cfg()["options"]["packages"].split())
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "dpfedmeta").rglob("__init__.py")}
+    assert {".".join(folder.parts) for folder in folders} | {"dpfedmeta.tasks", "dpfedmeta.configs"} == listed
+    with_code = {path.parent.relative_to(ROOT) for path in (ROOT / "dpfedmeta").rglob("*.py")}
+    assert with_code == folders
+
+
+def test_every_required_package_has_a_tested_version():
+    pinned = {
+        line.split("==")[0].strip().lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        if "==" in line
+    }
+    options = setup_cfg()["options"]["install_requires"].split("\n")
+    required = {line.split(">=")[0].strip().lower() for line in options if line.strip()}
+    assert required <= pinned

@@ -107,6 +107,7 @@ class TestBothSources:
         assert noise(source).binomial(50, 0.0) == 0
         assert noise(source).binomial(50, 1.0) == 50
         assert noise(source).binomial(0, 0.3) == 0
+        assert noise(source).binomial(10, 1e-15) == 0
 
     def test_samples_are_distinct_and_uniform(self, source):
         counts, firsts = np.zeros(20), np.zeros(20)

@@ -69,6 +69,15 @@ def _image(archive: zipfile.ZipFile, path: Path, member: str, size: int) -> Imag
     try:
         with Image.open(io.BytesIO(archive.read(member))) as image:
             grey = image.convert("L").resize((size, size), Image.Resampling.LANCZOS)
-    except (zipfile.BadZipFile, zlib.error, UnidentifiedImageError, OSError, EOFError, SyntaxError) as error:
+    # RuntimeError: flipped bits can claim that a member is encrypted or packed in an unknown way.
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        UnidentifiedImageError,
+        OSError,
+        EOFError,
+        SyntaxError,
+        RuntimeError,
+    ) as error:
         raise InputError(f"{path}: {member} does not decode ({error}); fetch the archive again") from error
     return 255 - np.asarray(grey, dtype=np.uint8)

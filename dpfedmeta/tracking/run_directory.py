@@ -64,11 +64,14 @@ class RunDirectory:
         """
         path = self.path / name
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror}); is this the directory of a run?") from error
         except ValueError as error:
             raise InputError(f"{path}: not valid JSON ({error})") from error
+        if not isinstance(content, dict):
+            raise InputError(f"{path}: expected a JSON object, found {type(content).__name__}")
+        return content
 
     def rounds(self) -> list[dict[str, Any]]:
         """The lines of rounds.jsonl.

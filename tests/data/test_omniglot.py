@@ -91,6 +91,18 @@ def test_flipped_bytes_inside_a_member_name_the_archive(archives):
         decode(archives, NAMES, 28, DRAWINGS)
 
 
+@pytest.mark.parametrize("flag", [0x01, 0x20])
+def test_a_member_that_claims_to_be_encrypted_or_patched_names_the_archive(archives, flag):
+    content = bytearray(archives[0].read_bytes())
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        place = -1
+        while (place := content.find(signature, place + 1)) >= 0:
+            content[place + offset] |= flag
+    archives[0].write_bytes(content)
+    with pytest.raises(InputError, match=r"images_background\.zip.*does not decode"):
+        decode(archives, NAMES, 28, DRAWINGS)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
 def test_a_truncated_archive_is_named(archives, share):
     content = archives[1].read_bytes()

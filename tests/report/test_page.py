@@ -127,6 +127,12 @@ def test_how_an_epsilon_is_written(value, text):
     assert number(value) == text
 
 
+def test_an_epsilon_of_zero_is_not_infinite(make_run):
+    spent = [cell | {"epsilon": 0.0} for cell in SUMMARY["guarantees"]]
+    rows = rows_of(write_report(make_run(guarantees=spent)).read_text(encoding="utf-8"))
+    assert [row[3] for row in rows if row[0] in ("client", "record")] == ["0"] * 4
+
+
 def test_a_simulation_is_marked(make_run):
     said = "simulation: no guarantee"
     assert said not in write_report(make_run()).read_text(encoding="utf-8")

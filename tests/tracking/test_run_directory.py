@@ -115,6 +115,12 @@ def test_damaged_json_is_bad_input(run, content):
         run.read_json("summary.json")
 
 
+def test_json_that_is_no_object_is_bad_input(run):
+    (run.path / "summary.json").write_text("[1]")
+    with pytest.raises(InputError, match="expected a JSON object, found list"):
+        run.read_json("summary.json")
+
+
 def test_a_folder_that_is_no_run_is_bad_input(tmp_path):
     for read in (lambda run: run.read_json("summary.json"), RunDirectory.rounds):
         with pytest.raises(InputError, match="is this the directory of a run"):

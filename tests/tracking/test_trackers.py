@@ -11,11 +11,13 @@ from dpfedmeta.evaluation import Benchmark
 from dpfedmeta.federation.backend import InProcess
 from dpfedmeta.federation.plan import make_plan
 from dpfedmeta.federation.training import Training
+from dpfedmeta.privacy.accounting import guarantees
 from dpfedmeta.privacy.ledger import Budget
+from dpfedmeta.privacy.plan import PrivacyPlan
 from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.randomness import KeyedSource
 from dpfedmeta.tracking.run_directory import create
-from dpfedmeta.tracking.terminal import Terminal
+from dpfedmeta.tracking.terminal import Terminal, guarantee_table
 from dpfedmeta.tracking.trackers import JsonLines, TensorBoard, WeightsAndBiases, flat
 
 ROWS = [
@@ -24,7 +26,12 @@ ROWS = [
         "clip": 0.5 / (number + 1) if number else None,
         "aggregate_norm": 0.25 * number,
         "noise_norm_expected": 0.125,
-        "epsilons": {"client_public": 0.1 * (number + 1), "client_server": None},
+        "epsilons": {
+            "client_public": 0.1 * (number + 1),
+            "client_server": None,
+            "record_server": None,
+            "record_public": 0.01,
+        },
         "seconds": 2.0,
         "clients_per_second": 100.0,
     }
@@ -104,12 +111,13 @@ def quiet_wandb(tmp_path, monkeypatch):
 def test_wandb_offline_gets_the_same_rows(tmp_path, quiet_wandb, monkeypatch):
     logged, tracker = [], WeightsAndBiases(tmp_path, "offline", {"server": {"lr": 0.1}})
     inner = tracker._run
-    log = inner.log
+    log, finish, at_the_end = inner.log, inner.finish, {}
     monkeypatch.setattr(inner, "log", lambda row, step: (logged.append((step, row)), log(row, step=step)))
+    monkeypatch.setattr(inner, "finish", lambda: (at_the_end.update(dict(inner.summary)), finish()))
     tell(tracker)
     assert logged == [(row["round"], flat(row)) for row in ROWS]
     assert list((tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))
-    assert inner.summary["status"] == "completed"
+    assert (at_the_end["status"], at_the_end["accuracy/mean"]) == ("completed", 0.8)
     assert inner.config["server"] == {"lr": 0.1}
 
 
@@ -131,6 +139,15 @@ def test_the_terminal_prints_a_line_per_validation():
     assert console.export_text().splitlines() == [
         "round     3  validation 75.0% ± 2.0  clip 0.167  eps client/public 0.3  record/server inf  100 clients/s"
     ]
+
+
+def test_every_cell_is_printed_and_what_holds_nothing_is_inf():
+    console = Console(record=True, width=120)
+    plan = PrivacyPlan(clients=1000, cohort=10, rounds=3, noise_multiplier=1.0)
+    console.print(guarantee_table(guarantees(plan), "title"))
+    text = console.export_text()
+    assert text.count(" inf ") == 2
+    assert [text.count(f" {unit} ") for unit in ("client", "record")] == [2, 2]
 
 
 class Trap:
