@@ -18,8 +18,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binom
 
-from dpfedmeta.errors import InputError
-
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
@@ -143,10 +141,3 @@ class OperatingSystemSource:
 def draw_secret_seed() -> int:
     """A 128-bit seed from the operating system."""
     return secrets.randbits(128)
-
-
-def check_seed(seed: int, key: str) -> int:
-    """Accept a non-negative seed or say what is wrong with it."""
-    if seed < 0:
-        raise InputError(f"{key}: a seed must not be negative, got {seed}")
-    return seed

@@ -61,7 +61,7 @@ def _members(path: Path) -> list[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return [member for member in archive.namelist() if member.endswith(".png")]
-    except (zipfile.BadZipFile, OSError) as error:
+    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
         raise InputError(f"{path}: not a readable zip archive ({error}); fetch it again") from error
 
 

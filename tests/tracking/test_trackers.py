@@ -147,7 +147,7 @@ def test_every_cell_is_printed_and_what_holds_nothing_is_inf():
     console.print(guarantee_table(guarantees(plan), "title"))
     text = console.export_text()
     assert text.count(" inf ") == 2
-    assert [text.count(f" {unit} ") for unit in ("client", "record")] == [2, 2]
+    assert [text.count(f"│ {unit} │") for unit in ("client", "record")] == [2, 2]
 
 
 class Trap:
