@@ -5,12 +5,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedmeta.errors import InputError
 from dpfedmeta.randomness import (
     KeyedSource,
     OperatingSystemSource,
     Purpose,
-    check_seed,
     draw_secret_seed,
     public_generator,
 )
@@ -144,9 +142,3 @@ def test_secret_seeds_are_long_and_new():
     seeds = {draw_secret_seed() for _ in range(100)}
     assert len(seeds) == 100
     assert 2**120 < max(seeds) < 2**128
-
-
-def test_a_negative_seed_is_named():
-    assert check_seed(0, "run.seed") == 0
-    with pytest.raises(InputError, match=r"run\.seed: a seed must not be negative, got -1"):
-        check_seed(-1, "run.seed")
