@@ -98,8 +98,9 @@ class Training:
         sampler_stream = self.source.generator(Purpose.COHORT, state.round)
         cohort = plan.sampler.draw(state.round, participations.counts, sampler_stream)
         participations.record(cohort)
-        secret = self.backend.cohort_sum(state.model, state.bound, cohort)
+        # Before the clients are invited: towards the server, their own messages are the releases (privacy rule 6).
         ledger.charge(planned_event(plan.privacy, state.round))
+        secret = self.backend.cohort_sum(state.model, state.bound, cohort)
         noise = self.source.generator(Purpose.SERVER_NOISE, state.round)
         released = plan.mechanism.release(secret, noise)
         following = step(optimizer(plan), plan.policy, state, released, averages=averages(plan, state.round))
