@@ -47,12 +47,25 @@ def parser(description: str, *, settings: bool) -> argparse.ArgumentParser:
 
 
 def parse_with_settings(
-    made: argparse.ArgumentParser, argv: Sequence[str] | None, default_dataset: str | None = None
+    made: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    default_dataset: str | None = None,
+    *,
+    keep_both: Callable[[argparse.Namespace], bool] = lambda options: False,
 ) -> tuple[argparse.Namespace, Settings]:
-    """Parse the script's own options; everything else is a setting."""
+    """Parse the script's own options; everything else is a setting.
+
+    Args:
+        made: The parser.
+        argv: Words; None: those of the process.
+        default_dataset: Where the script needs none.
+        keep_both: Whether, with these options, a noise and a target of one cell may stand together.
+    """
     options, rest = made.parse_known_args(argv)
     given = _settings_from(rest)
-    settings = resolve(options.algo, options.dataset or default_dataset, options.config, given)
+    settings = resolve(
+        options.algo, options.dataset or default_dataset, options.config, given, keep_both=keep_both(options)
+    )
     return options, settings
 
 

@@ -34,6 +34,9 @@ SHORT_FORMS: Mapping[str, str] = {
     "delta": "privacy.client.delta",
 }
 
+# Settings that are lists; on the command line in YAML: '[{from_round: 100, noise_scale: 0.8}]'.
+_LISTS = ("server.schedule",)
+
 # A noise and a target of one cell displace each other; the stronger level wins.
 _CELLS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("privacy.client.epsilon", ("server.noise_multiplier",)),
@@ -72,6 +75,8 @@ def resolve(
     dataset: str | None,
     file: Path | None = None,
     command_line: Mapping[str, str] | None = None,
+    *,
+    keep_both: bool = False,
 ) -> Settings:
     """Merge the levels and check every value.
 
@@ -80,6 +85,7 @@ def resolve(
         dataset: --dataset, or None to take it from the file.
         file: --config.
         command_line: Dotted names to values as typed.
+        keep_both: Whether a noise and a target of one cell may stand together (something else is solved).
 
     Raises:
         InputError: Names the key, the value, and what would be right.
@@ -97,7 +103,7 @@ def resolve(
     for name, text in (command_line or {}).items():
         given[name] = Given(_scalar(name, text), 3, "the command line")
     _check_known(given)
-    return _build(algo, dataset, _displace(given))
+    return _build(algo, dataset, given if keep_both else _displace(given))
 
 
 def _preset(algo: str, dataset: str) -> dict[str, Given]:
@@ -138,7 +144,7 @@ def _scalar(name: str, text: str) -> Any:
         value = yaml.safe_load(text) if text else None
     except yaml.YAMLError as error:
         raise InputError(f"--{name}: cannot read the value {text!r}") from error
-    if isinstance(value, dict | list):
+    if isinstance(value, dict | list) and name not in _LISTS:
         raise InputError(f"--{name}: expected a single value, got {text!r}")
     return value
 

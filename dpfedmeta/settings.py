@@ -22,8 +22,21 @@ class PopulationSettings:
     __pydantic_config__ = _STRICT
     clients: Annotated[Count, Field(description="N, clients in the population")] = 400_000
     cohort: Annotated[Positive, Field(description="L, expected clients per round")] = 200.0
-    sampler: Annotated[Literal["poisson"], Field(description="how a cohort is drawn")] = "poisson"
+    sampler: Annotated[
+        Literal["poisson", "fixed"],
+        Field(description="how a cohort is drawn: independent coins, or L of N without replacement"),
+    ] = "poisson"
     max_participations: Annotated[Count | None, Field(description="R, rounds a client may join")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSettings:
+    """A change of noise or cohort, fixed before training."""
+
+    __pydantic_config__ = _STRICT
+    from_round: Annotated[int, Field(ge=0, description="first round it holds for")]
+    noise_scale: Annotated[Positive, Field(description="noise multiplier over z")] = 1.0
+    cohort_scale: Annotated[Positive, Field(description="expected cohort over L")] = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +46,10 @@ class ServerSettings:
     __pydantic_config__ = _STRICT
     rounds: Annotated[Count, Field(description="T")] = 200
     noise_multiplier: Annotated[NotNegative | None, Field(description="z; null: solved from the target")] = None
+    schedule: Annotated[
+        tuple[ScheduleSettings, ...],
+        Field(description="changes fixed in the plan, a list of {from_round, noise_scale, cohort_scale}"),
+    ] = ()
     noise_mode: Annotated[Literal["shared", "stacked"], Field(description="how client noise counts at the server")] = (
         "shared"
     )
@@ -102,6 +119,9 @@ class RecordSettings:
     message_clip_ratio: Annotated[Positive, Field(description="C/C_q, in stacked mode")] = 12.0
     support_noise: Annotated[Positive | None, Field(description="z_s; null: solved or balanced")] = None
     query_noise: Annotated[Positive | None, Field(description="z_q; null: solved or balanced")] = None
+    client_ledgers: Annotated[
+        bool, Field(description="each client keeps a ledger of its own and declines beyond its promise")
+    ] = False
     engine: Annotated[Literal["auto", "vmap", "opacus"], Field(description="how per-record gradients are computed")] = (
         "auto"
     )

@@ -1,20 +1,107 @@
-"""Who is promised what: the four cells for a plan, or from a run's ledger. Needs no data."""
+"""Who is promised what: the four cells for a plan, for a run, or from a run's ledger. Needs no data."""
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 
 from dpfedmeta.command_line import DONE, parse_with_settings, parser, run_command
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.plan import make_privacy
-from dpfedmeta.privacy.accounting import guarantees
-from dpfedmeta.privacy.ledger import read, spent
+from dpfedmeta.federation.audit import audit, realised
+from dpfedmeta.federation.privacy_plan import make_privacy
+from dpfedmeta.privacy.accounting import epsilon_curve, guarantees
+from dpfedmeta.privacy.cross_checks import agreements, all_settings
+from dpfedmeta.privacy.guarantee import Guarantee
 from dpfedmeta.privacy.plan import PrivacyPlan
+from dpfedmeta.privacy.published import as_json, compare, published_settings
+from dpfedmeta.report.plots import curve_plot
 from dpfedmeta.tracking.run_directory import RunDirectory
-from dpfedmeta.tracking.terminal import guarantee_table, noise_lines
+from dpfedmeta.tracking.terminal import guarantee_table, guarantee_words, noise_lines, number
+
+
+def options_of() -> argparse.ArgumentParser:
+    """The script's own options; everything else is a setting."""
+    made = parser("Print the guarantees of a plan, or what a run promised and spent.", settings=True)
+    made.add_argument("--json", action="store_true", help="print JSON and nothing else")
+    made.add_argument("--plot", type=Path, metavar="PNG", help="also draw epsilon against rounds")
+    made.add_argument(
+        "--solve",
+        choices=("noise", "rounds", "cohort"),
+        default="noise",
+        help="what follows from the targets; rounds and cohort need a noise as well",
+    )
+    made.add_argument("--explain", action="store_true", help="for each cell, what is seen and by which formula")
+    other = made.add_mutually_exclusive_group()
+    other.add_argument("--run", type=Path, metavar="RUN", help="what a run promised and spent")
+    other.add_argument("--verify", type=Path, metavar="RUN", help="recompute what a run spent from its ledger alone")
+    other.add_argument(
+        "--realised",
+        type=Path,
+        metavar="RUN",
+        help="what really happened, from the server's private folder; not for publication",
+    )
+    other.add_argument("--compare-paper", action="store_true", help="published settings: claimed, and what holds")
+    other.add_argument("--cross-check", action="store_true", help="our numbers against other accountants (minutes)")
+    return made
+
+
+def main(console: Console) -> int:
+    """Parse, account, print."""
+    made = options_of()
+    known, _ = made.parse_known_args()
+    chosen = known.run or known.verify or known.realised
+    if chosen is not None or known.compare_paper or known.cross_check:
+        if known.algo or known.config:
+            raise InputError("--run, --verify, --realised, --compare-paper, --cross-check take no --algo or --config")
+        made.parse_args()
+    if known.compare_paper:
+        return _compare_paper(console, known.json)
+    if known.cross_check:
+        return _cross_check(console, known.json)
+    if known.realised is not None:
+        return _realised(console, RunDirectory(known.realised), known.json)
+    if chosen is not None:
+        return _of_run(console, known, RunDirectory(chosen))
+    options, settings = parse_with_settings(
+        made, None, default_dataset="omniglot", keep_both=lambda given: given.solve != "noise"
+    )
+    plan = make_privacy(settings, options.solve)
+    return _show(console, options, plan, guarantees(plan), "What this plan promises")
+
+
+def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) -> int:
+    found = audit(run)
+    title = f"What was spent in {len(found.events)} rounds, from the ledger alone"
+    if options.run is not None and not options.json:
+        console.print(guarantee_table(guarantees(found.plan), f"What was promised for {found.plan.rounds} rounds"))
+    code = _show(console, options, found.plan, found.guarantees, title)
+    if options.verify is not None and not options.json:
+        for remark in found.remarks:
+            console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
+    return code
+
+
+def _show(
+    console: Console, options: argparse.Namespace, plan: PrivacyPlan, cells: tuple[Guarantee, ...], title: str
+) -> int:
+    if options.plot is not None:
+        curve_plot(options.plot, *epsilon_curve(plan))
+    if options.json:
+        print(_json({"guarantees": [cell.as_json() for cell in cells], "parameters": parameters(plan)}))
+        return DONE
+    for line in noise_lines(plan):
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print(guarantee_table(cells, title))
+    if options.explain:
+        for line in guarantee_words(cells):
+            console.print(line, highlight=False, soft_wrap=True)
+    if options.plot is not None:
+        console.print(f"epsilon against rounds: {options.plot}", highlight=False, soft_wrap=True)
+    return DONE
 
 
 def parameters(plan: PrivacyPlan) -> dict[str, object]:
@@ -24,7 +111,7 @@ def parameters(plan: PrivacyPlan) -> dict[str, object]:
         "noise_multiplier": plan.noise_multiplier,
         "support_noise": record.support_noise if record else None,
         "query_noise": record.query_noise if record else None,
-        "total_noise": plan.total_noise,
+        "total_noise": plan.at(0).total_noise,
         "rounds": plan.rounds,
         "clients": plan.clients,
         "cohort": plan.cohort,
@@ -32,30 +119,57 @@ def parameters(plan: PrivacyPlan) -> dict[str, object]:
     }
 
 
-def main(console: Console) -> int:
-    """Parse, account, print."""
-    arguments = parser("Print the guarantees of a plan, or verify a run's ledger.", settings=True)
-    arguments.add_argument("--json", action="store_true", help="print JSON and nothing else")
-    arguments.add_argument("--verify", type=Path, metavar="RUN", help="recompute what a run spent from its ledger")
-    known, _ = arguments.parse_known_args()
-    if known.verify is not None:
-        if known.algo or known.config:
-            raise InputError("--verify reads the run's ledger; it takes no --algo or --config")
-        options = arguments.parse_args()
-        plan, events = read(RunDirectory(options.verify).ledger)
-        cells, title = spent(plan, events), f"What was spent in {len(events)} rounds, from the ledger alone"
-    else:
-        options, settings = parse_with_settings(arguments, None, default_dataset="omniglot")
-        plan = make_privacy(settings)
-        cells, title = guarantees(plan), "What this plan promises"
-    if options.json:
-        content = {"guarantees": [cell.as_json() for cell in cells], "parameters": parameters(plan)}
-        print(json.dumps(content, indent=2, allow_nan=False))
+def _compare_paper(console: Console, as_text: bool) -> int:
+    found = [(published, compare(published)) for published in published_settings()]
+    if as_text:
+        print(_json({"published": [as_json(published, lines) for published, lines in found]}))
         return DONE
-    for line in noise_lines(plan):
-        console.print(line, highlight=False, soft_wrap=True)
-    console.print(guarantee_table(cells, title))
+    for published, lines in found:
+        cell = f"{published.claimed.cell}, delta = {published.claimed.delta:g}"
+        table = Table(title=f"{published.title}: {cell}", title_justify="left")
+        for column in ("counted as", "epsilon", "why it differs from the line above"):
+            table.add_column(column, justify="right" if column == "epsilon" else "left", overflow="fold")
+        for line in lines:
+            table.add_row(line.counted, number(line.epsilon), line.reason)
+        console.print(table)
     return DONE
+
+
+def _cross_check(console: Console, as_text: bool) -> int:
+    rows = []
+    table = Table(title="Worst relative differences, ours / other - 1", title_justify="left")
+    for column in ("ours", "other", "settings", "lowest", "highest", ""):
+        table.add_column(column, justify="right" if column in ("settings", "lowest", "highest") else "left")
+    for row in agreements(all_settings()):
+        note = "an upper bound" if row.bound else ""
+        table.add_row(row.ours, row.other, str(row.settings), f"{row.lowest:+.2e}", f"{row.highest:+.2e}", note)
+        rows.append({**vars(row)})
+        if not as_text:
+            console.print(f"{row.ours} against {row.other}: done", highlight=False, soft_wrap=True)
+    if as_text:
+        print(_json({"agreements": rows}))
+    else:
+        console.print(table)
+    return DONE
+
+
+def _realised(console: Console, run: RunDirectory, as_text: bool) -> int:
+    plan = audit(run).plan
+    found = realised(run, plan)
+    if as_text:
+        print(_json({"realised": {**vars(found), "record_server": found.as_number}}))
+        return DONE
+    least, mean, most = found.cohort_sizes
+    console.print("From the server's private folder: do not publish, and do not promise.", style="bold yellow")
+    console.print(f"clients that took part: {found.participants:,}", highlight=False)
+    console.print(f"most participations of one client: {found.most_participations}", highlight=False)
+    console.print(f"cohort sizes: {least} to {most}, mean {mean:.1f}", highlight=False)
+    console.print(f"(record, server) of that client's records: epsilon {number(found.record_server)}", highlight=False)
+    return DONE
+
+
+def _json(content: object) -> str:
+    return json.dumps(content, indent=2, allow_nan=False)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from dpfedmeta.data import EpisodeShape, open_dataset
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import PROTOCOL, Benchmark, contest
 from dpfedmeta.federation.backend import available_cores, open_workers
-from dpfedmeta.federation.plan import evaluation_adaptation, network_spec
+from dpfedmeta.federation.client_plan import evaluation_adaptation, network_spec
 from dpfedmeta.tracking.run_directory import CONFIG, EVALUATION, RunDirectory, load_weights
 
 

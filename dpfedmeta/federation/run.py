@@ -30,13 +30,15 @@ from dpfedmeta.federation.backend import (
     open_workers,
     sum_chunk,
 )
+from dpfedmeta.federation.client_ledgers import ClientLedgers
 from dpfedmeta.federation.clients import ClientSide
 from dpfedmeta.federation.plan import Plan, make_plan
 from dpfedmeta.federation.server import ServerState
 from dpfedmeta.federation.training import Status, Training, check_finite, complete, keep_secret
 from dpfedmeta.models import initial_weights, learned_part
 from dpfedmeta.parameters import Params
-from dpfedmeta.privacy.ledger import Budget, read, spent
+from dpfedmeta.privacy.client_ledger import RecordBudget
+from dpfedmeta.privacy.ledger import Budget, head, read, spent
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, SecretSource, draw_secret_seed
 from dpfedmeta.settings import Settings
 from dpfedmeta.tracking.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory, create, write_text
@@ -90,6 +92,7 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
             source=source,
             trackers=trackers,
             budget=Budget.of(plan.planned),
+            client_ledgers=_client_ledgers(run, plan),
         )
         begun = time.perf_counter()
         state, status = training()
@@ -168,6 +171,16 @@ def _client_side(plan: Plan, dataset: Dataset, source: SecretSource, device: tor
     )
 
 
+def _client_ledgers(run: RunDirectory, plan: Plan) -> ClientLedgers | None:
+    """As the settings say; each client holds the server to the promise made to its records."""
+    layer = plan.privacy.record
+    if layer is None or not plan.settings.record.client_ledgers:
+        return None
+    promised = next(cell for cell in plan.planned if (cell.unit, cell.observer) == ("record", "server"))
+    budget = RecordBudget(epsilon=promised.epsilon, delta=promised.delta)
+    return ClientLedgers(folder=run.secret / "clients", budget=budget, layer=layer)
+
+
 def _trackers(settings: Settings, run: RunDirectory, console: Console, plan: Plan) -> tuple[Tracker, ...]:
     trackers: list[Tracker] = [JsonLines(run.path), Terminal(console, plan.privacy.rounds)]
     if settings.track.wandb != "off":
@@ -186,12 +199,10 @@ def _write_plan(run: RunDirectory, plan: Plan, rate: float) -> None:
     content = {
         "planned": [guarantee.as_json() for guarantee in plan.planned],
         "privacy": dataclasses.asdict(plan.privacy),
-        "total_noise": plan.privacy.total_noise,
-        "effective_noise": plan.privacy.effective_noise,
-        "largest_cohort": plan.privacy.largest_cohort,
+        "stretches": [{**dataclasses.asdict(stretch), "rate": stretch.rate} for stretch in plan.privacy.stretches],
         "cost": {
             "clients_per_second": rate,
-            "seconds": plan.privacy.rounds * plan.privacy.cohort / rate,
+            "seconds": plan.privacy.expected_participations / rate,
         },
     }
     run.write_json(PLAN, content)
@@ -201,7 +212,7 @@ def _print_plan(plan: Plan, dataset: Dataset, rate: float, settings: Settings, c
     console.print(f"[bold]{settings.algo}[/bold] on {dataset.task.name}", highlight=False, soft_wrap=True)
     for line in noise_lines(plan.privacy):
         console.print("  " + line, highlight=False, soft_wrap=True)
-    clients = plan.privacy.rounds * plan.privacy.cohort
+    clients = plan.privacy.expected_participations
     console.print(
         f"  about {clients / rate / 60:.1f} minutes of training at {rate:.0f} clients/s, "
         "then the evaluation on test classes",
@@ -250,6 +261,7 @@ def _summary(
         **{f"accuracy{name}": accuracies.get(f"accuracy{name}") for name in names},
         "guarantees": [guarantee.as_json() for guarantee in spent(privacy, events)],
         "planned": [guarantee.as_json() for guarantee in plan.planned],
+        "ledger": {"rounds": len(events), "head": head(run.ledger)},
         "simulation": SIMULATION if plan.settings.run.noise_seed is not None else None,
         "seconds": seconds,
         "clients_per_second": state.round * privacy.cohort / seconds if seconds else math.nan,

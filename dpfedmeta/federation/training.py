@@ -11,14 +11,15 @@ from typing import Any, Literal
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Accuracy, Benchmark, adapted_accuracy
 from dpfedmeta.federation.backend import Backend, Workers
+from dpfedmeta.federation.client_ledgers import ClientLedgers
 from dpfedmeta.federation.plan import Plan
 from dpfedmeta.federation.server import ServerOptimizer, ServerState, initial_state, step
 from dpfedmeta.models import initial_weights, learned_part
 from dpfedmeta.parameters import Params, dimension, norm
-from dpfedmeta.privacy.accounting import Guarantee, guarantees
+from dpfedmeta.privacy.accounting import guarantees
+from dpfedmeta.privacy.guarantee import Guarantee
 from dpfedmeta.privacy.ledger import Budget, Ledger, planned_event
 from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.privacy.sampled_gaussian import COARSE, FINE
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource, Purpose, SecretSource
 from dpfedmeta.tracking.run_directory import RunDirectory, append_lines, save_weights, write_text
@@ -61,6 +62,7 @@ class Training:
         source: Secret randomness of the server.
         trackers: Who is told of released quantities.
         budget: What may be spent at most.
+        client_ledgers: What the clients keep themselves, if they do.
     """
 
     plan: Plan
@@ -71,6 +73,7 @@ class Training:
     source: SecretSource
     trackers: tuple[Tracker, ...]
     budget: Budget
+    client_ledgers: ClientLedgers | None = None
 
     def __call__(self) -> tuple[ServerState, Status]:
         """Train until the rounds, the budget or the patience ends."""
@@ -96,13 +99,14 @@ class Training:
     def _round(self, state: ServerState, ledger: Ledger, participations: Participations) -> ServerState:
         plan, started = self.plan, time.perf_counter()
         sampler_stream = self.source.generator(Purpose.COHORT, state.round)
-        cohort = plan.sampler.draw(state.round, participations.counts, sampler_stream)
-        participations.record(cohort)
+        drawn = plan.sampler(state.round).draw(state.round, participations.counts, sampler_stream)
+        participations.record(drawn)
         # Before the clients are invited: towards the server, their own messages are the releases (privacy rule 6).
         ledger.charge(planned_event(plan.privacy, state.round))
+        cohort = self.client_ledgers.willing(drawn) if self.client_ledgers else drawn
         secret = self.backend.cohort_sum(state.model, state.bound, cohort)
         noise = self.source.generator(Purpose.SERVER_NOISE, state.round)
-        released = plan.mechanism.release(secret, noise)
+        released = plan.mechanism(state.round).release(secret, noise)
         following = step(optimizer(plan), plan.policy, state, released, averages=averages(plan, state.round))
         row = round_row(plan, state, released, time.perf_counter() - started)
         settings = plan.settings
@@ -158,14 +162,13 @@ def round_row(plan: Plan, state: ServerState, released: Released[Any, Any], seco
         "noise_norm_expected": released.noise_deviation * dimension(released.value) ** 0.5,
         "epsilons": epsilons,
         "seconds": seconds,
-        "clients_per_second": plan.privacy.cohort / seconds,
+        "clients_per_second": plan.privacy.at(state.round).cohort / seconds,
     }
 
 
 def running_epsilons(plan: Plan, rounds: int) -> Mapping[str, float]:
-    """Upper bounds after `rounds` rounds, never above the plan's own; a grid as fine as their size asks for."""
-    grid = COARSE if plan.planned[0].epsilon > 0.5 else FINE
-    done = guarantees(plan.privacy, rounds=rounds, grid=grid)
+    """Upper bounds after `rounds` rounds, never above the plan's own."""
+    done = guarantees(plan.privacy, rounds=rounds, grids=(plan.running_grid,))
     return {cell(g): min(g.epsilon, p.epsilon) for g, p in zip(done, plan.planned, strict=True)}
 
 

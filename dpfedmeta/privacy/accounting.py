@@ -3,198 +3,233 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-import numpy as np
-from scipy.stats import binom
-
-from dpfedmeta.privacy.gaussian import gaussian_delta, gaussian_epsilon, smallest_epsilon
-from dpfedmeta.privacy.plan import RARE_SHARE, PrivacyPlan, RecordLayer
-from dpfedmeta.privacy.sampled_gaussian import FINE, add_remove_epsilon, replace_epsilon
-
-UnitName = Literal["client", "record"]
-Observer = Literal["server", "public"]
-Adjacency = Literal["add-remove", "replace-one", "zero-out"]
-Method = Literal["pld", "gdp", "gdp-mixture", "none"]
+from dpfedmeta.privacy.gaussian import gaussian_epsilon
+from dpfedmeta.privacy.guarantee import Adjacency, Bound, Guarantee, Observer, UnitName
+from dpfedmeta.privacy.participations import mixture_epsilon, worst_participations
+from dpfedmeta.privacy.plan import NoiseMode, PrivacyPlan, RecordLayer, Stretch
+from dpfedmeta.privacy.sampled_gaussian import GRIDS, neighbours_of_a_client, quick_grid, sampled_epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guarantee:
-    """(epsilon, delta)-DP for one unit towards one observer.
+class Terms:
+    """What the four cells depend on besides the rounds themselves.
 
     Attributes:
-        unit: Whose data changes.
-        observer: Who looks: the honest-but-curious server, or everybody who sees the releases.
-        epsilon: inf where the cell holds nothing.
-        delta: The probability that the bound fails.
-        adjacency: What "changes" means.
-        method: How epsilon was computed.
-        bounds: All bounds that were computed for the cell, by method; epsilon is the smallest.
+        record: The record-level layer, or None.
+        noise_mode: How the server treats messages that carry record-level noise.
+        max_participations: R, or None.
+        client_delta: delta of the client cells.
+        record_delta: delta of the record cells.
     """
 
-    unit: UnitName
-    observer: Observer
-    epsilon: float
-    delta: float
-    adjacency: Adjacency
-    method: Method
-    bounds: tuple[tuple[Method, float], ...] = ()
+    record: RecordLayer | None
+    noise_mode: NoiseMode
+    max_participations: int | None
+    client_delta: float
+    record_delta: float
 
-    def as_json(self) -> dict[str, object]:
-        """The form of summary.json; an infinite epsilon is null."""
-        return {
-            "unit": self.unit,
-            "observer": self.observer,
-            "epsilon": _finite(self.epsilon),
-            "delta": self.delta,
-            "adjacency": self.adjacency,
-            "method": self.method,
-            "bounds": {method: _finite(value) for method, value in self.bounds},
-        }
+    @classmethod
+    def of(cls, plan: PrivacyPlan) -> Terms:
+        """The terms of a plan."""
+        return cls(
+            record=plan.record,
+            noise_mode=plan.noise_mode,
+            max_participations=plan.max_participations,
+            client_delta=plan.client_delta,
+            record_delta=plan.record_delta,
+        )
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def guarantees(plan: PrivacyPlan, rounds: int | None = None, grids: tuple[float, ...] = GRIDS) -> tuple[Guarantee, ...]:
+    """The four cells after `rounds` rounds of a plan (default: all of them).
 
-
-def guarantees(plan: PrivacyPlan, rounds: int | None = None, grid: float = FINE) -> tuple[Guarantee, ...]:
-    """The four cells after `rounds` rounds (default: all T of the plan).
-
-    A coarser `grid` is faster and gives looser upper bounds.
+    `grids` are the widths of the privacy-loss grid to try (see sampled_gaussian); leave them alone for a promise.
 
     Order: (client, public), (client, server), (record, server), (record, public). A cell that holds nothing
     is part of the answer, with epsilon = inf.
 
     Raises:
-        RefusedPlan: A promised cell would have no noise.
+        RefusedPlan: Colluding clients would know all the noise that the public faces.
     """
-    done = plan.rounds if rounds is None else rounds
+    stretches = plan.stretches if rounds is None else plan.first(rounds)
+    return four_cells(stretches, Terms.of(plan), grids)
+
+
+def epsilon_curve(plan: PrivacyPlan, points: int = 40) -> tuple[list[int], dict[str, list[float]]]:
+    """(numbers of rounds, epsilon of each cell after them), at most `points` of them, evenly in the logarithm."""
+    steps = range(points)
+    rounds = sorted({max(1, round(plan.rounds ** (step / max(points - 1, 1)))) for step in steps} | {plan.rounds})
+    after = [guarantees(plan, count) for count in rounds]
+    return rounds, {cells[0].name: [cell.epsilon for cell in cells] for cells in zip(*after, strict=True)}
+
+
+def running_grid(plan: PrivacyPlan) -> float:
+    """A grid for the many epsilons along the way: within 1% of this plan's own."""
+    if not _has_noise(plan.stretches):
+        return GRIDS[0]
+    neighbours = {neighbours_of_a_client(plan.sampler), "replace-one"}
+    return min(quick_grid(plan.stretches, each, min(plan.client_delta, plan.record_delta)) for each in neighbours)
+
+
+def four_cells(stretches: Sequence[Stretch], terms: Terms, grids: tuple[float, ...] = GRIDS) -> tuple[Guarantee, ...]:
+    """The four cells of any rounds in a row: those of a plan, or those that a ledger holds."""
     return (
-        _client_public(plan, done, grid),
-        _client_server(plan, done),
-        _record_server(plan, done),
-        _record_public(plan, done, grid),
+        _client_public(stretches, terms, grids),
+        _client_server(stretches, terms),
+        _record_server(stretches, terms),
+        _record_public(stretches, terms, grids),
     )
 
 
-def _client_public(plan: PrivacyPlan, rounds: int, grid: float) -> Guarantee:
-    """T-fold composition of the Poisson-sampled Gaussian with z (z_eff in shared mode)."""
-    noise = plan.effective_noise
-    epsilon = math.inf
-    if noise:
-        delta = plan.client_delta - plan.surplus_probability
-        epsilon = add_remove_epsilon(plan.rate, noise, rounds, delta, grid)
-    return _guarantee("client", "public", plan.client_delta, "add-remove", ("pld", epsilon))
+def client_public_epsilon(stretches: Sequence[Stretch], delta: float, grids: tuple[float, ...] = GRIDS) -> float:
+    """(client, public) alone, at `delta` less the probability that shared mode dropped surplus clients."""
+    if not _has_noise(stretches):
+        return 0.0 if not stretches else math.inf
+    neighbours = neighbours_of_a_client(stretches[0].sampler)
+    return sampled_epsilon(stretches, neighbours, delta - _surplus(stretches), grids)
 
 
-def _client_server(plan: PrivacyPlan, rounds: int) -> Guarantee:
+def _replaced_epsilon(stretches: Sequence[Stretch], delta: float, grids: tuple[float, ...]) -> float:
+    """Changing a record is changing a client's message, within norm C."""
+    if not _has_noise(stretches):
+        return math.inf if stretches else 0.0
+    return sampled_epsilon(stretches, "replace-one", delta, grids)
+
+
+def _client_public(stretches: Sequence[Stretch], terms: Terms, grids: tuple[float, ...]) -> Guarantee:
+    """T-fold composition of the sampled Gaussian with z (z_eff in shared mode)."""
+    fixed = _fixed(stretches)
+    bound = Bound(
+        method="pld",
+        epsilon=client_public_epsilon(stretches, terms.client_delta, grids),
+        event=_event(stretches),
+        formula=(_FIXED_PAIR if fixed else "PLD of (1-q) N(0, z^2) + q N(1, z^2) against N(0, z^2)") + _over(stretches),
+    )
+    adjacency: Adjacency = "replace-one" if fixed else "add-remove"
+    return _guarantee("client", "public", terms.client_delta, adjacency, bound)
+
+
+def _client_server(stretches: Sequence[Stretch], terms: Terms) -> Guarantee:
     """Every message may change as a whole; only its own record-level noise is in the way."""
-    epsilon = math.inf
-    if plan.record is not None:
-        record = plan.record
-        if record.message == "query":
-            mu = _ratio(2.0 * record.query_records, record.query_noise)
-        else:
-            mu = _ratio(2.0 * math.sqrt(record.support_steps) * record.support_records, record.support_noise)
-        epsilon = _after_participations(plan, rounds, mu, plan.client_delta)
-    return _guarantee("client", "server", plan.client_delta, "replace-one", ("gdp", epsilon))
+    record = terms.record
+    if record is None:
+        bound = _nothing("the client's exact message")
+    elif record.message == "query":
+        mu = 2.0 * record.query_records / record.query_noise
+        bound = _worst_participations(stretches, terms, mu, "2 n_q / z_q", terms.client_delta)
+    else:
+        mu = 2.0 * math.sqrt(record.support_steps) * record.support_records / record.support_noise
+        bound = _worst_participations(stretches, terms, mu, "2 sqrt(K) n_s / z_s", terms.client_delta)
+    return _guarantee("client", "server", terms.client_delta, "replace-one", bound)
 
 
-def _record_server(plan: PrivacyPlan, rounds: int) -> Guarantee:
+def _record_server(stretches: Sequence[Stretch], terms: Terms) -> Guarantee:
     """The server knows who took part: nothing is amplified, the worst number of participations counts."""
-    epsilon = math.inf
-    if plan.record is not None:
-        epsilon = _after_participations(plan, rounds, max(_local_mu(plan.record)), plan.record_delta)
-    return _guarantee("record", "server", plan.record_delta, "zero-out", ("gdp", epsilon))
+    if terms.record is None:
+        bound = _nothing("the client's exact message")
+    else:
+        support, query = local_mu(terms.record)
+        worse = "sqrt(K)/z_s" if support >= query else "1/z_q"
+        bound = _worst_participations(stretches, terms, max(support, query), worse, terms.record_delta)
+    return _guarantee("record", "server", terms.record_delta, "zero-out", bound)
 
 
-def _record_public(plan: PrivacyPlan, rounds: int, grid: float) -> Guarantee:
+def _record_public(stretches: Sequence[Stretch], terms: Terms, grids: tuple[float, ...]) -> Guarantee:
     """The smaller of two bounds: the mixture over participations, and replacing a whole client."""
-    delta = plan.record_delta - plan.surplus_probability
-    noise = plan.effective_noise
-    mixture = _mixture_epsilon(plan, rounds, _worse_role_mu(plan), delta)
-    replaced = replace_epsilon(plan.rate, noise, rounds, delta, grid) if noise else math.inf
-    return _guarantee("record", "public", plan.record_delta, "zero-out", ("gdp-mixture", mixture), ("pld", replaced))
+    delta = terms.record_delta - _surplus(stretches)
+    mus = [_worse_role_mu(stretch.effective_noise or 0.0, terms) for stretch in stretches]
+    limit = "" if terms.max_participations is None else f", at most {terms.max_participations}"
+    mixture = Bound(
+        method="gdp-mixture",
+        epsilon=mixture_epsilon(stretches, mus, terms.max_participations, delta),
+        event=f"in each round that the client takes part in (binomial{limit}), one mu-GDP release with mu = "
+        + ", ".join(f"{mu:.4g}" for mu in dict.fromkeys(mus)),
+        formula="E over participations of delta_mu(eps) with mu^2 summed; mu of the smaller layer, for the worse role"
+        + _beta(stretches),
+    )
+    replaced = Bound(
+        method="pld",
+        epsilon=_replaced_epsilon(stretches, delta, grids),
+        event=_event(stretches),
+        formula=(_FIXED_PAIR if _fixed(stretches) else _REPLACED_PAIR) + _over(stretches),
+    )
+    return _guarantee("record", "public", terms.record_delta, "zero-out", mixture, replaced)
 
 
-def _guarantee(
-    unit: UnitName, observer: Observer, delta: float, adjacency: Adjacency, *bounds: tuple[Method, float]
-) -> Guarantee:
-    method, epsilon = min(bounds, key=lambda bound: bound[1])
-    return Guarantee(
-        unit=unit,
-        observer=observer,
-        epsilon=epsilon,
-        delta=delta,
-        adjacency=adjacency,
-        method=method if math.isfinite(epsilon) else "none",
-        bounds=bounds,
+_REPLACED_PAIR = "PLD of (1-q) N(0, z^2) + q N(1, z^2) against (1-q) N(0, z^2) + q N(-1, z^2)"
+_FIXED_PAIR = "PLD of the symmetric pair of (1-q) N(0, z^2) + q N(2, z^2) against N(0, z^2)"
+
+
+def _worst_participations(stretches: Sequence[Stretch], terms: Terms, mu: float, formula: str, delta: float) -> Bound:
+    """sqrt(R) * mu-GDP for the worst R."""
+    worst, left = worst_participations(stretches, terms.max_participations, delta)
+    how = "the cap" if terms.max_participations is not None else f"exceeded with probability <= {delta / 100:g}"
+    return Bound(
+        method="gdp",
+        epsilon=gaussian_epsilon(math.sqrt(worst) * mu, left),
+        event=f"{worst} participation{'s' if worst != 1 else ''} ({how}), each one {mu:.4g}-GDP release",
+        formula=f"sqrt(R) * {formula}-GDP",
     )
 
 
-def _ratio(numerator: float, denominator: float) -> float:
-    return numerator / denominator if denominator > 0 else math.inf
-
-
-def _local_mu(record: RecordLayer) -> tuple[float, float]:
+def local_mu(record: RecordLayer) -> tuple[float, float]:
     """(mu_s, mu_q) of one participation towards the server; Reptile has no query release."""
-    support = _ratio(math.sqrt(record.support_steps), record.support_noise)
-    query = _ratio(1.0, record.query_noise) if record.message == "query" else 0.0
-    return support, query
+    support = math.sqrt(record.support_steps) / record.support_noise
+    return support, 1.0 / record.query_noise if record.message == "query" else 0.0
 
 
-def _worse_role_mu(plan: PrivacyPlan) -> float:
+def _worse_role_mu(noise: float, terms: Terms) -> float:
     """Mu of one participation towards the public: the smaller layer, for the worse role."""
-    noise = plan.effective_noise or 0.0
-    whole_message = _ratio(2.0, noise)
-    record = plan.record
+    whole_message = 2.0 / noise if noise else math.inf
+    record = terms.record
     if record is None:
         return whole_message
-    local_support, local_query = _local_mu(record)
+    support, query = local_mu(record)
     if record.message == "update":
-        return min(local_support, whole_message)
-    if plan.noise_mode == "shared":
-        server_query = _ratio(1.0 / record.query_records, noise)
-    else:
-        server_query = _ratio(min(record.query_to_message_bound / record.query_records, 2.0), noise)
-    return max(min(local_query, server_query), min(local_support, whole_message))
+        return min(support, whole_message)
+    share = 1.0 / record.query_records
+    if terms.noise_mode == "stacked":
+        share = min(record.query_to_message_bound * share, 2.0)
+    return max(min(query, share / noise if noise else math.inf), min(support, whole_message))
 
 
-def worst_participations(plan: PrivacyPlan, rounds: int, delta: float) -> tuple[int, float]:
-    """(R, delta left): the cap, or the smallest R that is exceeded with probability <= delta/100."""
-    if plan.max_participations is not None:
-        return min(plan.max_participations, rounds), delta
-    allowed = RARE_SHARE * delta
-    participations = int(binom.isf(allowed, rounds, plan.rate)) if rounds else 0
-    while float(binom.sf(participations, rounds, plan.rate)) > allowed:
-        participations += 1
-    return participations, delta - float(binom.sf(participations, rounds, plan.rate))
+def _fixed(stretches: Sequence[Stretch]) -> bool:
+    return any(stretch.sampler == "fixed" for stretch in stretches)
 
 
-def _after_participations(plan: PrivacyPlan, rounds: int, mu: float, delta: float) -> float:
-    participations, left = worst_participations(plan, rounds, delta)
-    if participations == 0:
-        return 0.0
-    return gaussian_epsilon(math.sqrt(participations) * mu, left)
+def _has_noise(stretches: Sequence[Stretch]) -> bool:
+    return bool(stretches) and all(stretch.effective_noise for stretch in stretches)
 
 
-def _mixture_epsilon(plan: PrivacyPlan, rounds: int, mu: float, delta: float) -> float:
-    """delta(eps) = sum_r P(R = r) delta_{sqrt(r) mu}(eps), R = min(Binomial(T, q), cap).
+def _surplus(stretches: Sequence[Stretch]) -> float:
+    """Beta: what shared mode takes off delta in each public cell."""
+    return sum(stretch.rounds * stretch.surplus_probability for stretch in stretches)
 
-    Joint convexity of the hockey-stick divergence; mass above the cap moves to the cap. Participations
-    beyond the last term that is kept count as a certain failure, so nothing is renormalised.
-    """
-    if rounds == 0:
-        return 0.0
-    if not math.isfinite(mu):
-        return math.inf
-    cap = rounds if plan.max_participations is None else min(plan.max_participations, rounds)
-    last = min(cap, int(binom.isf(1e-18, rounds, plan.rate)) + 1)
-    counts = np.arange(1, last + 1)
-    mass = binom.pmf(counts, rounds, plan.rate)
-    beyond = float(binom.sf(last, rounds, plan.rate))
-    if last == cap:
-        mass[-1] += beyond
-        beyond = 0.0
-    return smallest_epsilon(lambda epsilon: float(mass @ gaussian_delta(epsilon, np.sqrt(counts) * mu)) + beyond, delta)
+
+def _event(stretches: Sequence[Stretch]) -> str:
+    parts = []
+    for s in stretches:
+        drawn = f"{s.cohort:g} of {s.clients}" if s.sampler == "fixed" else f"each client with q = {s.rate:.4g}"
+        noise = f"Gaussian noise of z = {s.effective_noise:.4g}" if s.effective_noise else "no noise"
+        parts.append(f"{s.rounds} rounds ({drawn}) with {noise}")
+    return ", then ".join(parts) or "no round"
+
+
+def _over(stretches: Sequence[Stretch]) -> str:
+    return f", {sum(s.rounds for s in stretches)}-fold" + _beta(stretches)
+
+
+def _beta(stretches: Sequence[Stretch]) -> str:
+    beta = _surplus(stretches)
+    return f", at delta - {beta:.2g} (surplus clients)" if beta else ""
+
+
+def _nothing(event: str) -> Bound:
+    return Bound(method="none", epsilon=math.inf, event=event, formula="no noise covers it")
+
+
+def _guarantee(unit: UnitName, observer: Observer, delta: float, adjacency: Adjacency, *bounds: Bound) -> Guarantee:
+    return Guarantee(unit=unit, observer=observer, delta=delta, adjacency=adjacency, bounds=bounds)

@@ -13,7 +13,7 @@ from dpfedmeta.randomness import FloatArray
 _LARGEST_EPSILON = 1e7
 
 
-def gaussian_delta(epsilon: float, mu: FloatArray | float) -> FloatArray:
+def gaussian_delta(epsilon: FloatArray | float, mu: FloatArray | float) -> FloatArray:
     """Delta of mu-GDP at epsilon: Phi(-e/mu + mu/2) - e^e Phi(-e/mu - mu/2); 0 where mu is 0.
 
     The second term is formed in logarithms, so that e^epsilon does not overflow.

@@ -1,25 +1,25 @@
 """The privacy ledger: one event a line, on disk before the release is used.
 
-Line 0 states the plan's constants; every further line is one round. Each line carries the hash of the one
-before it, so an edit or a lost line in the middle is found. What was spent is computed from the ledger alone.
+The first line states the plan's constants; every further line is one round. What was spent is computed from the
+numbers of the rounds' own lines, never from the plan.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.privacy.accounting import Guarantee, guarantees
-from dpfedmeta.privacy.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.privacy.accounting import Terms, four_cells, guarantees
+from dpfedmeta.privacy.guarantee import Guarantee
+from dpfedmeta.privacy.hash_chain import HashChain, read_chain
+from dpfedmeta.privacy.plan import Change, PrivacyPlan, RecordLayer, SamplerName, Stretch
 
-VERSION = 1
-_START = "0" * 64
+VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,17 +27,23 @@ class RoundEvent:
     """What one round costs; public constants only.
 
     Attributes:
-        round: Number of the round.
-        sampling_rate: q.
+        round: Number of the round. A round that is released anew after a crash has a line for each release.
+        sampler: How its cohort was drawn.
+        clients: N.
+        cohort: L.
         noise_multiplier: z or z_eff that the public faces; None without a client-level mechanism.
+        surplus_probability: How likely shared mode dropped surplus clients.
         support_noise: z_s, or None.
         query_noise: z_q, or None.
         support_steps: K, or None.
     """
 
     round: int
-    sampling_rate: float
+    sampler: SamplerName
+    clients: int
+    cohort: float
     noise_multiplier: float | None
+    surplus_probability: float
     support_noise: float | None = None
     query_noise: float | None = None
     support_steps: int | None = None
@@ -45,20 +51,18 @@ class RoundEvent:
 
 def planned_event(plan: PrivacyPlan, round_: int) -> RoundEvent:
     """The event that round `round_` of the plan will be charged with."""
-    record = plan.record
+    record, constants = plan.record, plan.at(round_)
     return RoundEvent(
         round=round_,
-        sampling_rate=plan.rate,
-        noise_multiplier=plan.effective_noise,
+        sampler=constants.sampler,
+        clients=constants.clients,
+        cohort=constants.cohort,
+        noise_multiplier=constants.effective_noise,
+        surplus_probability=constants.surplus_probability,
         support_noise=record.support_noise if record else None,
         query_noise=record.query_noise if record else None,
         support_steps=record.support_steps if record else None,
     )
-
-
-def _line(body: dict[str, Any], previous: str) -> tuple[str, str]:
-    text = json.dumps({**body, "previous": previous}, sort_keys=True)
-    return text, hashlib.sha256(text.encode()).hexdigest()
 
 
 class Ledger:
@@ -66,25 +70,18 @@ class Ledger:
 
     def __init__(self, path: Path, plan: PrivacyPlan) -> None:
         """Start a new ledger; an existing file is an error, spent budget is never overwritten."""
-        self._path = path
-        self._plan = plan
+        self._chain = HashChain.start(path, {"version": VERSION, "plan": asdict(plan)})
         self.rounds = 0
-        body = {"version": VERSION, "plan": asdict(plan)}
-        self._previous = _START
-        self._append(body, "x")
+
+    @property
+    def head(self) -> str:
+        """Hash of the last line."""
+        return self._chain.head
 
     def charge(self, event: RoundEvent) -> None:
         """Write one round's event; call it before the release is used (privacy rule 6)."""
-        self._append(asdict(event), "a")
+        self._chain.append(asdict(event))
         self.rounds += 1
-
-    def _append(self, body: dict[str, Any], mode: str) -> None:
-        text, digest = _line(body, self._previous)
-        with self._path.open(mode, encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        self._previous = digest
 
 
 def read(path: Path) -> tuple[PrivacyPlan, tuple[RoundEvent, ...]]:
@@ -93,52 +90,70 @@ def read(path: Path) -> tuple[PrivacyPlan, tuple[RoundEvent, ...]]:
     Raises:
         InputError: Missing, truncated, edited or of another version; says which line.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise InputError(f"{path}: cannot read the ledger ({error.strerror}); is this a run directory?") from error
-    if len(lines) < 2 or lines[-1] != "":
-        raise InputError(f"{path}, line {len(lines)}: the ledger is truncated; restore it from a backup")
-    bodies = []
-    previous = _START
-    for number, text in enumerate(lines[:-1], start=1):
-        try:
-            body = json.loads(text)
-            intact = body.pop("previous") == previous and _line(body, previous)[0] == text
-        except (ValueError, KeyError, AttributeError, TypeError):
-            intact = False
-        if not intact:
-            raise InputError(
-                f"{path}, line {number}: the hash chain breaks here; this line or the one before it was "
-                "edited or lost, and nothing after it counts"
-            )
-        previous = hashlib.sha256(text.encode()).hexdigest()
-        bodies.append(body)
+    bodies, _ = read_chain(path, "ledger")
     try:
         return _plan(bodies[0]), tuple(RoundEvent(**body) for body in bodies[1:])
     except (KeyError, TypeError) as error:
         raise InputError(f"{path}: not a ledger of version {VERSION} ({error})") from error
 
 
+def head(path: Path) -> str:
+    """Hash of the last line of a ledger."""
+    return read_chain(path, "ledger")[1]
+
+
 def _plan(body: dict[str, Any]) -> PrivacyPlan:
     if body["version"] != VERSION:
-        raise InputError(f"ledger version {body['version']} is not known here, only version {VERSION}")
+        raise InputError(
+            f"ledger version {body['version']} is not known here, only version {VERSION}; verify it with the "
+            "dpfedmeta that wrote it"
+        )
     fields = dict(body["plan"])
     record = fields.pop("record")
-    return PrivacyPlan(**fields, record=RecordLayer(**record) if record else None)
+    schedule = tuple(Change(**change) for change in fields.pop("schedule"))
+    return PrivacyPlan(**fields, schedule=schedule, record=RecordLayer(**record) if record else None)
 
 
-def spent(plan: PrivacyPlan, events: tuple[RoundEvent, ...]) -> tuple[Guarantee, ...]:
-    """The four cells that the events add up to.
+def spent(plan: PrivacyPlan, events: Sequence[RoundEvent]) -> tuple[Guarantee, ...]:
+    """The four cells that the events add up to, from their own numbers.
 
     Raises:
-        RefusedPlan: An event differs from the plan in the header: that is another mechanism, and it is
-            never accounted for approximately.
+        RefusedPlan: An event differs from what the header planned for its round, or rounds are missing: that is another
+            mechanism, and it is never accounted for approximately.
     """
-    for event in events:
-        if event != planned_event(plan, event.round):
-            raise RefusedPlan(f"round {event.round} of the ledger is not the mechanism of the plan: {event}")
-    return guarantees(plan, rounds=len(events))
+    reached = -1
+    for line, event in enumerate(events, start=2):
+        if not 0 <= event.round <= reached + 1:
+            raise RefusedPlan(f"line {line} of the ledger is round {event.round}, but round {reached + 1} has not been")
+        if event.round >= plan.rounds or event != planned_event(plan, event.round):
+            raise RefusedPlan(
+                f"line {line}: round {event.round} of the ledger is not the mechanism of the plan: {event}"
+            )
+        reached = max(reached, event.round)
+    return four_cells(stretches_of(events), Terms.of(plan))
+
+
+def stretches_of(events: Sequence[RoundEvent]) -> tuple[Stretch, ...]:
+    """The events as stretches of equal rounds."""
+    return tuple(_stretch(constants, len(list(group))) for constants, group in groupby(events, key=_constants))
+
+
+def _constants(event: RoundEvent) -> tuple[SamplerName, int, float, float | None, float]:
+    return event.sampler, event.clients, event.cohort, event.noise_multiplier, event.surplus_probability
+
+
+def _stretch(constants: tuple[SamplerName, int, float, float | None, float], rounds: int) -> Stretch:
+    sampler, clients, cohort, noise, surplus = constants
+    return Stretch(
+        rounds=rounds,
+        sampler=sampler,
+        clients=clients,
+        cohort=cohort,
+        largest_cohort=None,
+        surplus_probability=surplus,
+        total_noise=None,
+        effective_noise=noise,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from scipy.stats import binom
@@ -12,6 +14,9 @@ from dpfedmeta.errors import RefusedPlan
 
 # Part of delta that each rare event may take: more than M messages, more than R participations.
 RARE_SHARE = 0.01
+
+SamplerName = Literal["poisson", "fixed"]
+NoiseMode = Literal["shared", "stacked"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +41,63 @@ class RecordLayer:
     message: Literal["query", "update"] = "query"
     query_to_message_bound: float = 1.0
 
+    def __post_init__(self) -> None:
+        for name in ("support_noise", "query_noise", "query_to_message_bound"):
+            _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
+        for name in ("support_steps", "support_records", "query_records"):
+            _check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A change that the plan fixes before training: what holds from one round on.
+
+    Attributes:
+        from_round: First round it holds for.
+        noise_scale: The server's noise multiplier in these rounds over z.
+        cohort_scale: The expected cohort in these rounds over L.
+    """
+
+    from_round: int
+    noise_scale: float = 1.0
+    cohort_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check("from_round", self.from_round, self.from_round >= 0, "0 or more")
+        for name in ("noise_scale", "cohort_scale"):
+            _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """Rounds in a row that share all their constants.
+
+    Attributes:
+        rounds: How many.
+        sampler: How a cohort is drawn.
+        clients: N.
+        cohort: L, the public denominator: the expected size (poisson) or the size (fixed).
+        largest_cohort: M of shared mode; None where nothing limits the cohort.
+        surplus_probability: P(more than M clients are drawn) in one round.
+        total_noise: z, or z_T in shared mode: all noise of the sum over its sensitivity.
+        effective_noise: z, or z_eff in shared mode: what a colluding observer does not know. None without a
+            client-level mechanism.
+    """
+
+    rounds: int
+    sampler: SamplerName
+    clients: int
+    cohort: float
+    largest_cohort: int | None
+    surplus_probability: float
+    total_noise: float | None
+    effective_noise: float | None
+
+    @property
+    def rate(self) -> float:
+        """How likely a client is in the cohort: q = L/N."""
+        return self.cohort / self.clients
+
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyPlan:
@@ -46,79 +108,129 @@ class PrivacyPlan:
         cohort: L, the public expectation of the cohort size.
         rounds: T.
         noise_multiplier: z of the server; None where the algorithm has no client-level mechanism at all.
+        sampler: How cohorts are drawn: independent coins, or L of N without replacement.
         max_participations: R, or None.
+        schedule: Changes of z and L by round, fixed before training; in order.
         noise_mode: How the server treats messages that carry record-level noise.
         colluding: c, how many clients of the cohort pool the knowledge of their own noise.
         record: The record-level layer, or None.
         client_delta: delta of the client cells.
         record_delta: delta of the record cells.
+
+    Raises:
+        RefusedPlan: A constant for which no guarantee can be computed.
     """
 
     clients: int
     cohort: float
     rounds: int
     noise_multiplier: float | None
+    sampler: SamplerName = "poisson"
     max_participations: int | None = None
-    noise_mode: Literal["shared", "stacked"] = "shared"
+    schedule: tuple[Change, ...] = ()
+    noise_mode: NoiseMode = "shared"
     colluding: int = 1
     record: RecordLayer | None = None
     client_delta: float = 1e-6
     record_delta: float = 1e-5
 
-    @property
-    def rate(self) -> float:
-        """Q = L/N."""
-        return self.cohort / self.clients
+    def __post_init__(self) -> None:
+        _check("clients", self.clients, self.clients >= 1, "at least 1")
+        _check("rounds", self.rounds, self.rounds >= 1, "at least 1")
+        _check("sampler", self.sampler, self.sampler in ("poisson", "fixed"), "poisson or fixed")
+        _check("noise_mode", self.noise_mode, self.noise_mode in ("shared", "stacked"), "shared or stacked")
+        _check("colluding", self.colluding, self.colluding >= 1, "at least 1")
+        for name in ("client_delta", "record_delta"):
+            _check(name, getattr(self, name), 0 < getattr(self, name) < 1, "above 0 and below 1")
+        if self.noise_multiplier is not None:
+            z = self.noise_multiplier
+            _check("noise_multiplier", z, 0 <= z < math.inf, "a finite number, not below 0")
+        if self.max_participations is not None:
+            _check("max_participations", self.max_participations, self.max_participations >= 1, "at least 1")
+        starts = [change.from_round for change in self.schedule]
+        _check("schedule", starts, starts == sorted(set(starts)), "in the order of distinct from_round")
+        for _, change in self._changes():
+            self._check_cohort(self.cohort * change.cohort_scale)
 
-    @property
-    def shares_noise(self) -> bool:
-        """Whether the clients' own noise counts towards the server's total (shared mode)."""
-        return self.record is not None and self.noise_mode == "shared" and self.noise_multiplier is not None
+    def _check_cohort(self, cohort: float) -> None:
+        _check("cohort", cohort, 0 < cohort <= self.clients, f"above 0 and at most {self.clients} clients")
+        if self.sampler == "fixed":
+            _check("cohort", cohort, float(cohort).is_integer(), "a whole number under the fixed-size sampler")
 
-    @property
-    def message_noise(self) -> float:
-        """Standard deviation of one message's noise over C_q: z_q/n_q."""
-        return self.record.query_noise / self.record.query_records if self.record else 0.0
-
-    @property
-    def largest_cohort(self) -> int | None:
-        """M of shared mode: surplus clients are dropped, so the messages' noise has a known largest sum."""
-        if not self.shares_noise:
-            return None
-        allowed = RARE_SHARE * min(self.client_delta, self.record_delta) / self.rounds
-        size = int(binom.isf(min(allowed, 1.0), self.clients, self.rate))
-        while float(binom.sf(size - 1, self.clients, self.rate)) > allowed:
-            size += 1
-        return max(size, 1)
-
-    @property
-    def surplus_probability(self) -> float:
-        """Beta = T * P(Bin(N, q) >= M): what shared mode takes off delta in each public cell."""
-        largest = self.largest_cohort
-        if largest is None:
-            return 0.0
-        return self.rounds * float(binom.sf(largest - 1, self.clients, self.rate))
-
-    @property
-    def total_noise(self) -> float | None:
-        """z, or z_T in shared mode."""
-        largest = self.largest_cohort
-        if largest is None or self.noise_multiplier is None:
-            return self.noise_multiplier
-        own = self.message_noise**2
-        return math.sqrt(max(self.noise_multiplier**2 + self.colluding * own, largest * own))
-
-    @property
-    def effective_noise(self) -> float | None:
-        """z, or z_eff in shared mode: the noise that a colluding observer does not know.
+    @cached_property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """The whole plan.
 
         Raises:
-            RefusedPlan: It is 0.
+            RefusedPlan: Shared mode leaves no noise towards colluding clients.
         """
-        total = self.total_noise
-        if not self.shares_noise or total is None:
-            return total
-        squared = total**2 - self.colluding * self.message_noise**2
+        return tuple(self._stretch(rounds, change) for rounds, change in self._changes())
+
+    @property
+    def expected_participations(self) -> float:
+        """Messages of the whole plan, in expectation and without the cap."""
+        return sum(stretch.rounds * stretch.cohort for stretch in self.stretches)
+
+    def first(self, rounds: int) -> tuple[Stretch, ...]:
+        """The plan's first `rounds` rounds."""
+        kept, left = [], min(rounds, self.rounds)
+        for stretch in self.stretches:
+            if left <= 0:
+                break
+            kept.append(replace(stretch, rounds=min(stretch.rounds, left)))
+            left -= stretch.rounds
+        return tuple(kept)
+
+    def at(self, round_: int) -> Stretch:
+        """The constants of one round, as a stretch of length 1."""
+        passed = 0
+        for stretch in self.stretches:
+            passed += stretch.rounds
+            if round_ < passed:
+                return replace(stretch, rounds=1)
+        raise IndexError(f"round {round_} is not in a plan of {self.rounds} rounds")
+
+    def _changes(self) -> Iterator[tuple[int, Change]]:
+        """(length, change) of every stretch, from round 0."""
+        changes = [c for c in self.schedule if c.from_round < self.rounds]
+        if not changes or changes[0].from_round > 0:
+            changes.insert(0, Change(from_round=0))
+        ends = [change.from_round for change in changes[1:]] + [self.rounds]
+        for change, end in zip(changes, ends, strict=True):
+            yield end - change.from_round, change
+
+    def _stretch(self, rounds: int, change: Change) -> Stretch:
+        cohort = self.cohort * change.cohort_scale
+        noise = None if self.noise_multiplier is None else self.noise_multiplier * change.noise_scale
+        largest, surplus, total, effective = None, 0.0, noise, noise
+        if self.record is not None and self.noise_mode == "shared" and noise is not None:
+            largest, surplus = self._limit(cohort)
+            own = (self.record.query_noise / self.record.query_records) ** 2
+            squared = max(noise**2 + self.colluding * own, largest * own)
+            total, effective = math.sqrt(squared), self._unknown_noise(squared - self.colluding * own)
+        return Stretch(
+            rounds=rounds,
+            sampler=self.sampler,
+            clients=self.clients,
+            cohort=cohort,
+            largest_cohort=largest,
+            surplus_probability=surplus,
+            total_noise=total,
+            effective_noise=effective,
+        )
+
+    def _limit(self, cohort: float) -> tuple[int, float]:
+        """(M, P(Bin(N, q) >= M)): surplus clients are dropped, so the messages' noise has a known largest sum."""
+        if self.sampler == "fixed":
+            return int(cohort), 0.0
+        rate = cohort / self.clients
+        allowed = RARE_SHARE * min(self.client_delta, self.record_delta) / self.rounds
+        size = int(binom.isf(allowed, self.clients, rate))
+        while float(binom.sf(size - 1, self.clients, rate)) > allowed:
+            size += 1
+        return max(size, 1), float(binom.sf(max(size, 1) - 1, self.clients, rate))
+
+    def _unknown_noise(self, squared: float) -> float:
         if squared <= 0:
             raise RefusedPlan(
                 "no noise is left towards the public: the colluding clients "
@@ -126,3 +238,9 @@ class PrivacyPlan:
                 "raise server.noise_multiplier or lower privacy.client.colluding"
             )
         return math.sqrt(squared)
+
+
+def _check(name: str, value: object, holds: bool, wanted: str) -> None:
+    # A comparison with NaN is false, so NaN never holds.
+    if not holds:
+        raise RefusedPlan(f"{name} = {value}: a plan needs {wanted}; nothing can be accounted for otherwise")

@@ -1,12 +1,14 @@
-"""Who takes part in a round: Poisson sampling with a participation cap."""
+"""Who takes part in a round: independent coins or a fixed number, both with a participation cap."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
+from dpfedmeta.privacy.plan import Stretch
 from dpfedmeta.randomness import IntArray, SecretGenerator
 
 
@@ -21,6 +23,34 @@ class Cohort:
 
     round: int
     clients: IntArray
+
+
+class Sampler(Protocol):
+    """Draws cohorts; which one it is decides how they are accounted for."""
+
+    def draw(self, round_: int, participations: Mapping[int, int], generator: SecretGenerator) -> Cohort:
+        """One cohort.
+
+        Args:
+            round_: Number of the round.
+            participations: How often each client has taken part; absent means never.
+            generator: The server's secret randomness of this round.
+        """
+        ...
+
+
+def sampler_of(constants: Stretch, max_participations: int | None) -> Sampler:
+    """The sampler that the accountant assumes for these rounds."""
+    if constants.sampler == "fixed":
+        return FixedSizeSampler(
+            clients=constants.clients, cohort=int(constants.cohort), max_participations=max_participations
+        )
+    return PoissonSampler(
+        clients=constants.clients,
+        cohort=constants.cohort,
+        max_participations=max_participations,
+        largest=constants.largest_cohort,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +85,37 @@ class PoissonSampler:
         """
         size = generator.binomial(self.clients, self.rate)
         drawn = generator.sample(self.clients, size)
-        if self.max_participations is not None:
-            cap = self.max_participations
-            drawn = np.asarray([c for c in drawn.tolist() if participations.get(c, 0) < cap], dtype=np.int64)
+        drawn = _below_cap(drawn, self.max_participations, participations)
         if self.largest is not None:
             drawn = drawn[: self.largest]  # the sample is in random order
         return Cohort(round=round_, clients=np.sort(drawn))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSizeSampler:
+    """Exactly L of the N clients, without replacement.
+
+    Attributes:
+        clients: N.
+        cohort: L.
+        max_participations: R; the slot of a client that took part R times stays empty. None: no cap.
+
+    Guarantee:
+        A uniform subset of fixed size in each round, whose capped clients contribute 0. The accountant treats it as
+        fixed-size sampling under replace-one, never as Poisson.
+    """
+
+    clients: int
+    cohort: int
+    max_participations: int | None = None
+
+    def draw(self, round_: int, participations: Mapping[int, int], generator: SecretGenerator) -> Cohort:
+        """One cohort. Memory and time grow with L, not with N."""
+        drawn = generator.sample(self.clients, self.cohort)
+        return Cohort(round=round_, clients=np.sort(_below_cap(drawn, self.max_participations, participations)))
+
+
+def _below_cap(drawn: IntArray, cap: int | None, participations: Mapping[int, int]) -> IntArray:
+    if cap is None:
+        return drawn
+    return np.asarray([c for c in drawn.tolist() if participations.get(c, 0) < cap], dtype=np.int64)

@@ -82,6 +82,34 @@ def clip_plot(path: Path, rows: Rows) -> None:
     _save(figure, path)
 
 
+def curve_plot(path: Path, rounds: Sequence[int], curves: Mapping[str, Sequence[float]]) -> None:
+    """Epsilon of each cell that holds something against the number of rounds."""
+    figure, axis = plt.subplots(figsize=(7.2, 4.0))
+    styles = zip((_BLUE, _ORANGE, _GREEN, _GREY), ("-", "--", "-.", ":"), strict=True)
+    for (name, epsilons), (colour, style) in zip(curves.items(), styles, strict=False):
+        if all(math.isfinite(epsilon) for epsilon in epsilons):
+            axis.plot(rounds, epsilons, label=name, color=colour, linestyle=style, linewidth=1.6)
+            axis.annotate(
+                f"{epsilons[-1]:.3g}",
+                (rounds[-1], epsilons[-1]),
+                (4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+                color=colour,
+            )
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlabel("rounds")
+    axis.set_ylabel("epsilon (smaller is stronger)")
+    axis.grid(alpha=0.25, which="both")
+    axis.set_xlim(right=max(2, rounds[-1]) ** 1.08)
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(frameon=False, fontsize=8, ncol=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    figure.tight_layout()
+    _save(figure, path)
+
+
 def guarantee_plot(path: Path, guarantees: Sequence[Mapping[str, Any]]) -> None:
     """Who is promised what: epsilon of the four cells on a logarithmic scale."""
     figure, axis = plt.subplots(figsize=(7.2, 2.6))

@@ -38,6 +38,11 @@ class RunDirectory:
         return self.path / LEDGER
 
     @property
+    def rounds_file(self) -> Path:
+        """Released quantities, one line per round."""
+        return self.path / ROUNDS
+
+    @property
     def secret(self) -> Path:
         """Server-only files; nothing in it is logged, plotted or sent."""
         return self.path / "secret"
@@ -79,7 +84,7 @@ class RunDirectory:
         Raises:
             InputError: Missing or damaged; says which line.
         """
-        path = self.path / ROUNDS
+        path = self.rounds_file
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except OSError as error:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from dpfedmeta.privacy.accounting import Guarantee
+from dpfedmeta.privacy.guarantee import Guarantee
 from dpfedmeta.privacy.plan import PrivacyPlan
 
 
@@ -44,11 +44,27 @@ def guarantee_table(guarantees: Sequence[Guarantee], title: str) -> Table:
     return table
 
 
+def guarantee_words(guarantees: Sequence[Guarantee]) -> list[str]:
+    """For each cell and each of its bounds: what is seen, and by which formula."""
+    lines = []
+    for cell in guarantees:
+        lines.append(f"{cell.name}, {cell.adjacency}, delta = {cell.delta:g}: epsilon = {number(cell.epsilon)}")
+        for bound in cell.bounds:
+            mark = "*" if bound is cell.binding and math.isfinite(bound.epsilon) else "-"
+            lines.append(f"  {mark} {number(bound.epsilon)} ({bound.method}): {bound.formula}")
+            lines.append(f"    seen: {bound.event}")
+    return lines
+
+
 def noise_lines(plan: PrivacyPlan) -> list[str]:
     """The solved noise, a line each."""
     lines = [
-        f"population {plan.clients:,} clients, expected cohort {plan.cohort:g} (Poisson, q = {plan.rate:.3g}), "
-        f"{plan.rounds} rounds" + (f", at most {plan.max_participations} per client" if plan.max_participations else "")
+        f"population {plan.clients:,} clients, {_cohort(plan)}, {plan.rounds} rounds"
+        + (f", at most {plan.max_participations} per client" if plan.max_participations else "")
+    ]
+    lines += [
+        f"from round {change.from_round} on: cohort x {change.cohort_scale:g}, server noise x {change.noise_scale:g}"
+        for change in plan.schedule
     ]
     if plan.noise_multiplier is None:
         lines.append("no noise anywhere: no privacy is promised")
@@ -60,11 +76,18 @@ def noise_lines(plan: PrivacyPlan) -> list[str]:
             f"client noise z_s = {record.support_noise:.4g} in each of {record.support_steps} support steps, "
             f"z_q = {record.query_noise:.4g} in the query step"
         )
+        first = plan.at(0)
         lines.append(
-            f"server noise ({plan.noise_mode}): total z_T = {plan.total_noise:.4g}, "
-            f"of which the public faces {plan.effective_noise:.4g}"
+            f"server noise ({plan.noise_mode}): total z_T = {first.total_noise:.4g}, "
+            f"of which the public faces {first.effective_noise:.4g}"
         )
     return lines
+
+
+def _cohort(plan: PrivacyPlan) -> str:
+    if plan.sampler == "fixed":
+        return f"cohorts of exactly {plan.cohort:g} (q = {plan.at(0).rate:.3g})"
+    return f"expected cohort {plan.cohort:g} (Poisson, q = {plan.at(0).rate:.3g})"
 
 
 class Terminal:

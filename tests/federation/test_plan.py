@@ -6,7 +6,8 @@ import pytest
 from dpfedmeta.config import algorithm_names, resolve
 from dpfedmeta.data import load_task
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.federation.plan import make_plan, make_privacy
+from dpfedmeta.federation.plan import make_plan
+from dpfedmeta.federation.privacy_plan import make_privacy
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism
 
 TASK = load_task("strokes")[0]
@@ -23,9 +24,9 @@ def test_every_preset_keeps_what_it_promises(algo):
     assert len(plan.planned) == 4
     if algo == "maml":
         assert all(math.isinf(g.epsilon) for g in plan.planned)
-        assert isinstance(plan.mechanism, NoMechanism)
+        assert isinstance(plan.mechanism(0), NoMechanism)
         return
-    assert isinstance(plan.mechanism, GaussianMechanism)
+    assert isinstance(plan.mechanism(0), GaussianMechanism)
     assert client_public.epsilon <= 1.5
     assert client_public.delta == 1e-6
     assert plan.privacy.clients == 400_000

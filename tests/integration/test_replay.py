@@ -51,7 +51,7 @@ class Frozen:
 def replay(tiny_strokes, tmp_path, monkeypatch, algo, seed):
     plan = make_plan(resolve(algo, "strokes", None, SMALL), tiny_strokes.task)
     frozen = Frozen(plan)
-    monkeypatch.setattr(Plan, "mechanism", property(lambda self: frozen))
+    monkeypatch.setattr(Plan, "mechanism", lambda self, round_: frozen)
     run = create(tmp_path, f"{algo}-{seed}")
     training = Training(
         plan=plan,

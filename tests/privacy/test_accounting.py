@@ -8,10 +8,11 @@ from dp_accounting.pld import PLDAccountant
 from scipy import stats
 
 from dpfedmeta.errors import RefusedPlan
-from dpfedmeta.privacy.accounting import guarantees, worst_participations
+from dpfedmeta.privacy.accounting import guarantees
 from dpfedmeta.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+from dpfedmeta.privacy.participations import worst_participations
 from dpfedmeta.privacy.plan import PrivacyPlan, RecordLayer
-from dpfedmeta.privacy.sampled_gaussian import COARSE, add_remove_epsilon, rdp_epsilon, replace_epsilon
+from dpfedmeta.privacy.sampled_gaussian import COARSE, rdp_epsilon, sampled_epsilon
 
 BASE = PrivacyPlan(clients=400_000, cohort=1500, rounds=266, noise_multiplier=1.0)
 LAYER = RecordLayer(support_noise=3.654, query_noise=1.634, support_steps=5, support_records=25, query_records=25)
@@ -23,12 +24,11 @@ def cells(plan, rounds=None):
 
 
 def mixture(plan):
-    return dict(cells(plan)["record", "public"].bounds)["gdp-mixture"]
+    return next(b.epsilon for b in cells(plan)["record", "public"].bounds if b.method == "gdp-mixture")
 
 
 def test_checked_numbers_of_the_design():
-    q = BASE.rate
-    assert rdp_epsilon(q, 1.0, 266, 1e-6) == pytest.approx(1.128, rel=0.01)
+    assert rdp_epsilon(BASE.stretches, 1e-6) == pytest.approx(1.128, rel=0.01)
     assert cells(BASE)["client", "public"].epsilon == pytest.approx(0.475, rel=0.01)
     assert cells(replace(BASE, noise_multiplier=0.755))["client", "public"].epsilon == pytest.approx(1.499, rel=0.01)
     assert cells(BASE)["record", "public"].epsilon == pytest.approx(0.489, rel=0.01)
@@ -38,10 +38,11 @@ def test_checked_numbers_of_the_design():
 
 
 def test_checked_numbers_of_shared_mode():
-    assert AGRLR.largest_cohort == 1759
-    assert AGRLR.total_noise == pytest.approx(2.741, rel=0.01)
+    (stretch,) = AGRLR.stretches
+    assert stretch.largest_cohort == 1759
+    assert stretch.total_noise == pytest.approx(2.741, rel=0.01)
     assert cells(AGRLR)["client", "public"].epsilon == pytest.approx(0.087, rel=0.01)
-    assert replace(AGRLR, record=replace(LAYER, query_records=5)).total_noise == pytest.approx(13.70, rel=0.01)
+    assert replace(AGRLR, record=replace(LAYER, query_records=5)).at(0).total_noise == pytest.approx(13.70, rel=0.01)
 
 
 @pytest.mark.parametrize(("cap", "expected"), [(None, 4.590), (1, 2.432), (2, 3.425), (3, 4.023)])
@@ -86,29 +87,29 @@ def test_epsilon_grows_with_rounds_and_the_coarse_grid_is_an_upper_bound():
 def test_replace_one_is_handed_std_over_c():
     # dp-accounting's PLD doubles the sensitivity itself; a second doubling would show here.
     accountant = PLDAccountant(NeighboringRelation.REPLACE_ONE)
-    accountant.compose(PoissonSampledDpEvent(BASE.rate, GaussianDpEvent(1.0)), 266)
-    assert replace_epsilon(BASE.rate, 1.0, 266, 1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-6)
+    accountant.compose(PoissonSampledDpEvent(BASE.at(0).rate, GaussianDpEvent(1.0)), 266)
+    ours = sampled_epsilon(BASE.stretches, "replace-one", 1e-5)
+    assert ours == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
 
 
 def test_shared_mode_takes_beta_off_delta_and_counts_colluders():
-    assert 0 < AGRLR.surplus_probability <= 1e-6 / 100
-    largest = AGRLR.largest_cohort
-    assert stats.binom.sf(largest - 2, AGRLR.clients, AGRLR.rate) * 266 > 1e-8
-    more = replace(AGRLR, colluding=100)
-    assert more.effective_noise < AGRLR.effective_noise
-    assert more.total_noise == AGRLR.total_noise
+    (stretch,), (more,) = AGRLR.stretches, replace(AGRLR, colluding=100).stretches
+    assert 0 < 266 * stretch.surplus_probability <= 1e-6 / 100
+    assert stats.binom.sf(stretch.largest_cohort - 2, AGRLR.clients, stretch.rate) * 266 > 1e-8
+    assert more.effective_noise < stretch.effective_noise
+    assert more.total_noise == stretch.total_noise
 
 
 def test_shared_mode_without_any_noise_left_is_refused():
     with pytest.raises(RefusedPlan, match="colluding"):
-        _ = replace(AGRLR, colluding=1759).effective_noise
+        _ = replace(AGRLR, colluding=1759).stretches
 
 
 def test_participations_are_capped_or_bounded_with_high_probability():
-    assert worst_participations(AGRLR, 266, 1e-5) == (1, 1e-5)
-    free = replace(AGRLR, max_participations=None)
-    worst, left = worst_participations(free, 266, 1e-5)
-    assert stats.binom.sf(worst, 266, free.rate) <= 1e-7 < stats.binom.sf(worst - 1, 266, free.rate)
+    assert worst_participations(AGRLR.stretches, 1, 1e-5) == (1, 1e-5)
+    worst, left = worst_participations(AGRLR.stretches, None, 1e-5)
+    exceeded = stats.binom(266, AGRLR.at(0).rate).sf
+    assert exceeded(worst) <= 1e-7 < exceeded(worst - 1)
     assert left < 1e-5
 
 
@@ -141,7 +142,7 @@ def test_gaussian_delta_is_stable_at_extremes():
     for mu, epsilon in ((1e-6, 1.0), (50.0, 1e4), (0.01, 500.0)):
         assert 0.0 <= float(gaussian_delta(epsilon, mu)) <= 1.0
     assert gaussian_epsilon(math.inf, 1e-5) == math.inf
-    assert add_remove_epsilon(0.01, 1.0, 10, 0.0) == math.inf
+    assert sampled_epsilon(BASE.stretches, "add-remove", 0.0) == math.inf
 
 
 def test_monte_carlo_of_the_mixture_bound():

@@ -99,5 +99,5 @@ def test_the_budget_stops_before_the_limit():
 
 
 def test_the_budget_guard_fails_closed_on_nan():
-    cells = tuple(replace(g, epsilon=float("nan")) for g in guarantees(PLAN))
+    cells = tuple(replace(g, bounds=(replace(g.bounds[0], epsilon=float("nan")),)) for g in guarantees(PLAN))
     assert not Budget(limits=(float("inf"),) * 4).allows(cells)

@@ -1,0 +1,137 @@
+"""What a run directory proves about its privacy: recomputed from the ledger, checked against the files beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.privacy.accounting import local_mu
+from dpfedmeta.privacy.cross_checks import second_opinion
+from dpfedmeta.privacy.gaussian import gaussian_epsilon
+from dpfedmeta.privacy.guarantee import Guarantee
+from dpfedmeta.privacy.ledger import RoundEvent, head, read, spent, stretches_of
+from dpfedmeta.privacy.plan import PrivacyPlan
+from dpfedmeta.tracking.run_directory import SUMMARY, RunDirectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """A verified ledger.
+
+    Attributes:
+        plan: The plan in its first line.
+        events: Its rounds.
+        guarantees: What they cost, from their own numbers.
+        remarks: What was checked beside it, a line each.
+    """
+
+    plan: PrivacyPlan
+    events: tuple[RoundEvent, ...]
+    guarantees: tuple[Guarantee, ...]
+    remarks: tuple[str, ...]
+
+
+def audit(run: RunDirectory) -> Audit:
+    """Recompute what a run spent from its ledger alone, then compare with the run's other files.
+
+    Raises:
+        InputError: The ledger is damaged, or a file beside it contradicts it.
+        RefusedPlan: Its rounds are not those of its plan.
+    """
+    plan, events = read(run.ledger)
+    cells = spent(plan, events)
+    remarks = [f"{len(events)} rounds, hash chain intact", *_opinion(plan, events, cells)]
+    remarks += _beside(run, events, cells)
+    return Audit(plan=plan, events=events, guarantees=cells, remarks=tuple(remarks))
+
+
+def _opinion(plan: PrivacyPlan, events: tuple[RoundEvent, ...], cells: tuple[Guarantee, ...]) -> list[str]:
+    """(client, public) once more, by somebody else's accountant."""
+    other = second_opinion(stretches_of(events), plan.client_delta)
+    if other is None:
+        return []
+    name, epsilon = other
+    own = cells[0].epsilon
+    # Two grids differ by parts in a thousand; theirs is looser where epsilon is small.
+    if not own <= 1.01 * epsilon + 1e-3:
+        raise InputError(f"(client, public): {own:.4g} here but {epsilon:.4g} by {name}: please report this")
+    return [f"(client, public) by {name}: {epsilon:.4g}"]
+
+
+def _beside(run: RunDirectory, events: tuple[RoundEvent, ...], cells: tuple[Guarantee, ...]) -> list[str]:
+    remarks = []
+    reached = max((event.round for event in events), default=-1)
+    rows = run.rounds() if run.rounds_file.exists() else []
+    if rows and rows[-1]["round"] > reached:
+        raise InputError(
+            f"{run.ledger}: ends with round {reached}, but round {rows[-1]['round']} was released ({run.rounds_file}): "
+            f"lines after {len(events) + 1} are lost; restore the ledger from a backup"
+        )
+    if not (run.path / SUMMARY).exists():
+        return ["no summary.json: the run has not finished, so lines lost at the end might go unnoticed"]
+    summary = run.read_json(SUMMARY)
+    kept = summary.get("ledger", {}).get("head")
+    if kept is not None and kept != head(run.ledger):
+        raise InputError(f"{run.ledger}: does not end as summary.json says: lines at the end are lost or were added")
+    stated = [cell["epsilon"] for cell in summary["guarantees"]]
+    found = [cell.epsilon if math.isfinite(cell.epsilon) else None for cell in cells]
+    if not all(_same(a, b) for a, b in zip(stated, found, strict=True)):
+        raise InputError(f"{run.path / SUMMARY}: states {stated}, but the ledger adds up to {found}")
+    remarks.append("summary.json agrees")
+    return remarks
+
+
+def _same(stated: float | None, found: float | None) -> bool:
+    if stated is None or found is None:
+        return stated is found
+    return math.isclose(stated, found, rel_tol=1e-6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Realised:
+    """SECRET: what really happened, for whoever holds the server's private folder; shown, never promised.
+
+    Attributes:
+        participants: Clients that took part at all.
+        most_participations: Of one client.
+        cohort_sizes: (smallest, mean, largest).
+        record_server: Epsilon of the record with the most participations; inf without a record-level layer.
+    """
+
+    participants: int
+    most_participations: int
+    cohort_sizes: tuple[int, float, int]
+    record_server: float
+
+    @property
+    def as_number(self) -> float | None:
+        """record_server for JSON."""
+        return self.record_server if math.isfinite(self.record_server) else None
+
+
+def realised(run: RunDirectory, plan: PrivacyPlan) -> Realised:
+    """Read the private folder.
+
+    Raises:
+        InputError: It is not here, or damaged.
+    """
+    path = run.secret / "participations.jsonl"
+    try:
+        cohorts = [json.loads(line)["clients"] for line in path.read_text(encoding="utf-8").splitlines()]
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); only the server holds this file") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: damaged ({error})") from error
+    counts = Counter(client for cohort in cohorts for client in cohort)
+    most = max(counts.values(), default=0)
+    sizes = [len(cohort) for cohort in cohorts] or [0]
+    mu = max(local_mu(plan.record)) if plan.record else math.inf
+    return Realised(
+        participants=len(counts),
+        most_participations=most,
+        cohort_sizes=(min(sizes), sum(sizes) / len(sizes), max(sizes)),
+        record_server=gaussian_epsilon(math.sqrt(most) * mu, plan.record_delta) if most else 0.0,
+    )

@@ -1,0 +1,45 @@
+"""The clients' own record-level ledgers in a simulation, where this machine holds everybody's disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dpfedmeta.privacy.client_ledger import ClientLedger, RecordBudget
+from dpfedmeta.privacy.plan import RecordLayer
+from dpfedmeta.privacy.samplers import Cohort
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientLedgers:
+    """One ledger for each client that was ever drawn.
+
+    Attributes:
+        folder: Where they are kept; as secret as the list of participants.
+        budget: What every client lets one of its records spend towards the server.
+        layer: What a participation does to a record.
+    """
+
+    folder: Path
+    budget: RecordBudget
+    layer: RecordLayer
+
+    def willing(self, cohort: Cohort) -> Cohort:
+        """The clients that do not decline, each charged on its own disk before it answers.
+
+        Guarantee:
+            Whether a client declines depends on its participations alone, never on its data, so towards the public
+            it acts like a participation cap.
+        """
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        stay = [client for client in cohort.clients.tolist() if self._accepts(client, cohort.round)]
+        return Cohort(round=cohort.round, clients=np.asarray(stay, dtype=np.int64))
+
+    def _accepts(self, client: int, round_: int) -> bool:
+        ledger = ClientLedger(self.folder / f"{client}.jsonl", self.budget)
+        if not ledger.accepts(self.layer):
+            return False
+        ledger.charge(round_, self.layer)
+        return True

@@ -1,0 +1,84 @@
+"""From settings to what every client computes: episode, method, inner loop, network."""
+
+from __future__ import annotations
+
+from dpfedmeta.data.episode import EpisodeShape
+from dpfedmeta.data.task import Task
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.meta import Adaptation, MetaSpec
+from dpfedmeta.models import NetworkSpec
+from dpfedmeta.settings import Settings
+
+# method -> (message, order, adapt) where the settings leave them open.
+_METHODS: dict[str, tuple[str, int, str]] = {
+    "maml": ("query", 2, "all"),
+    "fomaml": ("query", 1, "all"),
+    "anil": ("query", 2, "head"),
+    "reptile": ("update", 1, "all"),
+}
+
+
+def meta_spec(settings: Settings) -> MetaSpec:
+    """The method, with what it leaves open filled in.
+
+    Raises:
+        InputError: Order or adaptation do not fit the method.
+        RefusedPlan: Record-level privacy would not cover it.
+    """
+    method, record = settings.meta.method, settings.record.enabled
+    message, order, adapt = _METHODS[method]
+    wanted_order = settings.meta.order or order
+    wanted_adapt = settings.meta.adapt or adapt
+    if record and wanted_order == 2:
+        raise RefusedPlan(
+            "meta.order = 2 with record-level privacy: the meta-gradient would read the support records again "
+            "through Hessian terms that no noise covers; use --order 1"
+        )
+    if record and message == "update" and settings.server.noise_mode == "shared":
+        raise RefusedPlan(
+            "meta.method = reptile with server.noise_mode = shared: a Reptile message is unbounded before its "
+            "last noise, so sharing that noise would promise too much; use --server.noise_mode stacked"
+        )
+    if method in ("fomaml", "reptile") and wanted_order == 2:
+        raise InputError(f"meta.order = 2: {method} is a first-order method; use meta.method = maml")
+    if method == "anil" and wanted_adapt == "all":
+        raise InputError("meta.adapt = all: ANIL adapts the head only; use meta.method = maml")
+    return MetaSpec(
+        message="query" if message == "query" else "update",
+        order=2 if wanted_order == 2 else 1,
+        adaptation=Adaptation(
+            adapt="head" if wanted_adapt == "head" else "all", steps=settings.meta.steps, lr=settings.meta.lr
+        ),
+    )
+
+
+def evaluation_adaptation(settings: Settings) -> Adaptation:
+    """How held-out clients adapt; as in training where the settings leave it open."""
+    trained, chosen = meta_spec(settings).adaptation, settings.evaluation
+    return Adaptation(
+        adapt=chosen.adapt or trained.adapt,
+        steps=chosen.steps or trained.steps,
+        lr=chosen.lr or trained.lr,
+    )
+
+
+def network_spec(settings: Settings, task: Task) -> NetworkSpec:
+    """The network for the task's images."""
+    return NetworkSpec(
+        name=settings.model.name,
+        channels=task.channels,
+        image_size=task.image_size,
+        ways=settings.task.ways,
+        width=settings.model.width,
+        norm=settings.model.norm,
+        groups=settings.model.groups,
+        activation=settings.model.activation,
+        features=settings.model.features,
+        feature_scale=settings.model.feature_scale,
+        learn=settings.meta.learn,
+    )
+
+
+def episode_shape(settings: Settings) -> EpisodeShape:
+    """A client's training episode."""
+    return EpisodeShape(ways=settings.task.ways, shots=settings.task.shots, queries=settings.task.queries)

@@ -1,0 +1,138 @@
+"""From settings to what is promised: every constant of the accountant, solved from targets, or a refusal."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Literal
+
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.federation.client_plan import episode_shape, meta_spec
+from dpfedmeta.privacy.calibration import Targets, calibrate, largest_cohort, most_rounds
+from dpfedmeta.privacy.plan import Change, PrivacyPlan, RecordLayer
+from dpfedmeta.settings import Settings
+
+Solve = Literal["noise", "rounds", "cohort"]
+
+
+def make_privacy(settings: Settings, solve: Solve = "noise") -> PrivacyPlan:
+    """Check the settings and solve what the targets leave open.
+
+    Args:
+        settings: What the user gave.
+        solve: What follows from the targets: the noise; or, with noises given, the most rounds or the largest cohort.
+
+    Raises:
+        InputError: A value does not fit another one.
+        RefusedPlan: A guarantee that is asked for would not hold.
+    """
+    _check_population(settings)
+    _check_promises(settings)
+    plan, targets = _plan(settings), _targets(settings)
+    if solve == "noise":
+        return calibrate(plan, targets)
+    if targets.client_epsilon is None and targets.record_epsilon is None:
+        raise InputError(f"--solve {solve}: give a target too (--epsilon, --privacy.record.epsilon)")
+    if not plan.noise_multiplier:
+        raise InputError(f"--solve {solve}: give the noise too (--noise-multiplier)")
+    return most_rounds(plan, targets) if solve == "rounds" else largest_cohort(plan, targets)
+
+
+def _plan(settings: Settings) -> PrivacyPlan:
+    return PrivacyPlan(
+        clients=settings.population.clients,
+        cohort=settings.population.cohort,
+        rounds=settings.server.rounds,
+        noise_multiplier=None if settings.clip.policy == "none" else settings.server.noise_multiplier or 0.0,
+        sampler=settings.population.sampler,
+        max_participations=settings.population.max_participations,
+        schedule=tuple(
+            Change(from_round=c.from_round, noise_scale=c.noise_scale, cohort_scale=c.cohort_scale)
+            for c in settings.server.schedule
+        ),
+        noise_mode=settings.server.noise_mode,
+        colluding=settings.privacy.client.colluding,
+        record=_record_layer(settings),
+        client_delta=settings.privacy.client.delta,
+        record_delta=settings.privacy.record.delta,
+    )
+
+
+def _record_layer(settings: Settings) -> RecordLayer | None:
+    record = settings.record
+    if not record.enabled:
+        return None
+    meta, shape = meta_spec(settings), episode_shape(settings)
+    # A role without a noise of its own gets the balanced one; solved noises replace both.
+    root = meta.adaptation.steps**0.5
+    query = record.query_noise or (record.support_noise or root) / root
+    return RecordLayer(
+        support_noise=record.support_noise or query * root,
+        query_noise=query,
+        support_steps=meta.adaptation.steps,
+        support_records=shape.support_records,
+        query_records=shape.query_records,
+        message=meta.message,
+        query_to_message_bound=1.0 / record.message_clip_ratio,
+    )
+
+
+def _targets(settings: Settings) -> Targets:
+    privacy = settings.privacy
+    return Targets(
+        client_epsilon=privacy.client.epsilon,
+        record_epsilon=privacy.record.epsilon,
+        record_observer=privacy.record.observer,
+    )
+
+
+def _check_population(settings: Settings) -> None:
+    population = settings.population
+    if population.cohort > population.clients:
+        raise InputError(
+            f"population.cohort = {population.cohort:g} is more than population.clients = "
+            f"{population.clients}; lower the one or raise the other"
+        )
+    delta = settings.privacy.client.delta
+    if settings.clip.policy != "none" and delta >= 1 / population.clients:
+        warnings.warn(
+            f"privacy.client.delta = {delta:g} is not below 1/N = {1 / population.clients:g}: such a guarantee "
+            "allows one client of the population to be exposed entirely",
+            stacklevel=2,
+        )
+
+
+def _check_promises(settings: Settings) -> None:
+    algo, promises = settings.algo, settings.clip.policy != "none"
+    noise, target = settings.server.noise_multiplier, settings.privacy.client.epsilon
+    record = settings.record
+    if not promises:
+        if algo.startswith("dp-"):
+            raise RefusedPlan(
+                f"clip.policy: {algo} promises client-level privacy, which needs a clip bound; choose constant or "
+                "window, or --algo maml for training without privacy"
+            )
+        targets = (target, settings.privacy.record.epsilon)
+        if noise is not None or record.enabled or any(value is not None for value in targets):
+            raise RefusedPlan(
+                f"{algo} clips nothing, so a noise or a target would promise what does not hold; use --algo "
+                "dp-const, dp-agr or dp-agrlr"
+            )
+        return
+    through_records = settings.privacy.record.epsilon is not None and settings.privacy.record.observer == "public"
+    if noise is None and target is None and not through_records:
+        raise RefusedPlan(
+            f"{algo} promises (client, public), but neither a target (privacy.client.epsilon, --epsilon) nor a "
+            "noise (server.noise_multiplier, --noise-multiplier) is given; give one"
+        )
+    shares = record.enabled and settings.server.noise_mode == "shared"
+    if noise == 0 and not shares:
+        raise RefusedPlan(
+            f"server.noise_multiplier = 0: {algo} promises (client, public), and without noise its epsilon is "
+            "infinite; give a noise above 0 or a target, or use --algo maml"
+        )
+    given = (settings.privacy.record.epsilon, record.support_noise, record.query_noise)
+    if record.enabled and all(value is None for value in given):
+        raise RefusedPlan(
+            f"{algo} promises (record, {settings.privacy.record.observer}), but neither a target "
+            "(privacy.record.epsilon) nor a noise (record.query_noise, record.support_noise) is given; give one"
+        )

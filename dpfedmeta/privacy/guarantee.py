@@ -1,0 +1,86 @@
+"""What is promised to whom: (epsilon, delta) for one unit towards one observer, and how it was bounded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+UnitName = Literal["client", "record"]
+Observer = Literal["server", "public"]
+Adjacency = Literal["add-remove", "replace-one", "zero-out"]
+Method = Literal["pld", "gdp", "gdp-mixture", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """One way to bound a cell.
+
+    Attributes:
+        method: How epsilon is computed.
+        epsilon: inf where this way gives nothing.
+        event: What the observer sees, with its numbers.
+        formula: The mathematics, in the words of docs/guarantees.md.
+    """
+
+    method: Method
+    epsilon: float
+    event: str
+    formula: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """(epsilon, delta)-DP for one unit towards one observer.
+
+    Attributes:
+        unit: Whose data changes.
+        observer: Who looks: the honest-but-curious server, or everybody who sees the releases.
+        delta: The probability that the bound fails.
+        adjacency: What "changes" means.
+        bounds: All bounds that were computed for the cell, at least one.
+    """
+
+    unit: UnitName
+    observer: Observer
+    delta: float
+    adjacency: Adjacency
+    bounds: tuple[Bound, ...]
+
+    @property
+    def binding(self) -> Bound:
+        """The smallest bound: what is promised."""
+        return min(self.bounds, key=lambda bound: bound.epsilon)
+
+    @property
+    def epsilon(self) -> float:
+        """Inf where the cell holds nothing."""
+        return self.binding.epsilon
+
+    @property
+    def method(self) -> Method:
+        """How epsilon was computed."""
+        return self.binding.method if math.isfinite(self.epsilon) else "none"
+
+    @property
+    def name(self) -> str:
+        """The cell as people write it."""
+        return f"({self.unit}, {self.observer})"
+
+    def as_json(self) -> dict[str, object]:
+        """The form of summary.json; an infinite epsilon is null."""
+        return {
+            "unit": self.unit,
+            "observer": self.observer,
+            "epsilon": _finite(self.epsilon),
+            "delta": self.delta,
+            "adjacency": self.adjacency,
+            "method": self.method,
+            "event": self.binding.event,
+            "formula": self.binding.formula,
+            "bounds": {bound.method: _finite(bound.epsilon) for bound in self.bounds},
+        }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
