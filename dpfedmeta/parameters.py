@@ -53,11 +53,9 @@ def flatten(params: Mapping[str, Tensor]) -> Tensor:
 
 
 def unflatten(vector: Tensor, like: Mapping[str, Tensor]) -> Params:
-    """Inverse of flatten for parameters of the form of `like`."""
+    """Inverse of flatten for parameters of the form of `like`; the precision stays that of the vector."""
     parts = torch.split(vector, [value.numel() for value in like.values()])
-    return {
-        name: part.reshape(value.shape).to(value.dtype) for (name, value), part in zip(like.items(), parts, strict=True)
-    }
+    return {name: part.reshape(value.shape) for (name, value), part in zip(like.items(), parts, strict=True)}
 
 
 def mean(samples: Iterable[Mapping[str, Tensor]]) -> Params:

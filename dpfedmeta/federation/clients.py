@@ -59,13 +59,13 @@ class ClientSide:
     def clipped_sum(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> tuple[Tensor, int]:
         """SECRET: (float64 sum over the clients, in their order; number of messages that entered it).
 
-        A message that is not finite is set to 0 and brings no noise (privacy rule 4).
+        A message that is not finite, or not of the model's form, is set to 0 and brings no noise (privacy rule 4).
         """
         model = {name: value.to(self.device) for name, value in model.items()}
         total = torch.zeros(dimension(model), dtype=torch.float64, device=self.device)
         entered = 0
         for message in self._messages(model, bound, round_, clients):
-            if is_finite(message):
+            if _well_formed(message, model):
                 total += flatten(message).double()
                 entered += 1
         return total.cpu(), entered
@@ -97,6 +97,11 @@ class ClientSide:
     def _clipped_again(self, message: Params, bound: float) -> Params:
         """Stacked mode clips the noisy message; shared mode takes it as it is."""
         return message if self.message_clip_ratio is None else clip(message, self.message_bound(bound))
+
+
+def _well_formed(message: Params, model: Params) -> bool:
+    form = {name: value.shape for name, value in model.items()}
+    return {name: value.shape for name, value in message.items()} == form and is_finite(message)
 
 
 @lru_cache(maxsize=4)

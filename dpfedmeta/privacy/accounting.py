@@ -79,8 +79,8 @@ def four_cells(stretches: Sequence[Stretch], terms: Terms, grids: tuple[float, .
     return (
         _client_public(stretches, terms, grids),
         _client_server(stretches, terms),
-        _record_server(stretches, terms),
-        _record_public(stretches, terms, grids),
+        record_server(stretches, terms),
+        record_public(stretches, terms, grids),
     )
 
 
@@ -126,7 +126,7 @@ def _client_server(stretches: Sequence[Stretch], terms: Terms) -> Guarantee:
     return _guarantee("client", "server", terms.client_delta, "replace-one", bound)
 
 
-def _record_server(stretches: Sequence[Stretch], terms: Terms) -> Guarantee:
+def record_server(stretches: Sequence[Stretch], terms: Terms) -> Guarantee:
     """The server knows who took part: nothing is amplified, the worst number of participations counts."""
     if terms.record is None:
         bound = _nothing("the client's exact message")
@@ -137,7 +137,7 @@ def _record_server(stretches: Sequence[Stretch], terms: Terms) -> Guarantee:
     return _guarantee("record", "server", terms.record_delta, "zero-out", bound)
 
 
-def _record_public(stretches: Sequence[Stretch], terms: Terms, grids: tuple[float, ...]) -> Guarantee:
+def record_public(stretches: Sequence[Stretch], terms: Terms, grids: tuple[float, ...] = GRIDS) -> Guarantee:
     """The smaller of two bounds: the mixture over participations, and replacing a whole client."""
     delta = terms.record_delta - _surplus(stretches)
     mus = [_worse_role_mu(stretch.effective_noise or 0.0, terms) for stretch in stretches]

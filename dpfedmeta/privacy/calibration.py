@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dpfedmeta.errors import RefusedPlan
-from dpfedmeta.privacy.accounting import client_public_epsilon, guarantees
+from dpfedmeta.privacy.accounting import Terms, client_public_epsilon, record_public, record_server
 from dpfedmeta.privacy.gaussian import gaussian_epsilon, gaussian_mu
 from dpfedmeta.privacy.participations import worst_participations
 from dpfedmeta.privacy.plan import PrivacyPlan
@@ -92,13 +92,15 @@ def with_local_mu(plan: PrivacyPlan, mu: float) -> PrivacyPlan:
 
 def _exceeded(plan: PrivacyPlan, targets: Targets) -> str | None:
     """What a target that the plan exceeds says about it, or None."""
-    observer = 2 if targets.record_observer == "server" else 3
-    for place, target in ((0, targets.client_epsilon), (observer, targets.record_epsilon)):
-        if target is None:
-            continue
-        cell = guarantees(plan)[place]
-        if not cell.epsilon <= target:
-            return f"{cell.name}: epsilon = {cell.epsilon:.4g} where {target:g} is the target"
+    if targets.client_epsilon is not None:
+        epsilon = client_public_epsilon(plan.stretches, plan.client_delta)
+        if not epsilon <= targets.client_epsilon:
+            return f"(client, public): epsilon = {epsilon:.4g} where {targets.client_epsilon:g} is the target"
+    if targets.record_epsilon is not None:
+        of_record = record_server if targets.record_observer == "server" else record_public
+        cell = of_record(plan.stretches, Terms.of(plan))
+        if not cell.epsilon <= targets.record_epsilon:
+            return f"{cell.name}: epsilon = {cell.epsilon:.4g} where {targets.record_epsilon:g} is the target"
     return None
 
 
@@ -138,7 +140,7 @@ def _calibrate_record_public(plan: PrivacyPlan, epsilon: float) -> PrivacyPlan:
     if plan.record is None:
 
         def through_the_server(noise: float) -> float:
-            return guarantees(replace(plan, noise_multiplier=noise))[3].epsilon
+            return _record_public_epsilon(replace(plan, noise_multiplier=noise))
 
         if plan.noise_multiplier and through_the_server(plan.noise_multiplier) <= epsilon:
             return plan
@@ -146,9 +148,13 @@ def _calibrate_record_public(plan: PrivacyPlan, epsilon: float) -> PrivacyPlan:
     plan = replace(plan, noise_multiplier=plan.noise_multiplier or 0.0)
 
     def through_the_clients(noise: float) -> float:
-        return guarantees(with_local_mu(plan, 1.0 / noise))[3].epsilon
+        return _record_public_epsilon(with_local_mu(plan, 1.0 / noise))
 
     return with_local_mu(plan, 1.0 / _smallest_noise(through_the_clients, epsilon, cell, start=1.0))
+
+
+def _record_public_epsilon(plan: PrivacyPlan) -> float:
+    return record_public(plan.stretches, Terms.of(plan)).epsilon
 
 
 def _calibrate_client(plan: PrivacyPlan, epsilon: float) -> PrivacyPlan:

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from dpfedmeta.parameters import Params, is_finite, norm, scaled, zeros_like
+from dpfedmeta.parameters import Params, is_finite, norm, zeros_like
 from dpfedmeta.privacy.units import Bounded, Record
 
-# Rounding to float32 may lengthen a vector by a few parts in 10^8; shrinking by more than that keeps the
-# norm at or below the bound exactly.
+# Factors are applied in float64, where the largest float32 gradient can still be scaled to the smallest bound.
+# Rounding to float32 may lengthen a vector by a few parts in 10^8; shrinking by more than that keeps the norm at or
+# below the bound.
 _ROUNDING = 1.0 - 1e-6
 
 
@@ -28,7 +29,8 @@ def clip(contribution: Mapping[str, Tensor], bound: float) -> Params:
     length = norm(contribution)
     if length <= bound:
         return dict(contribution)
-    return scaled(contribution, bound / length * _ROUNDING)
+    factor = bound / length * _ROUNDING
+    return {name: (value.double() * factor).to(value.dtype) for name, value in contribution.items()}
 
 
 def clipped_record_sum(gradients: Mapping[str, Tensor], bound: float) -> Bounded[Record, Params]:
@@ -42,15 +44,17 @@ def clipped_record_sum(gradients: Mapping[str, Tensor], bound: float) -> Bounded
         The sum, with sensitivity `bound` under zero-out of one record. A record whose gradient is not
         finite counts as 0.
     """
-    flat = torch.cat([value.reshape(value.shape[0], -1) for value in gradients.values()], dim=1)
-    return Bounded(value=_split(_weights(flat, bound) @ torch.nan_to_num(flat), gradients), sensitivity=bound)
+    flat = torch.cat([value.reshape(value.shape[0], -1) for value in gradients.values()], dim=1).double()
+    weights = _weights(flat, bound)
+    finite = torch.where(weights[:, None] > 0, flat, 0.0)
+    return Bounded(value=_split(weights @ finite, gradients), sensitivity=bound)
 
 
 def _weights(flat: Tensor, bound: float) -> Tensor:
     """min(1, bound / norm) for each row; 0 for a row that is not finite."""
-    lengths = torch.linalg.vector_norm(flat.double(), dim=1)
+    lengths = torch.linalg.vector_norm(flat, dim=1)
     factors = torch.where(lengths > bound, bound / lengths.clamp_min(math.ulp(0.0)) * _ROUNDING, 1.0)
-    return torch.where(torch.isfinite(lengths), factors, 0.0).to(flat.dtype)
+    return torch.where(torch.isfinite(lengths), factors, 0.0)
 
 
 def _split(vector: Tensor, gradients: Mapping[str, Tensor]) -> Params:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +36,24 @@ class HashChain:
             FileExistsError: What was written is never overwritten.
         """
         chain = cls(path, mode=mode)
-        chain._append(first, os.O_EXCL)
+        chain._write([first], os.O_EXCL)
         return chain
 
     def append(self, body: Mapping[str, Any]) -> None:
         """Write a line and flush it to disk."""
-        self._append(body, os.O_APPEND)
+        self._write([body], os.O_APPEND)
 
-    def _append(self, body: Mapping[str, Any], flag: int) -> None:
-        text, digest = _line(body, self.head)
+    def append_all(self, bodies: Iterable[Mapping[str, Any]]) -> None:
+        """Write several lines and flush them to disk together."""
+        self._write(bodies, os.O_APPEND)
+
+    def _write(self, bodies: Iterable[Mapping[str, Any]], flag: int) -> None:
         handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | flag, self._mode)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+            digest = self.head
+            for body in bodies:
+                text, digest = _line(body, digest)
+                file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())
         self.head = digest

@@ -65,12 +65,17 @@ def planned_event(plan: PrivacyPlan, round_: int) -> RoundEvent:
     )
 
 
+def opening_line(plan: PrivacyPlan) -> dict[str, Any]:
+    """The first line: the plan's constants."""
+    return {"version": VERSION, "plan": asdict(plan)}
+
+
 class Ledger:
     """Append-only file. `charge` returns only after the line is flushed to disk."""
 
     def __init__(self, path: Path, plan: PrivacyPlan) -> None:
         """Start a new ledger; an existing file is an error, spent budget is never overwritten."""
-        self._chain = HashChain.start(path, {"version": VERSION, "plan": asdict(plan)})
+        self._chain = HashChain.start(path, opening_line(plan))
         self.rounds = 0
 
     @property

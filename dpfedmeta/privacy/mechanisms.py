@@ -93,7 +93,7 @@ class GaussianMechanism:
         query (Dong, Roth, Su 2019: 1/charged_multiplier-GDP), whatever the sensitivity.
 
     Note:
-        The noise is rounded to float32 like the sum it protects. The attack of Mironov (2012) on low-order
+        Sum and noise are added in float64 and rounded to float32 together. The attack of Mironov (2012) on low-order
         bits of floating-point noise is not defended against, here as in Opacus or dp-accounting.
     """
 
@@ -129,7 +129,7 @@ class GaussianMechanism:
         noise = torch.from_numpy(generator.normal(dimension(query.value))).to(vector.device)
         noisy = (vector + math.sqrt(missing) * noise) / self.denominator
         return Released(
-            unflatten(noisy, query.value),
+            unflatten(noisy.float(), query.value),
             GaussianDpEvent(self.charged_multiplier),
             deviation / self.denominator,
             seal=_SEAL,
@@ -148,5 +148,5 @@ class NoMechanism:
 
     def release(self, query: Bounded[Unit, Params], generator: SecretGenerator) -> Released[Unit, Params]:
         """Divide by the denominator; no noise."""
-        mean = unflatten(flatten(query.value).double() / self.denominator, query.value)
+        mean = unflatten((flatten(query.value).double() / self.denominator).float(), query.value)
         return Released(mean, NonPrivateDpEvent(), 0.0, seal=_SEAL)

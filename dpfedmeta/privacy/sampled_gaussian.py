@@ -176,6 +176,12 @@ def _fixed_size_profile(epsilons: FloatArray, rate: float, mu: float) -> FloatAr
     return np.where(epsilons >= 0, upper, lower)
 
 
+def forget() -> None:
+    """Drop what was computed so far, for measurements."""
+    _epsilon.cache_clear()
+    _one_round.cache_clear()
+
+
 def round_event(stretch: Stretch) -> DpEvent:
     """One round as dp-accounting describes it, for any accountant that reads its events.
 

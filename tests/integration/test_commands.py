@@ -1,5 +1,6 @@
 """The commands as a user types them, on a tiny task that needs no data."""
 
+import importlib.util
 import json
 import os
 import re
@@ -112,6 +113,70 @@ def test_account_prints_json_and_nothing_else(tmp_path):
         "noise_multiplier", "support_noise", "query_noise", "total_noise", "rounds", "clients", "cohort",
         "max_participations",
     }  # fmt: skip
+
+
+def test_account_takes_runs_and_draws(tiny_task_file, tmp_path):
+    train(tiny_task_file, tmp_path, "--run.name=r", "--population.sampler=fixed", algo="dp-agr")
+    run = tmp_path / "runs" / "r"
+    shown = command("account", "--run", run, "--plot", tmp_path / "curve.png", cwd=tmp_path, check=0).stdout
+    assert "What was promised for 4 rounds" in shown
+    assert "replace-one" in shown
+    assert (tmp_path / "curve.png").stat().st_size > 5000
+    assert "verified: summary.json agrees" in command("account", "--verify", run, cwd=tmp_path, check=0).stdout
+    assert "do not publish" in command("account", "--realised", run, cwd=tmp_path, check=0).stdout
+
+
+@pytest.fixture(scope="module")
+def account():
+    """The script as a module, for what needs no process of its own."""
+    form = importlib.util.spec_from_file_location("account_script", ROOT / "scripts" / "account.py")
+    module = importlib.util.module_from_spec(form)
+    form.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--algo", "dp-agr", "--delta", "1"], "privacy.client.delta"),
+        (["--algo", "dp-agr", "--epsilon", "0"], "privacy.client.epsilon"),
+        (["--algo", "dp-agr", "--noise-multiplier", "0"], "infinite"),
+        (["--algo", "dp-agr", "--noise-multiplier", "nan"], "server.noise_multiplier"),
+        (["--algo", "dp-agr", "--population.sampler", "shuffle"], "population.sampler"),
+        (["--algo", "dp-agr", "--population.sampler", "fixed", "--cohort", "10.5"], "whole number"),
+        (["--algo", "dp-agr", "--solve", "rounds"], "give the noise too"),
+        (["--algo", "dp-agr", "--server.schedule", "[{from_round: -1}]"], "from_round"),
+        (["--algo", "dp-agr", "--server.schedule", "3"], "server.schedule"),
+        (["--algo", "dp-agr", "--privacy.record.epsilon", "1"], "(record, server)"),
+        (["--verify", "nowhere"], "is this a run directory?"),
+        (["--verify", "nowhere", "--algo", "dp-agr"], "take no --algo"),
+        (["--realised", "nowhere"], "is this a run directory?"),
+    ],
+)
+def test_account_refuses_with_the_reason(account, monkeypatch, words, reason):
+    monkeypatch.setattr(sys, "argv", ["account.py", *words])
+    with pytest.raises(InputError, match=re.escape(reason)) as refusal:
+        account.main(Console(quiet=True))
+    assert "\n" not in str(refusal.value)
+
+
+def test_account_solves_rounds_and_takes_schedules(account, monkeypatch, capsys):
+    words = "--algo dp-agr --cohort 1500 --noise-multiplier 1.0 --epsilon 0.475 --json --solve rounds"
+    monkeypatch.setattr(sys, "argv", ["account.py", *words.split()])
+    assert account.main(Console(quiet=True)) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"]["rounds"] == pytest.approx(266, abs=2)
+    schedule = "[{from_round: 2, noise_scale: 2.0, cohort_scale: 0.5}]"
+    words = ["--algo", "dp-agr", "--rounds", "4", "--noise-multiplier", "1", "--server.schedule", schedule, "--json"]
+    monkeypatch.setattr(sys, "argv", ["account.py", *words])
+    assert account.main(Console(quiet=True)) == 0
+    assert "then 2 rounds" in json.loads(capsys.readouterr().out)["guarantees"][0]["event"]
+
+
+def test_account_compares_with_the_paper(account, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["account.py", "--compare-paper", "--json"])
+    assert account.main(Console(quiet=True)) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert {published["cell"] for published in content["published"]} == {"(client, public)", "(record, server)"}
 
 
 BAD = [

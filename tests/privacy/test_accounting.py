@@ -8,10 +8,10 @@ from dp_accounting.pld import PLDAccountant
 from scipy import stats
 
 from dpfedmeta.errors import RefusedPlan
-from dpfedmeta.privacy.accounting import guarantees
+from dpfedmeta.privacy.accounting import epsilon_curve, guarantees
 from dpfedmeta.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from dpfedmeta.privacy.participations import worst_participations
-from dpfedmeta.privacy.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.privacy.plan import Change, PrivacyPlan, RecordLayer
 from dpfedmeta.privacy.sampled_gaussian import COARSE, rdp_epsilon, sampled_epsilon
 
 BASE = PrivacyPlan(clients=400_000, cohort=1500, rounds=266, noise_multiplier=1.0)
@@ -158,3 +158,100 @@ def test_monte_carlo_of_the_mixture_bound():
     mass[-1] = stats.binom.sf(1, rounds, q)
     bound = float(mass @ gaussian_delta(epsilon, np.sqrt(counts) * mu))
     assert simulated.mean() == pytest.approx(bound, abs=4 * simulated.std() / math.sqrt(samples))
+
+
+EVERY = [
+    replace(plan, **more)
+    for plan in (
+        BASE,
+        AGRLR,
+        replace(AGRLR, noise_mode="stacked", noise_multiplier=1.0),
+        replace(AGRLR, noise_mode="stacked", noise_multiplier=1.0, record=replace(LAYER, message="update")),
+    )
+    for more in (
+        {"max_participations": None},
+        {"max_participations": 2},
+        {"sampler": "fixed"},
+        {"schedule": (Change(from_round=100, noise_scale=1.2, cohort_scale=2.0),)},
+    )
+]
+
+
+@pytest.mark.parametrize("plan", EVERY)
+def test_every_combination_has_four_explained_cells(plan):
+    client_public, client_server, record_server, record_public = guarantees(plan)
+    fixed = plan.sampler == "fixed"
+    assert client_public.adjacency == ("replace-one" if fixed else "add-remove")
+    assert 0 < client_public.epsilon < 20
+    assert {b.method for b in record_public.bounds} == {"gdp-mixture", "pld"}
+    # Replacing a record is at most replacing a client, and needs a larger delta to be promised more weakly.
+    assert record_public.epsilon <= max(b.epsilon for b in record_public.bounds)
+    for cell in guarantees(plan):
+        assert all(b.event and b.formula for b in cell.bounds)
+        assert set(cell.as_json()) >= {
+            "unit",
+            "observer",
+            "epsilon",
+            "delta",
+            "adjacency",
+            "method",
+            "event",
+            "formula",
+        }
+    assert math.isinf(record_server.epsilon) == (plan.record is None) == math.isinf(client_server.epsilon)
+
+
+def test_a_schedule_of_one_value_changes_nothing():
+    flat = replace(BASE, schedule=(Change(from_round=50), Change(from_round=200)))
+    for one, other in zip(guarantees(BASE), guarantees(flat), strict=True):
+        assert one.epsilon == pytest.approx(other.epsilon, rel=1e-4) or one.epsilon == other.epsilon
+
+
+def test_a_schedule_in_shared_mode_has_its_own_limit_and_noise_in_each_stretch():
+    plan = replace(AGRLR, schedule=(Change(from_round=100, cohort_scale=0.5),))
+    first, second = plan.stretches
+    assert (first.rounds, second.rounds) == (100, 166)
+    assert first.largest_cohort > second.largest_cohort
+    assert first.total_noise > second.total_noise
+    assert plan.at(99) == replace(first, rounds=1)
+    assert plan.at(100) == replace(second, rounds=1)
+    assert plan.first(120) == (first, replace(second, rounds=20))
+    with pytest.raises(IndexError):
+        plan.at(266)
+
+
+def test_a_fixed_cohort_needs_no_surplus():
+    (stretch,) = replace(AGRLR, sampler="fixed").stretches
+    assert stretch.largest_cohort == 1500
+    assert stretch.surplus_probability == 0.0
+
+
+BAD = [
+    {"client_delta": 1.0}, {"client_delta": 0.0}, {"record_delta": math.nan}, {"noise_multiplier": math.nan},
+    {"noise_multiplier": -1.0}, {"noise_multiplier": math.inf}, {"clients": 0}, {"cohort": 0.0}, {"cohort": 500_000.0},
+    {"rounds": 0}, {"colluding": 0}, {"max_participations": 0}, {"sampler": "shuffle"}, {"noise_mode": "both"},
+    {"sampler": "fixed", "cohort": 10.5}, {"schedule": (Change(from_round=5), Change(from_round=5))},
+    {"schedule": (Change(from_round=5, cohort_scale=300.0),)},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD, ids=str)
+def test_a_plan_that_cannot_be_accounted_for_is_refused_with_its_key(bad):
+    with pytest.raises(RefusedPlan, match=rf"{list(bad)[-1]}|cohort") as refusal:
+        guarantees(replace(BASE, **bad))
+    assert "nothing can be accounted for" in str(refusal.value)
+
+
+@pytest.mark.parametrize("bad", [{"support_noise": 0.0}, {"query_noise": math.nan}, {"support_steps": 0}])
+def test_a_record_layer_without_noise_is_refused(bad):
+    with pytest.raises(RefusedPlan, match=next(iter(bad))):
+        replace(LAYER, **bad)
+
+
+def test_the_curve_ends_at_the_plan():
+    rounds, curves = epsilon_curve(replace(BASE, rounds=30), points=6)
+    assert rounds[0] == 1
+    assert rounds[-1] == 30
+    assert list(curves) == ["(client, public)", "(client, server)", "(record, server)", "(record, public)"]
+    assert curves["(client, public)"][-1] == guarantees(replace(BASE, rounds=30))[0].epsilon
+    assert curves["(client, public)"] == sorted(curves["(client, public)"])

@@ -5,8 +5,8 @@ import pytest
 
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.privacy.accounting import guarantees
-from dpfedmeta.privacy.calibration import Targets, calibrate
-from dpfedmeta.privacy.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.privacy.calibration import Targets, calibrate, largest_cohort, most_rounds
+from dpfedmeta.privacy.plan import Change, PrivacyPlan, RecordLayer
 
 BASE = PrivacyPlan(clients=400_000, cohort=1500, rounds=266, noise_multiplier=0.0)
 LAYER = RecordLayer(support_noise=1.0, query_noise=1.0, support_steps=5, support_records=25, query_records=25)
@@ -59,3 +59,62 @@ def test_an_unreachable_target_says_which_cell_and_what_helps():
     plan = replace(BASE, client_delta=1e-300)
     with pytest.raises(RefusedPlan, match=r"\(client, public\).*raise epsilon or delta"):
         calibrate(plan, Targets(client_epsilon=1e-9))
+
+
+def test_a_target_of_the_record_is_met_by_the_servers_noise_where_there_is_no_other():
+    plan = calibrate(BASE, Targets(record_epsilon=0.5, record_observer="public"))
+    assert 0.99 * 0.5 <= epsilon(plan, "record", "public") <= 0.5
+    both = calibrate(BASE, Targets(client_epsilon=0.1, record_epsilon=0.5, record_observer="public"))
+    assert 0.099 <= epsilon(both, "client", "public") <= 0.1
+    assert epsilon(both, "record", "public") <= 0.5
+
+
+def test_a_target_that_nothing_can_reach_names_the_cell_and_the_knob():
+    with pytest.raises(RefusedPlan, match=r"\(record, server\).*dp-agrlr"):
+        calibrate(BASE, Targets(record_epsilon=1.0))
+    noisy = replace(BASE, noise_multiplier=0.3)
+    with pytest.raises(RefusedPlan, match=r"\(client, public\).*server.rounds = 1"):
+        most_rounds(noisy, Targets(client_epsilon=0.01))
+    with pytest.raises(RefusedPlan, match=r"population.cohort = 1"):
+        largest_cohort(replace(noisy, rounds=10_000), Targets(client_epsilon=1e-5))
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_targets_are_numbers_above_zero(bad):
+    with pytest.raises(RefusedPlan, match=r"privacy.client.epsilon"):
+        Targets(client_epsilon=bad)
+
+
+def test_rounds_are_as_many_as_the_target_allows():
+    noisy = replace(BASE, noise_multiplier=1.0)
+    plan = most_rounds(noisy, Targets(client_epsilon=0.475))
+    assert plan.rounds == pytest.approx(266, abs=2)
+    assert epsilon(plan, "client", "public") <= 0.475
+    assert epsilon(replace(plan, rounds=plan.rounds + 1), "client", "public") > 0.475
+    record = replace(AGRLR, max_participations=None, record=replace(LAYER, support_noise=5.0, query_noise=5.0))
+    few = most_rounds(record, Targets(record_epsilon=2.0))
+    assert epsilon(few, "record", "server") <= 2.0 < epsilon(replace(few, rounds=few.rounds + 1), "record", "server")
+
+
+def test_a_cohort_is_as_large_as_the_target_allows():
+    noisy = replace(BASE, noise_multiplier=1.0, rounds=50)
+    plan = largest_cohort(noisy, Targets(client_epsilon=1.0))
+    assert epsilon(plan, "client", "public") <= 1.0
+    assert epsilon(replace(plan, cohort=plan.cohort + 1), "client", "public") > 1.0
+    fixed = largest_cohort(replace(noisy, sampler="fixed", noise_multiplier=2.0), Targets(client_epsilon=1.0))
+    assert epsilon(fixed, "client", "public") <= 1.0
+
+
+def test_a_schedule_is_calibrated_as_a_whole():
+    schedule = (Change(from_round=100, noise_scale=0.8), Change(from_round=200, cohort_scale=2.0))
+    plan = calibrate(replace(BASE, schedule=schedule), Targets(client_epsilon=1.5))
+    assert 0.99 * 1.5 <= epsilon(plan, "client", "public") <= 1.5
+    constant = calibrate(BASE, Targets(client_epsilon=1.5))
+    assert plan.noise_multiplier > constant.noise_multiplier
+
+
+@pytest.mark.parametrize("sampler", ["poisson", "fixed"])
+@pytest.mark.parametrize("target", [0.05, 30.0])
+def test_extreme_targets_are_met_too(sampler, target):
+    plan = calibrate(replace(BASE, sampler=sampler), Targets(client_epsilon=target))
+    assert 0.99 * target <= epsilon(plan, "client", "public") <= target

@@ -5,8 +5,8 @@ import pytest
 
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.privacy.accounting import guarantees
-from dpfedmeta.privacy.ledger import Budget, Ledger, planned_event, read, spent
-from dpfedmeta.privacy.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.privacy.ledger import Budget, Ledger, head, planned_event, read, spent, stretches_of
+from dpfedmeta.privacy.plan import Change, PrivacyPlan, RecordLayer
 
 LAYER = RecordLayer(support_noise=2.0, query_noise=1.6, support_steps=1, support_records=25, query_records=25)
 PLAN = PrivacyPlan(clients=10_000, cohort=50, rounds=8, noise_multiplier=0.8, max_participations=1, record=LAYER)
@@ -19,7 +19,19 @@ def written(path, rounds=8, plan=PLAN):
     return path
 
 
-@pytest.mark.parametrize("plan", [PLAN, replace(PLAN, record=None), replace(PLAN, noise_multiplier=None, record=None)])
+SCHEDULED = replace(PLAN, schedule=(Change(from_round=3, noise_scale=0.9, cohort_scale=2.0),))
+PLANS = [
+    PLAN,
+    SCHEDULED,
+    replace(SCHEDULED, record=None, max_participations=None),
+    replace(PLAN, noise_mode="stacked"),
+    replace(PLAN, sampler="fixed"),
+    replace(SCHEDULED, sampler="fixed", record=None),
+    replace(PLAN, noise_multiplier=None, record=None),
+]
+
+
+@pytest.mark.parametrize("plan", PLANS)
 def test_after_a_full_run_spent_equals_planned(tmp_path, plan):
     assert spent(*read(written(tmp_path / "l", plan=plan))) == guarantees(plan)
 
@@ -101,3 +113,40 @@ def test_the_budget_stops_before_the_limit():
 def test_the_budget_guard_fails_closed_on_nan():
     cells = tuple(replace(g, bounds=(replace(g.bounds[0], epsilon=float("nan")),)) for g in guarantees(PLAN))
     assert not Budget(limits=(float("inf"),) * 4).allows(cells)
+
+
+def test_the_events_alone_rebuild_the_stretches(tmp_path):
+    plan, events = read(written(tmp_path / "l", plan=SCHEDULED))
+    rebuilt, planned = stretches_of(events), plan.stretches
+    assert [(s.rounds, s.rate, s.effective_noise) for s in rebuilt] == [
+        (s.rounds, s.rate, s.effective_noise) for s in planned
+    ]
+
+
+def test_a_round_that_was_released_twice_is_charged_twice():
+    events = [planned_event(PLAN, r) for r in (0, 1, 2, 2, 3)]
+    twice, once = spent(PLAN, events), spent(PLAN, events[:4])
+    assert twice[0].epsilon == guarantees(PLAN, rounds=5)[0].epsilon > once[0].epsilon
+
+
+def test_a_missing_round_is_found():
+    with pytest.raises(RefusedPlan, match="round 1 has not been"):
+        spent(PLAN, [planned_event(PLAN, 0), planned_event(PLAN, 2)])
+    with pytest.raises(RefusedPlan, match="not the mechanism"):
+        spent(replace(PLAN, rounds=1), [planned_event(PLAN, 0), planned_event(PLAN, 1)])
+
+
+def test_the_head_notices_what_the_chain_cannot(tmp_path):
+    path = written(tmp_path / "l")
+    before = head(path)
+    path.write_text("\n".join(path.read_text().splitlines()[:-1]) + "\n")
+    assert len(read(path)[1]) == 7
+    assert head(path) != before
+
+
+def test_a_ledger_of_another_version_is_not_guessed_at(tmp_path):
+    from dpfedmeta.privacy.hash_chain import HashChain
+
+    HashChain.start(tmp_path / "l", {"version": 1, "plan": {}})
+    with pytest.raises(InputError, match="version 1 is not known"):
+        read(tmp_path / "l")

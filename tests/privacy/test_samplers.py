@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedmeta.privacy.samplers import PoissonSampler
+from dpfedmeta.privacy.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.privacy.samplers import FixedSizeSampler, PoissonSampler, sampler_of
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, Purpose
 
 
@@ -53,3 +54,32 @@ def test_a_population_of_ten_thousand_million_costs_no_memory():
     (cohort,) = draws(PoissonSampler(clients=10**10, cohort=100.0), 1)
     assert 40 < len(cohort) < 200
     assert cohort.max() > 10**8
+
+
+def test_a_fixed_cohort_is_a_uniform_subset_and_fresh_in_every_round():
+    clients, size, rounds = 20, 5, 4000
+    member = np.zeros((rounds, clients))
+    for r, cohort in enumerate(draws(FixedSizeSampler(clients=clients, cohort=size), rounds)):
+        assert len(set(cohort.tolist())) == size
+        member[r, cohort] = 1
+    assert min(stats.binomtest(int(c), rounds, 0.25).pvalue for c in member.sum(0)) > 1e-3 / clients
+    # Within a round two clients exclude each other a little; between rounds nothing is left.
+    pairs = np.corrcoef(member.T)[np.triu_indices(clients, 1)]
+    assert pairs.mean() == pytest.approx(-1 / (clients - 1), abs=0.003)
+    between = [np.corrcoef(member[:-1, c], member[1:, c])[0, 1] for c in range(clients)]
+    assert np.abs(between).max() < 4 / np.sqrt(rounds)
+
+
+def test_the_slot_of_a_capped_client_stays_empty_in_a_fixed_cohort():
+    sampler = FixedSizeSampler(clients=10, cohort=10, max_participations=1)
+    (cohort,) = draws(sampler, 1, participations={4: 1, 5: 3})
+    assert set(range(10)) - set(cohort.tolist()) == {4, 5}
+
+
+def test_the_sampler_is_the_one_that_the_accountant_assumes():
+    layer = RecordLayer(support_noise=2.0, query_noise=2.0, support_steps=1, support_records=5, query_records=5)
+    plan = PrivacyPlan(clients=1000, cohort=50, rounds=3, noise_multiplier=0.0, record=layer, max_participations=2)
+    poisson = sampler_of(plan.at(0), plan.max_participations)
+    assert poisson == PoissonSampler(clients=1000, cohort=50, max_participations=2, largest=plan.at(0).largest_cohort)
+    fixed = PrivacyPlan(clients=1000, cohort=50, rounds=3, noise_multiplier=1.0, sampler="fixed")
+    assert sampler_of(fixed.at(2), None) == FixedSizeSampler(clients=1000, cohort=50)

@@ -1,0 +1,69 @@
+import stat
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.federation.client_ledgers import ClientLedgers
+from dpfedmeta.privacy.accounting import guarantees
+from dpfedmeta.privacy.client_ledger import ClientLedger, RecordBudget
+from dpfedmeta.privacy.gaussian import gaussian_epsilon
+from dpfedmeta.privacy.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.privacy.samplers import Cohort
+
+LAYER = RecordLayer(support_noise=4.0, query_noise=1.6, support_steps=5, support_records=25, query_records=25)
+PLAN = PrivacyPlan(clients=1000, cohort=100, rounds=20, noise_multiplier=1.0, max_participations=3, record=LAYER)
+
+
+def budget(participations):
+    cell = guarantees(replace(PLAN, max_participations=participations))[2]
+    return RecordBudget(epsilon=cell.epsilon, delta=cell.delta)
+
+
+def test_a_client_takes_part_as_often_as_it_was_promised_and_then_declines(tmp_path):
+    ledger = ClientLedger(tmp_path / "c", budget(3))
+    for round_ in range(3):
+        assert ledger.accepts(LAYER)
+        ledger.charge(round_, LAYER)
+    assert not ledger.accepts(LAYER)
+    assert ledger.epsilon == pytest.approx(budget(3).epsilon)
+    with pytest.raises(ValueError, match="would exceed"):
+        ledger.charge(3, LAYER)
+
+
+def test_what_was_spent_survives_and_is_what_the_accountant_says(tmp_path):
+    ClientLedger(tmp_path / "c", budget(3)).charge(0, LAYER)
+    again = ClientLedger(tmp_path / "c", budget(3))
+    assert again.epsilon == pytest.approx(budget(1).epsilon)
+    again.charge(7, LAYER)
+    assert ClientLedger(tmp_path / "c", budget(3)).epsilon == pytest.approx(budget(2).epsilon)
+    assert stat.S_IMODE((tmp_path / "c").stat().st_mode) == 0o600
+
+
+def test_other_noise_counts_as_what_it_is(tmp_path):
+    ledger = ClientLedger(tmp_path / "c", RecordBudget(epsilon=3.0, delta=1e-5))
+    ledger.charge(0, LAYER)
+    strong = replace(LAYER, query_noise=0.5)
+    assert not ledger.accepts(strong)
+    assert ledger.epsilon == pytest.approx(gaussian_epsilon(1 / 1.6, 1e-5))
+
+
+def test_an_edited_ledger_or_another_budget_is_refused(tmp_path):
+    path = tmp_path / "c"
+    ClientLedger(path, budget(3)).charge(0, LAYER)
+    with pytest.raises(InputError, match="was started as"):
+        ClientLedger(path, budget(2))
+    path.write_text(path.read_text()[:-5])
+    with pytest.raises(InputError, match="truncated"):
+        ClientLedger(path, budget(3))
+
+
+def test_a_cohort_keeps_those_who_are_willing(tmp_path):
+    ledgers = ClientLedgers(folder=tmp_path / "clients", budget=budget(2), layer=LAYER)
+    cohorts = [Cohort(round=r, clients=np.asarray([1, 2 + r], dtype=np.int64)) for r in range(4)]
+    stayed = [ledgers.willing(cohort).clients.tolist() for cohort in cohorts]
+    assert stayed == [[1, 2], [1, 3], [4], [5]]
+    assert sorted(file.name for file in (tmp_path / "clients").iterdir()) == [f"{c}.jsonl" for c in (1, 2, 3, 4, 5)]
+    assert stat.S_IMODE((tmp_path / "clients").stat().st_mode) == 0o700
+    assert ledgers.willing(Cohort(round=9, clients=np.empty(0, dtype=np.int64))).clients.size == 0

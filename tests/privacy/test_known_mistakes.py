@@ -1,0 +1,471 @@
+"""Mistakes found in trusted systems (privacy.md section 6). Each check passes on our code and fails on the mistake."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from dpfedmeta.config import resolve
+from dpfedmeta.data import load_task
+from dpfedmeta.data.episode import Episode, EpisodeShape
+from dpfedmeta.errors import RefusedPlan
+from dpfedmeta.evaluation import PROTOCOL, Benchmark, adapted_accuracy
+from dpfedmeta.federation.backend import InProcess, LocalBackend
+from dpfedmeta.federation.clients import ClientSide
+from dpfedmeta.federation.plan import make_plan
+from dpfedmeta.federation.privacy_plan import make_privacy
+from dpfedmeta.federation.server import ServerOptimizer, initial_state, step
+from dpfedmeta.meta import Adaptation, MetaSpec, RecordSpec, adapted_logits, contribution, private_contributions
+from dpfedmeta.meta.private import ClientNoise
+from dpfedmeta.models import NetworkSpec, build_network, check_records_uncoupled, initial_weights
+from dpfedmeta.parameters import flatten, norm, scaled
+from dpfedmeta.privacy.accounting import guarantees
+from dpfedmeta.privacy.gaussian import gaussian_epsilon
+from dpfedmeta.privacy.ledger import planned_event
+from dpfedmeta.privacy.mechanisms import GaussianMechanism
+from dpfedmeta.privacy.participations import mixture_epsilon
+from dpfedmeta.privacy.per_record import VmapGradients
+from dpfedmeta.privacy.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.privacy.policies import ConstantState, Window
+from dpfedmeta.privacy.sampled_gaussian import COARSE, round_event, sampled_epsilon
+from dpfedmeta.privacy.samplers import Cohort, PoissonSampler, sampler_of
+from dpfedmeta.privacy.units import Bounded
+from dpfedmeta.randomness import KeyedSource, Purpose
+
+DELTA = 1e-5
+SOURCE = KeyedSource(7)
+SPEC = NetworkSpec(name="mlp", channels=1, image_size=28, ways=3, width=4, norm="none")
+ONE_STEP = Adaptation(adapt="all", steps=1, lr=0.1)
+FIRST_ORDER = MetaSpec(message="query", order=1, adaptation=ONE_STEP)
+NOISE = {"privacy.client.epsilon": "null", "server.noise_multiplier": "0.8"}
+
+
+def only_ours(check, ours, *planted):
+    """The check passes on our code and fails on each planted mistake."""
+    check(ours)
+    for mistake in planted:
+        with pytest.raises(AssertionError):
+            check(mistake)
+
+
+def stream(*key):
+    return SOURCE.generator(Purpose.SERVER_NOISE, *key)
+
+
+def gaussian(z=1.0, denominator=10.0):
+    return GaussianMechanism(total_multiplier=z, charged_multiplier=z, denominator=denominator)
+
+
+def release(value, bound, round_, z=0.1):
+    return gaussian(z).release(Bounded(value={"w": value * 10.0}, sensitivity=bound), stream(round_))
+
+
+def rounds_of(clients, cohort, rounds, z, **more):
+    return PrivacyPlan(clients=clients, cohort=cohort, rounds=rounds, noise_multiplier=z, **more).stretches
+
+
+def episode(seed, per_class=2):
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda: torch.rand(3 * per_class, 1, 28, 28, generator=generator)  # noqa: E731
+    labels = torch.arange(3).repeat_interleave(per_class)
+    return Episode(support_images=draw(), support_labels=labels, query_images=draw(), query_labels=labels)
+
+
+class UnequalClients:
+    """Client i holds i + 1 images of each class."""
+
+    def episode(self, client):
+        return episode(client, client + 1)
+
+
+def backend_of(kind=ClientSide):
+    clients = kind(
+        network=SPEC, weights_seed=0, population=UnequalClients(), meta=FIRST_ORDER, record=None,
+        message_clip_ratio=None, engine="auto", source=SOURCE, device=torch.device("cpu"),
+    )  # fmt: skip
+    return LocalBackend(clients=clients, workers=InProcess())
+
+
+def cohort_of(*clients):
+    return Cohort(round=0, clients=np.array(clients, dtype=np.int64))
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return make_plan(resolve("dp-const", "strokes", None, {**NOISE, "server.rounds": "3"}), load_task("strokes")[0])
+
+
+def test_a_clip_bound_from_raw_client_norms():
+    optimizer = ServerOptimizer(kind="sgd", lr=0.1, final_lr=None, rounds=9, beta1=0.0, beta2=0.9)
+    releases = [release(torch.randn(20, generator=torch.Generator().manual_seed(r)), 1.0, r) for r in range(6)]
+
+    def check(policy_beside):
+        """The same releases beside other secret norms: the same bounds."""
+        histories = []
+        for scale in (1.0, 30.0):
+            policy = policy_beside(scale * np.random.default_rng(0).lognormal(size=50))
+            state, bounds = initial_state({"w": torch.zeros(20)}, policy), []
+            for aggregate in releases:
+                state = step(optimizer, policy, state, aggregate, averages=False)
+                bounds.append(state.bound)
+            histories.append(bounds)
+        assert histories[0] == histories[1]
+
+    @dataclass(frozen=True)
+    class RawNorms:
+        norms: np.ndarray
+
+        def initial(self):
+            return ConstantState(bound=1.0)
+
+        def next_bound(self, state, aggregate):
+            bound = float(np.percentile(self.norms, 90))
+            return ConstantState(bound=bound), bound
+
+    only_ours(check, lambda norms: Window(initial_bound=0.5), RawNorms)
+    # A secret value in place of a released one does not even get in.
+    with pytest.raises(AttributeError):
+        Window(initial_bound=0.5).next_bound(Window(initial_bound=0.5).initial(), Bounded(value={}, sensitivity=1.0))
+
+
+def test_a_bound_that_can_only_fall():
+    def check(policy):
+        """Noise alone makes the bound fall; then all clients agree far above it."""
+        state, bounds = policy.initial(), []
+        for round_ in range(50):
+            signal = torch.zeros(100)
+            signal[0] = 0.0 if round_ < 20 else 0.9 * min(state.bound, 5.0)
+            state, bound = policy.next_bound(state, release(signal, state.bound, round_))
+            bounds.append(bound)
+        assert max(bounds[16:20]) < 0.5
+        assert min(bounds[-4:]) > 2 * max(bounds[16:20])
+
+    class OnlyFalls(Window):
+        def next_bound(self, state, aggregate):
+            following, bound = super().next_bound(state, aggregate)
+            lower = min(bound, state.bound)
+            return replace(following, bound=lower, centre=min(following.centre, state.centre)), lower
+
+    only_ours(check, Window(initial_bound=1.0), OnlyFalls(initial_bound=1.0))
+
+
+def test_fixed_order_or_shuffling_accounted_as_poisson():
+    clients, size, pairs = 20, 4, 1000
+
+    def check(draw):
+        """Whether a client is in one round says nothing about the next one."""
+        member = np.zeros((2 * pairs, clients))
+        for round_ in range(2 * pairs):
+            member[round_, draw(round_)] = 1
+        trials, rate = pairs * clients, (size / clients) ** 2
+        both = float((member[0::2] * member[1::2]).sum())
+        assert abs(both - trials * rate) < 5 * math.sqrt(trials * rate * (1 - rate))
+
+    sampler = PoissonSampler(clients=clients, cohort=size)
+    epoch = clients // size
+    orders = [np.random.default_rng(e).permutation(clients) for e in range(2 * pairs)]
+
+    def shuffled(round_):
+        return orders[round_ // epoch][size * (round_ % epoch) :][:size]
+
+    def independent(round_):
+        return sampler.draw(round_, {}, SOURCE.generator(Purpose.COHORT, round_)).clients
+
+    only_ours(check, independent, shuffled, lambda round_: (size * round_ + np.arange(size)) % clients)
+
+
+def test_fixed_size_sampling_accounted_under_add_remove():
+    plan = PrivacyPlan(clients=10, cohort=10, rounds=1, noise_multiplier=2.0, sampler="fixed")
+
+    def check(cell_of):
+        """Everybody takes part: one message is replaced, so the sum moves by 2C."""
+        cell = cell_of(plan)
+        assert cell.adjacency == "replace-one"
+        assert cell.epsilon >= gaussian_epsilon(2 / 2.0, cell.delta)
+
+    only_ours(
+        check,
+        lambda plan: guarantees(plan, grids=COARSE)[0],
+        lambda plan: guarantees(replace(plan, sampler="poisson"), grids=COARSE)[0],
+    )
+    with pytest.raises(ValueError, match="no add-remove guarantee"):
+        sampled_epsilon(plan.stretches, "add-remove", DELTA)
+
+
+def test_only_one_of_the_inner_steps_counted():
+    z = 2.0
+
+    def record_server(steps):
+        layer = RecordLayer(support_noise=z, query_noise=1e3, support_steps=steps, support_records=5, query_records=5)
+        more = {"record": layer, "noise_mode": "stacked", "max_participations": 1, "record_delta": DELTA}
+        plan = PrivacyPlan(clients=100, cohort=10, rounds=1, noise_multiplier=1.0, **more)
+        return next(g.epsilon for g in guarantees(plan, grids=COARSE) if (g.unit, g.observer) == ("record", "server"))
+
+    def check(epsilon_of):
+        for steps in (1, 4, 9):
+            composed = PLDAccountant()
+            composed.compose(GaussianDpEvent(z), steps)
+            assert epsilon_of(steps) >= 0.999 * composed.get_epsilon(DELTA)
+            assert epsilon_of(steps) == pytest.approx(gaussian_epsilon(math.sqrt(steps) / z, DELTA))
+
+    only_ours(check, record_server, lambda steps: record_server(1))
+
+
+def test_a_population_size_that_is_not_the_populations():
+    def check(accounted_rate):
+        clients, cohort, rounds = 1000, 50, 400
+        sampler = sampler_of(rounds_of(clients, cohort, 1, 1.0)[0], None)
+        taken = sum(len(sampler.draw(r, {}, SOURCE.generator(Purpose.COHORT, r)).clients) for r in range(rounds))
+        rate = accounted_rate(clients, cohort)
+        assert rate >= taken / (clients * rounds) - 5 * math.sqrt(rate / (clients * rounds))
+
+    def ours(clients, cohort):
+        given = {**NOISE, "population.clients": str(clients), "population.cohort": str(cohort)}
+        return make_privacy(resolve("dp-const", "strokes", None, given)).at(0).rate
+
+    only_ours(check, ours, lambda clients, cohort: cohort / 60_000)
+
+
+def test_batch_norm_couples_records():
+    variants = [{"norm": "group"}, {"norm": "batch"}, {"features": "record"}, {"features": "support"}]
+
+    def first_records_gradient(network, weights, images):
+        leaves = {n: v.clone().requires_grad_() for n, v in weights.items()}
+        loss = cross_entropy(functional_call(network, leaves, (images,))[:1], torch.tensor([0]))
+        return flatten(dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True)))
+
+    def check(accepts):
+        """What is accepted is exactly what leaves a record's gradient alone when another record changes."""
+        for variant in variants:
+            spec = replace(SPEC, **{"name": "conv4-strided", "norm": "none", **variant})
+            network, weights = build_network(spec), initial_weights(spec, 0)
+            images = episode(0).query_images
+            changed = torch.cat([images[:1], 1 - images[1:]])
+            before, after = (first_records_gradient(network, weights, x) for x in (images, changed))
+            coupled = float((before - after).norm() / before.norm()) > 1e-3
+            assert accepts(network, spec) == (not coupled)
+
+    def ours(network, spec):
+        try:
+            check_records_uncoupled(network, spec)
+        except RefusedPlan:
+            return False
+        return True
+
+    only_ours(check, ours, lambda network, spec: True)
+
+
+def test_second_order_terms_bypass_the_inner_noise(monkeypatch):
+    given = {"meta.order": "2", "server.rounds": "3"}
+    with pytest.raises(RefusedPlan, match="Hessian"):
+        make_plan(resolve("dp-agrlr", "strokes", None, given), load_task("strokes")[0])
+    network, weights = build_network(SPEC), initial_weights(SPEC, 0)
+    frozen = {n: 0.1 * torch.randn(v.shape, generator=torch.Generator().manual_seed(1)) for n, v in weights.items()}
+    honest = GaussianMechanism.release
+
+    def replayed(self, query, generator):
+        fixed = replace(query, value=scaled(frozen, self.denominator))
+        return honest(self, query if self.denominator == 9 else fixed, generator)
+
+    def check(message):
+        """The support releases stay what they were: then other support records change nothing."""
+        queries = episode(0, 3)
+        one, two = (
+            replace(queries, support_images=episode(s).support_images, support_labels=episode(s).support_labels)
+            for s in (1, 2)
+        )
+        assert torch.equal(message(one), message(two))
+
+    def ours(data):
+        spec = RecordSpec(
+            message="query", adaptation=ONE_STEP, support_noise=1.0, query_noise=1.0,
+            support_clip=1.0, support_clip_ratio=1.0, support_records=6, query_records=9,
+        )  # fmt: skip
+        noise = ClientNoise(support=stream(1), query=stream(2))
+        monkeypatch.setattr(GaussianMechanism, "release", replayed)
+        (sent,) = private_contributions(network, weights, {}, [data], 1.0, [noise], spec, VmapGradients())
+        monkeypatch.undo()
+        return flatten(sent.value)
+
+    def second_order(data):
+        leaves = {n: v.clone().requires_grad_() for n, v in weights.items()}
+        names, values = list(leaves), list(leaves.values())
+        loss = cross_entropy(functional_call(network, leaves, (data.support_images,)), data.support_labels)
+        exact = torch.autograd.grad(loss, values, create_graph=True)
+        # The value is the noisy release, the derivative that of the exact gradient.
+        noisy = {n: frozen[n] + g - g.detach() for n, g in zip(names, exact, strict=True)}
+        theta = {n: leaves[n] - 0.1 * noisy[n] for n in names}
+        loss = cross_entropy(functional_call(network, theta, (data.query_images,)), data.query_labels)
+        return flatten(dict(zip(names, torch.autograd.grad(loss, values), strict=True)))
+
+    only_ours(check, ours, second_order)
+
+
+def test_noise_scaled_with_another_bound_than_the_one_that_clipped():
+    backend, model, z = backend_of(), initial_weights(SPEC, 0), 1.5
+
+    def check(release_of):
+        """The next bound is a tenth of this one; the noise has to fit this one."""
+        secret = backend.cohort_sum(model, 0.5, cohort_of(1, 2))
+        released = release_of(secret, 0.05)
+        noise = flatten(released.value).double() * 10.0 - flatten(secret.value).double()
+        assert norm(secret.value) > 0.5
+        assert float(noise.std()) == pytest.approx(z * 0.5, rel=0.05)
+
+    only_ours(
+        check,
+        lambda secret, following: gaussian(z).release(secret, stream(0)),
+        lambda secret, following: gaussian(z).release(replace(secret, sensitivity=following), stream(0)),
+    )
+
+
+def test_clients_weighted_by_examples_while_the_noise_assumes_equal_weights():
+    model, everyone = initial_weights(SPEC, 0), (0, 1, 2, 3, 4)
+
+    def check(backend):
+        whole = backend.cohort_sum(model, 0.01, cohort_of(*everyone))
+        for left in everyone:
+            without = backend.cohort_sum(model, 0.01, cohort_of(*(c for c in everyone if c != left)))
+            change = norm({n: whole.value[n].double() - without.value[n].double() for n in model})
+            assert 0 < change <= whole.sensitivity * (1 + 1e-5)
+
+    class ByExamples(ClientSide):
+        def _messages(self, model, bound, round_, clients):
+            for client, message in zip(clients, super()._messages(model, bound, round_, clients), strict=True):
+                yield scaled(message, (client + 1) / 3)
+
+    only_ours(check, backend_of(), backend_of(ByExamples))
+
+
+@pytest.mark.parametrize(("clients", "cohort", "rounds", "z"), [(400_000, 1500, 266, 1.0), (1000, 20, 30, 2.0)])
+def test_replace_one_is_not_doubled_by_the_rdp_accountant(clients, cohort, rounds, z):
+    (stretch,) = rounds_of(clients, cohort, rounds, z, sampler="fixed")
+    exact = sampled_epsilon((stretch,), "replace-one", DELTA)
+
+    def check(event_of):
+        accountant = RdpAccountant(list(range(2, 65)), NeighboringRelation.REPLACE_ONE)
+        accountant.compose(event_of(stretch), rounds)
+        assert accountant.get_epsilon(DELTA) >= exact
+
+    only_ours(check, round_event, lambda stretch: SampledWithoutReplacementDpEvent(clients, cohort, GaussianDpEvent(z)))
+
+
+def test_normalising_by_the_realised_cohort(plan):
+    def check(mechanism_of):
+        """Who took part changes neither the scale of the mean nor its noise."""
+        query = Bounded(value={"w": torch.ones(5)}, sensitivity=1.0)
+        releases = [mechanism_of(took_part).release(query, stream(3)) for took_part in (1, 7, 1500)]
+        for other in releases[1:]:
+            assert torch.equal(other.value["w"], releases[0].value["w"])
+            assert other.noise_deviation == releases[0].noise_deviation
+
+    only_ours(
+        check, lambda took_part: plan.mechanism(0), lambda took_part: replace(plan.mechanism(0), denominator=took_part)
+    )
+
+
+def test_the_accountant_reads_a_multiplier_that_adaptive_clipping_changed(plan):
+    def ours(sensitivity):
+        query = Bounded(value={"w": torch.zeros(5)}, sensitivity=sensitivity)
+        return plan.mechanism(0).release(query, stream(4)).event
+
+    def check(event_of):
+        charged = planned_event(plan.privacy, 0).noise_multiplier
+        assert charged == 0.8
+        assert all(event_of(sensitivity) == GaussianDpEvent(charged) for sensitivity in (0.01, 1.0, 30.0))
+
+    only_ours(check, ours, lambda sensitivity: GaussianDpEvent(0.8 * sensitivity))
+
+
+def test_local_steps_composed_as_if_each_had_its_own_client_sampling():
+    steps, z = 5, 2.0
+
+    def check(epsilon_of):
+        """The steps of a round happen together or not at all: a sampled Gaussian of multiplier z / sqrt(K)."""
+        together = sampled_epsilon(rounds_of(1000, 100, 10, z / math.sqrt(steps)), "add-remove", DELTA)
+        assert epsilon_of(rounds_of(1000, 100, 10, z)) >= together
+
+    check(lambda rounds: mixture_epsilon(rounds, [math.sqrt(steps) / z], None, DELTA))
+    with pytest.raises(AssertionError):
+        check(
+            lambda rounds: sampled_epsilon([replace(s, rounds=s.rounds * steps) for s in rounds], "add-remove", DELTA)
+        )
+
+
+def test_a_parameter_without_gradient_still_gets_its_noise():
+    class Spare(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used = torch.nn.Linear(784, 3)
+            self.spare = torch.nn.Parameter(torch.zeros(2000))
+
+        def forward(self, images):
+            return self.used(images.flatten(1))
+
+    network = Spare()
+    weights = {n: torch.zeros_like(v) for n, v in network.named_parameters()}
+    gradient = contribution(network, weights, {}, episode(0), FIRST_ORDER)
+    query = Bounded(value=gradient, sensitivity=1.0)
+
+    def check(release_of):
+        assert not gradient["spare"].any()
+        value = release_of(query)
+        assert set(value) == set(weights)
+        assert float(value["spare"].std()) == pytest.approx(1.0 / 10.0, rel=0.1)
+
+    def guarded(query):
+        noisy = gaussian().release(query, stream(5)).value
+        return {n: noisy[n] if g.any() else g for n, g in query.value.items()}
+
+    only_ours(check, lambda query: gaussian().release(query, stream(5)).value, guarded)
+
+
+@pytest.mark.parametrize("features", ["raw", "support"])
+def test_transductive_batch_norm_reported_as_plain_accuracy(features):
+    spec = replace(SPEC, name="conv4-strided", norm="batch", features=features)
+    network, weights = build_network(spec), initial_weights(spec, 0)
+
+    def check(logits):
+        """The prediction for one query image stays when the other query images change."""
+        data = episode(0)
+        others = torch.cat([data.query_images[:1], 1 - data.query_images[1:]])
+        kept, moved = logits(data), logits(replace(data, query_images=others))
+        assert not torch.allclose(kept[1:], moved[1:], rtol=1e-4, atol=1e-5)
+        assert torch.allclose(kept[0], moved[0], rtol=1e-4, atol=1e-5)
+
+    only_ours(
+        check,
+        lambda data: adapted_logits(network, weights, data, ONE_STEP),
+        lambda data: functional_call(network, weights, (data.query_images,)),
+    )
+
+
+def test_an_ensemble_of_checkpoints_reported_as_plain_accuracy(tiny_strokes):
+    shape = EpisodeShape(ways=3, shots=2, queries=5)
+    benchmark = Benchmark(pool=tiny_strokes.test, shape=shape, seed=0, split="test")
+    spec, adaptation = replace(SPEC, name="conv4-strided", norm="group"), Adaptation(adapt="all", steps=10, lr=0.5)
+    network = build_network(spec)
+    earlier = initial_weights(spec, 0)
+    checkpoints = [earlier, {n: torch.zeros_like(v) for n, v in earlier.items()}]
+
+    def check(accuracy_of):
+        """The last checkpoint is all zeros: alone it names class 0 whatever it sees, adapted or not."""
+        assert accuracy_of(checkpoints) == pytest.approx(1 / 3)
+
+    def ensemble(models):
+        data = [benchmark.episode(number) for number in range(10)]
+        named = [sum(adapted_logits(network, model, d, adaptation) for model in models).argmax(1) for d in data]
+        return np.mean([float((n == d.query_labels).double().mean()) for n, d in zip(named, data, strict=True)])
+
+    def ours(models):
+        return adapted_accuracy(InProcess(), spec, models[-1], benchmark, adaptation, 10).mean
+
+    only_ours(check, ours, ensemble)
+    assert PROTOCOL.startswith("single model, inductive")
