@@ -23,6 +23,7 @@ SHORT_FORMS: Mapping[str, str] = {
     "cohort": "population.cohort",
     "noise-multiplier": "server.noise_multiplier",
     "window": "clip.window",
+    "percentile": "clip.percentile",
     "clip": "clip.initial",
     "ways": "task.ways",
     "shots": "task.shots",

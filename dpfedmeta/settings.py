@@ -77,11 +77,24 @@ class ClipSettings:
 
     __pydantic_config__ = _STRICT
     policy: Annotated[
-        Literal["none", "constant", "window"], Field(description="how the bound follows past releases")
+        Literal["none", "constant", "quantile", "median", "window-literal", "window"],
+        Field(description="how the bound follows past releases"),
     ] = "constant"
     initial: Annotated[Positive, Field(description="C_0")] = 0.3
     window: Annotated[Count, Field(description="W, past noisy aggregates the policy looks at")] = 4
-    scope: Annotated[Literal["flat"], Field(description="one bound for the whole message")] = "flat"
+    percentile: Annotated[
+        float, Field(ge=0, le=100, allow_inf_nan=False, description="k of the last W norms (window-literal)")
+    ] = 90.0
+    quantile: Annotated[Probability, Field(description="share of clients that shall stay unclipped (quantile)")] = 0.5
+    rate: Annotated[Positive, Field(description="step of the geometric update (quantile)")] = 0.2
+    count_noise: Annotated[
+        Positive | None, Field(description="deviation of the noise on counts (quantile, median); null: L/20")
+    ] = None
+    lowest: Annotated[Positive | None, Field(description="C_min; null: C_0/300")] = None
+    highest: Annotated[Positive | None, Field(description="C_max; null: 300 C_0")] = None
+    scope: Annotated[
+        Literal["flat", "per-layer"], Field(description="one bound for the message, or C/sqrt(layers) for each layer")
+    ] = "flat"
 
 
 @dataclass(frozen=True, kw_only=True)

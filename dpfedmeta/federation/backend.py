@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 
 from dpfedmeta.federation.clients import ClientSide
-from dpfedmeta.parameters import Params, flatten, unflatten
+from dpfedmeta.parameters import Params, dimension, unflatten
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Bounded, Client
 
@@ -130,13 +130,14 @@ class LocalBackend:
         ids = cohort.clients.tolist()
         chunks = [ids[i : i + CLIENTS_PER_CHUNK] for i in range(0, len(ids), CLIENTS_PER_CHUNK)]
         tasks = ((self.clients, arrays, bound, cohort.round, chunk) for chunk in chunks)
-        total = torch.zeros(flatten(model).numel(), dtype=torch.float64)
+        form = self.clients.form(model)
+        total = torch.zeros(dimension(form), dtype=torch.float64)
         entered = 0
         for part, count in self.workers.map(sum_chunk, tasks) if chunks else ():
             total += torch.from_numpy(part)
             entered += count
         return Bounded(
-            value=unflatten(total, model),
+            value=unflatten(total, form),
             sensitivity=self.clients.message_bound(bound),
             noise_variance=entered * self.clients.message_noise_variance(bound),
         )

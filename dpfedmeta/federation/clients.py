@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,9 +15,10 @@ from dpfedmeta.data.population import VirtualPopulation
 from dpfedmeta.meta import MetaSpec, RecordSpec, contribution, private_contributions
 from dpfedmeta.meta.private import ClientNoise
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights, learned_part
-from dpfedmeta.parameters import Params, dimension, flatten, is_finite
-from dpfedmeta.privacy.clipping import clip
+from dpfedmeta.parameters import Params, dimension, flatten, is_finite, norm
+from dpfedmeta.privacy.clipping import clip, clip_per_layer
 from dpfedmeta.privacy.per_record import PerRecordGradients, per_record_engine
+from dpfedmeta.privacy.policies import ATTACHED, Attachment
 from dpfedmeta.randomness import Purpose, SecretSource
 
 
@@ -32,6 +34,8 @@ class ClientSide:
         record: The record-level client instead, or None.
         message_clip_ratio: C/C_q where the server clips a noisy message again (stacked mode), else None.
         engine: Per-record gradient engine.
+        attachment: What the clip policy asks for beside the message, or None.
+        scope: Whether a message is clipped as a whole or layer by layer.
         source: The clients' own secret randomness.
         device: Where to compute.
     """
@@ -45,10 +49,17 @@ class ClientSide:
     engine: Literal["auto", "vmap", "opacus"]
     source: SecretSource
     device: torch.device
+    attachment: Attachment | None = None
+    scope: Literal["flat", "per-layer"] = "flat"
 
     def message_bound(self, bound: float) -> float:
-        """Largest norm by which one client moves the sum: C, or C_q in shared mode."""
-        return bound * (self.message_clip_ratio or 1.0)
+        """Largest norm by which one client moves the sum: C, or C_q in shared mode; more with an attachment."""
+        attached = self.attachment.scale * self.attachment.sensitivity if self.attachment else 0.0
+        return bound * (self.message_clip_ratio or 1.0) * math.sqrt(1.0 + attached**2)
+
+    def form(self, model: Params) -> Params:
+        """What a message looks like: the model's parameters, and the attachment."""
+        return {**model, ATTACHED: torch.zeros(self.attachment.size)} if self.attachment else dict(model)
 
     def message_noise_variance(self, bound: float) -> float:
         """Variance per coordinate of one message's own noise in shared mode, else 0."""
@@ -62,10 +73,11 @@ class ClientSide:
         A message that is not finite, or not of the model's form, is set to 0 and brings no noise (privacy rule 4).
         """
         model = {name: value.to(self.device) for name, value in model.items()}
-        total = torch.zeros(dimension(model), dtype=torch.float64, device=self.device)
+        form = self.form(model)
+        total = torch.zeros(dimension(form), dtype=torch.float64, device=self.device)
         entered = 0
         for message in self._messages(model, bound, round_, clients):
-            if _well_formed(message, model):
+            if _well_formed(message, form):
                 total += flatten(message).double()
                 entered += 1
         return total.cpu(), entered
@@ -77,7 +89,7 @@ class ClientSide:
         if self.record is None:
             for client in clients:
                 episode = self.population.episode(client).to(self.device)
-                yield clip(contribution(network, model, fixed, episode, self.meta), bound)
+                yield self._clipped(contribution(network, model, fixed, episode, self.meta), bound)
             return
         engine = _engine(self.engine)
         size = len(clients) if engine.batches else 1
@@ -87,6 +99,16 @@ class ClientSide:
             noises = [self._noise(round_, client) for client in group]
             for released in private_contributions(network, model, fixed, episodes, bound, noises, self.record, engine):
                 yield self._clipped_again(released.value, bound)
+
+    def _clipped(self, message: Params, bound: float) -> Params:
+        clipped = clip(message, bound) if self.scope == "flat" else clip_per_layer(message, bound)
+        if self.attachment is None:
+            return clipped
+        # A message that is set to 0 attaches nothing either.
+        length = norm(message)
+        values = self.attachment.values(length, bound) if math.isfinite(length) else [0.0] * self.attachment.size
+        attached = torch.tensor(values, dtype=torch.float64, device=self.device) * (self.attachment.scale * bound)
+        return {**clipped, ATTACHED: attached}
 
     def _noise(self, round_: int, client: int) -> ClientNoise:
         return ClientNoise(
@@ -99,9 +121,9 @@ class ClientSide:
         return message if self.message_clip_ratio is None else clip(message, self.message_bound(bound))
 
 
-def _well_formed(message: Params, model: Params) -> bool:
-    form = {name: value.shape for name, value in model.items()}
-    return {name: value.shape for name, value in message.items()} == form and is_finite(message)
+def _well_formed(message: Params, form: Params) -> bool:
+    shapes = {name: value.shape for name, value in form.items()}
+    return {name: value.shape for name, value in message.items()} == shapes and is_finite(message)
 
 
 @lru_cache(maxsize=4)

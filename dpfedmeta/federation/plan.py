@@ -9,6 +9,7 @@ from typing import Any
 from dpfedmeta.data.episode import EpisodeShape
 from dpfedmeta.data.task import Task
 from dpfedmeta.federation.client_plan import episode_shape, evaluation_adaptation, meta_spec, network_spec
+from dpfedmeta.federation.clip_plan import clip_policy
 from dpfedmeta.federation.privacy_plan import make_privacy
 from dpfedmeta.meta import Adaptation, MetaSpec, RecordSpec
 from dpfedmeta.models import NetworkSpec, build_network, check_has_head, check_records_uncoupled
@@ -16,7 +17,7 @@ from dpfedmeta.privacy.accounting import guarantees, running_grid
 from dpfedmeta.privacy.guarantee import Guarantee
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Mechanism, NoMechanism
 from dpfedmeta.privacy.plan import PrivacyPlan
-from dpfedmeta.privacy.policies import ClipPolicy, Constant, Window
+from dpfedmeta.privacy.policies import ClipPolicy
 from dpfedmeta.privacy.samplers import Sampler, sampler_of
 from dpfedmeta.settings import Settings
 
@@ -76,10 +77,7 @@ class Plan:
     @property
     def policy(self) -> ClipPolicy[Any]:
         """How the clip bound follows releases."""
-        clip = self.settings.clip
-        if clip.policy == "window":
-            return Window(initial_bound=clip.initial, window=clip.window)
-        return Constant(initial_bound=clip.initial if clip.policy == "constant" else float("inf"))
+        return clip_policy(self.settings, self.privacy)
 
 
 def make_plan(settings: Settings, task: Task) -> Plan:

@@ -168,6 +168,8 @@ def _client_side(plan: Plan, dataset: Dataset, source: SecretSource, device: tor
         engine=plan.settings.record.engine,
         source=source,
         device=device,
+        attachment=plan.policy.attachment,
+        scope=plan.settings.clip.scope,
     )
 
 

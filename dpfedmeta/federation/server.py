@@ -110,7 +110,10 @@ def step(
     """
     done = state.round + 1
     rate = optimizer.step_size(state.round)
-    gradient = aggregate.value if optimizer.unit == "raw" else scaled(aggregate.value, 1.0 / state.bound)
+    # What a policy had attached to the messages is for the policy alone.
+    gradient = {name: aggregate.value[name] for name in state.model}
+    if optimizer.unit == "bound":
+        gradient = scaled(gradient, 1.0 / state.bound)
     b1, b2 = optimizer.beta1, optimizer.beta2
     first = {n: b1 * m + (1 - b1) * gradient[n] for n, m in state.first.items()}
     second = {n: b2 * v + (1 - b2) * gradient[n] ** 2 for n, v in state.second.items()}

@@ -154,12 +154,14 @@ def averages(plan: Plan, round_: int) -> bool:
 
 def round_row(plan: Plan, state: ServerState, released: Released[Any, Any], seconds: float) -> dict[str, Any]:
     """One line of rounds.jsonl: released quantities only."""
+    aggregate = {name: released.value[name] for name in state.model}
     epsilons = {name: finite(value) for name, value in running_epsilons(plan, state.round + 1).items()}
     return {
         "round": state.round,
         "clip": finite(state.bound),
-        "aggregate_norm": norm(released.value),
-        "noise_norm_expected": released.noise_deviation * dimension(released.value) ** 0.5,
+        "clip_mode": state.policy.mode,
+        "aggregate_norm": norm(aggregate),
+        "noise_norm_expected": released.noise_deviation * dimension(aggregate) ** 0.5,
         "epsilons": epsilons,
         "seconds": seconds,
         "clients_per_second": plan.privacy.at(state.round).cohort / seconds,

@@ -33,6 +33,21 @@ def clip(contribution: Mapping[str, Tensor], bound: float) -> Params:
     return {name: (value.double() * factor).to(value.dtype) for name, value in contribution.items()}
 
 
+def clip_per_layer(contribution: Mapping[str, Tensor], bound: float) -> Params:
+    """Project each layer (the tensors of one module) onto a ball of radius bound/sqrt(layers).
+
+    The whole keeps norm at most `bound`, so its sensitivity is the same as that of `clip`.
+    """
+    if not is_finite(contribution):
+        return zeros_like(contribution)
+    layers: dict[str, Params] = {}
+    for name, value in contribution.items():
+        layers.setdefault(name.rpartition(".")[0], {})[name] = value
+    share = bound / math.sqrt(len(layers))
+    clipped = {name: value for layer in layers.values() for name, value in clip(layer, share).items()}
+    return {name: clipped[name] for name in contribution}
+
+
 def clipped_record_sum(gradients: Mapping[str, Tensor], bound: float) -> Bounded[Record, Params]:
     """Sum of per-record gradients, each clipped to `bound` over all tensors together.
 

@@ -83,12 +83,14 @@ def quick_grid(stretches: Sequence[Stretch], neighbours: Neighbours, delta: floa
 @lru_cache(maxsize=2048)
 def _epsilon(rounds: _Rounds, neighbours: Neighbours, delta: float, grids: tuple[float, ...]) -> float:
     widest = max(_largest_loss(sampler, rate, noise) for sampler, rate, noise, _ in rounds)
+    # Rounding each round's loss to the grid adds a deviation of at most half its width.
+    spread = 0.5 * math.sqrt(sum(count for *_, count in rounds))
     epsilon = math.inf
     for grid in grids:
         if grid < widest / _POINTS and math.isfinite(epsilon):
             break
         before, epsilon = epsilon, min(epsilon, _epsilon_on(grid, rounds, neighbours, delta))
-        if before - epsilon <= _CONVERGED * epsilon:
+        if before - epsilon <= _CONVERGED * epsilon or 6.0 * spread * grid <= _CONVERGED * epsilon:
             break
     return epsilon
 

@@ -15,7 +15,7 @@ TINY = {
     "model.width": "4", "server.rounds": "6", "population.cohort": "6", "population.clients": "40", "task.ways": "3",
     "task.shots": "2", "task.queries": "2", "evaluation.every": "6", "evaluation.validation_episodes": "2",
     "evaluation.episodes": "2", "run.workers": "1", "run.noise_seed": "3", "privacy.client.delta": "0.001",
-    "population.max_participations": "2", "record.client_ledgers": "true",
+    "population.max_participations": "2", "record.client_ledgers": "true", "clip.window": "2",
 }  # fmt: skip
 
 

@@ -9,10 +9,12 @@ from dpfedmeta.federation.clients import ClientSide
 from dpfedmeta.federation.plan import make_plan
 from dpfedmeta.models import initial_weights, learned_part
 from dpfedmeta.parameters import norm, scaled
+from dpfedmeta.privacy.policies import ATTACHED
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource
 
-SMALL = {"model.width": "4", "server.rounds": "3", "task.ways": "3", "task.shots": "2", "task.queries": "2"}
+SMALL = {"model.width": "4", "server.rounds": "3", "task.ways": "3", "task.shots": "2", "task.queries": "2",
+         "clip.window": "2"}  # fmt: skip
 
 
 def setting(tiny_strokes, algo, **given):
@@ -28,6 +30,8 @@ def setting(tiny_strokes, algo, **given):
         engine="auto",
         source=KeyedSource(1),
         device=torch.device("cpu"),
+        attachment=plan.policy.attachment,
+        scope=plan.settings.clip.scope,
     )
     model = learned_part(plan.network, initial_weights(plan.network, 0))
     return plan, clients, model
@@ -37,7 +41,7 @@ def cohort_of(*clients):
     return Cohort(round=0, clients=np.array(clients, dtype=np.int64))
 
 
-@pytest.mark.parametrize("algo", ["maml", "dp-agr", "dp-agrlr"])
+@pytest.mark.parametrize("algo", ["maml", "dp-agr", "dp-aqc", "dp-agrlr"])
 def test_the_sum_is_bit_identical_for_any_number_of_workers(tiny_strokes, algo):
     _, clients, model = setting(tiny_strokes, algo)
     sums = []
@@ -108,3 +112,35 @@ def test_a_message_that_is_not_finite_counts_as_zero_and_touches_no_other(tiny_s
         without = backend.cohort_sum(model, 0.3, cohort_of(1, 3))
     assert with_hostile.noise_variance == without.noise_variance
     assert all(torch.allclose(with_hostile.value[n], without.value[n], atol=1e-5) for n in model)
+
+
+@pytest.mark.parametrize("policy", ["quantile", "median"])
+@pytest.mark.parametrize("scope", ["flat", "per-layer"])
+@pytest.mark.parametrize("bound", [1e-6, 0.05, 50.0])
+def test_what_a_policy_attaches_is_within_the_sensitivity(tiny_strokes, policy, scope, bound):
+    given = {"clip.policy": policy, "clip.scope": scope, "population.cohort": "300"}
+    plan, clients, model = setting(tiny_strokes, "dp-agr", **given)
+    with open_workers(1) as workers:
+        backend = LocalBackend(clients=clients, workers=workers)
+        whole = backend.cohort_sum(model, bound, cohort_of(1, 2, 3))
+        without = backend.cohort_sum(model, bound, cohort_of(1, 3))
+    change = norm({n: whole.value[n] - without.value[n] for n in whole.value})
+    assert 0 < change <= whole.sensitivity
+    assert bound < whole.sensitivity < 1.1 * bound
+    attachment = plan.policy.attachment
+    counts = (whole.value[ATTACHED] - without.value[ATTACHED]) / (attachment.scale * bound)
+    assert float(counts.norm()) == pytest.approx(attachment.sensitivity)
+    if policy == "quantile":
+        # Every norm here lies between 1e-6 and 50.
+        assert float(counts) == pytest.approx({1e-6: -0.5, 50.0: 0.5}.get(bound, float(counts)))
+
+
+def test_layers_are_clipped_one_by_one(tiny_strokes):
+    _, clients, model = setting(tiny_strokes, "dp-agr", **{"clip.scope": "per-layer"})
+    with open_workers(1) as workers:
+        value = LocalBackend(clients=clients, workers=workers).cohort_sum(model, 1e-6, cohort_of(1)).value
+    layers = {name.rpartition(".")[0] for name in value}
+    for layer in layers:
+        length = norm({n: v for n, v in value.items() if n.rpartition(".")[0] == layer})
+        assert length <= 1e-6 / len(layers) ** 0.5
+    assert norm(value) == pytest.approx(1e-6, rel=1e-4)

@@ -102,3 +102,30 @@ def test_methods_fill_in_order_and_adaptation():
     assert (anil.message, anil.order, anil.adaptation.adapt) == ("query", 2, "head")
     reptile = plan_of("maml", **{"meta.method": "reptile", "meta.adapt": "null", "meta.order": "null"}).meta
     assert (reptile.message, reptile.order, reptile.adaptation.adapt) == ("update", 1, "all")
+
+
+REFUSED_POLICIES = [
+    ("dp-agrlr", {"clip.policy": "quantile"}, "never computes"),
+    ("dp-agrlr", {"clip.policy": "median"}, "never computes"),
+    ("dp-agrlr", {"clip.scope": "per-layer"}, "clips records"),
+    ("dp-aqc", {"clip.count_noise": 1e-6}, "count_noise"),
+    ("dp-agr", {"clip.window": 500}, "longer than the run"),
+    ("dp-agr", {"clip.lowest": 2.0, "clip.highest": 1.0}, "clip.lowest"),
+    ("dp-agr", {"clip.initial": 5.0, "clip.highest": 1.0}, "clip.highest"),
+]
+
+
+@pytest.mark.parametrize(("algo", "given", "reason"), REFUSED_POLICIES)
+def test_a_policy_that_does_not_fit_is_refused_before_the_first_round(algo, given, reason):
+    with pytest.raises(InputError, match=reason):
+        plan_of(algo, **given)
+
+
+@pytest.mark.parametrize("policy", ["constant", "quantile", "median", "window-literal", "window"])
+@pytest.mark.parametrize("scope", ["flat", "per-layer"])
+def test_every_policy_costs_the_same(policy, scope):
+    plan = plan_of("dp-agr", **{"clip.policy": policy, "clip.scope": scope, "server.noise_multiplier": 1.0})
+    assert plan.mechanism(0).charged_multiplier == 1.0
+    assert plan.planned == plan_of("dp-const", **{"server.noise_multiplier": 1.0, "population.cohort": 200,
+                                                  "server.rounds": 80}).planned  # fmt: skip
+    assert (plan.policy.attachment is not None) == (policy in ("quantile", "median"))

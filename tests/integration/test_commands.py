@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 TINY = [
     "--model.width=4", "--rounds=4", "--cohort=6", "--clients=2000", "--delta=1e-4", "--ways=3", "--shots=2",
     "--task.queries=2", "--evaluation.every=2", "--evaluation.validation_episodes=4", "--evaluation.episodes=8",
-    "--run.workers=1",
+    "--run.workers=1", "--window=2",
 ]  # fmt: skip
 
 
@@ -55,8 +55,8 @@ def test_train_evaluate_account_report(tiny_task_file, tmp_path, algo):
     rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rows] == [0, 1, 2, 3]
     released = {
-        "round", "clip", "aggregate_norm", "noise_norm_expected", "epsilons", "seconds", "clients_per_second",
-        "validation_accuracy",
+        "round", "clip", "clip_mode", "aggregate_norm", "noise_norm_expected", "epsilons", "seconds",
+        "clients_per_second", "validation_accuracy",
     }  # fmt: skip
     assert all(set(row) <= released for row in rows)
     assert stat.S_IMODE((run / "secret").stat().st_mode) == 0o700

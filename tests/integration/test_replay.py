@@ -14,6 +14,7 @@ from dpfedmeta.federation.run import _summary
 from dpfedmeta.federation.training import Training
 from dpfedmeta.privacy.ledger import Budget, read
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
+from dpfedmeta.privacy.policies import ATTACHED
 from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.randomness import KeyedSource, Purpose
 from dpfedmeta.report.page import write_report
@@ -22,18 +23,20 @@ from dpfedmeta.tracking.trackers import JsonLines
 
 SMALL = {
     "model.width": "4", "server.rounds": "6", "task.ways": "3", "task.shots": "2", "task.queries": "2",
-    "population.cohort": "20", "evaluation.every": "3", "evaluation.validation_episodes": "4",
+    "population.cohort": "20", "clip.window": "3", "evaluation.every": "3", "evaluation.validation_episodes": "4",
 }  # fmt: skip
 
 
 class OtherData:
     """A backend whose clients hold other data: it returns sums that differ from run to run."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, attachment=None):
+        self.attached = {ATTACHED: torch.zeros(attachment.size)} if attachment else {}
         self.generator = torch.Generator().manual_seed(seed)
 
     def cohort_sum(self, model, bound, cohort):
-        value = {n: torch.randn(v.shape, generator=self.generator) * 1e3 for n, v in model.items()}
+        form = {**model, **self.attached}
+        value = {n: torch.randn(v.shape, generator=self.generator) * 1e3 for n, v in form.items()}
         return Bounded(value=value, sensitivity=bound)
 
 
@@ -58,7 +61,7 @@ def replay(tiny_strokes, tmp_path, monkeypatch, algo, seed):
     training = Training(
         plan=plan,
         run=run,
-        backend=OtherData(seed),
+        backend=OtherData(seed, plan.policy.attachment),
         workers=InProcess(),
         validation=Benchmark(pool=tiny_strokes.val, shape=plan.shape, seed=0, split="val"),
         source=KeyedSource(seed),

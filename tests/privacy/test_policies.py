@@ -1,12 +1,24 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.errors import InputError
+from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
-from dpfedmeta.privacy.policies import Constant, Window, observe
+from dpfedmeta.privacy.policies import (
+    ATTACHED,
+    BelowBound,
+    Constant,
+    Histogram,
+    Median,
+    Quantile,
+    Window,
+    WindowLiteral,
+    attached_scale,
+    observe,
+)
 from dpfedmeta.privacy.units import Bounded, Client
 from dpfedmeta.randomness import KeyedSource, Purpose
 
@@ -19,19 +31,21 @@ def release(value, bound, z, cohort, round_):
     return mechanism.release(query, SOURCE.generator(Purpose.SERVER_NOISE, round_))
 
 
-def simulate(policy, *, size, cohort, z, rounds, seed=0, consensus=0.3):
+def simulate(policy, *, size, cohort, z, rounds, seed=0, consensus=0.3, modes=False):
     """Clients with log-normal gradient norms around 1 that share one direction in part; returns the bounds."""
     generator = np.random.default_rng(seed)
-    state, bounds = policy.initial(), []
+    state, bounds, seen = policy.initial(), [], []
+    consensus = consensus if isinstance(consensus, list) else [consensus] * rounds
     direction = torch.zeros(size)
     direction[0] = 1.0
     for round_ in range(rounds):
         norms = np.exp(generator.normal(0.0, 0.4, cohort))
         clipped = np.minimum(norms, state.bound).mean()
-        signal = direction * clipped * consensus
+        signal = direction * clipped * consensus[round_]
         state, bound = policy.next_bound(state, release(signal, state.bound, z, cohort, round_))
         bounds.append(bound)
-    return np.array(bounds)
+        seen.append(state.mode)
+    return (np.array(bounds), seen) if modes else np.array(bounds)
 
 
 def test_a_constant_policy_stays():
@@ -41,7 +55,9 @@ def test_a_constant_policy_stays():
 
 
 @pytest.mark.parametrize("factor", [0.01, 1.0, 100.0])
-@pytest.mark.parametrize(("size", "cohort"), [(1_000, 200), (30_000, 500), (300_000, 2_000)])
+@pytest.mark.parametrize(
+    ("size", "cohort"), [(1_000, 200), (1_000, 5_000), (30_000, 500), (1_000_000, 200), (1_000_000, 5_000)]
+)
 def test_the_window_policy_finds_the_knee_from_far_above_and_far_below(factor, size, cohort):
     rounds = 40 if size > 100_000 else 60
     bounds = simulate(Window(initial_bound=factor), size=size, cohort=cohort, z=0.7, rounds=rounds)
@@ -55,12 +71,23 @@ def test_the_window_policy_neither_collapses_nor_explodes_over_a_long_run():
     assert bounds[50:].max() < 10.0
 
 
-def test_where_noise_hides_the_signal_the_bound_falls_but_stays_within_its_range():
-    policy = Window(initial_bound=1.0, search_range=100.0)
-    bounds = simulate(policy, size=100_000, cohort=50, z=5.0, rounds=60, consensus=0.0)
-    assert bounds[-1] < 0.1
-    assert bounds.min() >= 0.01 / policy.probe * (1 - 1e-9)
-    assert np.isfinite(bounds).all()
+def test_where_noise_always_hides_the_signal_the_bound_searches_and_then_holds_and_says_so():
+    policy = Window(initial_bound=1.0)
+    bounds, modes = simulate(policy, size=10_000_000, cohort=50, z=1.0, rounds=20, modes=True)
+    assert bounds.min() >= 1 / 300 / policy.probe * (1 - 1e-9)
+    assert modes[5] == "searching"
+    assert modes[-5:] == ["holding"] * 5
+    assert set(bounds[-5:]) == {1.0}
+
+
+def test_where_noise_hides_a_signal_that_was_seen_the_bound_holds_where_it_is():
+    policy = Window(initial_bound=1.0)
+    seen, modes = simulate(
+        policy, size=1_000, cohort=500, z=0.5, rounds=40, modes=True, consensus=[0.3] * 20 + [0.0] * 20
+    )
+    assert modes[19] == "following"
+    assert modes[-1] == "holding"
+    assert seen[-1] == pytest.approx(np.exp(np.log(seen[24:]).mean()), rel=0.5)
 
 
 def test_the_known_noise_energy_is_subtracted_without_bias():
@@ -98,3 +125,84 @@ def test_extreme_and_zero_aggregates_leave_the_bound_finite():
 def test_a_window_of_one_is_refused():
     with pytest.raises(InputError, match=r"clip\.window"):
         Window(initial_bound=1.0, window=1)
+
+
+def simulate_counting(policy, *, cohort, z, rounds, size=100, median=1.0, seed=0):
+    """Clients with log-normal norms and what the policy has them attach; returns the bounds."""
+    generator = np.random.default_rng(seed)
+    state, bounds = policy.initial(), []
+    attachment = policy.attachment
+    for round_ in range(rounds):
+        norms = median * np.exp(generator.normal(0.0, 0.5, cohort))
+        counts = np.sum([attachment.values(n, state.bound) for n in norms], axis=0)
+        attached = torch.tensor(counts) * attachment.scale * state.bound
+        sensitivity = state.bound * math.sqrt(1 + (attachment.scale * attachment.sensitivity) ** 2)
+        query = Bounded[Client, dict](value={"g": torch.zeros(size), ATTACHED: attached}, sensitivity=sensitivity)
+        mechanism = GaussianMechanism(total_multiplier=z, charged_multiplier=z, denominator=cohort)
+        released = mechanism.release(query, SOURCE.generator(Purpose.SERVER_NOISE, round_))
+        state, bound = policy.next_bound(state, released)
+        bounds.append(bound)
+    return np.array(bounds)
+
+
+def quantile_policy(initial=1.0, gamma=0.5, rate=0.2, scale=None, limits=(1e-4, 1e4)):
+    bit = BelowBound(scale=attached_scale(1.0, 20.0, 0.5) if scale is None else scale)
+    return Quantile(
+        initial_bound=initial, quantile=gamma, rate=rate, lowest=limits[0], highest=limits[1], attachment=bit
+    )
+
+
+@pytest.mark.parametrize("gamma", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize("initial", [0.01, 100.0])
+def test_the_quantile_policy_finds_its_quantile_from_both_sides(gamma, initial):
+    from scipy import stats
+
+    bounds = simulate_counting(quantile_policy(initial, gamma, rate=0.5), cohort=400, z=1.0, rounds=120)
+    expected = math.exp(0.5 * stats.norm.ppf(gamma))
+    assert np.exp(np.log(bounds[-30:]).mean()) == pytest.approx(expected, rel=0.15)
+
+
+def test_counting_clipped_clients_instead_makes_the_bound_run_away():
+    """Flower's adaptive wrapper: the update of Andrew et al. is for unclipped clients, its bits count clipped ones."""
+
+    class Flipped(BelowBound):
+        def values(self, norm, bound):
+            return (-super().values(norm, bound)[0],)
+
+    ours = quantile_policy(2.0)
+    planted = replace(ours, attachment=Flipped(scale=ours.attachment.scale))
+    assert 0.5 < simulate_counting(ours, cohort=400, z=1.0, rounds=80)[-1] < 2.0
+    assert simulate_counting(planted, cohort=400, z=1.0, rounds=80)[-1] > 100.0
+
+
+def test_the_joint_formula_of_andrew_et_al_holds_for_what_is_attached():
+    z, count_noise, a = 0.8, 15.0, 0.5
+    scale = attached_scale(z, count_noise, a)
+    # One isotropic noise of multiplier z on the whole message, seen as two releases.
+    sensitivity = math.sqrt(1 + (scale * a) ** 2)
+    on_the_sum, on_the_counts = z * sensitivity, z * sensitivity / scale
+    assert on_the_counts == pytest.approx(count_noise)
+    assert (on_the_sum**-2 + (on_the_counts / a) ** -2) ** -0.5 == pytest.approx(z)
+    with pytest.raises(RefusedPlan, match="count_noise"):
+        attached_scale(2.0, 0.9, 0.5)
+
+
+@pytest.mark.parametrize("median", [0.05, 1.0, 20.0])
+def test_the_private_median_is_within_a_factor_of_two(median):
+    histogram = Histogram.between(1 / 300, 300.0, scale=attached_scale(1.0, 20.0, 1.0))
+    policy = Median(initial_bound=1.0, window=4, attachment=histogram)
+    bounds = simulate_counting(policy, cohort=400, z=1.0, rounds=30, median=median)
+    assert (bounds[5:] >= median / 2).all()
+    assert (bounds[5:] <= 4 * median).all()
+    assert histogram.values(1e9, 1.0)[-1] == 1.0
+    assert sum(histogram.values(0.3, 1.0)) == 1.0
+
+
+def test_the_literal_rule_collapses_or_explodes_as_the_design_says():
+    literal = WindowLiteral(initial_bound=0.5, window=3, percentile=90, lowest=0.5 / 300, highest=150.0)
+    down = simulate(literal, size=28_485, cohort=200, z=1.0, rounds=31, consensus=0.1)
+    assert down[-1] == pytest.approx(0.105, rel=0.5)
+    assert (np.diff(down[3:]) <= 1e-3).mean() > 0.7
+    up = simulate(replace(literal, initial_bound=0.5), size=1_000_000, cohort=200, z=1.0, rounds=31)
+    assert up[-1] > 100.0
+    assert up.max() <= 150.0

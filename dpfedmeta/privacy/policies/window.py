@@ -1,67 +1,20 @@
-"""Clip policies: pure state machines from released aggregates to the next clip bound.
-
-A policy sees `Released` values and nothing else, so its bound is post-processing and enters no event.
-"""
+"""The stable window policy: where clipping begins, found from past noisy aggregates alone."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, replace
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.parameters import Params, dimension, norm
 from dpfedmeta.privacy.mechanisms import Released
+from dpfedmeta.privacy.policies.base import Mode
 from dpfedmeta.privacy.units import Client
 
-
-class PolicyState(Protocol):
-    """What every policy's state can say."""
-
-    @property
-    def bound(self) -> float:
-        """The clip bound of the next round."""
-        ...
-
-
-State = TypeVar("State")
-
+# How far the bound may leave C_0, where nothing else is said.
+_RANGE = 300.0
 # Standard deviations of noise above which a signal counts as visible, and as seen for good.
 _VISIBLE, _CERTAIN = 2.0, 6.0
-
-
-class ClipPolicy(Protocol[State]):
-    """A pure state machine over released aggregates."""
-
-    def initial(self) -> State:
-        """The state before the first round."""
-        ...
-
-    def next_bound(self, state: State, aggregate: Released[Client, Params]) -> tuple[State, float]:
-        """The state and the clip bound after `aggregate` was released."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConstantState:
-    """Nothing changes."""
-
-    bound: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Constant:
-    """The same bound in every round; inf for training without privacy."""
-
-    initial_bound: float
-
-    def initial(self) -> ConstantState:
-        """The bound, for ever."""
-        return ConstantState(bound=self.initial_bound)
-
-    def next_bound(self, state: ConstantState, aggregate: Released[Client, Params]) -> tuple[ConstantState, float]:
-        """Ignores the aggregate."""
-        return state, state.bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +34,23 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowState:
-    """Centre of the search, the bound to use next, the last W observations, and whether a signal stood out yet."""
+    """What the policy remembers.
+
+    Attributes:
+        centre: Where the search stands.
+        bound: The bound to use next, beside the centre.
+        observations: The last W.
+        signal_seen: Whether a signal ever stood out for good.
+        searched: Whether the whole range below C_0 was tried without one.
+        mode: What it is doing.
+    """
 
     centre: float
     bound: float
     observations: tuple[Observation, ...] = ()
     signal_seen: bool = False
+    searched: bool = False
+    mode: Mode = "searching"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,9 +61,12 @@ class Window:
     d ln||signal|| / d ln C is 1. Above it nothing is clipped and the elasticity is 0, while the noise keeps
     growing. The policy alternates the bound a little above and below a centre, estimates the elasticity from
     the noise-corrected energies of the last W aggregates, and moves the centre until the elasticity is
-    `target_elasticity`. Where noise hides the signal and always did, it lowers the bound, at most
-    by the factor `search_range`: above the knee that raises the signal-to-noise ratio, below it costs nothing.
-    Where noise hides a signal that was seen before, it holds.
+    `target_elasticity` (`following`).
+
+    Where noise hides the signal and always did, it lowers the bound (`searching`): above the knee that raises the
+    signal-to-noise ratio, below it costs nothing. If the end of the range shows nothing either, the aggregate cannot
+    tell signal from noise: the bound returns to C_0 and stays there (`holding`) until a signal stands out. Where noise
+    hides a signal that was seen before, it holds where it is.
 
     Unlike the literal percentile rule of DP-AGR (C = percentile of the last W aggregate norms), the fixed
     point does not depend on d, L or z, so the bound neither collapses nor explodes (privacy.md section 4).
@@ -110,7 +77,8 @@ class Window:
         target_elasticity: Where to sit: 1 clips everything, 0 clips nothing.
         probe: Ratio of the upper to the centre bound, and of the centre to the lower one.
         gain: Step of ln(centre) per unit of elasticity error.
-        search_range: How far the bound may leave initial_bound, as a factor in both directions.
+        lowest: C_min; None: C_0/300.
+        highest: C_max; None: 300 C_0.
 
     Guarantee:
         Post-processing of released aggregates; no event. The bound of round t is a function of the releases
@@ -122,11 +90,19 @@ class Window:
     target_elasticity: float = 0.6
     probe: float = 1.25
     gain: float = 0.8
-    search_range: float = 300.0
+    lowest: float | None = None
+    highest: float | None = None
+    attachment: None = None
 
     def __post_init__(self) -> None:
         if self.window < 2:
             raise InputError(f"clip.window: the window policy compares at least 2 aggregates, got {self.window}")
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """(C_min, C_max) of the centre."""
+        lowest = self.initial_bound / _RANGE if self.lowest is None else self.lowest
+        return lowest, self.initial_bound * _RANGE if self.highest is None else self.highest
 
     def initial(self) -> WindowState:
         """Starts above the centre, so that the second round looks below it."""
@@ -135,21 +111,37 @@ class Window:
     def next_bound(self, state: WindowState, aggregate: Released[Client, Params]) -> tuple[WindowState, float]:
         """Add one observation, move the centre, and put the next probe on the other side."""
         observations = (*state.observations, observe(state.bound, aggregate))[-self.window :]
+        enough = len(observations) >= 2
         significance = _significance(observations)
-        seen = state.signal_seen or (len(observations) >= 2 and significance > _CERTAIN)
-        if len(observations) < 2:
-            elasticity = self.target_elasticity
-        elif significance <= _VISIBLE:
-            elasticity = self.target_elasticity if seen else 0.0
-        else:
+        state = replace(
+            state, observations=observations, signal_seen=state.signal_seen or (enough and significance > _CERTAIN)
+        )
+        if not enough:
+            return self._probed(state, state.centre, state.mode)
+        if significance > (_CERTAIN if state.searched else _VISIBLE):
             elasticity = _slope(observations, otherwise=self.target_elasticity)
-        lowest = self.initial_bound / self.search_range
-        highest = self.initial_bound * self.search_range
-        moved = state.centre * math.exp(self.gain * (elasticity - self.target_elasticity))
-        centre = min(max(moved, lowest), highest)
-        above = state.bound > state.centre
-        bound = centre / self.probe if above else centre * self.probe
-        return WindowState(centre=centre, bound=bound, observations=observations, signal_seen=seen), bound
+            found = replace(state, searched=False)
+            return self._probed(found, self._moved(state.centre, elasticity), "following")
+        if state.signal_seen:
+            return self._probed(state, state.centre, "holding")
+        return self._unseen(state)
+
+    def _unseen(self, state: WindowState) -> tuple[WindowState, float]:
+        """No signal yet: lower, or hold at C_0 where the whole range showed none."""
+        lowest, _ = self.range
+        if state.searched or state.centre <= lowest:
+            held = replace(state, centre=self.initial_bound, bound=self.initial_bound, searched=True, mode="holding")
+            return held, held.bound
+        return self._probed(state, self._moved(state.centre, 0.0), "searching")
+
+    def _moved(self, centre: float, elasticity: float) -> float:
+        lowest, highest = self.range
+        moved = centre * math.exp(self.gain * (elasticity - self.target_elasticity))
+        return min(max(moved, lowest), highest)
+
+    def _probed(self, state: WindowState, centre: float, mode: Mode) -> tuple[WindowState, float]:
+        bound = centre / self.probe if state.bound > state.centre else centre * self.probe
+        return replace(state, centre=centre, bound=bound, mode=mode), bound
 
 
 def _significance(observations: tuple[Observation, ...]) -> float:
