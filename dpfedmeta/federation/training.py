@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -155,17 +156,24 @@ def averages(plan: Plan, round_: int) -> bool:
 def round_row(plan: Plan, state: ServerState, released: Released[Any, Any], seconds: float) -> dict[str, Any]:
     """One line of rounds.jsonl: released quantities only."""
     aggregate = {name: released.value[name] for name in state.model}
+    noise = released.noise_deviation * dimension(aggregate) ** 0.5
     epsilons = {name: finite(value) for name, value in running_epsilons(plan, state.round + 1).items()}
     return {
         "round": state.round,
         "clip": finite(state.bound),
         "clip_mode": state.policy.mode,
         "aggregate_norm": norm(aggregate),
-        "noise_norm_expected": released.noise_deviation * dimension(aggregate) ** 0.5,
+        "noise_norm_expected": noise,
+        "signal_to_noise": signal_to_noise(norm(aggregate), noise),
         "epsilons": epsilons,
         "seconds": seconds,
         "clients_per_second": plan.privacy.at(state.round).cohort / seconds,
     }
+
+
+def signal_to_noise(aggregate: float, noise: float) -> float | None:
+    """Estimated norm of the clipped mean over that of its noise, both from the release; None without noise."""
+    return math.sqrt(max(aggregate**2 - noise**2, 0.0)) / noise if noise else None
 
 
 def running_epsilons(plan: Plan, rounds: int) -> Mapping[str, float]:

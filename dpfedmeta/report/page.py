@@ -40,6 +40,8 @@ def write_report(run: RunDirectory) -> Path:
             "run.html.j2",
             name=run.path.name,
             summary=summary,
+            held=sum(row.get("clip_mode") == "holding" for row in rows),
+            rounds=len(rows),
             pictures={name: _embedded(path) for name, path in pictures.items()},
         )
     write_text(run.path / REPORT, page)

@@ -112,7 +112,7 @@ class Terminal:
         """One round."""
         epsilons = row["epsilons"]
         line = (
-            f"clip {_short(row['clip'])}  eps client/public {number(epsilons['client_public'])}"
+            f"clip {_short(row['clip'])}{_mode(row)}  eps client/public {number(epsilons['client_public'])}"
             f"  record/server {number(epsilons['record_server'])}  {row['clients_per_second']:.0f} clients/s"
         )
         self._progress.update(self._task, completed=row["round"] + 1, line=line)
@@ -128,6 +128,11 @@ class Terminal:
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Take the bar away."""
         self._progress.stop()
+
+
+def _mode(row: Mapping[str, Any]) -> str:
+    """What an adaptive policy is doing; `holding` where noise hides the signal."""
+    return "" if row["clip_mode"] == "constant" else f" ({row['clip_mode']})"
 
 
 def _short(value: float | None) -> str:

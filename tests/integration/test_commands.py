@@ -55,7 +55,7 @@ def test_train_evaluate_account_report(tiny_task_file, tmp_path, algo):
     rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rows] == [0, 1, 2, 3]
     released = {
-        "round", "clip", "clip_mode", "aggregate_norm", "noise_norm_expected", "epsilons", "seconds",
+        "round", "clip", "clip_mode", "aggregate_norm", "noise_norm_expected", "signal_to_noise", "epsilons", "seconds",
         "clients_per_second", "validation_accuracy",
     }  # fmt: skip
     assert all(set(row) <= released for row in rows)

@@ -24,7 +24,9 @@ ROWS = [
     {
         "round": number,
         "clip": 0.5 / (number + 1) if number else None,
+        "clip_mode": "holding" if number == 2 else "following",
         "aggregate_norm": 0.25 * number,
+        "signal_to_noise": 0.5,
         "noise_norm_expected": 0.125,
         "epsilons": {
             "client_public": 0.1 * (number + 1),
@@ -41,8 +43,8 @@ ROWS[2]["validation_accuracy"] = {"mean": 0.75, "ci95": 0.02, "episodes": 60}
 SUMMARY = {"status": "completed", "accuracy": {"mean": 0.8}, "guarantees": [{"epsilon": None}], "simulation": None}
 
 RELEASED = {
-    "round", "clip", "aggregate_norm", "noise_norm_expected", "epsilons", "seconds", "clients_per_second",
-    "validation_accuracy",
+    "round", "clip", "clip_mode", "aggregate_norm", "noise_norm_expected", "signal_to_noise", "epsilons", "seconds",
+    "clients_per_second", "validation_accuracy",
 }  # fmt: skip
 CELLS = {"client_public", "client_server", "record_server", "record_public"}
 
@@ -84,7 +86,7 @@ def test_tensorboard_gets_the_same_rows(tmp_path):
     tell(TensorBoard(tmp_path))
     assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
     scalars = scalars_of(tmp_path / "tensorboard")
-    for name in {name for row in ROWS for name in flat(row)}:
+    for name in {name for row in ROWS for name, value in flat(row).items() if not isinstance(value, str)}:
         expected = [(row["round"], flat(row)[name]) for row in ROWS if name in flat(row)]
         assert scalars.pop(name) == [(step, pytest.approx(value)) for step, value in expected]
     assert scalars == {}
@@ -137,7 +139,7 @@ def test_the_terminal_prints_a_line_per_validation():
     console = Console(record=True, width=300)
     tell(Terminal(console, 3))
     assert console.export_text().splitlines() == [
-        "round     3  validation 75.0% ± 2.0  clip 0.167  eps client/public 0.3  record/server inf  100 clients/s"
+        "round     3  validation 75.0% ± 2.0  clip 0.167 (holding)  eps client/public 0.3  record/server inf  100 clients/s"
     ]
 
 
@@ -172,8 +174,8 @@ def only_plain_numbers(value):
 @pytest.mark.parametrize("algo", ["dp-const", "dp-agr", "dp-agrlr"])
 def test_trackers_are_told_released_quantities_only(tiny_strokes, tmp_path, algo):
     small = {
-        "model.width": "4", "server.rounds": "4", "task.ways": "3", "task.shots": "2", "task.queries": "2",
-        "evaluation.every": "2", "evaluation.validation_episodes": "2",
+        "model.width": "4", "clip.window": "2", "server.rounds": "4", "task.ways": "3", "task.shots": "2",
+        "task.queries": "2", "evaluation.every": "2", "evaluation.validation_episodes": "2",
     }  # fmt: skip
     plan = make_plan(resolve(algo, "strokes", None, small), tiny_strokes.task)
     trap = Trap()
@@ -192,7 +194,8 @@ def test_trackers_are_told_released_quantities_only(tiny_strokes, tmp_path, algo
     for row in trap.rows:
         assert set(row) - {"validation_accuracy"} == RELEASED - {"validation_accuracy"}
         assert set(row["epsilons"]) == CELLS
-        assert only_plain_numbers(row)
+        assert row["clip_mode"] in ("constant", "following", "searching", "holding")
+        assert only_plain_numbers({name: value for name, value in row.items() if name != "clip_mode"})
         assert json.loads(json.dumps(row, allow_nan=False)) == row
     assert ["validation_accuracy" in row for row in trap.rows] == [False, True, False, True]
     assert set(trap.rows[1]["validation_accuracy"]) == {"mean", "ci95", "episodes"}
