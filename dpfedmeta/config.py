@@ -111,11 +111,17 @@ def _preset(algo: str, dataset: str) -> dict[str, Given]:
     if algo not in algorithm_names():
         known = ", ".join(algorithm_names())
         raise InputError(f"--algo {algo}: unknown{nearest(algo, algorithm_names())}; known are {known}")
+    return {name: Given(value, 1, f"configs/algo/{algo}.yaml") for name, value in _of_preset(algo, dataset).items()}
+
+
+def _of_preset(algo: str, dataset: str) -> dict[str, Any]:
+    """A preset may extend another one: what it says itself is stronger, for every data set."""
     text = (resources.files("dpfedmeta.configs") / "algo" / f"{algo}.yaml").read_text(encoding="utf-8")
     content = yaml.safe_load(text)
+    base = content.pop("extends", None)
     of_dataset = content.pop("datasets", {}).get(dataset, {})
-    merged = {**dict(_flatten(content)), **dict(_flatten(of_dataset))}
-    return {name: Given(value, 1, f"configs/algo/{algo}.yaml") for name, value in merged.items()}
+    inherited = _of_preset(base, dataset) if base else {}
+    return {**inherited, **dict(_flatten(content)), **dict(_flatten(of_dataset))}
 
 
 def _read(file: Path) -> dict[str, Any]:
