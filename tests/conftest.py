@@ -52,3 +52,17 @@ def data_folder():
     if not (folder / "omniglot").is_dir():
         pytest.skip("no real images: set DPFEDMETA_DATA to the folder with omniglot/")
     return folder
+
+
+@pytest.fixture(scope="session")
+def only_ours():
+    """A check that passes on the product and fails on every planted mistake."""
+
+    def check_all(check, ours, *planted):
+        """The check passes on our code and fails on each planted mistake."""
+        check(ours)
+        for mistake in planted:
+            with pytest.raises(AssertionError):
+                check(mistake)
+
+    return check_all

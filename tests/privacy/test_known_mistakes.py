@@ -1,14 +1,10 @@
 """Mistakes found in trusted systems (privacy.md section 6). Each check passes on our code and fails on the mistake."""
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
-from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
-from dp_accounting.pld import PLDAccountant
-from dp_accounting.rdp import RdpAccountant
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
@@ -20,22 +16,17 @@ from dpfedmeta.evaluation import PROTOCOL, Benchmark, adapted_accuracy
 from dpfedmeta.federation.backend import InProcess, LocalBackend
 from dpfedmeta.federation.clients import ClientSide
 from dpfedmeta.federation.plan import make_plan
-from dpfedmeta.federation.privacy_plan import make_privacy
 from dpfedmeta.federation.server import ServerOptimizer, initial_state, step
 from dpfedmeta.meta import Adaptation, MetaSpec, RecordSpec, adapted_logits, contribution, private_contributions
 from dpfedmeta.meta.private import ClientNoise
 from dpfedmeta.models import NetworkSpec, build_network, check_records_uncoupled, initial_weights
 from dpfedmeta.parameters import flatten, norm, scaled
-from dpfedmeta.privacy.accounting import guarantees
-from dpfedmeta.privacy.gaussian import gaussian_epsilon
-from dpfedmeta.privacy.ledger import planned_event
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
-from dpfedmeta.privacy.participations import mixture_epsilon
 from dpfedmeta.privacy.per_record import VmapGradients
-from dpfedmeta.privacy.plan import PrivacyPlan, RecordLayer
-from dpfedmeta.privacy.policies import ConstantState, Window
-from dpfedmeta.privacy.sampled_gaussian import COARSE, round_event, sampled_epsilon
-from dpfedmeta.privacy.samplers import Cohort, PoissonSampler, sampler_of
+from dpfedmeta.privacy.plan import PrivacyPlan
+from dpfedmeta.privacy.policies import Window
+from dpfedmeta.privacy.policies.constant import ConstantState
+from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.randomness import KeyedSource, Purpose
 
@@ -45,14 +36,6 @@ SPEC = NetworkSpec(name="mlp", channels=1, image_size=28, ways=3, width=4, norm=
 ONE_STEP = Adaptation(adapt="all", steps=1, lr=0.1)
 FIRST_ORDER = MetaSpec(message="query", order=1, adaptation=ONE_STEP)
 NOISE = {"privacy.client.epsilon": "null", "server.noise_multiplier": "0.8"}
-
-
-def only_ours(check, ours, *planted):
-    """The check passes on our code and fails on each planted mistake."""
-    check(ours)
-    for mistake in planted:
-        with pytest.raises(AssertionError):
-            check(mistake)
 
 
 def stream(*key):
@@ -102,7 +85,7 @@ def plan():
     return make_plan(resolve("dp-const", "strokes", None, {**NOISE, "server.rounds": "3"}), load_task("strokes")[0])
 
 
-def test_a_clip_bound_from_raw_client_norms():
+def test_a_clip_bound_from_raw_client_norms(only_ours):
     optimizer = ServerOptimizer(kind="sgd", lr=0.1, final_lr=None, rounds=9, beta1=0.0, beta2=0.9)
     releases = [release(torch.randn(20, generator=torch.Generator().manual_seed(r)), 1.0, r) for r in range(6)]
 
@@ -135,16 +118,16 @@ def test_a_clip_bound_from_raw_client_norms():
         Window(initial_bound=0.5).next_bound(Window(initial_bound=0.5).initial(), Bounded(value={}, sensitivity=1.0))
 
 
-def test_a_bound_that_can_only_fall():
+def test_a_bound_that_can_only_fall(only_ours):
     def check(policy):
         """Noise alone makes the bound fall; then all clients agree far above it."""
         state, bounds = policy.initial(), []
         for round_ in range(50):
             signal = torch.zeros(100)
-            signal[0] = 0.0 if round_ < 20 else 0.9 * min(state.bound, 5.0)
+            signal[0] = 0.0 if round_ < 8 else 0.9 * min(state.bound, 5.0)
             state, bound = policy.next_bound(state, release(signal, state.bound, round_))
             bounds.append(bound)
-        assert max(bounds[16:20]) < 0.5
+        assert max(bounds[5:8]) < 0.5
         assert min(bounds[-4:]) > 2 * max(bounds[16:20])
 
     class OnlyFalls(Window):
@@ -156,84 +139,7 @@ def test_a_bound_that_can_only_fall():
     only_ours(check, Window(initial_bound=1.0), OnlyFalls(initial_bound=1.0))
 
 
-def test_fixed_order_or_shuffling_accounted_as_poisson():
-    clients, size, pairs = 20, 4, 1000
-
-    def check(draw):
-        """Whether a client is in one round says nothing about the next one."""
-        member = np.zeros((2 * pairs, clients))
-        for round_ in range(2 * pairs):
-            member[round_, draw(round_)] = 1
-        trials, rate = pairs * clients, (size / clients) ** 2
-        both = float((member[0::2] * member[1::2]).sum())
-        assert abs(both - trials * rate) < 5 * math.sqrt(trials * rate * (1 - rate))
-
-    sampler = PoissonSampler(clients=clients, cohort=size)
-    epoch = clients // size
-    orders = [np.random.default_rng(e).permutation(clients) for e in range(2 * pairs)]
-
-    def shuffled(round_):
-        return orders[round_ // epoch][size * (round_ % epoch) :][:size]
-
-    def independent(round_):
-        return sampler.draw(round_, {}, SOURCE.generator(Purpose.COHORT, round_)).clients
-
-    only_ours(check, independent, shuffled, lambda round_: (size * round_ + np.arange(size)) % clients)
-
-
-def test_fixed_size_sampling_accounted_under_add_remove():
-    plan = PrivacyPlan(clients=10, cohort=10, rounds=1, noise_multiplier=2.0, sampler="fixed")
-
-    def check(cell_of):
-        """Everybody takes part: one message is replaced, so the sum moves by 2C."""
-        cell = cell_of(plan)
-        assert cell.adjacency == "replace-one"
-        assert cell.epsilon >= gaussian_epsilon(2 / 2.0, cell.delta)
-
-    only_ours(
-        check,
-        lambda plan: guarantees(plan, grids=COARSE)[0],
-        lambda plan: guarantees(replace(plan, sampler="poisson"), grids=COARSE)[0],
-    )
-    with pytest.raises(ValueError, match="no add-remove guarantee"):
-        sampled_epsilon(plan.stretches, "add-remove", DELTA)
-
-
-def test_only_one_of_the_inner_steps_counted():
-    z = 2.0
-
-    def record_server(steps):
-        layer = RecordLayer(support_noise=z, query_noise=1e3, support_steps=steps, support_records=5, query_records=5)
-        more = {"record": layer, "noise_mode": "stacked", "max_participations": 1, "record_delta": DELTA}
-        plan = PrivacyPlan(clients=100, cohort=10, rounds=1, noise_multiplier=1.0, **more)
-        return next(g.epsilon for g in guarantees(plan, grids=COARSE) if (g.unit, g.observer) == ("record", "server"))
-
-    def check(epsilon_of):
-        for steps in (1, 4, 9):
-            composed = PLDAccountant()
-            composed.compose(GaussianDpEvent(z), steps)
-            assert epsilon_of(steps) >= 0.999 * composed.get_epsilon(DELTA)
-            assert epsilon_of(steps) == pytest.approx(gaussian_epsilon(math.sqrt(steps) / z, DELTA))
-
-    only_ours(check, record_server, lambda steps: record_server(1))
-
-
-def test_a_population_size_that_is_not_the_populations():
-    def check(accounted_rate):
-        clients, cohort, rounds = 1000, 50, 400
-        sampler = sampler_of(rounds_of(clients, cohort, 1, 1.0)[0], None)
-        taken = sum(len(sampler.draw(r, {}, SOURCE.generator(Purpose.COHORT, r)).clients) for r in range(rounds))
-        rate = accounted_rate(clients, cohort)
-        assert rate >= taken / (clients * rounds) - 5 * math.sqrt(rate / (clients * rounds))
-
-    def ours(clients, cohort):
-        given = {**NOISE, "population.clients": str(clients), "population.cohort": str(cohort)}
-        return make_privacy(resolve("dp-const", "strokes", None, given)).at(0).rate
-
-    only_ours(check, ours, lambda clients, cohort: cohort / 60_000)
-
-
-def test_batch_norm_couples_records():
+def test_batch_norm_couples_records(only_ours):
     variants = [{"norm": "group"}, {"norm": "batch"}, {"features": "record"}, {"features": "support"}]
 
     def first_records_gradient(network, weights, images):
@@ -262,7 +168,7 @@ def test_batch_norm_couples_records():
     only_ours(check, ours, lambda network, spec: True)
 
 
-def test_second_order_terms_bypass_the_inner_noise(monkeypatch):
+def test_second_order_terms_bypass_the_inner_noise(only_ours, monkeypatch):
     given = {"meta.order": "2", "server.rounds": "3"}
     with pytest.raises(RefusedPlan, match="Hessian"):
         make_plan(resolve("dp-agrlr", "strokes", None, given), load_task("strokes")[0])
@@ -308,7 +214,7 @@ def test_second_order_terms_bypass_the_inner_noise(monkeypatch):
     only_ours(check, ours, second_order)
 
 
-def test_noise_scaled_with_another_bound_than_the_one_that_clipped():
+def test_noise_scaled_with_another_bound_than_the_one_that_clipped(only_ours):
     backend, model, z = backend_of(), initial_weights(SPEC, 0), 1.5
 
     def check(release_of):
@@ -326,7 +232,7 @@ def test_noise_scaled_with_another_bound_than_the_one_that_clipped():
     )
 
 
-def test_clients_weighted_by_examples_while_the_noise_assumes_equal_weights():
+def test_clients_weighted_by_examples_while_the_noise_assumes_equal_weights(only_ours):
     model, everyone = initial_weights(SPEC, 0), (0, 1, 2, 3, 4)
 
     def check(backend):
@@ -344,20 +250,7 @@ def test_clients_weighted_by_examples_while_the_noise_assumes_equal_weights():
     only_ours(check, backend_of(), backend_of(ByExamples))
 
 
-@pytest.mark.parametrize(("clients", "cohort", "rounds", "z"), [(400_000, 1500, 266, 1.0), (1000, 20, 30, 2.0)])
-def test_replace_one_is_not_doubled_by_the_rdp_accountant(clients, cohort, rounds, z):
-    (stretch,) = rounds_of(clients, cohort, rounds, z, sampler="fixed")
-    exact = sampled_epsilon((stretch,), "replace-one", DELTA)
-
-    def check(event_of):
-        accountant = RdpAccountant(list(range(2, 65)), NeighboringRelation.REPLACE_ONE)
-        accountant.compose(event_of(stretch), rounds)
-        assert accountant.get_epsilon(DELTA) >= exact
-
-    only_ours(check, round_event, lambda stretch: SampledWithoutReplacementDpEvent(clients, cohort, GaussianDpEvent(z)))
-
-
-def test_normalising_by_the_realised_cohort(plan):
+def test_normalising_by_the_realised_cohort(only_ours, plan):
     def check(mechanism_of):
         """Who took part changes neither the scale of the mean nor its noise."""
         query = Bounded(value={"w": torch.ones(5)}, sensitivity=1.0)
@@ -371,35 +264,7 @@ def test_normalising_by_the_realised_cohort(plan):
     )
 
 
-def test_the_accountant_reads_a_multiplier_that_adaptive_clipping_changed(plan):
-    def ours(sensitivity):
-        query = Bounded(value={"w": torch.zeros(5)}, sensitivity=sensitivity)
-        return plan.mechanism(0).release(query, stream(4)).event
-
-    def check(event_of):
-        charged = planned_event(plan.privacy, 0).noise_multiplier
-        assert charged == 0.8
-        assert all(event_of(sensitivity) == GaussianDpEvent(charged) for sensitivity in (0.01, 1.0, 30.0))
-
-    only_ours(check, ours, lambda sensitivity: GaussianDpEvent(0.8 * sensitivity))
-
-
-def test_local_steps_composed_as_if_each_had_its_own_client_sampling():
-    steps, z = 5, 2.0
-
-    def check(epsilon_of):
-        """The steps of a round happen together or not at all: a sampled Gaussian of multiplier z / sqrt(K)."""
-        together = sampled_epsilon(rounds_of(1000, 100, 10, z / math.sqrt(steps)), "add-remove", DELTA)
-        assert epsilon_of(rounds_of(1000, 100, 10, z)) >= together
-
-    check(lambda rounds: mixture_epsilon(rounds, [math.sqrt(steps) / z], None, DELTA))
-    with pytest.raises(AssertionError):
-        check(
-            lambda rounds: sampled_epsilon([replace(s, rounds=s.rounds * steps) for s in rounds], "add-remove", DELTA)
-        )
-
-
-def test_a_parameter_without_gradient_still_gets_its_noise():
+def test_a_parameter_without_gradient_still_gets_its_noise(only_ours):
     class Spare(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -428,7 +293,7 @@ def test_a_parameter_without_gradient_still_gets_its_noise():
 
 
 @pytest.mark.parametrize("features", ["raw", "support"])
-def test_transductive_batch_norm_reported_as_plain_accuracy(features):
+def test_transductive_batch_norm_reported_as_plain_accuracy(only_ours, features):
     spec = replace(SPEC, name="conv4-strided", norm="batch", features=features)
     network, weights = build_network(spec), initial_weights(spec, 0)
 
@@ -447,7 +312,7 @@ def test_transductive_batch_norm_reported_as_plain_accuracy(features):
     )
 
 
-def test_an_ensemble_of_checkpoints_reported_as_plain_accuracy(tiny_strokes):
+def test_an_ensemble_of_checkpoints_reported_as_plain_accuracy(only_ours, tiny_strokes):
     shape = EpisodeShape(ways=3, shots=2, queries=5)
     benchmark = Benchmark(pool=tiny_strokes.test, shape=shape, seed=0, split="test")
     spec, adaptation = replace(SPEC, name="conv4-strided", norm="group"), Adaptation(adapt="all", steps=10, lr=0.5)
