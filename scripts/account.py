@@ -89,6 +89,8 @@ def _show(
     console: Console, options: argparse.Namespace, plan: PrivacyPlan, cells: tuple[Guarantee, ...], title: str
 ) -> int:
     if options.plot is not None:
+        if not options.plot.parent.is_dir():
+            raise InputError(f"--plot {options.plot}: there is no folder {options.plot.parent}")
         curve_plot(options.plot, *epsilon_curve(plan))
     if options.json:
         print(_json({"guarantees": [cell.as_json() for cell in cells], "parameters": parameters(plan)}))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.privacy.accounting import local_mu
@@ -62,26 +65,35 @@ def _opinion(plan: PrivacyPlan, events: tuple[RoundEvent, ...], cells: tuple[Gua
 
 
 def _beside(run: RunDirectory, events: tuple[RoundEvent, ...], cells: tuple[Guarantee, ...]) -> list[str]:
-    remarks = []
-    reached = max((event.round for event in events), default=-1)
     rows = run.rounds() if run.rounds_file.exists() else []
-    if rows and rows[-1]["round"] > reached:
+    with _complete(run.rounds_file):
+        released = max((int(row["round"]) for row in rows), default=-1)
+    if released >= len(events):
         raise InputError(
-            f"{run.ledger}: ends with round {reached}, but round {rows[-1]['round']} was released ({run.rounds_file}): "
+            f"{run.ledger}: ends with round {len(events) - 1}, but round {released} was released ({run.rounds_file}): "
             f"lines after {len(events) + 1} are lost; restore the ledger from a backup"
         )
     if not (run.path / SUMMARY).exists():
         return ["no summary.json: the run has not finished, so lines lost at the end might go unnoticed"]
     summary = run.read_json(SUMMARY)
-    kept = summary.get("ledger", {}).get("head")
-    if kept is not None and kept != head(run.ledger):
+    with _complete(run.path / SUMMARY):
+        kept = summary["ledger"]["head"]
+        stated = [cell["epsilon"] for cell in summary["guarantees"]]
+    if kept != head(run.ledger):
         raise InputError(f"{run.ledger}: does not end as summary.json says: lines at the end are lost or were added")
-    stated = [cell["epsilon"] for cell in summary["guarantees"]]
     found = [cell.epsilon if math.isfinite(cell.epsilon) else None for cell in cells]
-    if not all(_same(a, b) for a, b in zip(stated, found, strict=True)):
+    if len(stated) != len(found) or not all(_same(a, b) for a, b in zip(stated, found, strict=True)):
         raise InputError(f"{run.path / SUMMARY}: states {stated}, but the ledger adds up to {found}")
-    remarks.append("summary.json agrees")
-    return remarks
+    return ["summary.json agrees"]
+
+
+@contextmanager
+def _complete(path: Path) -> Iterator[None]:
+    """What a file lacks is the file's fault, in one line."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: incomplete or of another version ({error!r})") from error
 
 
 def _same(stated: float | None, found: float | None) -> bool:
@@ -124,7 +136,7 @@ def realised(run: RunDirectory, plan: PrivacyPlan) -> Realised:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); only the server holds this file") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: damaged ({error})") from error
+        raise InputError(f'{path}: damaged: a line is not {{"round": ..., "clients": [...]}}') from error
     counts = Counter(client for cohort in cohorts for client in cohort)
     most = max(counts.values(), default=0)
     sizes = [len(cohort) for cohort in cohorts] or [0]

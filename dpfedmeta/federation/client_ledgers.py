@@ -30,8 +30,8 @@ class ClientLedgers:
         """The clients that do not decline, each charged on its own disk before it answers.
 
         Guarantee:
-            Whether a client declines depends on its participations alone, never on its data, so towards the public
-            it acts like a participation cap.
+            Whether a client declines depends on its own participations alone, never on data, so under Poisson sampling
+            it acts like a participation cap. Fixed-size sampling with client ledgers is refused.
         """
         self.folder.mkdir(mode=0o700, exist_ok=True)
         stay = [client for client in cohort.clients.tolist() if self._accepts(client, cohort.round)]

@@ -27,6 +27,7 @@ def make_privacy(settings: Settings, solve: Solve = "noise") -> PrivacyPlan:
     """
     _check_population(settings)
     _check_promises(settings)
+    _check_sampler(settings)
     plan, targets = _plan(settings), _targets(settings)
     if solve == "noise":
         return calibrate(plan, targets)
@@ -35,6 +36,23 @@ def make_privacy(settings: Settings, solve: Solve = "noise") -> PrivacyPlan:
     if not plan.noise_multiplier:
         raise InputError(f"--solve {solve}: give the noise too (--noise-multiplier)")
     return most_rounds(plan, targets) if solve == "rounds" else largest_cohort(plan, targets)
+
+
+def _check_sampler(settings: Settings) -> None:
+    population = settings.population
+    if population.sampler == "fixed":
+        capped = population.max_participations is not None
+        if capped or settings.record.client_ledgers:
+            name = "population.max_participations" if capped else "record.client_ledgers"
+            raise RefusedPlan(
+                f"population.sampler = fixed with {name}: whom a cap leaves out would depend on who was drawn before, "
+                "and no bound is proven for that; use poisson, or --population.max_participations null"
+            )
+    late = [change.from_round for change in settings.server.schedule if change.from_round >= settings.server.rounds]
+    if late:
+        raise InputError(
+            f"server.schedule: from_round = {late[0]} is not in a run of server.rounds = {settings.server.rounds}"
+        )
 
 
 def _plan(settings: Settings) -> PrivacyPlan:

@@ -82,7 +82,7 @@ class Agreement:
 Setting = tuple[float, float, int, float]  # q, z, T, delta
 
 # All combinations, less those whose epsilon nobody would use.
-RATES = (0.001, 0.00375, 0.02, 0.1, 0.5)
+RATES = (0.001, 0.00375, 0.02, 0.05, 0.1, 0.5)
 NOISES = (0.7, 1.0, 2.0, 5.0)
 ROUNDS = (1, 30, 300, 3000)
 DELTAS = (1e-8, 1e-6, 1e-4)

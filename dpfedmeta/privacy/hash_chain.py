@@ -89,10 +89,11 @@ def read_chain(path: Path, what: str) -> tuple[list[dict[str, Any]], str]:
     for number, text in enumerate(lines[:-1], start=1):
         body = _intact(text, previous)
         if body is None:
-            last = f"round {bodies[-1]['round']}" if bodies and "round" in bodies[-1] else "the plan"
+            # The line before may be the edited one: only what comes before that is proven.
+            proven = f"only rounds up to {bodies[-2]['round']} are" if len(bodies) > 2 else "no round is"
             raise InputError(
                 f"{path}, line {number}: the hash chain breaks here; this line or the one before it was "
-                f"edited or lost, so nothing after {last} is proven; restore the {what} from a backup"
+                f"edited or lost, so {proven} proven; restore the {what} from a backup"
             )
         previous = _line(body, previous)[1]
         bodies.append(body)

@@ -27,10 +27,11 @@ class RoundEvent:
     """What one round costs; public constants only.
 
     Attributes:
-        round: Number of the round. A round that is released anew after a crash has a line for each release.
+        round: Number of the round.
         sampler: How its cohort was drawn.
         clients: N.
         cohort: L.
+        rate: q.
         noise_multiplier: z or z_eff that the public faces; None without a client-level mechanism.
         surplus_probability: How likely shared mode dropped surplus clients.
         support_noise: z_s, or None.
@@ -42,6 +43,7 @@ class RoundEvent:
     sampler: SamplerName
     clients: int
     cohort: float
+    rate: float
     noise_multiplier: float | None
     surplus_probability: float
     support_noise: float | None = None
@@ -57,6 +59,7 @@ def planned_event(plan: PrivacyPlan, round_: int) -> RoundEvent:
         sampler=constants.sampler,
         clients=constants.clients,
         cohort=constants.cohort,
+        rate=constants.rate,
         noise_multiplier=constants.effective_noise,
         surplus_probability=constants.surplus_probability,
         support_noise=record.support_noise if record else None,
@@ -98,7 +101,7 @@ def read(path: Path) -> tuple[PrivacyPlan, tuple[RoundEvent, ...]]:
     bodies, _ = read_chain(path, "ledger")
     try:
         return _plan(bodies[0]), tuple(RoundEvent(**body) for body in bodies[1:])
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not a ledger of version {VERSION} ({error})") from error
 
 
@@ -123,18 +126,17 @@ def spent(plan: PrivacyPlan, events: Sequence[RoundEvent]) -> tuple[Guarantee, .
     """The four cells that the events add up to, from their own numbers.
 
     Raises:
-        RefusedPlan: An event differs from what the header planned for its round, or rounds are missing: that is another
-            mechanism, and it is never accounted for approximately.
+        RefusedPlan: An event differs from what the header planned for its round, or rounds are missing or repeated (a
+            repeated round may have had the same cohort): that is another mechanism, and it is never accounted for
+            approximately.
     """
-    reached = -1
     for line, event in enumerate(events, start=2):
-        if not 0 <= event.round <= reached + 1:
-            raise RefusedPlan(f"line {line} of the ledger is round {event.round}, but round {reached + 1} has not been")
+        if event.round != line - 2:
+            raise RefusedPlan(f"line {line} of the ledger is round {event.round}, where round {line - 2} is due")
         if event.round >= plan.rounds or event != planned_event(plan, event.round):
             raise RefusedPlan(
                 f"line {line}: round {event.round} of the ledger is not the mechanism of the plan: {event}"
             )
-        reached = max(reached, event.round)
     return four_cells(stretches_of(events), Terms.of(plan))
 
 
@@ -143,17 +145,21 @@ def stretches_of(events: Sequence[RoundEvent]) -> tuple[Stretch, ...]:
     return tuple(_stretch(constants, len(list(group))) for constants, group in groupby(events, key=_constants))
 
 
-def _constants(event: RoundEvent) -> tuple[SamplerName, int, float, float | None, float]:
-    return event.sampler, event.clients, event.cohort, event.noise_multiplier, event.surplus_probability
+_Constants = tuple[SamplerName, int, float, float, float | None, float]
 
 
-def _stretch(constants: tuple[SamplerName, int, float, float | None, float], rounds: int) -> Stretch:
-    sampler, clients, cohort, noise, surplus = constants
+def _constants(event: RoundEvent) -> _Constants:
+    return event.sampler, event.clients, event.cohort, event.rate, event.noise_multiplier, event.surplus_probability
+
+
+def _stretch(constants: _Constants, rounds: int) -> Stretch:
+    sampler, clients, cohort, rate, noise, surplus = constants
     return Stretch(
         rounds=rounds,
         sampler=sampler,
         clients=clients,
         cohort=cohort,
+        rate=rate,
         largest_cohort=None,
         surplus_probability=surplus,
         total_noise=None,

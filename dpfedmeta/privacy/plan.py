@@ -15,6 +15,9 @@ from dpfedmeta.errors import RefusedPlan
 # Part of delta that each rare event may take: more than M messages, more than R participations.
 RARE_SHARE = 0.01
 
+# Noise multipliers outside this range promise nothing, or cost nothing that a float could say.
+_LEAST, _MOST = 1e-3, 1e7
+
 SamplerName = Literal["poisson", "fixed"]
 NoiseMode = Literal["shared", "stacked"]
 
@@ -77,6 +80,8 @@ class Stretch:
         sampler: How a cohort is drawn.
         clients: N.
         cohort: L, the public denominator: the expected size (poisson) or the size (fixed).
+        rate: q, how likely a client is in the cohort for an observer who knows its own part: L/N, and L/(N - c) under
+            fixed-size sampling, where c colluding clients who were not drawn leave the places to the others.
         largest_cohort: M of shared mode; None where nothing limits the cohort.
         surplus_probability: P(more than M clients are drawn) in one round.
         total_noise: z, or z_T in shared mode: all noise of the sum over its sensitivity.
@@ -88,15 +93,11 @@ class Stretch:
     sampler: SamplerName
     clients: int
     cohort: float
+    rate: float
     largest_cohort: int | None
     surplus_probability: float
     total_noise: float | None
     effective_noise: float | None
-
-    @property
-    def rate(self) -> float:
-        """How likely a client is in the cohort: q = L/N."""
-        return self.cohort / self.clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +145,18 @@ class PrivacyPlan:
             _check(name, getattr(self, name), 0 < getattr(self, name) < 1, "above 0 and below 1")
         if self.noise_multiplier is not None:
             z = self.noise_multiplier
-            _check("noise_multiplier", z, 0 <= z < math.inf, "a finite number, not below 0")
+            _check(
+                "noise_multiplier", z, z == 0 or _LEAST <= z <= _MOST, f"0, or a number from {_LEAST:g} to {_MOST:g}"
+            )
         if self.max_participations is not None:
             _check("max_participations", self.max_participations, self.max_participations >= 1, "at least 1")
+            # A capped client's place stays empty, so with a cap the others' histories depend on who was drawn before.
+            _check(
+                "max_participations", self.max_participations, self.sampler == "poisson", "no cap (null) under fixed"
+            )
+        if self.record is not None and self.record.message == "update":
+            # Later support gradients cancel earlier noise, and the message is unbounded before its last noise.
+            _check("noise_mode", self.noise_mode, self.noise_mode == "stacked", "stacked for Reptile messages")
         starts = [change.from_round for change in self.schedule]
         _check("schedule", starts, starts == sorted(set(starts)), "in the order of distinct from_round")
         for _, change in self._changes():
@@ -213,11 +223,16 @@ class PrivacyPlan:
             sampler=self.sampler,
             clients=self.clients,
             cohort=cohort,
+            rate=self._rate(cohort),
             largest_cohort=largest,
             surplus_probability=surplus,
             total_noise=total,
             effective_noise=effective,
         )
+
+    def _rate(self, cohort: float) -> float:
+        others = self.clients if self.sampler == "poisson" else max(self.clients - self.colluding, 1)
+        return min(1.0, cohort / others)
 
     def _limit(self, cohort: float) -> tuple[int, float]:
         """(M, P(Bin(N, q) >= M)): surplus clients are dropped, so the messages' noise has a known largest sum."""

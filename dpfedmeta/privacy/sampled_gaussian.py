@@ -19,7 +19,7 @@ from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf_pessimistic_connect_dot
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_gaussian_mechanism
 from dp_accounting.rdp import RdpAccountant
 
-from dpfedmeta.privacy.gaussian import gaussian_delta
+from dpfedmeta.privacy.gaussian import gaussian_delta, gaussian_epsilon
 from dpfedmeta.privacy.plan import SamplerName, Stretch
 from dpfedmeta.randomness import FloatArray
 
@@ -35,6 +35,8 @@ GRIDS = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6)
 COARSE = GRIDS[1:2]
 _CONVERGED = 2e-3
 _POINTS = 400_000
+# e to this loss is still a float.
+_LARGEST_LOSS = 600.0
 # Privacy losses beyond this many standard deviations count as certain failures (probability 1e-22).
 _TAIL = 10.0
 # Whole orders: their divergence is a closed sum. They reach from epsilon 1e-3 to 10^4 at any delta in use.
@@ -83,14 +85,17 @@ def quick_grid(stretches: Sequence[Stretch], neighbours: Neighbours, delta: floa
 @lru_cache(maxsize=2048)
 def _epsilon(rounds: _Rounds, neighbours: Neighbours, delta: float, grids: tuple[float, ...]) -> float:
     widest = max(_largest_loss(sampler, rate, noise) for sampler, rate, noise, _ in rounds)
+    if widest > _LARGEST_LOSS:
+        # Beyond what a float holds. Sampling only helps, so the bound without it is still one.
+        factor = 1.0 if neighbours == "add-remove" else 2.0
+        return gaussian_epsilon(factor * math.sqrt(sum(count / noise**2 for *_, noise, count in rounds)), delta)
     # Rounding each round's loss to the grid adds a deviation of at most half its width.
     spread = 0.5 * math.sqrt(sum(count for *_, count in rounds))
     epsilon = math.inf
-    for grid in grids:
-        if grid < widest / _POINTS and math.isfinite(epsilon):
-            break
+    for wanted in grids:
+        grid = max(wanted, widest / _POINTS)
         before, epsilon = epsilon, min(epsilon, _epsilon_on(grid, rounds, neighbours, delta))
-        if before - epsilon <= _CONVERGED * epsilon or 6.0 * spread * grid <= _CONVERGED * epsilon:
+        if before - epsilon <= _CONVERGED * epsilon or 6.0 * spread * grid <= _CONVERGED * epsilon or grid > wanted:
             break
     return epsilon
 

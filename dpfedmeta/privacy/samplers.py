@@ -1,4 +1,4 @@
-"""Who takes part in a round: independent coins or a fixed number, both with a participation cap."""
+"""Who takes part in a round: independent coins, with a participation cap, or a fixed number."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ class Sampler(Protocol):
 def sampler_of(constants: Stretch, max_participations: int | None) -> Sampler:
     """The sampler that the accountant assumes for these rounds."""
     if constants.sampler == "fixed":
-        return FixedSizeSampler(
-            clients=constants.clients, cohort=int(constants.cohort), max_participations=max_participations
-        )
+        return FixedSizeSampler(clients=constants.clients, cohort=int(constants.cohort))
     return PoissonSampler(
         clients=constants.clients,
         cohort=constants.cohort,
@@ -98,21 +96,19 @@ class FixedSizeSampler:
     Attributes:
         clients: N.
         cohort: L.
-        max_participations: R; the slot of a client that took part R times stays empty. None: no cap.
 
     Guarantee:
-        A uniform subset of fixed size in each round, whose capped clients contribute 0. The accountant treats it as
-        fixed-size sampling under replace-one, never as Poisson.
+        A uniform subset of fixed size in each round, independent of all others. The accountant treats it as fixed-size
+        sampling under replace-one, never as Poisson. There is no participation cap here: it would make one client's
+        history depend on another's.
     """
 
     clients: int
     cohort: int
-    max_participations: int | None = None
 
     def draw(self, round_: int, participations: Mapping[int, int], generator: SecretGenerator) -> Cohort:
         """One cohort. Memory and time grow with L, not with N."""
-        drawn = generator.sample(self.clients, self.cohort)
-        return Cohort(round=round_, clients=np.sort(_below_cap(drawn, self.max_participations, participations)))
+        return Cohort(round=round_, clients=np.sort(generator.sample(self.clients, self.cohort)))
 
 
 def _below_cap(drawn: IntArray, cap: int | None, participations: Mapping[int, int]) -> IntArray:

@@ -98,3 +98,19 @@ def test_clients_held_the_server_to_its_promise(run):
     drawn = [json.loads(line)["clients"] for line in (run.secret / "participations.jsonl").read_text().splitlines()]
     assert {int(file.stem) for file in ledgers} == {client for cohort in drawn for client in cohort}
     assert max(len(file.read_text().splitlines()) for file in ledgers) == 1 + 2
+
+
+@pytest.mark.parametrize(
+    ("file", "content"), [("summary.json", "{}"), ("summary.json", '{"ledger": 3}'), ("rounds.jsonl", '{"a": 1}\n')]
+)
+def test_a_damaged_file_beside_the_ledger_is_named(run, file, content):
+    (run.path / file).write_text(content)
+    with pytest.raises(InputError, match=file):
+        audit(run)
+
+
+def test_a_damaged_list_of_participants_is_named(run):
+    plan = audit(run).plan
+    (run.secret / "participations.jsonl").write_text("[3]\n")
+    with pytest.raises(InputError, match="damaged"):
+        realised(run, plan)

@@ -171,7 +171,7 @@ EVERY = [
     for more in (
         {"max_participations": None},
         {"max_participations": 2},
-        {"sampler": "fixed"},
+        {"sampler": "fixed", "max_participations": None},
         {"schedule": (Change(from_round=100, noise_scale=1.2, cohort_scale=2.0),)},
     )
 ]
@@ -221,7 +221,7 @@ def test_a_schedule_in_shared_mode_has_its_own_limit_and_noise_in_each_stretch()
 
 
 def test_a_fixed_cohort_needs_no_surplus():
-    (stretch,) = replace(AGRLR, sampler="fixed").stretches
+    (stretch,) = replace(AGRLR, sampler="fixed", max_participations=None).stretches
     assert stretch.largest_cohort == 1500
     assert stretch.surplus_probability == 0.0
 
@@ -231,7 +231,9 @@ BAD = [
     {"noise_multiplier": -1.0}, {"noise_multiplier": math.inf}, {"clients": 0}, {"cohort": 0.0}, {"cohort": 500_000.0},
     {"rounds": 0}, {"colluding": 0}, {"max_participations": 0}, {"sampler": "shuffle"}, {"noise_mode": "both"},
     {"sampler": "fixed", "cohort": 10.5}, {"schedule": (Change(from_round=5), Change(from_round=5))},
-    {"schedule": (Change(from_round=5, cohort_scale=300.0),)},
+    {"schedule": (Change(from_round=5, cohort_scale=300.0),)}, {"sampler": "fixed", "max_participations": 1},
+    {"noise_multiplier": 1e-200}, {"noise_multiplier": 1e200},
+    {"record": replace(LAYER, message="update"), "noise_mode": "shared"},
 ]  # fmt: skip
 
 
@@ -255,3 +257,17 @@ def test_the_curve_ends_at_the_plan():
     assert list(curves) == ["(client, public)", "(client, server)", "(record, server)", "(record, public)"]
     assert curves["(client, public)"][-1] == guarantees(replace(BASE, rounds=30))[0].epsilon
     assert curves["(client, public)"] == sorted(curves["(client, public)"])
+
+
+def test_colluding_clients_of_a_fixed_cohort_know_that_the_others_were_likelier():
+    small = PrivacyPlan(clients=100, cohort=10, rounds=100, noise_multiplier=4.0, sampler="fixed")
+    values = [guarantees(replace(small, colluding=c))[0].epsilon for c in (1, 50, 90, 99)]
+    assert values == sorted(values)
+    assert values[1] == pytest.approx(6.06, rel=0.01)
+    assert replace(small, colluding=99).at(0).rate == 1.0
+    assert replace(small, sampler="poisson", colluding=50).at(0).rate == 0.1
+
+
+def test_a_noise_next_to_nothing_costs_much_and_little_time():
+    plan = PrivacyPlan(clients=2000, cohort=20, rounds=10, noise_multiplier=1e-3)
+    assert guarantees(plan)[0].epsilon > 1e4

@@ -25,8 +25,8 @@ PLANS = [
     SCHEDULED,
     replace(SCHEDULED, record=None, max_participations=None),
     replace(PLAN, noise_mode="stacked"),
-    replace(PLAN, sampler="fixed"),
-    replace(SCHEDULED, sampler="fixed", record=None),
+    replace(PLAN, sampler="fixed", max_participations=None),
+    replace(SCHEDULED, sampler="fixed", record=None, max_participations=None, colluding=7),
     replace(PLAN, noise_multiplier=None, record=None),
 ]
 
@@ -123,14 +123,13 @@ def test_the_events_alone_rebuild_the_stretches(tmp_path):
     ]
 
 
-def test_a_round_that_was_released_twice_is_charged_twice():
-    events = [planned_event(PLAN, r) for r in (0, 1, 2, 2, 3)]
-    twice, once = spent(PLAN, events), spent(PLAN, events[:4])
-    assert twice[0].epsilon == guarantees(PLAN, rounds=5)[0].epsilon > once[0].epsilon
+def test_a_round_that_was_released_twice_may_have_had_the_same_cohort_and_is_refused():
+    with pytest.raises(RefusedPlan, match="round 2, where round 3 is due"):
+        spent(PLAN, [planned_event(PLAN, r) for r in (0, 1, 2, 2, 3)])
 
 
 def test_a_missing_round_is_found():
-    with pytest.raises(RefusedPlan, match="round 1 has not been"):
+    with pytest.raises(RefusedPlan, match="round 2, where round 1 is due"):
         spent(PLAN, [planned_event(PLAN, 0), planned_event(PLAN, 2)])
     with pytest.raises(RefusedPlan, match="not the mechanism"):
         spent(replace(PLAN, rounds=1), [planned_event(PLAN, 0), planned_event(PLAN, 1)])

@@ -77,7 +77,7 @@ def test_where_noise_always_hides_the_signal_the_bound_searches_and_then_holds_a
     assert bounds.min() >= 1 / 300 / policy.probe * (1 - 1e-9)
     assert modes[5] == "searching"
     assert modes[-5:] == ["holding"] * 5
-    assert set(bounds[-5:]) == {1.0}
+    assert bounds[-5:].max() <= policy.probe / 300 * (1 + 1e-9)
 
 
 def test_where_noise_hides_a_signal_that_was_seen_the_bound_holds_where_it_is():

@@ -70,12 +70,6 @@ def test_a_fixed_cohort_is_a_uniform_subset_and_fresh_in_every_round():
     assert np.abs(between).max() < 4 / np.sqrt(rounds)
 
 
-def test_the_slot_of_a_capped_client_stays_empty_in_a_fixed_cohort():
-    sampler = FixedSizeSampler(clients=10, cohort=10, max_participations=1)
-    (cohort,) = draws(sampler, 1, participations={4: 1, 5: 3})
-    assert set(range(10)) - set(cohort.tolist()) == {4, 5}
-
-
 def test_the_sampler_is_the_one_that_the_accountant_assumes():
     layer = RecordLayer(support_noise=2.0, query_noise=2.0, support_steps=1, support_records=5, query_records=5)
     plan = PrivacyPlan(clients=1000, cohort=50, rounds=3, noise_multiplier=0.0, record=layer, max_participations=2)

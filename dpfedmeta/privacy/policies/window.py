@@ -40,16 +40,14 @@ class WindowState:
         centre: Where the search stands.
         bound: The bound to use next, beside the centre.
         observations: The last W.
-        signal_seen: Whether a signal ever stood out for good.
-        searched: Whether the whole range below C_0 was tried without one.
+        proven: Lowest centre at which a signal ever stood out for good; inf before one did.
         mode: What it is doing.
     """
 
     centre: float
     bound: float
     observations: tuple[Observation, ...] = ()
-    signal_seen: bool = False
-    searched: bool = False
+    proven: float = math.inf
     mode: Mode = "searching"
 
 
@@ -65,8 +63,9 @@ class Window:
 
     Where noise hides the signal and always did, it lowers the bound (`searching`): above the knee that raises the
     signal-to-noise ratio, below it costs nothing. If the end of the range shows nothing either, the aggregate cannot
-    tell signal from noise: the bound returns to C_0 and stays there (`holding`) until a signal stands out. Where noise
-    hides a signal that was seen before, it holds where it is.
+    tell signal from noise, and the bound stays there (`holding`) until a signal stands out. Where noise
+    hides a signal that was seen before, it holds at the lowest bound that ever showed one. Low is safe: above the knee
+    the signal-to-noise ratio is worse, below it is the same (with `server.unit bound` or Adam no step shrinks).
 
     Unlike the literal percentile rule of DP-AGR (C = percentile of the last W aggregate norms), the fixed
     point does not depend on d, L or z, so the bound neither collapses nor explodes (privacy.md section 4).
@@ -111,28 +110,19 @@ class Window:
     def next_bound(self, state: WindowState, aggregate: Released[Client, Params]) -> tuple[WindowState, float]:
         """Add one observation, move the centre, and put the next probe on the other side."""
         observations = (*state.observations, observe(state.bound, aggregate))[-self.window :]
-        enough = len(observations) >= 2
-        significance = _significance(observations)
-        state = replace(
-            state, observations=observations, signal_seen=state.signal_seen or (enough and significance > _CERTAIN)
-        )
-        if not enough:
+        state = replace(state, observations=observations)
+        if len(observations) < 2:
             return self._probed(state, state.centre, state.mode)
-        if significance > (_CERTAIN if state.searched else _VISIBLE):
-            elasticity = _slope(observations, otherwise=self.target_elasticity)
-            found = replace(state, searched=False)
-            return self._probed(found, self._moved(state.centre, elasticity), "following")
-        if state.signal_seen:
-            return self._probed(state, state.centre, "holding")
-        return self._unseen(state)
-
-    def _unseen(self, state: WindowState) -> tuple[WindowState, float]:
-        """No signal yet: lower, or hold at C_0 where the whole range showed none."""
-        lowest, _ = self.range
-        if state.searched or state.centre <= lowest:
-            held = replace(state, centre=self.initial_bound, bound=self.initial_bound, searched=True, mode="holding")
-            return held, held.bound
-        return self._probed(state, self._moved(state.centre, 0.0), "searching")
+        significance = _significance(observations)
+        if significance > _CERTAIN:
+            state = replace(state, proven=min(state.proven, state.centre))
+        at_the_end = state.centre <= self.range[0]
+        if significance > (_CERTAIN if at_the_end else _VISIBLE):
+            elasticity = _elasticity(observations, otherwise=self.target_elasticity)
+            return self._probed(state, self._moved(state.centre, elasticity), "following")
+        if math.isfinite(state.proven):
+            return self._probed(state, min(state.centre, state.proven), "holding")
+        return self._probed(state, self._moved(state.centre, 0.0), "holding" if at_the_end else "searching")
 
     def _moved(self, centre: float, elasticity: float) -> float:
         lowest, highest = self.range
@@ -145,13 +135,18 @@ class Window:
 
 
 def _significance(observations: tuple[Observation, ...]) -> float:
-    """Total signal energy in standard deviations of what noise alone would show."""
-    spread = math.sqrt(sum(o.spread**2 for o in observations))
-    return sum(o.energy for o in observations) / spread if spread > 0 else math.inf
+    """How far the signal stands out, in standard deviations of what noise alone would show.
+
+    Each observation counts alike (Stouffer), so that one at a far larger bound, with far larger noise, does not drown
+    the others.
+    """
+    if any(o.spread == 0 for o in observations):
+        return math.inf
+    return sum(o.energy / o.spread for o in observations) / math.sqrt(len(observations))
 
 
-def _slope(observations: tuple[Observation, ...], otherwise: float) -> float:
-    """Least-squares slope of ln||signal|| on ln C, in [0, 1]; `otherwise` where the bound did not vary."""
+def _elasticity(observations: tuple[Observation, ...], otherwise: float) -> float:
+    """Least-squares slope of ln||signal|| on ln C, in [0, 1], drawn towards `otherwise` as far as it is uncertain."""
     # A single energy may be negative; a floor at its own noise keeps the logarithm finite.
     points = [(math.log(o.bound), 0.5 * math.log(max(o.energy, o.spread, 1e-300))) for o in observations]
     centre_x = sum(x for x, _ in points) / len(points)
@@ -160,7 +155,11 @@ def _slope(observations: tuple[Observation, ...], otherwise: float) -> float:
     if variance < 1e-12:
         return otherwise
     slope = sum((x - centre_x) * (y - centre_y) for x, y in points) / variance
-    return min(max(slope, 0.0), 1.0)
+    # Half the relative error of an energy is the error of its logarithm's half.
+    errors = (0.5 * min(o.spread / max(o.energy, o.spread, 1e-300), 1.0) for o in observations)
+    uncertainty = sum((e * (x - centre_x)) ** 2 for e, (x, _) in zip(errors, points, strict=True)) / variance**2
+    weight = 1.0 / (1.0 + uncertainty)
+    return otherwise + weight * (min(max(slope, 0.0), 1.0) - otherwise)
 
 
 def observe(bound: float, aggregate: Released[Client, Params]) -> Observation:
