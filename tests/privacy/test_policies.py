@@ -80,14 +80,15 @@ def test_where_noise_always_hides_the_signal_the_bound_searches_and_then_holds_a
     assert bounds[-5:].max() <= policy.probe / 300 * (1 + 1e-9)
 
 
-def test_where_noise_hides_a_signal_that_was_seen_the_bound_holds_where_it_is():
+def test_where_a_signal_disappears_the_bound_falls_and_comes_back_with_the_signal():
     policy = Window(initial_bound=1.0)
-    seen, modes = simulate(
-        policy, size=1_000, cohort=500, z=0.5, rounds=40, modes=True, consensus=[0.3] * 20 + [0.0] * 20
-    )
+    strength = [0.3] * 20 + [0.0] * 30 + [0.3] * 40
+    bounds, modes = simulate(policy, size=1_000, cohort=500, z=0.5, rounds=90, modes=True, consensus=strength)
     assert modes[19] == "following"
-    assert modes[-1] == "holding"
-    assert seen[-1] == pytest.approx(np.exp(np.log(seen[24:]).mean()), rel=0.5)
+    assert modes[49] == "holding"
+    assert bounds[49] < 0.01
+    assert modes[-1] == "following"
+    assert 0.2 < np.exp(np.log(bounds[-8:]).mean()) < 3.0
 
 
 def test_the_known_noise_energy_is_subtracted_without_bias():

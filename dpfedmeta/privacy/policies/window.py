@@ -13,7 +13,7 @@ from dpfedmeta.privacy.units import Client
 
 # How far the bound may leave C_0, where nothing else is said.
 _RANGE = 300.0
-# Standard deviations of noise above which a signal counts as visible, and as seen for good.
+# Standard deviations of noise above which a signal counts as visible, and as certain.
 _VISIBLE, _CERTAIN = 2.0, 6.0
 
 
@@ -40,14 +40,12 @@ class WindowState:
         centre: Where the search stands.
         bound: The bound to use next, beside the centre.
         observations: The last W.
-        proven: Lowest centre at which a signal ever stood out for good; inf before one did.
         mode: What it is doing.
     """
 
     centre: float
     bound: float
     observations: tuple[Observation, ...] = ()
-    proven: float = math.inf
     mode: Mode = "searching"
 
 
@@ -61,11 +59,10 @@ class Window:
     the noise-corrected energies of the last W aggregates, and moves the centre until the elasticity is
     `target_elasticity` (`following`).
 
-    Where noise hides the signal and always did, it lowers the bound (`searching`): above the knee that raises the
-    signal-to-noise ratio, below it costs nothing. If the end of the range shows nothing either, the aggregate cannot
-    tell signal from noise, and the bound stays there (`holding`) until a signal stands out. Where noise
-    hides a signal that was seen before, it holds at the lowest bound that ever showed one. Low is safe: above the knee
-    the signal-to-noise ratio is worse, below it is the same (with `server.unit bound` or Adam no step shrinks).
+    Where noise hides the signal, it lowers the bound (`searching`). Low is safe: above the knee the signal-to-noise
+    ratio is worse, below it is the same (with `server.unit bound` or Adam no step shrinks). If the end of the range
+    shows nothing either, the aggregate cannot tell signal from noise, and the bound stays there (`holding`) until a
+    signal stands out.
 
     Unlike the literal percentile rule of DP-AGR (C = percentile of the last W aggregate norms), the fixed
     point does not depend on d, L or z, so the bound neither collapses nor explodes (privacy.md section 4).
@@ -114,14 +111,10 @@ class Window:
         if len(observations) < 2:
             return self._probed(state, state.centre, state.mode)
         significance = _significance(observations)
-        if significance > _CERTAIN:
-            state = replace(state, proven=min(state.proven, state.centre))
         at_the_end = state.centre <= self.range[0]
         if significance > (_CERTAIN if at_the_end else _VISIBLE):
             elasticity = _elasticity(observations, otherwise=self.target_elasticity)
             return self._probed(state, self._moved(state.centre, elasticity), "following")
-        if math.isfinite(state.proven):
-            return self._probed(state, min(state.centre, state.proven), "holding")
         return self._probed(state, self._moved(state.centre, 0.0), "holding" if at_the_end else "searching")
 
     def _moved(self, centre: float, elasticity: float) -> float:
