@@ -58,17 +58,15 @@ def unflatten(vector: Tensor, like: Mapping[str, Tensor]) -> Params:
     return {name: part.reshape(value.shape) for (name, value), part in zip(like.items(), parts, strict=True)}
 
 
-def mean(samples: Iterable[Mapping[str, Tensor]]) -> Params:
-    """The average of several parameter values.
+def added(samples: Iterable[Mapping[str, Tensor]]) -> Params:
+    """The sum of several parameter values.
 
     Raises:
         ValueError: There is none.
     """
     total: Params = {}
-    count = 0
     for sample in samples:
-        total = {n: v + total[n] if total else v.clone() for n, v in sample.items()}
-        count += 1
-    if not count:
-        raise ValueError("the mean of no parameters")
-    return scaled(total, 1.0 / count)
+        total = {name: value + total[name] if total else value for name, value in sample.items()}
+    if not total:
+        raise ValueError("the sum of no parameters")
+    return total

@@ -33,6 +33,8 @@ class Purpose(IntEnum):
     WEIGHTS = 6
     EVALUATION = 7
     TASK_DATA = 8
+    LOCAL_BATCHES = 9
+    MESSAGE_NOISE = 10
 
 
 def public_generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

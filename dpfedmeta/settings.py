@@ -27,6 +27,9 @@ class PopulationSettings:
         Field(description="how a cohort is drawn: independent coins, or L of N without replacement"),
     ] = "poisson"
     max_participations: Annotated[Count | None, Field(description="R, rounds a client may join")] = None
+    records: Annotated[
+        int, Field(ge=2, description="records per client of a benchmark that is dealt out in two shards")
+    ] = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,16 @@ class ServerSettings:
     noise_mode: Annotated[Literal["shared", "stacked"], Field(description="how client noise counts at the server")] = (
         "shared"
     )
+    noise_site: Annotated[
+        Literal["server", "clients"],
+        Field(
+            description="who adds the client-level noise: the server, or each client of a fixed-size cohort its share"
+        ),
+    ] = "server"
+    abort_on_failure: Annotated[
+        bool,
+        Field(description="release nothing of a round in which an invited client failed; it is charged all the same"),
+    ] = False
     optimizer: Annotated[Literal["adam", "sgd"], Field(description="server optimizer")] = "adam"
     lr: Annotated[Positive, Field(description="server step size")] = 0.003
     final_lr: Annotated[
@@ -102,7 +115,10 @@ class MetaSettings:
     """The inner loop and the meta-gradient."""
 
     __pydantic_config__ = _STRICT
-    method: Annotated[Literal["maml", "fomaml", "reptile", "anil"], Field(description="what a client sends")] = "maml"
+    method: Annotated[
+        Literal["maml", "fomaml", "reptile", "anil", "fedavg"],
+        Field(description="what a client sends; fedavg: its update by local training on all its records"),
+    ] = "maml"
     order: Annotated[
         Literal[1, 2] | None,
         Field(description="2 differentiates through the inner steps; null: the method's own"),
@@ -115,7 +131,11 @@ class MetaSettings:
             "body's gains, biases and first layer, with the rest fixed at random"
         ),
     ] = "all"
-    steps: Annotated[Count, Field(description="K, inner steps")] = 5
+    steps: Annotated[Count, Field(description="K, inner or local steps")] = 5
+    batch: Annotated[
+        Count | None,
+        Field(description="B, records of a local step (fedavg); expected with record-level privacy; null: all"),
+    ] = None
     lr: Annotated[Positive, Field(description="inner step size")] = 0.4
 
 
@@ -132,6 +152,9 @@ class RecordSettings:
     message_clip_ratio: Annotated[Positive, Field(description="C/C_q, in stacked mode")] = 12.0
     support_noise: Annotated[Positive | None, Field(description="z_s; null: solved or balanced")] = None
     query_noise: Annotated[Positive | None, Field(description="z_q; null: solved or balanced")] = None
+    accountant: Annotated[
+        Literal["pld", "rdp", "prv"], Field(description="what composes mini-batched local steps (fedavg)")
+    ] = "pld"
     client_ledgers: Annotated[
         bool, Field(description="each client keeps a ledger of its own and declines beyond its promise")
     ] = False
@@ -146,6 +169,9 @@ class ClientTarget:
 
     __pydantic_config__ = _STRICT
     epsilon: Annotated[Positive | None, Field(description="target; null: the noise is given")] = None
+    limit: Annotated[
+        Positive | None, Field(description="with a noise given: training ends before epsilon exceeds it at delta")
+    ] = None
     delta: Annotated[Probability, Field(description="delta of the client cells")] = 1e-6
     colluding: Annotated[Count, Field(description="c, clients that pool what they know of their own noise")] = 1
 
@@ -184,10 +210,12 @@ class ModelSettings:
     """The network."""
 
     __pydantic_config__ = _STRICT
-    name: Annotated[str, Field(description="conv4, conv4-strided, conv3-blur, mlp, or package.module:factory")] = (
-        "conv4-strided"
+    name: Annotated[
+        str, Field(description="conv4, conv4-strided, conv3-blur, linear, mlp, or package.module:factory")
+    ] = "conv4-strided"
+    width: Annotated[Count, Field(description="channels, hidden units, or the side of the averaged image (linear)")] = (
+        32
     )
-    width: Annotated[Count, Field(description="channels or hidden units")] = 32
     norm: Annotated[Literal["group", "batch", "none"], Field(description="normalisation")] = "batch"
     groups: Annotated[Count | None, Field(description="groups of norm: group; null: one per channel")] = 4
     activation: Annotated[Literal["relu", "tanh"], Field(description="nonlinearity of the convolutional networks")] = (
@@ -219,6 +247,9 @@ class TrackSettings:
     """Where released quantities are logged, beside the run directory."""
 
     __pydantic_config__ = _STRICT
+    public_clients: Annotated[
+        int, Field(ge=0, description="clients made of public data whose updates' variance and scale are logged")
+    ] = 0
     wandb: Annotated[Literal["off", "offline", "online"], Field(description="Weights & Biases")] = "off"
     tensorboard: Annotated[bool, Field(description="event files in the run directory")] = False
 

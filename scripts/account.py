@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpfedmeta.command_line import DONE, parse_with_settings, parser, run_command
+from dpfedmeta.data import load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.audit import audit, realised
 from dpfedmeta.federation.privacy_plan import make_privacy
@@ -69,7 +70,8 @@ def main(console: Console) -> int:
     options, settings = parse_with_settings(
         made, None, default_dataset="omniglot", keep_both=lambda given: given.solve != "noise"
     )
-    plan = make_privacy(settings, options.solve)
+    task, _ = load_task(settings.dataset)
+    plan = make_privacy(settings, task, options.solve)
     return _show(console, options, plan, guarantees(plan), "What this plan promises")
 
 
@@ -112,7 +114,7 @@ def parameters(plan: PrivacyPlan) -> dict[str, object]:
     return {
         "noise_multiplier": plan.noise_multiplier,
         "support_noise": record.support_noise if record else None,
-        "query_noise": record.query_noise if record else None,
+        "query_noise": record.query_noise if record and record.message == "query" else None,
         "total_noise": plan.at(0).total_noise,
         "rounds": plan.rounds,
         "clients": plan.clients,

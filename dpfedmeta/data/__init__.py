@@ -2,7 +2,8 @@
 
 from dpfedmeta.data.episode import Episode, EpisodeShape, draw_episode
 from dpfedmeta.data.pool import ClassPool
-from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.data.population import Population, VirtualPopulation
+from dpfedmeta.data.shards import ShardPopulation
 from dpfedmeta.data.task import Dataset, Task, load_task, open_dataset
 
 __all__ = [
@@ -10,6 +11,8 @@ __all__ = [
     "Dataset",
     "Episode",
     "EpisodeShape",
+    "Population",
+    "ShardPopulation",
     "Task",
     "VirtualPopulation",
     "draw_episode",

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from dpfedmeta.data.episode import Episode, EpisodeShape, draw_episode
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.randomness import Purpose, public_generator
+
+
+class Population(Protocol):
+    """From a client's number to its data."""
+
+    @property
+    def clients(self) -> int:
+        """N."""
+        ...
+
+    def episode(self, client: int) -> Episode:
+        """The data of client number `client`, always the same."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,10 @@ T = TypeVar("T")
 CLIENTS_PER_CHUNK = 8
 
 
+class RoundAborted(Exception):
+    """Nothing of the round is released; what it was charged with stays charged."""
+
+
 class Backend(Protocol):
     """Sums over a cohort, wherever it runs."""
 
@@ -118,6 +122,7 @@ class LocalBackend:
 
     clients: ClientSide
     workers: Workers
+    abort_on_failure: bool = False
 
     def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[Client, Params]:
         """SECRET: the sum of the cohort's clipped messages.
@@ -125,6 +130,9 @@ class LocalBackend:
         Guarantee:
             One client moves the value by at most its sensitivity (add/remove): the bound that clipped it, C,
             or C_q in shared mode, where each message also carries noise of the stated variance.
+
+        Raises:
+            RoundAborted: An invited client failed, where that ends a round.
         """
         arrays = {name: value.cpu().numpy() for name, value in model.items()}
         ids = cohort.clients.tolist()
@@ -136,6 +144,8 @@ class LocalBackend:
         for part, count in self.workers.map(sum_chunk, tasks) if chunks else ():
             total += torch.from_numpy(part)
             entered += count
+        if self.abort_on_failure and entered < len(ids):
+            raise RoundAborted
         return Bounded(
             value=unflatten(total, form),
             sensitivity=self.clients.message_bound(bound),

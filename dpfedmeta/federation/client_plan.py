@@ -5,16 +5,17 @@ from __future__ import annotations
 from dpfedmeta.data.episode import EpisodeShape
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.meta import Adaptation, MetaSpec
+from dpfedmeta.meta import Adaptation, Message, MetaSpec
 from dpfedmeta.models import NetworkSpec
 from dpfedmeta.settings import Settings
 
 # method -> (message, order, adapt) where the settings leave them open.
-_METHODS: dict[str, tuple[str, int, str]] = {
+_METHODS: dict[str, tuple[Message, int, str]] = {
     "maml": ("query", 2, "all"),
     "fomaml": ("query", 1, "all"),
     "anil": ("query", 2, "head"),
     "reptile": ("update", 1, "all"),
+    "fedavg": ("local", 1, "all"),
 }
 
 
@@ -39,13 +40,18 @@ def meta_spec(settings: Settings) -> MetaSpec:
             "meta.method = reptile with server.noise_mode = shared: a Reptile message is unbounded before its "
             "last noise, so sharing that noise would promise too much; use --server.noise_mode stacked"
         )
-    if method in ("fomaml", "reptile") and wanted_order == 2:
+    if method != "fedavg" and settings.meta.batch is not None:
+        raise InputError(f"meta.batch = {settings.meta.batch}: {method} uses all support records in a step; drop it")
+    if method in ("fomaml", "reptile", "fedavg") and wanted_order == 2:
         raise InputError(f"meta.order = 2: {method} is a first-order method; use meta.method = maml")
     if method == "anil" and wanted_adapt == "all":
         raise InputError("meta.adapt = all: ANIL adapts the head only; use meta.method = maml")
+    if method == "fedavg" and wanted_adapt == "head":
+        raise InputError("meta.adapt = head: federated averaging trains what is learned; use meta.learn, or anil")
     return MetaSpec(
-        message="query" if message == "query" else "update",
+        message=message,
         order=2 if wanted_order == 2 else 1,
+        batch=settings.meta.batch,
         adaptation=Adaptation(
             adapt="head" if wanted_adapt == "head" else "all", steps=settings.meta.steps, lr=settings.meta.lr
         ),
@@ -68,7 +74,7 @@ def network_spec(settings: Settings, task: Task) -> NetworkSpec:
         name=settings.model.name,
         channels=task.channels,
         image_size=task.image_size,
-        ways=settings.task.ways,
+        ways=task.shared_classes or settings.task.ways,
         width=settings.model.width,
         norm=settings.model.norm,
         groups=settings.model.groups,
@@ -77,6 +83,26 @@ def network_spec(settings: Settings, task: Task) -> NetworkSpec:
         feature_scale=settings.model.feature_scale,
         learn=settings.meta.learn,
     )
+
+
+def check_protocol(settings: Settings, task: Task) -> None:
+    """Whether the method fits the benchmark.
+
+    Raises:
+        InputError: One classifier for all has no support and query sets to learn an initialisation from.
+    """
+    if task.shared_classes is not None and settings.meta.method != "fedavg":
+        raise InputError(
+            f"--dataset {task.name}: all clients share {task.shared_classes} classes and hold no query sets, so there "
+            f"is no adaptation to learn; {settings.algo} (meta.method = {settings.meta.method}) needs a few-shot "
+            "benchmark, or use --meta.method fedavg"
+        )
+
+
+def local_records(settings: Settings, task: Task) -> int:
+    """n, records that a client of federated averaging trains on; a public constant."""
+    shape = episode_shape(settings)
+    return settings.population.records if task.shared_classes else shape.support_records + shape.query_records
 
 
 def episode_shape(settings: Settings) -> EpisodeShape:

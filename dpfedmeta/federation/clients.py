@@ -11,11 +11,20 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from dpfedmeta.data.population import VirtualPopulation
-from dpfedmeta.meta import MetaSpec, RecordSpec, contribution, private_contributions
+from dpfedmeta.data import ShardPopulation, VirtualPopulation
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.meta import (
+    MetaSpec,
+    PrivateSteps,
+    RecordSpec,
+    contribution,
+    local_update,
+    private_contributions,
+    private_local_update,
+)
 from dpfedmeta.meta.private import ClientNoise
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights, learned_part
-from dpfedmeta.parameters import Params, dimension, flatten, is_finite, norm
+from dpfedmeta.parameters import Params, dimension, flatten, is_finite, norm, unflatten
 from dpfedmeta.privacy.clipping import clip, clip_per_layer
 from dpfedmeta.privacy.per_record import PerRecordGradients, per_record_engine
 from dpfedmeta.privacy.policies import ATTACHED, Attachment
@@ -32,25 +41,29 @@ class ClientSide:
         population: From client number to data.
         meta: The exact meta-gradient.
         record: The record-level client instead, or None.
+        private_steps: Local DP-SGD instead, or None.
         message_clip_ratio: C/C_q where the server clips a noisy message again (stacked mode), else None.
         engine: Per-record gradient engine.
         attachment: What the clip policy asks for beside the message, or None.
         scope: Whether a message is clipped as a whole or layer by layer.
+        message_noise: Deviation of the noise that each client adds to its clipped message, over its sensitivity.
         source: The clients' own secret randomness.
         device: Where to compute.
     """
 
     network: NetworkSpec
     weights_seed: int
-    population: VirtualPopulation
+    population: VirtualPopulation | ShardPopulation
     meta: MetaSpec
     record: RecordSpec | None
+    private_steps: PrivateSteps | None
     message_clip_ratio: float | None
     engine: Literal["auto", "vmap", "opacus"]
     source: SecretSource
     device: torch.device
     attachment: Attachment | None = None
     scope: Literal["flat", "per-layer"] = "flat"
+    message_noise: float = 0.0
 
     def message_bound(self, bound: float) -> float:
         """Largest norm by which one client moves the sum: C, or C_q in shared mode; more with an attachment."""
@@ -62,7 +75,9 @@ class ClientSide:
         return {**model, ATTACHED: torch.zeros(self.attachment.size)} if self.attachment else dict(model)
 
     def message_noise_variance(self, bound: float) -> float:
-        """Variance per coordinate of one message's own noise in shared mode, else 0."""
+        """Variance per coordinate of one message's own noise that counts at the server, else 0."""
+        if self.message_noise:
+            return (self.message_noise * self.message_bound(bound)) ** 2
         if self.record is None or self.message_clip_ratio is not None:
             return 0.0
         return (self.record.query_noise * bound / self.record.query_records) ** 2
@@ -82,15 +97,22 @@ class ClientSide:
                 entered += 1
         return total.cpu(), entered
 
-    def _messages(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> Iterator[Params]:
-        """What the clients send, with the norm of each data part at most `message_bound`."""
+    def exact_messages(self, model: Params, round_: int, clients: Sequence[int]) -> Iterator[Params]:
+        """SECRET unless the population is public: the clients' messages before clipping, without record-level steps."""
         network = _network(self.network, self.device)
         fixed = _fixed(self.network, self.weights_seed, self.device)
+        for client in clients:
+            episode = self.population.episode(client).to(self.device)
+            yield self._message(network, model, fixed, episode, round_, client)
+
+    def _messages(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> Iterator[Params]:
+        """What the clients send, with the norm of each data part at most `message_bound`."""
         if self.record is None:
-            for client in clients:
-                episode = self.population.episode(client).to(self.device)
-                yield self._clipped(contribution(network, model, fixed, episode, self.meta), bound)
+            for client, message in zip(clients, self.exact_messages(model, round_, clients), strict=True):
+                yield self._with_own_noise(self._clipped(message, bound), bound, round_, client)
             return
+        network = _network(self.network, self.device)
+        fixed = _fixed(self.network, self.weights_seed, self.device)
         engine = _engine(self.engine)
         size = len(clients) if engine.batches else 1
         for start in range(0, len(clients), max(size, 1)):
@@ -99,6 +121,27 @@ class ClientSide:
             noises = [self._noise(round_, client) for client in group]
             for released in private_contributions(network, model, fixed, episodes, bound, noises, self.record, engine):
                 yield self._clipped_again(released.value, bound)
+
+    def _message(
+        self, network: nn.Module, model: Params, fixed: Params, episode: Episode, round_: int, client: int
+    ) -> Params:
+        """Before clipping: exact, or private towards the server by local DP-SGD."""
+        if self.meta.message != "local":
+            return contribution(network, model, fixed, episode, self.meta)
+        batches = self.source.generator(Purpose.LOCAL_BATCHES, round_, client)
+        if self.private_steps is None:
+            return local_update(network, model, fixed, episode, self.meta.local, batches)
+        engine = _engine(self.engine)
+        return private_local_update(network, model, fixed, episode, self.private_steps, batches, engine).value
+
+    def _with_own_noise(self, message: Params, bound: float, round_: int, client: int) -> Params:
+        """The client's share of the noise of the sum, on all that it sends."""
+        if not self.message_noise:
+            return message
+        noise = self.source.generator(Purpose.MESSAGE_NOISE, round_, client).normal(dimension(message))
+        deviation = self.message_noise * self.message_bound(bound)
+        noisy = flatten(message).double() + deviation * torch.from_numpy(noise).to(self.device)
+        return unflatten(noisy, message)
 
     def _clipped(self, message: Params, bound: float) -> Params:
         clipped = clip(message, bound) if self.scope == "flat" else clip_per_layer(message, bound)

@@ -8,10 +8,16 @@ from typing import Any
 
 from dpfedmeta.data.episode import EpisodeShape
 from dpfedmeta.data.task import Task
-from dpfedmeta.federation.client_plan import episode_shape, evaluation_adaptation, meta_spec, network_spec
+from dpfedmeta.federation.client_plan import (
+    check_protocol,
+    episode_shape,
+    evaluation_adaptation,
+    meta_spec,
+    network_spec,
+)
 from dpfedmeta.federation.clip_plan import clip_policy
 from dpfedmeta.federation.privacy_plan import make_privacy
-from dpfedmeta.meta import Adaptation, MetaSpec, RecordSpec
+from dpfedmeta.meta import Adaptation, MetaSpec, PrivateSteps, RecordSpec
 from dpfedmeta.models import NetworkSpec, build_network, check_has_head, check_records_uncoupled
 from dpfedmeta.privacy.accounting import guarantees, running_grid
 from dpfedmeta.privacy.guarantee import Guarantee
@@ -32,6 +38,7 @@ class Plan:
         network: The network.
         meta: The exact meta-gradient (without record-level privacy).
         record: The record-level client, or None.
+        private_steps: Local DP-SGD of the client, or None.
         evaluation: Adaptation on held-out classes.
         privacy: Every constant that an epsilon depends on.
         planned: The promise: four cells.
@@ -42,6 +49,7 @@ class Plan:
     network: NetworkSpec
     meta: MetaSpec
     record: RecordSpec | None
+    private_steps: PrivateSteps | None
     evaluation: Adaptation
     privacy: PrivacyPlan
     planned: tuple[Guarantee, ...]
@@ -61,6 +69,16 @@ class Plan:
         """C/C_q in stacked mode, where the server clips a message again; else None."""
         stacked = self.record is not None and self.privacy.noise_mode == "stacked"
         return self.settings.record.message_clip_ratio if stacked else None
+
+    @property
+    def shortened(self) -> bool:
+        """Whether privacy.client.limit ends the run before server.rounds."""
+        return self.privacy.rounds < self.settings.server.rounds
+
+    @property
+    def message_noise(self) -> float:
+        """Deviation of the noise that each client adds to its message, over its sensitivity."""
+        return self.privacy.at(0).message_noise
 
     def sampler(self, round_: int) -> Sampler:
         """Who draws the cohort of a round."""
@@ -87,7 +105,8 @@ def make_plan(settings: Settings, task: Task) -> Plan:
         InputError: A value does not fit another one.
         RefusedPlan: A guarantee that is asked for would not hold.
     """
-    privacy = make_privacy(settings)
+    check_protocol(settings, task)
+    privacy = make_privacy(settings, task)
     meta = meta_spec(settings)
     network = network_spec(settings, task)
     evaluation = evaluation_adaptation(settings)
@@ -98,6 +117,7 @@ def make_plan(settings: Settings, task: Task) -> Plan:
         network=network,
         meta=meta,
         record=_record(settings, privacy, meta),
+        private_steps=_private_steps(settings, privacy, meta),
         evaluation=evaluation,
         privacy=privacy,
         planned=guarantees(privacy),
@@ -114,8 +134,19 @@ def _check_network(spec: NetworkSpec, settings: Settings, *, heads: bool) -> Non
         check_has_head(network, spec.name)
 
 
+def _private_steps(settings: Settings, privacy: PrivacyPlan, meta: MetaSpec) -> PrivateSteps | None:
+    if privacy.record is None or meta.message != "local":
+        return None
+    return PrivateSteps(
+        local=meta.local,
+        records=privacy.record.support_records,
+        clip=settings.record.support_clip or settings.record.support_clip_ratio * settings.clip.initial,
+        noise=privacy.record.support_noise,
+    )
+
+
 def _record(settings: Settings, privacy: PrivacyPlan, meta: MetaSpec) -> RecordSpec | None:
-    if privacy.record is None:
+    if privacy.record is None or meta.message == "local":
         return None
     return RecordSpec(
         message=meta.message,

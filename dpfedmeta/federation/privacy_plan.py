@@ -5,8 +5,9 @@ from __future__ import annotations
 import warnings
 from typing import Literal
 
+from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.federation.client_plan import episode_shape, meta_spec
+from dpfedmeta.federation.client_plan import episode_shape, local_records, meta_spec
 from dpfedmeta.privacy.calibration import Targets, calibrate, largest_cohort, most_rounds
 from dpfedmeta.privacy.plan import Change, PrivacyPlan, RecordLayer
 from dpfedmeta.settings import Settings
@@ -14,11 +15,12 @@ from dpfedmeta.settings import Settings
 Solve = Literal["noise", "rounds", "cohort"]
 
 
-def make_privacy(settings: Settings, solve: Solve = "noise") -> PrivacyPlan:
+def make_privacy(settings: Settings, task: Task, solve: Solve = "noise") -> PrivacyPlan:
     """Check the settings and solve what the targets leave open.
 
     Args:
         settings: What the user gave.
+        task: The benchmark; of its images nothing is needed.
         solve: What follows from the targets: the noise; or, with noises given, the most rounds or the largest cohort.
 
     Raises:
@@ -28,14 +30,21 @@ def make_privacy(settings: Settings, solve: Solve = "noise") -> PrivacyPlan:
     _check_population(settings)
     _check_promises(settings)
     _check_sampler(settings)
-    plan, targets = _plan(settings), _targets(settings)
+    plan, targets = _plan(settings, task), _targets(settings)
     if solve == "noise":
-        return calibrate(plan, targets)
+        return _within_limit(calibrate(plan, targets), settings.privacy.client.limit)
     if targets.client_epsilon is None and targets.record_epsilon is None:
         raise InputError(f"--solve {solve}: give a target too (--epsilon, --privacy.record.epsilon)")
     if not plan.noise_multiplier:
         raise InputError(f"--solve {solve}: give the noise too (--noise-multiplier)")
     return most_rounds(plan, targets) if solve == "rounds" else largest_cohort(plan, targets)
+
+
+def _within_limit(plan: PrivacyPlan, limit: float | None) -> PrivacyPlan:
+    """No more rounds than the limit allows with the noise that is given: they are known before the first one."""
+    if limit is None:
+        return plan
+    return most_rounds(plan, Targets(client_epsilon=limit), limit=plan.rounds)
 
 
 def _check_sampler(settings: Settings) -> None:
@@ -55,7 +64,7 @@ def _check_sampler(settings: Settings) -> None:
         )
 
 
-def _plan(settings: Settings) -> PrivacyPlan:
+def _plan(settings: Settings, task: Task) -> PrivacyPlan:
     return PrivacyPlan(
         clients=settings.population.clients,
         cohort=settings.population.cohort,
@@ -68,18 +77,21 @@ def _plan(settings: Settings) -> PrivacyPlan:
             for c in settings.server.schedule
         ),
         noise_mode=settings.server.noise_mode,
+        noise_site=settings.server.noise_site,
         colluding=settings.privacy.client.colluding,
-        record=_record_layer(settings),
+        record=_record_layer(settings, task),
         client_delta=settings.privacy.client.delta,
         record_delta=settings.privacy.record.delta,
     )
 
 
-def _record_layer(settings: Settings) -> RecordLayer | None:
+def _record_layer(settings: Settings, task: Task) -> RecordLayer | None:
     record = settings.record
     if not record.enabled:
         return None
     meta, shape = meta_spec(settings), episode_shape(settings)
+    if meta.message == "local":
+        return _local_layer(settings, local_records(settings, task))
     # A role without a noise of its own gets the balanced one; solved noises replace both.
     root = meta.adaptation.steps**0.5
     query = record.query_noise or (record.support_noise or root) / root
@@ -89,8 +101,24 @@ def _record_layer(settings: Settings) -> RecordLayer | None:
         support_steps=meta.adaptation.steps,
         support_records=shape.support_records,
         query_records=shape.query_records,
-        message=meta.message,
+        message="update" if meta.message == "update" else "query",
         query_to_message_bound=1.0 / record.message_clip_ratio,
+    )
+
+
+def _local_layer(settings: Settings, records: int) -> RecordLayer:
+    batch = settings.meta.batch or records
+    if batch > records:
+        raise InputError(f"meta.batch = {batch}: a client holds {records} records")
+    return RecordLayer(
+        support_noise=settings.record.support_noise or 1.0,
+        query_noise=1.0,
+        support_steps=settings.meta.steps,
+        support_records=records,
+        query_records=1,
+        message="update",
+        batch_rate=batch / records,
+        accountant=settings.record.accountant,
     )
 
 
@@ -129,8 +157,12 @@ def _check_promises(settings: Settings) -> None:
                 f"clip.policy: {algo} promises client-level privacy, which needs a clip bound; choose constant or "
                 "window, or --algo maml for training without privacy"
             )
-        targets = (target, settings.privacy.record.epsilon)
-        if noise is not None or record.enabled or any(value is not None for value in targets):
+        if record.enabled and settings.meta.method == "fedavg":
+            _check_record_promise(settings)
+            targets: tuple[float | None, ...] = (target,)
+        else:
+            targets = (target, settings.privacy.record.epsilon, True if record.enabled else None)
+        if noise is not None or any(value is not None for value in targets):
             raise RefusedPlan(
                 f"{algo} clips nothing, so a noise or a target would promise what does not hold; use --algo "
                 "dp-const, dp-agr or dp-agrlr"
@@ -148,6 +180,17 @@ def _check_promises(settings: Settings) -> None:
             f"server.noise_multiplier = 0: {algo} promises (client, public), and without noise its epsilon is "
             "infinite; give a noise above 0 or a target, or use --algo maml"
         )
+    if settings.privacy.client.limit is not None and (noise is None or target is not None):
+        raise RefusedPlan(
+            f"privacy.client.limit = {settings.privacy.client.limit:g} ends training at a noise that is given "
+            "(server.noise_multiplier); with a target (privacy.client.epsilon) the noise is solved for all rounds: "
+            "drop one"
+        )
+    _check_record_promise(settings)
+
+
+def _check_record_promise(settings: Settings) -> None:
+    algo, record = settings.algo, settings.record
     given = (settings.privacy.record.epsilon, record.support_noise, record.query_noise)
     if record.enabled and all(value is None for value in given):
         raise RefusedPlan(

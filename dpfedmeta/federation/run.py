@@ -9,7 +9,7 @@ import platform
 import resource
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,9 @@ from rich.console import Console
 
 from dpfedmeta import __version__
 from dpfedmeta.config import to_yaml
-from dpfedmeta.data import Dataset, VirtualPopulation, open_dataset
-from dpfedmeta.data.episode import check_shape
+from dpfedmeta.data import Dataset, open_dataset
 from dpfedmeta.errors import InputError
-from dpfedmeta.evaluation import PROTOCOL, Benchmark, contest
+from dpfedmeta.evaluation import Examination
 from dpfedmeta.federation.backend import (
     CLIENTS_PER_CHUNK,
     LocalBackend,
@@ -32,6 +31,7 @@ from dpfedmeta.federation.backend import (
 )
 from dpfedmeta.federation.client_ledgers import ClientLedgers
 from dpfedmeta.federation.clients import ClientSide
+from dpfedmeta.federation.data_plan import examination, population, public_side
 from dpfedmeta.federation.plan import Plan, make_plan
 from dpfedmeta.federation.server import ServerState
 from dpfedmeta.federation.training import Status, Training, check_finite, complete, keep_secret
@@ -68,11 +68,7 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
     device = _device(settings)
     dataset = open_dataset(settings.dataset, options.data_folder)
     plan = make_plan(settings, dataset.task)
-    check_shape(dataset.train, plan.shape, "train")
-    shape = replace(plan.shape, queries=settings.evaluation.queries)
-    seed = settings.run.seed
-    validation = Benchmark(pool=dataset.val, shape=shape, seed=seed, split="val")
-    test = Benchmark(pool=dataset.test, shape=shape, seed=seed, split="test")
+    validation, test = examination(plan, dataset, "val"), examination(plan, dataset, "test")
     with open_workers(_worker_count(settings, device)) as workers:
         clients = _client_side(plan, dataset, source, device)
         rate = clients_per_second(clients, dataset, workers, _worker_count(settings, device))
@@ -86,13 +82,14 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
         training = Training(
             plan=plan,
             run=run,
-            backend=LocalBackend(clients=clients, workers=workers),
+            backend=LocalBackend(clients=clients, workers=workers, abort_on_failure=settings.server.abort_on_failure),
             workers=workers,
             validation=validation,
             source=source,
             trackers=trackers,
             budget=Budget.of(plan.planned),
             client_ledgers=_client_ledgers(run, plan),
+            public_clients=public_side(clients, dataset) if settings.track.public_clients else None,
         )
         begun = time.perf_counter()
         state, status = training()
@@ -107,24 +104,19 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
     return run, status
 
 
-def final_accuracies(workers: Workers, plan: Plan, test: Benchmark, model: Params) -> dict[str, dict[str, object]]:
+def final_accuracies(workers: Workers, plan: Plan, test: Examination, model: Params) -> dict[str, dict[str, object]]:
     """The trained model, before and after adaptation, beside the untrained one and the pixel baselines."""
     untrained = initial_weights(plan.network, plan.settings.run.seed)
     episodes = plan.settings.evaluation.episodes
-    accuracies = contest(workers, plan.network, model, untrained, test, plan.evaluation, episodes)
+    accuracies = test.contest(workers, plan.network, model, untrained, plan.evaluation, episodes)
     values = {name: accuracy.as_json() for name, accuracy in accuracies.items()}
-    values["accuracy"]["protocol"] = PROTOCOL
+    values["accuracy"]["protocol"] = test.protocol
     return values
 
 
 def clients_per_second(clients: ClientSide, dataset: Dataset, workers: Workers, count: int) -> float:
     """Measured on a few episodes of the public validation classes; also warms the workers up."""
-    public = replace(
-        clients,
-        population=replace(clients.population, pool=dataset.val),
-        source=KeyedSource(0),
-    )
-    check_shape(dataset.val, clients.population.shape, "val")
+    public = public_side(clients, dataset)
     weights = learned_part(clients.network, initial_weights(clients.network, clients.weights_seed))
     arrays = {name: value.numpy() for name, value in weights.items()}
     tasks = [(public, arrays, 1.0, 0, list(range(CLIENTS_PER_CHUNK))) for _ in range(count)]
@@ -155,21 +147,20 @@ def _worker_count(settings: Settings, device: torch.device) -> int:
 
 
 def _client_side(plan: Plan, dataset: Dataset, source: SecretSource, device: torch.device) -> ClientSide:
-    population = VirtualPopulation(
-        pool=dataset.train, shape=plan.shape, clients=plan.privacy.clients, seed=plan.settings.run.seed
-    )
     return ClientSide(
         network=plan.network,
         weights_seed=plan.settings.run.seed,
-        population=population,
+        population=population(plan, dataset),
         meta=plan.meta,
         record=plan.record,
+        private_steps=plan.private_steps,
         message_clip_ratio=plan.message_clip_ratio,
         engine=plan.settings.record.engine,
         source=source,
         device=device,
         attachment=plan.policy.attachment,
         scope=plan.settings.clip.scope,
+        message_noise=plan.message_noise,
     )
 
 

@@ -88,6 +88,11 @@ def initial_state(model: Params, policy: ClipPolicy[Any]) -> ServerState:
     )
 
 
+def skip(state: ServerState) -> ServerState:
+    """A round without a release: nothing changes but the count of rounds."""
+    return replace(state, round=state.round + 1)
+
+
 def step(
     optimizer: ServerOptimizer,
     policy: ClipPolicy[Any],

@@ -6,21 +6,24 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.evaluation import Accuracy, Benchmark, adapted_accuracy
-from dpfedmeta.federation.backend import Backend, Workers
+from dpfedmeta.evaluation import Examination
+from dpfedmeta.federation.backend import Backend, RoundAborted, Workers
 from dpfedmeta.federation.client_ledgers import ClientLedgers
+from dpfedmeta.federation.clients import ClientSide
 from dpfedmeta.federation.plan import Plan
-from dpfedmeta.federation.server import ServerOptimizer, ServerState, initial_state, step
+from dpfedmeta.federation.public_clients import update_spread
+from dpfedmeta.federation.server import ServerOptimizer, ServerState, initial_state, skip, step
 from dpfedmeta.models import initial_weights, learned_part
 from dpfedmeta.parameters import Params, dimension, norm
 from dpfedmeta.privacy.accounting import guarantees
 from dpfedmeta.privacy.guarantee import Guarantee
 from dpfedmeta.privacy.ledger import Budget, Ledger, planned_event
 from dpfedmeta.privacy.mechanisms import Released
+from dpfedmeta.privacy.sampled_gaussian import neighbours_of_a_client, sampled_delta
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource, Purpose, SecretSource
 from dpfedmeta.tracking.run_directory import RunDirectory, append_lines, save_weights, write_text
@@ -64,17 +67,19 @@ class Training:
         trackers: Who is told of released quantities.
         budget: What may be spent at most.
         client_ledgers: What the clients keep themselves, if they do.
+        public_clients: Clients made of public data, where their updates are measured.
     """
 
     plan: Plan
     run: RunDirectory
     backend: Backend
     workers: Workers
-    validation: Benchmark
+    validation: Examination
     source: SecretSource
     trackers: tuple[Tracker, ...]
     budget: Budget
     client_ledgers: ClientLedgers | None = None
+    public_clients: ClientSide | None = None
 
     def __call__(self) -> tuple[ServerState, Status]:
         """Train until the rounds, the budget or the patience ends."""
@@ -85,7 +90,7 @@ class Training:
         ledger = Ledger(self.run.ledger, plan.privacy)
         participations = Participations(self.run)
         affordable = self.budget.affordable_rounds(plan.privacy)
-        status: Status = "completed"
+        status: Status = "budget" if plan.shortened else "completed"
         try:
             for _ in range(plan.privacy.rounds):
                 if ledger.rounds >= affordable:
@@ -105,27 +110,37 @@ class Training:
         # Before the clients are invited: towards the server, their own messages are the releases (privacy rule 6).
         ledger.charge(planned_event(plan.privacy, state.round))
         cohort = self.client_ledgers.willing(drawn) if self.client_ledgers else drawn
-        secret = self.backend.cohort_sum(state.model, state.bound, cohort)
-        noise = self.source.generator(Purpose.SERVER_NOISE, state.round)
-        released = plan.mechanism(state.round).release(secret, noise)
-        following = step(optimizer(plan), plan.policy, state, released, averages=averages(plan, state.round))
-        row = round_row(plan, state, released, time.perf_counter() - started)
+        try:
+            secret = self.backend.cohort_sum(state.model, state.bound, cohort)
+        except RoundAborted:
+            following, row = skip(state), aborted_row(plan, state, time.perf_counter() - started)
+        else:
+            noise = self.source.generator(Purpose.SERVER_NOISE, state.round)
+            released = plan.mechanism(state.round).release(secret, noise)
+            following = step(optimizer(plan), plan.policy, state, released, averages=averages(plan, state.round))
+            row = round_row(plan, state, released, time.perf_counter() - started)
         settings = plan.settings
         last = following.round == plan.privacy.rounds
         if following.round % settings.evaluation.every == 0 or last:
-            row["validation_accuracy"] = self._validate(following).as_json()
+            row |= self._measured(following)
         if following.round % settings.run.checkpoint_every == 0:
             save_weights(self.run.weights, complete(plan, following))
         for tracker in self.trackers:
             tracker.log(row)
         return following
 
-    def _validate(self, state: ServerState) -> Accuracy:
-        plan = self.plan
-        episodes = plan.settings.evaluation.validation_episodes
-        return adapted_accuracy(
-            self.workers, plan.network, complete(plan, state), self.validation, plan.evaluation, episodes
-        )
+    def _measured(self, state: ServerState) -> dict[str, Any]:
+        """What public data and the accountant say after a round."""
+        plan, settings = self.plan, self.plan.settings
+        model, episodes = complete(plan, state), settings.evaluation.validation_episodes
+        accuracy = self.validation.accuracy(self.workers, plan.network, model, plan.evaluation, episodes)
+        measured: dict[str, Any] = {"validation_accuracy": accuracy.as_json()}
+        if self.public_clients is not None:
+            count = settings.track.public_clients
+            measured |= asdict(update_spread(self.public_clients, state.model, state.round, count))
+        if settings.privacy.client.limit is not None:
+            measured["delta_at_limit"] = delta_at_limit(plan, state.round, settings.privacy.client.limit)
+        return measured
 
 
 def complete(plan: Plan, state: ServerState) -> Params:
@@ -169,6 +184,25 @@ def round_row(plan: Plan, state: ServerState, released: Released[Any, Any], seco
         "seconds": seconds,
         "clients_per_second": plan.privacy.at(state.round).cohort / seconds,
     }
+
+
+def aborted_row(plan: Plan, state: ServerState, seconds: float) -> dict[str, Any]:
+    """The line of a round in which nothing was released; it is charged like any other."""
+    epsilons = {name: finite(value) for name, value in running_epsilons(plan, state.round + 1).items()}
+    return {
+        "round": state.round,
+        "aborted": True,
+        "clip": finite(state.bound),
+        "clip_mode": state.policy.mode,
+        "epsilons": epsilons,
+        "seconds": seconds,
+    }
+
+
+def delta_at_limit(plan: Plan, rounds: int, epsilon: float) -> float:
+    """Delta of (client, public) at the limit's epsilon after `rounds` rounds (Geyer et al. stop by it)."""
+    stretches = plan.privacy.first(rounds)
+    return sampled_delta(stretches, neighbours_of_a_client(plan.privacy.sampler), epsilon)
 
 
 def signal_to_noise(aggregate: float, noise: float) -> float | None:

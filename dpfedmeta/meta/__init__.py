@@ -1,14 +1,20 @@
 """Client-side mathematics: adaptation and meta-gradients, pure functions of (model, episode, noise)."""
 
 from dpfedmeta.meta.adapt import Adaptation, adapted_logits
-from dpfedmeta.meta.gradients import MetaSpec, contribution
+from dpfedmeta.meta.gradients import Message, MetaSpec, contribution
+from dpfedmeta.meta.local import LocalSteps, PrivateSteps, local_update, private_local_update
 from dpfedmeta.meta.private import RecordSpec, private_contributions
 
 __all__ = [
     "Adaptation",
+    "LocalSteps",
+    "Message",
     "MetaSpec",
+    "PrivateSteps",
     "RecordSpec",
     "adapted_logits",
     "contribution",
+    "local_update",
     "private_contributions",
+    "private_local_update",
 ]

@@ -12,7 +12,12 @@ from torch.nn.functional import cross_entropy
 
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.adapt import Adaptation, as_leaves, descend, inner_problem
+from dpfedmeta.meta.local import LocalSteps
 from dpfedmeta.parameters import Params, detached, difference, zeros_like
+
+Message = Literal["query", "update", "local"]
+"""The gradient of the query loss at theta_K (MAML family), theta_0 - theta_K of the inner loop on the support set
+(Reptile), or that of local training on all records (federated averaging)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,14 +25,21 @@ class MetaSpec:
     """What a client sends.
 
     Attributes:
-        message: The gradient of the query loss at theta_K (MAML family), or theta_0 - theta_K (Reptile).
+        message: Which.
         order: 2 differentiates through the inner steps (Finn et al. 2017, eq. 1), 1 does not (FOMAML).
         adaptation: The inner loop; `adapt: head` makes it ANIL (Raghu et al. 2020).
+        batch: B of local training; None: all records.
     """
 
-    message: Literal["query", "update"]
+    message: Message
     order: Literal[1, 2]
     adaptation: Adaptation
+    batch: int | None = None
+
+    @property
+    def local(self) -> LocalSteps:
+        """Local training."""
+        return LocalSteps(steps=self.adaptation.steps, batch=self.batch, lr=self.adaptation.lr)
 
 
 def contribution(
@@ -44,7 +56,7 @@ def contribution(
         model: The released initialisation: what is learned.
         fixed: The rest of the weights, which everybody knows and nobody sends.
         episode: The client's data.
-        spec: Method and inner loop.
+        spec: Method and inner loop; local training is in meta.local.
 
     Returns:
         A gradient for the server's optimizer, of the names and shapes of `model`.

@@ -76,6 +76,12 @@ def _perceptron(spec: NetworkSpec) -> FewShotNetwork:
     return _few_shot(layers, spec, spec.width)
 
 
+def _linear(spec: NetworkSpec) -> FewShotNetwork:
+    """Softmax regression on the image averaged to width x width: the fewest parameters that learn from pixels."""
+    layers = nn.ModuleList([nn.AdaptiveAvgPool2d(spec.width), nn.Flatten()])
+    return _few_shot(layers, spec, spec.channels * spec.width**2)
+
+
 def _few_shot(layers: nn.ModuleList, spec: NetworkSpec, features: int) -> FewShotNetwork:
     scale: nn.Module = nn.Identity()
     if spec.features != "raw":
@@ -87,6 +93,7 @@ _REGISTRY: Mapping[str, Callable[[NetworkSpec], nn.Module]] = {
     "conv3-blur": _conv3_blur,
     "conv4": lambda spec: _conv4(spec, strided=False),
     "conv4-strided": lambda spec: _conv4(spec, strided=True),
+    "linear": _linear,
     "mlp": _perceptron,
 }
 

@@ -10,7 +10,13 @@ from dpfedmeta.privacy.gaussian import gaussian_epsilon
 from dpfedmeta.privacy.guarantee import Adjacency, Bound, Guarantee, Observer, UnitName
 from dpfedmeta.privacy.participations import mixture_epsilon, worst_participations
 from dpfedmeta.privacy.plan import NoiseMode, PrivacyPlan, RecordLayer, Stretch
-from dpfedmeta.privacy.sampled_gaussian import GRIDS, neighbours_of_a_client, quick_grid, sampled_epsilon
+from dpfedmeta.privacy.sampled_gaussian import (
+    GRIDS,
+    neighbours_of_a_client,
+    poisson_steps_epsilon,
+    quick_grid,
+    sampled_epsilon,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +122,7 @@ def _client_server(stretches: Sequence[Stretch], terms: Terms) -> Guarantee:
     """Every message may change as a whole; only its own record-level noise is in the way."""
     record = terms.record
     if record is None:
-        bound = _nothing("the client's exact message")
+        bound = _of_noisy_messages(stretches, terms, terms.client_delta)
     elif record.message == "query":
         mu = 2.0 * record.query_records / record.query_noise
         bound = _worst_participations(stretches, terms, mu, "2 n_q / z_q", terms.client_delta)
@@ -129,7 +135,9 @@ def _client_server(stretches: Sequence[Stretch], terms: Terms) -> Guarantee:
 def record_server(stretches: Sequence[Stretch], terms: Terms) -> Guarantee:
     """The server knows who took part: nothing is amplified, the worst number of participations counts."""
     if terms.record is None:
-        bound = _nothing("the client's exact message")
+        bound = _of_noisy_messages(stretches, terms, terms.record_delta)
+    elif terms.record.batch_rate < 1:
+        bound = _of_local_steps(stretches, terms, terms.record)
     else:
         support, query = local_mu(terms.record)
         worse = "sqrt(K)/z_s" if support >= query else "1/z_q"
@@ -156,7 +164,11 @@ def record_public(stretches: Sequence[Stretch], terms: Terms, grids: tuple[float
         event=_event(stretches),
         formula=(_FIXED_PAIR if _fixed(stretches) else _REPLACED_PAIR) + _over(stretches),
     )
-    return _guarantee("record", "public", terms.record_delta, "zero-out", mixture, replaced)
+    bounds = [mixture, replaced]
+    if terms.record is not None and terms.record.batch_rate < 1:
+        # What the public sees is computed from what the server sees.
+        bounds.append(record_server(stretches, terms).binding)
+    return _guarantee("record", "public", terms.record_delta, "zero-out", *bounds)
 
 
 _REPLACED_PAIR = "PLD of (1-q) N(0, z^2) + q N(1, z^2) against (1-q) N(0, z^2) + q N(-1, z^2)"
@@ -172,6 +184,27 @@ def _worst_participations(stretches: Sequence[Stretch], terms: Terms, mu: float,
         epsilon=gaussian_epsilon(math.sqrt(worst) * mu, left),
         event=f"{worst} participation{'s' if worst != 1 else ''} ({how}), each one {mu:.4g}-GDP release",
         formula=f"sqrt(R) * {formula}-GDP",
+    )
+
+
+def _of_noisy_messages(stretches: Sequence[Stretch], terms: Terms, delta: float) -> Bound:
+    """Towards the server, a client that sends its exact message has nothing; one that adds its share has little."""
+    least = min((stretch.message_noise for stretch in stretches), default=0.0)
+    if least == 0:
+        return _nothing("the client's exact message")
+    return _worst_participations(stretches, terms, 2.0 / least, "2 sqrt(L) / z", delta)
+
+
+def _of_local_steps(stretches: Sequence[Stretch], terms: Terms, record: RecordLayer) -> Bound:
+    """Mini-batches that the client draws for itself: sqrt(K)-GDP does not hold, each of the K R steps is composed."""
+    worst, left = worst_participations(stretches, terms.max_participations, terms.record_delta)
+    steps = worst * record.support_steps
+    return Bound(
+        method=record.accountant,
+        epsilon=poisson_steps_epsilon(record.batch_rate, record.support_noise, steps, left, record.accountant),
+        event=f"{worst} participations of {record.support_steps} steps (each record in a step with probability "
+        f"{record.batch_rate:.4g}) with Gaussian noise of z_s = {record.support_noise:.4g}",
+        formula=f"{record.accountant.upper()} of (1-b) N(0, z_s^2) + b N(1, z_s^2) against N(0, z_s^2), K R-fold",
     )
 
 

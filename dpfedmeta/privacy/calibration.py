@@ -126,6 +126,17 @@ def _calibrate_record(plan: PrivacyPlan, epsilon: float, observer: Literal["serv
             "(record, server): without record-level noise in the clients this cell is infinite, whatever the server "
             "does; use --algo dp-agrlr, or --privacy.record.observer public"
         )
+    if plan.record.batch_rate < 1:
+        layer = plan.record
+
+        def with_noise(noise: float) -> PrivacyPlan:
+            return replace(plan, record=replace(layer, support_noise=noise))
+
+        def reached(noise: float) -> float:
+            mini_batched = with_noise(noise)
+            return record_server(mini_batched.stretches, Terms.of(mini_batched)).epsilon
+
+        return with_noise(_smallest_noise(reached, epsilon, "(record, server)", start=1.0))
     participations, delta = worst_participations(plan.stretches, plan.max_participations, plan.record_delta)
     mu = gaussian_mu(epsilon, delta) / math.sqrt(max(participations, 1))
     # Rounding in 1/mu may lift epsilon over its target by parts in 10^16.

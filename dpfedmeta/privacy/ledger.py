@@ -37,6 +37,7 @@ class RoundEvent:
         support_noise: z_s, or None.
         query_noise: z_q, or None.
         support_steps: K, or None.
+        message_noise: Deviation of each message's own noise over C; 0 where the server adds it all.
     """
 
     round: int
@@ -49,6 +50,7 @@ class RoundEvent:
     support_noise: float | None = None
     query_noise: float | None = None
     support_steps: int | None = None
+    message_noise: float = 0.0
 
 
 def planned_event(plan: PrivacyPlan, round_: int) -> RoundEvent:
@@ -65,6 +67,7 @@ def planned_event(plan: PrivacyPlan, round_: int) -> RoundEvent:
         support_noise=record.support_noise if record else None,
         query_noise=record.query_noise if record else None,
         support_steps=record.support_steps if record else None,
+        message_noise=constants.message_noise,
     )
 
 
@@ -145,15 +148,16 @@ def stretches_of(events: Sequence[RoundEvent]) -> tuple[Stretch, ...]:
     return tuple(_stretch(constants, len(list(group))) for constants, group in groupby(events, key=_constants))
 
 
-_Constants = tuple[SamplerName, int, float, float, float | None, float]
+_Constants = tuple[SamplerName, int, float, float, float | None, float, float]
 
 
 def _constants(event: RoundEvent) -> _Constants:
-    return event.sampler, event.clients, event.cohort, event.rate, event.noise_multiplier, event.surplus_probability
+    own, surplus = event.message_noise, event.surplus_probability
+    return event.sampler, event.clients, event.cohort, event.rate, event.noise_multiplier, surplus, own
 
 
 def _stretch(constants: _Constants, rounds: int) -> Stretch:
-    sampler, clients, cohort, rate, noise, surplus = constants
+    sampler, clients, cohort, rate, noise, surplus, own = constants
     return Stretch(
         rounds=rounds,
         sampler=sampler,
@@ -164,6 +168,7 @@ def _stretch(constants: _Constants, rounds: int) -> Stretch:
         surplus_probability=surplus,
         total_noise=None,
         effective_noise=noise,
+        message_noise=own,
     )
 
 

@@ -118,7 +118,8 @@ class GaussianMechanism:
             raise ValueError("a value of unbounded sensitivity cannot be released by adding noise")
         deviation = self.total_multiplier * query.sensitivity
         missing = deviation**2 - query.noise_variance
-        if missing < 0:
+        # Shares of one noise may add up to it but for the last bits of a float.
+        if missing < -1e-12 * deviation**2:
             raise ValueError(
                 f"the messages carry noise of variance {query.noise_variance:.6g}, more than the planned "
                 f"total {deviation**2:.6g}: more messages entered the sum than the plan allows"
@@ -127,7 +128,7 @@ class GaussianMechanism:
         if not bool(torch.isfinite(vector).all()):
             raise ValueError("a sum with NaN or Inf reached the mechanism; contributions are checked before")
         noise = torch.from_numpy(generator.normal(dimension(query.value))).to(vector.device)
-        noisy = (vector + math.sqrt(missing) * noise) / self.denominator
+        noisy = (vector + math.sqrt(max(missing, 0.0)) * noise) / self.denominator
         return Released(
             unflatten(noisy.float(), query.value),
             GaussianDpEvent(self.charged_multiplier),

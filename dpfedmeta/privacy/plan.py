@@ -20,6 +20,8 @@ _LEAST, _MOST = 1e-3, 1e7
 
 SamplerName = Literal["poisson", "fixed"]
 NoiseMode = Literal["shared", "stacked"]
+NoiseSite = Literal["server", "clients"]
+AccountantName = Literal["pld", "rdp", "prv"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,8 @@ class RecordLayer:
         query_records: n_q.
         message: What a client sends: its noisy query gradient, or the noisy support update (Reptile).
         query_to_message_bound: C_q/C, used in stacked mode.
+        batch_rate: How likely a record is in the mini-batch of a support step, by a coin of the client's own.
+        accountant: What composes mini-batched steps.
     """
 
     support_noise: float
@@ -43,8 +47,14 @@ class RecordLayer:
     query_records: int
     message: Literal["query", "update"] = "query"
     query_to_message_bound: float = 1.0
+    batch_rate: float = 1.0
+    accountant: AccountantName = "pld"
 
     def __post_init__(self) -> None:
+        _check("batch_rate", self.batch_rate, 0 < self.batch_rate <= 1, "a number above 0 and at most 1")
+        # A query gradient reads all its records at once.
+        whole = self.batch_rate == 1 or self.message == "update"
+        _check("batch_rate", self.batch_rate, whole, "1 unless a client sends its update")
         for name in ("support_noise", "query_noise", "query_to_message_bound"):
             _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
         for name in ("support_steps", "support_records", "query_records"):
@@ -87,6 +97,8 @@ class Stretch:
         total_noise: z, or z_T in shared mode: all noise of the sum over its sensitivity.
         effective_noise: z, or z_eff in shared mode: what a colluding observer does not know. None without a
             client-level mechanism.
+        message_noise: Deviation of the noise that each client adds to its own message over C; 0 where the server adds
+            it all.
     """
 
     rounds: int
@@ -98,6 +110,7 @@ class Stretch:
     surplus_probability: float
     total_noise: float | None
     effective_noise: float | None
+    message_noise: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +126,7 @@ class PrivacyPlan:
         max_participations: R, or None.
         schedule: Changes of z and L by round, fixed before training; in order.
         noise_mode: How the server treats messages that carry record-level noise.
+        noise_site: Who adds the client-level noise: the server, or each of the L clients of a cohort its share.
         colluding: c, how many clients of the cohort pool the knowledge of their own noise.
         record: The record-level layer, or None.
         client_delta: delta of the client cells.
@@ -130,6 +144,7 @@ class PrivacyPlan:
     max_participations: int | None = None
     schedule: tuple[Change, ...] = ()
     noise_mode: NoiseMode = "shared"
+    noise_site: NoiseSite = "server"
     colluding: int = 1
     record: RecordLayer | None = None
     client_delta: float = 1e-6
@@ -154,7 +169,16 @@ class PrivacyPlan:
             _check(
                 "max_participations", self.max_participations, self.sampler == "poisson", "no cap (null) under fixed"
             )
-        if self.record is not None and self.record.message == "update":
+        if self.noise_site == "clients":
+            # A cohort of unknown size, or another noise, would make another share than was planned.
+            plain = self.sampler == "fixed" and self.record is None and not self.schedule
+            _check(
+                "noise_site",
+                self.noise_site,
+                plain,
+                "server, unless cohorts have a fixed size, nothing is scheduled and there is no record-level noise",
+            )
+        if self.record is not None and self.record.message == "update" and self.noise_multiplier is not None:
             # Later support gradients cancel earlier noise, and the message is unbounded before its last noise.
             _check("noise_mode", self.noise_mode, self.noise_mode == "stacked", "stacked for Reptile messages")
         starts = [change.from_round for change in self.schedule]
@@ -218,6 +242,10 @@ class PrivacyPlan:
             own = (self.record.query_noise / self.record.query_records) ** 2
             squared = max(noise**2 + self.colluding * own, largest * own)
             total, effective = math.sqrt(squared), self._unknown_noise(squared - self.colluding * own)
+        share = 0.0
+        if self.noise_site == "clients" and noise is not None:
+            share = noise / math.sqrt(cohort)
+            effective = self._unknown_noise(noise**2 - self.colluding * share**2)
         return Stretch(
             rounds=rounds,
             sampler=self.sampler,
@@ -228,6 +256,7 @@ class PrivacyPlan:
             surplus_probability=surplus,
             total_noise=total,
             effective_noise=effective,
+            message_noise=share,
         )
 
     def _rate(self, cohort: float) -> float:

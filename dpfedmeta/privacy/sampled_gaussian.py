@@ -18,9 +18,10 @@ from dp_accounting import (
 from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf_pessimistic_connect_dots_fixed_gap
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_gaussian_mechanism
 from dp_accounting.rdp import RdpAccountant
+from opacus.accountants import PRVAccountant
 
 from dpfedmeta.privacy.gaussian import gaussian_delta, gaussian_epsilon
-from dpfedmeta.privacy.plan import SamplerName, Stretch
+from dpfedmeta.privacy.plan import AccountantName, SamplerName, Stretch
 from dpfedmeta.randomness import FloatArray
 
 Neighbours = Literal["add-remove", "replace-one"]
@@ -71,8 +72,45 @@ def sampled_epsilon(
         return 0.0
     if delta <= 0 or not all(stretch.effective_noise for stretch in stretches):
         return math.inf
-    rounds = tuple((s.sampler, s.rate, s.effective_noise or 0.0, s.rounds) for s in stretches)
-    return _epsilon(rounds, neighbours, delta, grids)
+    return _epsilon(_rounds(stretches), neighbours, delta, grids)
+
+
+def poisson_steps_epsilon(rate: float, noise: float, steps: int, delta: float, accountant: AccountantName) -> float:
+    """Epsilon of `steps` Poisson-sampled Gaussian steps, by the accountant that is asked for.
+
+    Guarantee:
+        An upper bound under removing, adding or zeroing out one record, whichever accountant: pld is tight, prv
+        (Gopi, Lee, Wutschitz 2021) states its own error and the upper end is taken, rdp is loose.
+    """
+    if accountant == "prv":
+        prv = PRVAccountant()
+        prv.history = [(noise, rate, steps)]
+        return float(prv.get_epsilon(delta))
+    step = Stretch(
+        rounds=steps,
+        sampler="poisson",
+        clients=1,
+        cohort=rate,
+        rate=rate,
+        largest_cohort=None,
+        surplus_probability=0.0,
+        total_noise=noise,
+        effective_noise=noise,
+    )
+    return rdp_epsilon([step], delta) if accountant == "rdp" else sampled_epsilon([step], "add-remove", delta)
+
+
+def sampled_delta(stretches: Sequence[Stretch], neighbours: Neighbours, epsilon: float) -> float:
+    """Delta of all rounds together at epsilon, rounded up to a coarse grid."""
+    if not stretches:
+        return 0.0
+    if not all(stretch.effective_noise for stretch in stretches):
+        return 1.0
+    rounds = _rounds(stretches)
+    widest = max(_largest_loss(sampler, rate, noise) for sampler, rate, noise, _ in rounds)
+    if widest > _LARGEST_LOSS:
+        return 1.0
+    return float(_composed(max(COARSE[0], widest / _POINTS), rounds, neighbours).get_delta_for_epsilon(epsilon))
 
 
 def quick_grid(stretches: Sequence[Stretch], neighbours: Neighbours, delta: float) -> float:
@@ -80,6 +118,10 @@ def quick_grid(stretches: Sequence[Stretch], neighbours: Neighbours, delta: floa
     tight = sampled_epsilon(stretches, neighbours, delta)
     good = (g for g in GRIDS if sampled_epsilon(stretches, neighbours, delta, (g,)) <= 1.01 * tight)
     return next(good, GRIDS[-1])
+
+
+def _rounds(stretches: Sequence[Stretch]) -> _Rounds:
+    return tuple((s.sampler, s.rate, s.effective_noise or 0.0, s.rounds) for s in stretches)
 
 
 @lru_cache(maxsize=2048)
@@ -101,12 +143,17 @@ def _epsilon(rounds: _Rounds, neighbours: Neighbours, delta: float, grids: tuple
 
 
 def _epsilon_on(grid: float, rounds: _Rounds, neighbours: Neighbours, delta: float) -> float:
-    parts = (
-        _one_round(sampler, rate, noise, neighbours, grid).self_compose(count) for sampler, rate, noise, count in rounds
-    )
     # Inside dp-accounting a bound on a tail may overflow to infinity, where it binds nothing.
     with np.errstate(over="ignore"):
-        return float(reduce(lambda left, right: left.compose(right), parts).get_epsilon_for_delta(delta))
+        return float(_composed(grid, rounds, neighbours).get_epsilon_for_delta(delta))
+
+
+def _composed(grid: float, rounds: _Rounds, neighbours: Neighbours) -> PrivacyLossDistribution:
+    with np.errstate(over="ignore"):
+        return reduce(
+            lambda left, right: left.compose(right),
+            (_one_round(s, rate, noise, neighbours, grid).self_compose(count) for s, rate, noise, count in rounds),
+        )
 
 
 def _largest_loss(sampler: SamplerName, rate: float, noise: float) -> float:

@@ -66,17 +66,19 @@ def noise_lines(plan: PrivacyPlan) -> list[str]:
         f"from round {change.from_round} on: cohort x {change.cohort_scale:g}, server noise x {change.noise_scale:g}"
         for change in plan.schedule
     ]
+    record, first = plan.record, plan.at(0)
+    if record is not None:
+        drawn = f" (each record with probability {record.batch_rate:.4g})" if record.batch_rate < 1 else ""
+        query = f", z_q = {record.query_noise:.4g} in the query step" if record.message == "query" else ""
+        steps = f"in each of {record.support_steps} support steps{drawn}"
+        lines.append(f"client noise z_s = {record.support_noise:.4g} {steps}{query}")
     if plan.noise_multiplier is None:
-        lines.append("no noise anywhere: no privacy is promised")
-    elif plan.record is None:
+        lines.append("no noise at the server" if record else "no noise anywhere: no privacy is promised")
+    elif plan.noise_site == "clients":
+        lines.append(f"noise z = {plan.noise_multiplier:.4g} in all, {first.message_noise:.4g} by each client")
+    elif record is None:
         lines.append(f"server noise z = {plan.noise_multiplier:.4g}")
     else:
-        record = plan.record
-        lines.append(
-            f"client noise z_s = {record.support_noise:.4g} in each of {record.support_steps} support steps, "
-            f"z_q = {record.query_noise:.4g} in the query step"
-        )
-        first = plan.at(0)
         lines.append(
             f"server noise ({plan.noise_mode}): total z_T = {first.total_noise:.4g}, "
             f"of which the public faces {first.effective_noise:.4g}"
@@ -113,7 +115,8 @@ class Terminal:
         epsilons = row["epsilons"]
         line = (
             f"clip {_short(row['clip'])}{_mode(row)}  eps client/public {number(epsilons['client_public'])}"
-            f"  record/server {number(epsilons['record_server'])}  {row['clients_per_second']:.0f} clients/s"
+            f"  record/server {number(epsilons['record_server'])}  "
+            + ("aborted" if row.get("aborted") else f"{row['clients_per_second']:.0f} clients/s")
         )
         self._progress.update(self._task, completed=row["round"] + 1, line=line)
         if "validation_accuracy" in row:
@@ -142,8 +145,9 @@ def _short(value: float | None) -> str:
 def accuracy_table(summary: Mapping[str, Any]) -> Table:
     """What was learned, beside what needs no learning."""
     task = summary["task"]
+    few_shot = "" if summary["accuracy"].get("images") else f", {task['ways']}-way {task['shots']}-shot"
     table = Table(
-        title=f"{summary['dataset']}, {task['ways']}-way {task['shots']}-shot, {summary['accuracy']['protocol']}",
+        title=f"{summary['dataset']}{few_shot}, {summary['accuracy']['protocol']}",
         title_justify="left",
     )
     table.add_column("model")
@@ -157,5 +161,7 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
     )
     for name, key in rows:
         value = summary[key]
+        if value is None:
+            continue
         table.add_row(name, f"{100 * value['mean']:.1f}% ± {100 * value['ci95']:.1f}")
     return table

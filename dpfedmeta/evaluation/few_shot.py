@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -14,6 +13,7 @@ from torch import nn
 
 from dpfedmeta.data.episode import Episode, EpisodeShape, check_shape, draw_episode
 from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.evaluation.accuracy import Accuracy
 from dpfedmeta.federation.backend import Workers
 from dpfedmeta.meta.adapt import Adaptation, adapted_logits
 from dpfedmeta.models import NetworkSpec, build_network
@@ -22,35 +22,6 @@ from dpfedmeta.randomness import Purpose, public_generator
 
 PROTOCOL = "single model, inductive, held-out test classes"
 _EPISODES_PER_CHUNK = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class Accuracy:
-    """Mean accuracy over episodes.
-
-    Attributes:
-        mean: In [0, 1].
-        ci95: Half the width of the 95% interval of the mean over episodes (normal approximation).
-        episodes: How many.
-    """
-
-    mean: float
-    ci95: float
-    episodes: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Accuracy:
-        """From the accuracy of each episode; at least 2."""
-        count = len(values)
-        deviation = float(np.std(values, ddof=1))
-        return cls(mean=float(np.mean(values)), ci95=1.96 * deviation / math.sqrt(count), episodes=count)
-
-    def as_json(self, **more: object) -> dict[str, object]:
-        """The form of summary.json."""
-        return {"mean": self.mean, "ci95": self.ci95, "episodes": self.episodes, **more}
-
-    def __str__(self) -> str:
-        return f"{100 * self.mean:.1f}% ± {100 * self.ci95:.1f}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +39,29 @@ class Benchmark:
     def episode(self, number: int) -> Episode:
         """Episode number `number`."""
         return draw_episode(self.pool, public_generator(self.seed, Purpose.EVALUATION, number), self.shape)
+
+    @property
+    def protocol(self) -> str:
+        """What the accuracies mean."""
+        return PROTOCOL
+
+    def accuracy(
+        self, workers: Workers, network: NetworkSpec, model: Params, adaptation: Adaptation, episodes: int
+    ) -> Accuracy:
+        """Of the model after adaptation."""
+        return adapted_accuracy(workers, network, model, self, adaptation, episodes)
+
+    def contest(
+        self,
+        workers: Workers,
+        network: NetworkSpec,
+        trained: Params,
+        untrained: Params,
+        adaptation: Adaptation,
+        episodes: int,
+    ) -> dict[str, Accuracy]:
+        """Of the trained model and of what it competes with."""
+        return contest(workers, network, trained, untrained, self, adaptation, episodes)
 
 
 def adapted_accuracy(

@@ -1,0 +1,75 @@
+"""What every evaluation returns, and what it can be asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from dpfedmeta.federation.backend import Workers
+from dpfedmeta.meta.adapt import Adaptation
+from dpfedmeta.models import NetworkSpec
+from dpfedmeta.parameters import Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """Mean accuracy over episodes, or over images where there is one model for all.
+
+    Attributes:
+        mean: In [0, 1].
+        ci95: Half the width of the 95% interval of the mean (normal approximation).
+        episodes: How many.
+        counted: What was counted.
+    """
+
+    mean: float
+    ci95: float
+    episodes: int
+    counted: str = "episodes"
+
+    @classmethod
+    def of(cls, values: Sequence[float], counted: str = "episodes") -> Accuracy:
+        """From the accuracy of each episode or image; at least 2."""
+        count = len(values)
+        deviation = float(np.std(values, ddof=1))
+        return cls(
+            mean=float(np.mean(values)), ci95=1.96 * deviation / math.sqrt(count), episodes=count, counted=counted
+        )
+
+    def as_json(self, **more: object) -> dict[str, object]:
+        """The form of summary.json."""
+        return {"mean": self.mean, "ci95": self.ci95, self.counted: self.episodes, **more}
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:.1f}% ± {100 * self.ci95:.1f}"
+
+
+class Examination(Protocol):
+    """How a model is judged on public data: by few-shot episodes, or as one classifier for all."""
+
+    @property
+    def protocol(self) -> str:
+        """What the accuracies mean."""
+        ...
+
+    def accuracy(
+        self, workers: Workers, network: NetworkSpec, model: Params, adaptation: Adaptation, episodes: int
+    ) -> Accuracy:
+        """Of one model."""
+        ...
+
+    def contest(
+        self,
+        workers: Workers,
+        network: NetworkSpec,
+        trained: Params,
+        untrained: Params,
+        adaptation: Adaptation,
+        episodes: int,
+    ) -> dict[str, Accuracy]:
+        """Of the trained model and of what it competes with, by their names in summary.json."""
+        ...
