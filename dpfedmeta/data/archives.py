@@ -7,6 +7,7 @@ import hashlib
 import os
 import tempfile
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,11 +28,13 @@ class Archive:
         file: Its name in the data set's folder.
         url: Where the publisher keeps it; None where there is no stable address.
         digests: Accepted digests, "algorithm:hex"; publishers and mirrors re-pack the same content.
+        size: Bytes of the publisher's file; None: not known.
     """
 
     file: str
     digests: tuple[str, ...]
     url: str | None = None
+    size: int | None = None
 
 
 def digest_of(path: Path, algorithm: str = "sha256") -> str:
@@ -65,6 +68,39 @@ def find(archive: Archive, folder: Path) -> Path:
         raise InputError(f"{path}: not found and without a stable address; {where}")
     _download(archive, archive.url, path, where)
     return path
+
+
+def find_any(
+    archives: Sequence[Archive], extracted: Sequence[str], folders: Sequence[Path]
+) -> tuple[Path, Archive | None]:
+    """The first of several forms of one data set that is there, else the first that can be downloaded.
+
+    Args:
+        archives: The forms, best first.
+        extracted: Names of folders that an archive may have been extracted to.
+        folders: Where to look; a download goes to the first.
+
+    Returns:
+        Its path, and which archive it is (None: an extracted folder).
+
+    Raises:
+        InputError: None is there and none to be downloaded; says which file to put where.
+    """
+    for folder in folders:
+        for archive in archives:
+            if (folder / archive.file).is_file():
+                return folder / archive.file, archive
+        for name in extracted:
+            if (folder / name).is_dir():
+                return folder / name, None
+    for archive in archives:
+        if archive.url is not None:
+            return find(archive, folders[0]), archive
+    names = " or ".join([*(archive.file for archive in archives), *(f"{name}/" for name in extracted)])
+    raise InputError(
+        f"{folders[0]}: not found and without a stable address; put {names} into it (--data-dir or DPFEDMETA_DATA names "
+        "the folder above it)"
+    )
 
 
 def warn_if_unknown(path: Path, archive: Archive) -> None:

@@ -2,56 +2,139 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from platformdirs import user_cache_dir
+from pydantic import TypeAdapter, ValidationError
 
-from dpfedmeta.data.pool import ImageArray
+from dpfedmeta.data.archives import digest_of
+from dpfedmeta.data.contents import ClassEntry, Contents
 from dpfedmeta.errors import InputError
 
 # Part of every key: raise it when decoding changes, so that old caches are not read.
-FORMAT = 1
+FORMAT = 2
+
+# A temporary file that nobody has written to for so long belongs to a process that was killed.
+_ABANDONED_SECONDS = 3600.0
+
+_CLASSES = TypeAdapter(tuple[ClassEntry, ...])
 
 
-def cached_images(folder: Path, name: str, key: Sequence[object], decode: Callable[[], ImageArray]) -> Path:
-    """Path of the .npy file for `key`, decoding once.
+@dataclass(frozen=True, kw_only=True)
+class Cached:
+    """A decoded data set.
 
-    The file appears by an atomic rename, so two processes that start at once, or a crash half-way, leave a
-    whole cache or none.
+    Attributes:
+        path: A .npy file, uint8 [images, channels, height, width], class by class.
+        classes: The classes in the order of their images.
+    """
+
+    path: Path
+    classes: tuple[ClassEntry, ...]
+
+
+def cached(
+    folder: Path,
+    name: str,
+    key: Sequence[object],
+    shape: tuple[int, int, int],
+    open_contents: Callable[[], Contents],
+) -> Cached:
+    """The decoded data set for `key`, decoding once, block by block.
+
+    The array appears by an atomic rename after its list of classes, so two processes that start at once, or a crash
+    half-way, leave a whole cache or none.
+
+    Args:
+        folder: Where caches lie.
+        name: Start of the file name.
+        key: Everything that the content depends on.
+        shape: (channels, height, width).
+        open_contents: Called where there is no cache yet.
 
     Raises:
         InputError: The cache folder cannot be written.
     """
     text = json.dumps([FORMAT, *key])
     path = folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.npy"
-    if path.is_file():
-        return path
-    images = decode()
-    temporary: Path | None = None
+    listed = path.with_suffix(".json")
+    if path.is_file() and (classes := _read_classes(listed)) is not None:
+        return Cached(path=path, classes=classes)
+    contents = open_contents()
+    content = json.dumps([asdict(entry) for entry in contents.classes])
     try:
+        if folder.exists() and not _writable(folder):
+            raise PermissionError(13, "read-only")
         folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary_name = tempfile.mkstemp(dir=folder, prefix=f".{name}-")
-        temporary = Path(temporary_name)
-        with os.fdopen(handle, "wb") as file:
-            np.save(file, images, allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        _remove_abandoned(folder, name)
+        _write_whole(path, lambda file: _write_images(file, contents, shape), before=(listed, content))
     except OSError as error:
         raise InputError(
             f"{folder}: cannot write the decoded cache ({error.strerror}); free some space, or set "
             "DPFEDMETA_CACHE to a folder that can be written"
         ) from error
+    return Cached(path=path, classes=contents.classes)
+
+
+def _write_images(file: BinaryIO, contents: Contents, shape: tuple[int, int, int]) -> None:
+    """The .npy form, appended block by block: nothing but the block is in memory, and a full disk is an error.
+
+    (A memory-mapped file would count as this process's memory, and a full disk would kill it by a signal.)
+    """
+    header = {"descr": "|u1", "fortran_order": False, "shape": (contents.images, *shape)}
+    np.lib.format.write_array_header_1_0(file, header)
+    written = 0
+    for block in contents.decode():
+        assert block.dtype == np.uint8
+        assert block.shape[1:] == shape
+        file.write(np.ascontiguousarray(block).data)
+        written += len(block)
+    assert written == contents.images
+
+
+def _write_whole(path: Path, write: Callable[[BinaryIO], None], before: tuple[Path, str] | None = None) -> None:
+    """A file that is complete or absent; `before` is another one that appears whole before it."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        if before is not None:
+            other, text = before
+            _write_whole(other, lambda target: _write_text(target, text))
+        temporary.replace(path)
     finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-    return path
+        temporary.unlink(missing_ok=True)
+
+
+def _write_text(file: BinaryIO, text: str) -> None:
+    file.write(text.encode())
+
+
+def _read_classes(path: Path) -> tuple[ClassEntry, ...] | None:
+    try:
+        return _CLASSES.validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _remove_abandoned(folder: Path, name: str) -> None:
+    for path in folder.glob(f".{name}-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                path.unlink()
 
 
 def cache_folder(data_folder: Path | None) -> Path:
@@ -69,7 +152,22 @@ def _writable(folder: Path) -> bool:
     return folder.is_dir() and os.access(folder, os.W_OK) and bool(folder.stat().st_mode & 0o222)
 
 
-def source_key(path: Path) -> tuple[str, int, int]:
-    """(path, size, modification time) of a source file."""
+def source_key(path: Path, folder: Path) -> tuple[str, int, int, str]:
+    """(path, size, modification time, SHA-256) of a source file.
+
+    The digest is computed once and remembered in the cache folder by the other three, so a warm start reads nothing.
+    """
     status = path.stat()
-    return str(path.resolve()), status.st_size, status.st_mtime_ns
+    known = (str(path.resolve()), status.st_size, status.st_mtime_ns)
+    remembered = folder / "digests" / hashlib.sha256(json.dumps(known).encode()).hexdigest()
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        digest = remembered.read_text(encoding="ascii")
+        if len(digest) == 64:
+            return *known, digest
+    digest = digest_of(path)
+    # A folder that cannot be written is complained about where the images go.
+    with contextlib.suppress(OSError):
+        if not folder.exists() or _writable(folder):
+            remembered.parent.mkdir(parents=True, exist_ok=True)
+            _write_whole(remembered, lambda file: _write_text(file, digest))
+    return *known, digest

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -36,7 +38,8 @@ class Episode:
     """SECRET where it belongs to a training client.
 
     Attributes:
-        support_images: [n_s, channels, height, width], float32 in [0, 1], class by class.
+        support_images: [n_s, channels, height, width], float32, class by class; in [0, 1], or
+            standardised by the task's constants.
         support_labels: [n_s], int64 in range(ways).
         query_images: [n_q, channels, height, width].
         query_labels: [n_q].
@@ -64,10 +67,13 @@ def check_shape(pool: ClassPool, shape: EpisodeShape, split: str) -> None:
             f"task.ways = {shape.ways}, but the {split} split holds {pool.classes} classes; lower task.ways"
         )
     wanted = shape.shots + shape.queries
-    if wanted > pool.images_per_class:
+    short = [index for index, count in enumerate(pool.counts) if count < wanted]
+    if short:
+        held, name = min((pool.counts[index], pool.names[index]) for index in short)
         raise InputError(
             f"{shape.shots} shots + {shape.queries} queries = {wanted} images per class, but the {split} split "
-            f"holds {pool.images_per_class}; lower task.shots, task.queries or evaluation.queries"
+            f"holds {held} of class {name} ({len(short)} of {pool.classes} classes have too few); lower task.shots, "
+            "task.queries or evaluation.queries, or take these classes out"
         )
 
 
@@ -77,15 +83,39 @@ def draw_episode(pool: ClassPool, generator: np.random.Generator, shape: Episode
     Rotations of one character are never two classes of one episode, so no record occurs twice. Everything
     is drawn by index, independently of content.
     """
-    images = pool.images
-    classes = generator.choice(pool.classes, size=shape.ways, replace=False)
-    turns = generator.integers(pool.rotations, size=shape.ways)
+    classes = generator.choice(pool.classes, size=shape.ways, replace=False).tolist()
+    turns = generator.integers(pool.rotations, size=shape.ways).tolist()
     wanted = shape.shots + shape.queries
-    drawn = np.empty((shape.ways, wanted, *images.shape[1:]), dtype=np.float32)
-    for way, (index, turn) in enumerate(zip(classes.tolist(), turns.tolist(), strict=True)):
-        slots = generator.choice(pool.images_per_class, size=wanted, replace=False)
-        drawn[way] = np.rot90(images[pool.first[index] + slots], k=turn, axes=(2, 3))
-    drawn /= 255.0
+    slots = [generator.choice(pool.counts[index], size=wanted, replace=False) for index in classes]
+    flips = generator.random((shape.ways, wanted)) < 0.5 if pool.flip else None
+    return episode_of(pool, shape, classes, slots, turns, flips)
+
+
+def episode_of(
+    pool: ClassPool,
+    shape: EpisodeShape,
+    classes: Sequence[int],
+    slots: Sequence[npt.NDArray[np.int64]],
+    turns: Sequence[int],
+    flips: npt.NDArray[np.bool_] | None = None,
+) -> Episode:
+    """The episode of chosen images.
+
+    Args:
+        pool: Where they come from.
+        shape: Support and query images per class.
+        classes: [ways], one class for each label.
+        slots: [ways][shots + queries], numbers of images inside their class.
+        turns: [ways], rotations by 90 degrees.
+        flips: [ways, shots + queries], which images are mirrored; None: none.
+    """
+    images = pool.images
+    drawn = np.empty((shape.ways, shape.shots + shape.queries, *images.shape[1:]), dtype=np.float32)
+    for way, (index, chosen, turn) in enumerate(zip(classes, slots, turns, strict=True)):
+        drawn[way] = np.rot90(images[pool.first[index] + chosen], k=turn, axes=(2, 3))
+    if flips is not None:
+        drawn[flips] = drawn[flips][..., ::-1]
+    drawn = pool.standardised(drawn)
     support, query = drawn[:, : shape.shots], drawn[:, shape.shots :]
     labels = torch.arange(shape.ways)
     return Episode(

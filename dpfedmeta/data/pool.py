@@ -9,7 +9,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from dpfedmeta.randomness import IntArray
+
 ImageArray = npt.NDArray[np.uint8]
+FloatImages = npt.NDArray[np.float32]
 
 
 @lru_cache(maxsize=8)
@@ -26,15 +29,24 @@ class ClassPool:
         path: A .npy file of uint8 images, [images, channels, height, width], the images of a class together.
         names: Names of the classes.
         first: Index of each class's first image.
-        images_per_class: The same for every class.
+        counts: Images of each class.
         rotations: 4 where every rotation by 90 degrees is a class of its own, else 1.
+        flip: Whether an image is mirrored with probability 1/2 when it is drawn.
+        mean: Per channel, of pixels in [0, 1], taken off a drawn image; empty: nothing is.
+        deviation: Per channel, what a drawn image is then divided by; empty: 1.
+        groups: Where image number k of every class of a group has the same author: each class's group
+            (alphabets of Omniglot); else empty.
     """
 
     path: Path
     names: tuple[str, ...]
     first: tuple[int, ...]
-    images_per_class: int
+    counts: tuple[int, ...]
     rotations: int = 1
+    flip: bool = False
+    mean: tuple[float, ...] = ()
+    deviation: tuple[float, ...] = ()
+    groups: tuple[str, ...] = ()
 
     @property
     def images(self) -> ImageArray:
@@ -45,3 +57,29 @@ class ClassPool:
     def classes(self) -> int:
         """Number of classes, rotations not counted."""
         return len(self.first)
+
+    @property
+    def size(self) -> int:
+        """Number of images of these classes."""
+        return sum(self.counts)
+
+    def standardised(self, pixels: FloatImages) -> FloatImages:
+        """Pixels in [0, 255] as a network takes them: [..., channels, height, width], in place."""
+        pixels /= 255.0
+        if self.mean:
+            pixels -= np.asarray(self.mean, dtype=np.float32)[:, None, None]
+        if self.deviation:
+            pixels /= np.asarray(self.deviation, dtype=np.float32)[:, None, None]
+        return pixels
+
+    def records_at(self, rows: IntArray) -> tuple[FloatImages, IntArray]:
+        """Images by their place in the pool sorted by class.
+
+        Returns:
+            float32 images [rows, channels, height, width] and labels [rows]; a label is its class's place in the pool.
+        """
+        ends = np.cumsum(self.counts)
+        labels = np.searchsorted(ends, rows, side="right")
+        inside = rows - (ends - self.counts)[labels]
+        images = self.images[np.asarray(self.first)[labels] + inside]
+        return self.standardised(images.astype(np.float32)), labels

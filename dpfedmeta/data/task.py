@@ -4,37 +4,40 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import yaml
-from platformdirs import user_data_dir
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from dpfedmeta.data import omniglot, strokes
-from dpfedmeta.data.archives import Archive, find, warn_if_unknown
-from dpfedmeta.data.cache import cache_folder, cached_images, source_key
-from dpfedmeta.data.pool import ClassPool, ImageArray
+from dpfedmeta.data.archives import Archive
+from dpfedmeta.data.contents import SPLITS, Split
+from dpfedmeta.data.image_folder import guess_form
 from dpfedmeta.errors import InputError
 from dpfedmeta.validation import first_problem
 
-Split = Literal["train", "val", "test"]
-SPLITS: tuple[Split, ...] = ("train", "val", "test")
 _STRICT = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True, kw_only=True)
-class OmniglotSource:
-    """The published archives."""
+class ArchiveSource:
+    """Published archives: all of Omniglot's, or the first that is there of several forms of the others."""
 
     __pydantic_config__ = _STRICT
-    reader: Literal["omniglot"]
+    reader: Literal["omniglot", "cifar100", "mini-imagenet"]
     folder: str
     archives: tuple[Archive, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderSource:
+    """Folders of images, a folder for each class, perhaps in folders train, val and test."""
+
+    __pydantic_config__ = _STRICT
+    reader: Literal["folder"]
+    path: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,18 @@ class StrokesSource:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MnistSource:
+    """The four published files; the split is one of images, not of classes."""
+
+    __pydantic_config__ = _STRICT
+    reader: Literal["mnist"]
+
+
+_Mean = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+_Deviation = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Task:
     """One task file.
 
@@ -55,31 +70,30 @@ class Task:
         name: Name of the benchmark.
         source: Where images come from.
         split: A CSV file with the columns class,split beside the task file; or, for made images, the number
-            of classes per split.
+            of classes per split; or, for a folder, nothing: the folders train, val and test, or a hash of the name.
         image_size: Height and width.
         channels: 1 or 3.
-        images_per_class: The same for every class.
+        images_per_class: The same for every class; None: as many as there are.
         train_rotations: 4 makes every rotation by 90 degrees of a training class a further class.
+        train_flip: Whether training images are mirrored at random.
+        mean: Per channel, of pixels in [0, 1]; taken off. A constant, whatever the images.
+        deviation: Per channel; divided by.
+        shared_classes: How many classes all splits and all clients share: one classifier for all is learned from
+            clients of two shards. None: few-shot, every split has classes of its own.
     """
 
     __pydantic_config__ = _STRICT
     name: str
-    source: Annotated[OmniglotSource | StrokesSource, Field(discriminator="reader")]
-    split: str | dict[Split, Annotated[int, Field(ge=1)]]
+    source: Annotated[ArchiveSource | FolderSource | MnistSource | StrokesSource, Field(discriminator="reader")]
+    split: str | dict[Split, Annotated[int, Field(ge=1)]] | None = None
     image_size: Annotated[int, Field(ge=8, le=512)]
-    channels: Literal[1]
-    images_per_class: Annotated[int, Field(ge=2)]
+    channels: Literal[1, 3]
+    images_per_class: Annotated[int, Field(ge=2)] | None = None
     train_rotations: Literal[1, 4] = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dataset:
-    """A task with its images: one class pool per split, of disjoint classes."""
-
-    task: Task
-    train: ClassPool
-    val: ClassPool
-    test: ClassPool
+    train_flip: bool = False
+    mean: tuple[_Mean, ...] = ()
+    deviation: tuple[_Deviation, ...] = ()
+    shared_classes: Annotated[int, Field(ge=2)] | None = None
 
 
 def task_names() -> list[str]:
@@ -89,7 +103,10 @@ def task_names() -> list[str]:
 
 
 def load_task(name: str) -> tuple[Task, dict[str, Split]]:
-    """A built-in task by name, or a task file by path, with its classes' splits (empty for made images).
+    """A built-in task by name, a task file by path, or a folder of images.
+
+    Returns:
+        The task, with the path of its folder resolved, and its classes' splits (empty where no CSV file says them).
 
     Raises:
         InputError: Unknown, unreadable or wrong; says which key.
@@ -104,11 +121,16 @@ def load_task(name: str) -> tuple[Task, dict[str, Split]]:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{where}: cannot be read ({error})") from error
+    elif path.is_dir():
+        return _folder_task(path), {}
     else:
         known = ", ".join(task_names())
-        raise InputError(f"--dataset {name}: no such task; known are {known}, or the path of a task file (.yaml)")
-    task = _parse(text, where)
-    if isinstance(task.split, dict):
+        raise InputError(
+            f"--dataset {name}: no such task; known are {known}, or the path of a task file (.yaml) or of a folder of "
+            "images"
+        )
+    task = _beside(_parse(text, where), path.parent)
+    if not isinstance(task.split, str):
         return task, {}
     beside = path.parent / task.split
     try:
@@ -122,6 +144,25 @@ def load_task(name: str) -> tuple[Task, dict[str, Split]]:
     return task, _read_split(rows, task.split)
 
 
+def _folder_task(path: Path) -> Task:
+    """A folder of images without a task file takes form and size from its first image."""
+    channels, size = guess_form(path)
+    return Task(
+        name=path.resolve().name or "folder",
+        source=FolderSource(reader="folder", path=str(path)),
+        image_size=size,
+        channels=1 if channels == 1 else 3,
+    )
+
+
+def _beside(task: Task, folder: Path) -> Task:
+    """A relative path in a task file starts where the file is."""
+    if not isinstance(task.source, FolderSource):
+        return task
+    source = FolderSource(reader="folder", path=str(folder / task.source.path))
+    return Task(**{**vars(task), "source": source})
+
+
 def _parse(text: str, where: str) -> Task:
     try:
         content: Any = yaml.safe_load(text)
@@ -130,13 +171,35 @@ def _parse(text: str, where: str) -> Task:
         raise InputError(f"{where}: not valid YAML ({' '.join(str(error).split())})") from error
     except ValidationError as error:
         raise InputError(f"{where}: {first_problem(error, Task)}") from error
-    made = isinstance(task.source, StrokesSource)
+    _check_split(task, where)
+    _check_form(task, where)
+    return task
+
+
+def _check_split(task: Task, where: str) -> None:
+    made, free = isinstance(task.source, StrokesSource), isinstance(task.source, FolderSource | MnistSource)
     if made != isinstance(task.split, dict) or (isinstance(task.split, dict) and set(task.split) != set(SPLITS)):
         raise InputError(
             f"{where}: split: expected "
             + ("the number of classes for each of train, val, test" if made else "the name of a CSV file")
         )
-    return task
+    if task.split is None and not free:
+        raise InputError(f"{where}: split: missing")
+    if (task.shared_classes is not None) != isinstance(task.source, MnistSource):
+        raise InputError(f"{where}: shared_classes: expected with reader mnist, and only there")
+
+
+def _check_form(task: Task, where: str) -> None:
+    reader = task.source.reader
+    channels = {"strokes": (1,), "omniglot": (1,), "mnist": (1,), "cifar100": (3,), "mini-imagenet": (3,)}.get(
+        reader, (1, 3)
+    )
+    if task.channels not in channels:
+        raise InputError(f"{where}: channels: {reader} has {channels[0]}, got {task.channels}")
+    if task.images_per_class is None and reader in ("strokes", "omniglot", "cifar100"):
+        raise InputError(f"{where}: images_per_class: missing")
+    if any(len(values) not in (0, task.channels) for values in (task.mean, task.deviation)):
+        raise InputError(f"{where}: mean and deviation: expected {task.channels} value(s) each, one per channel")
 
 
 def _read_split(text: str, where: str) -> dict[str, Split]:
@@ -152,65 +215,3 @@ def _read_split(text: str, where: str) -> dict[str, Split]:
             raise InputError(f"{where}, line {number}: class {name} occurs twice")
         splits[name] = split
     return splits
-
-
-def open_dataset(name: str, data_folder: Path | None = None) -> Dataset:
-    """Load a task and its images, decoding or making them at the first use.
-
-    Args:
-        name: A built-in task or the path of a task file.
-        data_folder: --data-dir; None takes DPFEDMETA_DATA, else the user's data folder.
-    """
-    task, splits = load_task(name)
-    folder = data_folder or _default_data_folder()
-    if isinstance(task.source, OmniglotSource):
-        path = _omniglot_images(task, task.source, tuple(splits), folder)
-        names = list(splits)
-        of_split = [[i for i, n in enumerate(names) if splits[n] == split] for split in SPLITS]
-    else:
-        assert isinstance(task.split, dict)
-        path = _stroke_images(task, task.source, sum(task.split.values()))
-        names = [f"character{i:04d}" for i in range(sum(task.split.values()))]
-        ends = np.cumsum([task.split[split] for split in SPLITS])
-        of_split = [list(range(e - task.split[s], e)) for s, e in zip(SPLITS, ends.tolist(), strict=True)]
-    pools = {
-        split: ClassPool(
-            path=path,
-            names=tuple(names[i] for i in indices),
-            first=tuple(i * task.images_per_class for i in indices),
-            images_per_class=task.images_per_class,
-            rotations=task.train_rotations if split == "train" else 1,
-        )
-        for split, indices in zip(SPLITS, of_split, strict=True)
-    }
-    return Dataset(task=task, train=pools["train"], val=pools["val"], test=pools["test"])
-
-
-def _default_data_folder() -> Path:
-    named = os.environ.get("DPFEDMETA_DATA")
-    return Path(named) if named else Path(user_data_dir("dpfedmeta"))
-
-
-def _omniglot_images(task: Task, source: OmniglotSource, names: tuple[str, ...], folder: Path) -> Path:
-    paths = [find(archive, folder / source.folder) for archive in source.archives]
-
-    def decode() -> ImageArray:
-        images = omniglot.decode(paths, names, task.image_size, task.images_per_class)
-        for path, archive in zip(paths, source.archives, strict=True):
-            warn_if_unknown(path, archive)
-        return images
-
-    key = [*map(source_key, paths), list(names), task.image_size, task.images_per_class]
-    return cached_images(cache_folder(folder), f"{task.name}-{task.image_size}", key, decode)
-
-
-def _stroke_images(task: Task, source: StrokesSource, classes: int) -> Path:
-    drawers, size = task.images_per_class, task.image_size
-
-    def decode() -> ImageArray:
-        return np.concatenate(
-            [strokes.draw_character(source.seed, c, drawers, size, source.variation) for c in range(classes)]
-        )
-
-    key = [source.seed, source.variation, classes, drawers, size]
-    return cached_images(cache_folder(None), f"{task.name}-{size}", key, decode)

@@ -21,7 +21,7 @@ def numbered_pool(folder, rotations=1, classes=CLASSES):
         path=path,
         names=tuple(map(str, range(classes))),
         first=tuple(range(0, classes * PER_CLASS, PER_CLASS)),
-        images_per_class=PER_CLASS,
+        counts=(PER_CLASS,) * classes,
         rotations=rotations,
     )
 

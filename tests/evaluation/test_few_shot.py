@@ -35,7 +35,7 @@ def benchmark_of(images, path):
         path=path,
         names=tuple(map(str, range(classes))),
         first=tuple(range(0, classes * per_class, per_class)),
-        images_per_class=per_class,
+        counts=(per_class,) * classes,
     )
     return Benchmark(pool=pool, shape=SHAPE, seed=0, split="test")
 

@@ -1,0 +1,166 @@
+"""A task with its images: decoded at the first use, mapped afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from dpfedmeta.data import cifar100, image_folder, mini_imagenet, mnist, omniglot, strokes
+from dpfedmeta.data.archives import find, find_any, warn_if_unknown
+from dpfedmeta.data.cache import Cached, cache_folder, cached, source_key
+from dpfedmeta.data.contents import SPLITS, ClassEntry, Contents, Split
+from dpfedmeta.data.folders import default_data_folder
+from dpfedmeta.data.pool import ClassPool, ImageArray
+from dpfedmeta.data.task import ArchiveSource, FolderSource, MnistSource, StrokesSource, Task, load_task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A task with its images: one class pool per split, of disjoint classes or images."""
+
+    task: Task
+    train: ClassPool
+    val: ClassPool
+    test: ClassPool
+
+
+def open_dataset(name: str, data_folder: Path | None = None) -> Dataset:
+    """Load a task and its images, decoding or making them at the first use.
+
+    Args:
+        name: A built-in task, or the path of a task file or of a folder of images.
+        data_folder: --data-dir; None takes DPFEDMETA_DATA, else the user's data folder.
+
+    Raises:
+        InputError: The task is wrong, or its images are absent, damaged or incomplete.
+    """
+    task, splits = load_task(name)
+    folder = data_folder or default_data_folder()
+    if isinstance(task.source, MnistSource):
+        pools = {
+            split: replace(pool, mean=task.mean, deviation=task.deviation)
+            for split, pool in mnist.three_ways(mnist.open_mnist(folder)).items()
+        }
+    else:
+        decoded = _decoded(task, task.source, splits, folder)
+        pools = {split: _pool(task, decoded, split) for split in SPLITS}
+    return Dataset(task=task, train=pools["train"], val=pools["val"], test=pools["test"])
+
+
+def _pool(task: Task, decoded: Cached, split: Split) -> ClassPool:
+    first = np.cumsum([0, *(entry.images for entry in decoded.classes)]).tolist()
+    chosen = [index for index, entry in enumerate(decoded.classes) if entry.split == split]
+    names = tuple(decoded.classes[index].name for index in chosen)
+    return ClassPool(
+        path=decoded.path,
+        names=names,
+        first=tuple(first[index] for index in chosen),
+        counts=tuple(decoded.classes[index].images for index in chosen),
+        rotations=task.train_rotations if split == "train" else 1,
+        flip=task.train_flip and split == "train",
+        mean=task.mean,
+        deviation=task.deviation,
+        # The drawers of an alphabet drew all of its characters, number k of each.
+        groups=tuple(name.split("/")[0] for name in names) if task.source.reader == "omniglot" else (),
+    )
+
+
+def _decoded(
+    task: Task, source: ArchiveSource | FolderSource | StrokesSource, splits: Mapping[str, Split], folder: Path
+) -> Cached:
+    if isinstance(source, StrokesSource):
+        return _strokes(task, source)
+    if isinstance(source, FolderSource):
+        return _folder(task, source, splits)
+    if source.reader == "omniglot":
+        return _omniglot(task, source, splits, folder)
+    if source.reader == "cifar100":
+        return _cifar100(task, source, splits, folder)
+    return _mini_imagenet(task, source, splits, folder)
+
+
+def _shape(task: Task) -> tuple[int, int, int]:
+    return task.channels, task.image_size, task.image_size
+
+
+def _omniglot(task: Task, source: ArchiveSource, splits: Mapping[str, Split], folder: Path) -> Cached:
+    paths = [find(archive, folder / source.folder) for archive in source.archives]
+    cache, drawings = cache_folder(folder), _images_per_class(task)
+
+    def decode() -> Iterator[ImageArray]:
+        yield omniglot.decode(paths, tuple(splits), task.image_size, drawings)
+        for path, archive in zip(paths, source.archives, strict=True):
+            warn_if_unknown(path, archive)
+
+    def contents() -> Contents:
+        return Contents(classes=_entries(splits, drawings), decode=decode)
+
+    key = [*(source_key(path, cache) for path in paths), dict(splits), task.image_size, drawings]
+    return cached(cache, f"{task.name}-{task.image_size}", key, _shape(task), contents)
+
+
+def _cifar100(task: Task, source: ArchiveSource, splits: Mapping[str, Split], folder: Path) -> Cached:
+    extracted = tuple(name for name, _ in cifar100.FOLDERS)
+    path, archive = find_any(source.archives, extracted, (folder / source.folder, folder))
+    cache, images = cache_folder(folder), _images_per_class(task)
+
+    def contents() -> Contents:
+        found = cifar100.contents(path, splits, task.image_size, images)
+        if archive is not None:
+            warn_if_unknown(path, archive)
+        return found
+
+    sources = [source_key(file, cache) for file in cifar100.source_files(path)]
+    key = ["cifar100", *sources, dict(splits), task.image_size, images]
+    return cached(cache, f"{task.name}-{task.image_size}", key, _shape(task), contents)
+
+
+def _mini_imagenet(task: Task, source: ArchiveSource, splits: Mapping[str, Split], folder: Path) -> Cached:
+    inside = folder / source.folder
+    form = mini_imagenet.find_form(inside)
+    cache = cache_folder(folder)
+
+    def contents() -> Contents:
+        return mini_imagenet.contents(form, splits, task.image_size)
+
+    key = ["mini-imagenet", *(source_key(file, cache) for file in form.files), dict(splits), task.image_size]
+    return cached(cache, f"{task.name}-{task.image_size}", key, _shape(task), contents)
+
+
+def _folder(task: Task, source: FolderSource, splits: Mapping[str, Split]) -> Cached:
+    path = Path(source.path)
+
+    def contents() -> Contents:
+        return image_folder.contents(path, splits, task.image_size, task.channels)
+
+    key = ["folder", image_folder.listed_key(path), dict(splits), *_shape(task)]
+    return cached(cache_folder(None), f"{path.resolve().name}-{task.image_size}", key, _shape(task), contents)
+
+
+def _strokes(task: Task, source: StrokesSource) -> Cached:
+    assert isinstance(task.split, dict)
+    counts, drawers, size = task.split, _images_per_class(task), task.image_size
+    splits: list[Split] = [split for split in SPLITS for _ in range(counts[split])]
+    named = {f"character{number:04d}": split for number, split in enumerate(splits)}
+
+    def decode() -> Iterator[ImageArray]:
+        for number in range(len(named)):
+            yield strokes.draw_character(source.seed, number, drawers, size, source.variation)
+
+    def contents() -> Contents:
+        return Contents(classes=_entries(named, drawers), decode=decode)
+
+    key = [source.seed, source.variation, named, drawers, size]
+    return cached(cache_folder(None), f"{task.name}-{size}", key, _shape(task), contents)
+
+
+def _entries(splits: Mapping[str, Split], images: int) -> tuple[ClassEntry, ...]:
+    return tuple(ClassEntry(name=name, split=split, images=images) for name, split in splits.items())
+
+
+def _images_per_class(task: Task) -> int:
+    assert task.images_per_class is not None  # the task file was checked
+    return task.images_per_class
