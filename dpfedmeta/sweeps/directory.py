@@ -142,6 +142,14 @@ def state(directory: SweepDirectory, trial: Trial) -> tuple[State, str]:
     return ("half", difference) if difference else ("finished", "")
 
 
+def is_finished(run: Path) -> bool:
+    """Whether a run came to its end."""
+    try:
+        return RunDirectory(run).read_json(SUMMARY).get("status") in _FINISHED
+    except InputError:
+        return False
+
+
 def put_aside(directory: SweepDirectory, trial: Trial) -> Path:
     """Move a half-finished run out of the way; nothing is deleted."""
     directory.set_aside.mkdir(exist_ok=True)

@@ -16,10 +16,11 @@ from rich.console import Console
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.backend import available_cores
+from dpfedmeta.report.groups import last_validation
 from dpfedmeta.sweeps.definition import Sweep
 from dpfedmeta.sweeps.directory import SweepDirectory, check_same, note_trial, opened, put_aside, state
 from dpfedmeta.sweeps.proposals import Outcome, propose
-from dpfedmeta.sweeps.results import final_validation
+from dpfedmeta.sweeps.results import PAGE, write_results
 from dpfedmeta.sweeps.trials import Trial, check, corners, grid, without_fixed
 
 Status = Literal["completed", "failed", "interrupted"]
@@ -84,7 +85,9 @@ def run_sweep(sweep: Sweep, options: SweepOptions, console: Console) -> Status:
     left, trials = prepare(sweep, options)
     with opened(options.out, left, options.fixed) as (directory, lock), _terminable():
         work = _Work(sweep=left, options=options, directory=directory, lock=lock, console=console)
-        return work(trials if left.method == "grid" else None)
+        status = work(trials if left.method == "grid" else None)
+        work.report()
+        return status
 
 
 @contextmanager
@@ -132,6 +135,12 @@ class _Work:
             return "interrupted"
         return "failed" if self.failed else "completed"
 
+    def report(self) -> None:
+        """Table, picture and page of what has finished."""
+        if any(outcome.value is not None for outcome in self.outcomes.values()):
+            write_results(self.directory.path)
+            self._say(f"results: {self.directory.path / PAGE}, and the table beside it")
+
     def _propose(self, number: int) -> Trial:
         past = [outcome for outcome in self.outcomes.values() if outcome.trial not in self.failed]
         return propose(number, self.sweep, self.options.fixed, past)
@@ -177,7 +186,7 @@ class _Work:
                 self._say(f"{name}: failed with exit code {child.returncode}: {_last_line(self.directory.log(trial))}")
 
     def _finish(self, trial: Trial, text: str, total: int) -> None:
-        value = final_validation(self.directory.run(trial))
+        value = last_validation(self.directory.run(trial).rounds())
         self.outcomes[trial.name] = Outcome(trial=trial, value=value.mean if value else None)
         done = sum(outcome.value is not None for outcome in self.outcomes.values())
         shown = f", validation {100 * value.mean:.1f}% ± {100 * value.ci95:.1f}" if value else ""
