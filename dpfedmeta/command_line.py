@@ -62,14 +62,14 @@ def parse_with_settings(
         keep_both: Whether, with these options, a noise and a target of one cell may stand together.
     """
     options, rest = made.parse_known_args(argv)
-    given = _settings_from(rest)
+    given = settings_from(rest)
     settings = resolve(
         options.algo, options.dataset or default_dataset, options.config, given, keep_both=keep_both(options)
     )
     return options, settings
 
 
-def _settings_from(words: Sequence[str]) -> dict[str, str]:
+def settings_from(words: Sequence[str]) -> dict[str, str]:
     """`--name value` and `--name=value`, long or short."""
     known = {name for name, _, _ in setting_fields()} | set(SHORT_FORMS)
     given: dict[str, str] = {}

@@ -8,21 +8,32 @@ from rich.console import Console
 
 from dpfedmeta.command_line import DONE, parser, run_command
 from dpfedmeta.report import write_report
+from dpfedmeta.report.groups import group_runs
 from dpfedmeta.report.page import write_comparison
+from dpfedmeta.sweeps.directory import is_sweep
+from dpfedmeta.sweeps.results import PAGE, settings_of_sweep, write_results
 from dpfedmeta.tracking.run_directory import RunDirectory
 
 
 def main(console: Console) -> int:
     """Parse and write."""
-    arguments = parser("Report on one run, or compare several.", settings=False)
-    arguments.add_argument("runs", type=Path, nargs="+", help="run directories")
+    arguments = parser(
+        "Report on one run, or compare several; runs that differ only by seed are pooled.", settings=False
+    )
+    arguments.add_argument("runs", type=Path, nargs="+", help="run directories, or the folder of a sweep")
     arguments.add_argument("--out", type=Path, default=Path("comparison.html"), help="page of a comparison")
     options = arguments.parse_args()
-    runs = [RunDirectory(path) for path in options.runs]
+    sweeps = [path for path in options.runs if is_sweep(path)]
+    runs = [RunDirectory(path) for path in options.runs if path not in sweeps]
     for run in runs:
         console.print(f"report: {write_report(run)}", highlight=False, soft_wrap=True)
-    if len(runs) > 1:
-        console.print(f"comparison: {write_comparison(runs, options.out)}", highlight=False, soft_wrap=True)
+    for path in sweeps:
+        write_results(path)
+        console.print(f"sweep: {path / PAGE}", highlight=False, soft_wrap=True)
+    if len(options.runs) > 1:
+        inside = [run for path in sweeps for setting in settings_of_sweep(path) for run in setting.group.runs]
+        groups = group_runs([*runs, *inside])
+        console.print(f"comparison: {write_comparison(groups, options.out)}", highlight=False, soft_wrap=True)
     return DONE
 
 

@@ -3,7 +3,7 @@ import warnings
 
 import pytest
 
-from dpfedmeta.command_line import _settings_from, parse_with_settings, parser, run_command
+from dpfedmeta.command_line import parse_with_settings, parser, run_command, settings_from
 from dpfedmeta.errors import InputError, RefusedPlan
 
 
@@ -42,10 +42,10 @@ def test_the_scripts_own_options_may_stand_anywhere():
 
 
 def test_values_keep_equal_signs_and_signs():
-    assert _settings_from(["--run.name=a=b"]) == {"run.name": "a=b"}
-    assert _settings_from(["--run.name", "-x"]) == {"run.name": "-x"}
-    assert _settings_from(["--run.seed", "-1"]) == {"run.seed": "-1"}
-    assert _settings_from(["--run.name="]) == {"run.name": ""}
+    assert settings_from(["--run.name=a=b"]) == {"run.name": "a=b"}
+    assert settings_from(["--run.name", "-x"]) == {"run.name": "-x"}
+    assert settings_from(["--run.seed", "-1"]) == {"run.seed": "-1"}
+    assert settings_from(["--run.name="]) == {"run.name": ""}
 
 
 @pytest.mark.parametrize("words", [("--rounds",), ("--rounds", "--seed", "3"), ("--seed=3", "--rounds")])

@@ -12,7 +12,9 @@ from typing import Any
 from jinja2 import Environment, UndefinedError
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.report import plots
+from dpfedmeta.report import comparison_plots, plots
+from dpfedmeta.report.groups import Group
+from dpfedmeta.report.pooling import Measured
 from dpfedmeta.tracking.run_directory import REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
 from dpfedmeta.tracking.terminal import number
 
@@ -48,20 +50,24 @@ def write_report(run: RunDirectory) -> Path:
     return run.path / REPORT
 
 
-def write_comparison(runs: Sequence[RunDirectory], path: Path) -> Path:
-    """One page for several runs, side by side.
+def write_comparison(groups: Sequence[Group], path: Path) -> Path:
+    """One page for several settings, side by side; its pictures lie beside it too.
 
     Raises:
-        InputError: A file of a run is missing, damaged or incomplete.
+        InputError: A file of a run is missing, damaged or incomplete, or there is nowhere to write.
     """
-    picture = path.with_suffix(".png")
-    plain = len({run.path.name for run in runs}) == len(runs)
-    named = {run.path.name if plain else str(run.path): run for run in runs}
-    rows = {name: run.rounds() for name, run in named.items()}
-    summaries = {name: run.read_json(SUMMARY) for name, run in named.items()}
-    with _complete(*(run.path for run in runs)):
-        plots.comparison_plot(picture, rows)
-        page = _render("comparison.html.j2", summaries=summaries, picture=_embedded(picture))
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: there is no folder {path.parent}")
+    beside = {name: path.with_name(f"{path.stem}-{name}.png") for name in ("accuracy", "validation", "clip", "signal")}
+    with _complete(*(run.path for group in groups for run in group.runs)):
+        drawn = {
+            "accuracy": comparison_plots.final_plot(beside["accuracy"], groups),
+            "validation": comparison_plots.validation_plot(beside["validation"], groups),
+            "clip": comparison_plots.bound_plot(beside["clip"], groups),
+            "signal": comparison_plots.signal_plot(beside["signal"], groups),
+        }
+        pictures = {name: _embedded(beside[name]) for name, something in drawn.items() if something}
+        page = _render("comparison.html.j2", groups=groups, pictures=pictures)
     write_text(path, page)
     return path
 
@@ -91,4 +97,6 @@ def _render(template: str, **values: Any) -> str:
 def _percent(value: Any) -> str:
     if not value:
         return "not evaluated"
+    if isinstance(value, Measured):
+        value = value.as_json()
     return f"{100 * value['mean']:.1f}% ± {100 * value['ci95']:.1f}"

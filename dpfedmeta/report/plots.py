@@ -13,6 +13,7 @@ mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 Rows = Sequence[Mapping[str, Any]]
 _BLUE, _ORANGE, _GREY, _GREEN = "#1f5fa8", "#d9730d", "#8a8f98", "#2a8c4a"
@@ -33,7 +34,7 @@ def accuracy_plot(path: Path, rows: Rows, summary: Mapping[str, Any]) -> None:
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncol=3, frameon=False, fontsize=8)
     figure.tight_layout(rect=(0, 0.13, 1, 1))
-    _save(figure, path)
+    save(figure, path)
 
 
 def _epsilon_axis(rows: Rows) -> str | None:
@@ -79,7 +80,7 @@ def clip_plot(path: Path, rows: Rows) -> None:
     if axis.get_legend_handles_labels()[0]:
         axis.legend(frameon=False, fontsize=8)
     figure.tight_layout()
-    _save(figure, path)
+    save(figure, path)
 
 
 def curve_plot(path: Path, rounds: Sequence[int], curves: Mapping[str, Sequence[float]]) -> None:
@@ -107,7 +108,7 @@ def curve_plot(path: Path, rounds: Sequence[int], curves: Mapping[str, Sequence[
     if axis.get_legend_handles_labels()[0]:
         axis.legend(frameon=False, fontsize=8, ncol=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     figure.tight_layout()
-    _save(figure, path)
+    save(figure, path)
 
 
 def guarantee_plot(path: Path, guarantees: Sequence[Mapping[str, Any]]) -> None:
@@ -129,31 +130,17 @@ def guarantee_plot(path: Path, guarantees: Sequence[Mapping[str, Any]]) -> None:
     axis.invert_yaxis()
     axis.set_xlabel("epsilon (smaller is stronger)")
     figure.tight_layout()
-    _save(figure, path)
+    save(figure, path)
 
 
-def comparison_plot(path: Path, runs: Mapping[str, Rows]) -> None:
-    """Validation accuracy of several runs against the share of their rounds, which may differ in number."""
-    figure, axis = plt.subplots(figsize=(7.2, 4.0))
-    for name, rows in runs.items():
-        points = [row for row in rows if "validation_accuracy" in row]
-        axis.errorbar(
-            [(row["round"] + 1) / len(rows) for row in points],
-            [row["validation_accuracy"]["mean"] for row in points],
-            yerr=[row["validation_accuracy"]["ci95"] for row in points],
-            marker="o",
-            markersize=3,
-            label=name,
-        )
-    axis.set_xlabel("share of the run's rounds")
-    axis.set_ylabel("validation accuracy")
-    axis.grid(alpha=0.25)
-    axis.legend(frameon=False, fontsize=8)
-    figure.tight_layout()
-    _save(figure, path)
+def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
+    """One set of axes; sizes in inches."""
+    figure, axis = plt.subplots(figsize=(width, height))
+    return figure, axis
 
 
-def _save(figure: Any, path: Path) -> None:
+def save(figure: Any, path: Path) -> None:
+    """Write and close."""
     # No time stamp in the file: the same run gives the same bytes.
     figure.savefig(path, dpi=130, metadata={"Software": None})
     plt.close(figure)

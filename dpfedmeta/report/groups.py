@@ -1,0 +1,138 @@
+"""Runs that differ only by their seed, as one line of a comparison."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.report.pooling import Measured, pooled
+from dpfedmeta.tracking.run_directory import CONFIG, SUMMARY, RunDirectory
+
+# Names, places, seeds and machines: runs that differ in these alone are one setting.
+_OF_A_RUN = ("run.", "track.")
+# More differences than this say less than the runs' names.
+_MOST_WORDS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """One setting.
+
+    Attributes:
+        label: What makes it differ from the others.
+        runs: Its runs, one for each seed.
+    """
+
+    label: str
+    runs: tuple[RunDirectory, ...]
+
+    @classmethod
+    def of(cls, label: str, paths: Iterable[Path]) -> Group:
+        """From the folders of runs."""
+        return cls(label=label, runs=tuple(RunDirectory(path) for path in paths))
+
+    @cached_property
+    def summaries(self) -> list[dict[str, Any]]:
+        """summary.json of each run."""
+        return [run.read_json(SUMMARY) for run in self.runs]
+
+    @cached_property
+    def rows(self) -> list[list[dict[str, Any]]]:
+        """rounds.jsonl of each run."""
+        return [run.rounds() for run in self.runs]
+
+    def accuracy(self, name: str = "accuracy") -> Measured | None:
+        """One of the accuracies of summary.json over the seeds; None where nothing was evaluated."""
+        values = [Measured.of(summary[name]) for summary in self.summaries if summary[name]]
+        return pooled(values) if values else None
+
+    @property
+    def validation(self) -> Measured | None:
+        """The last accuracy on public validation classes over the seeds."""
+        found = [last_validation(rows) for rows in self.rows]
+        values = [value for value in found if value is not None]
+        return pooled(values) if values else None
+
+    @property
+    def epsilons(self) -> list[float | None]:
+        """Of the four cells, the weakest of the runs; None: infinite."""
+        cells = [[cell["epsilon"] for cell in summary["guarantees"]] for summary in self.summaries]
+        return [None if None in column else max(column) for column in zip(*cells, strict=True)]
+
+    @property
+    def minutes(self) -> float:
+        """Of training, in the mean."""
+        return float(sum(summary["seconds"] for summary in self.summaries)) / len(self.summaries) / 60
+
+
+def last_validation(rows: Sequence[Mapping[str, Any]]) -> Measured | None:
+    """The number that W&B's metric ends with."""
+    points = [row["validation_accuracy"] for row in rows if "validation_accuracy" in row]
+    return Measured.of(points[-1]) if points else None
+
+
+def group_runs(runs: Sequence[RunDirectory]) -> tuple[Group, ...]:
+    """Group by everything in config.yaml but the run itself, in the order of first appearance.
+
+    A run without a readable config.yaml stays alone.
+    """
+    settings = {run: _settings(run) for run in runs}
+    groups: dict[str, list[RunDirectory]] = {}
+    for run in runs:
+        key = json.dumps(settings[run], sort_keys=True, default=str) if settings[run] else str(run.path)
+        groups.setdefault(key, []).append(run)
+    differing = _differing([settings[found[0]] for found in groups.values()])
+    labels = [_label(found, settings[found[0]], differing) for found in groups.values()]
+    if len(set(labels)) < len(labels):
+        labels = [str(found[0].path) for found in groups.values()]
+    return tuple(Group(label=label, runs=tuple(found)) for label, found in zip(labels, groups.values(), strict=True))
+
+
+def _label(runs: Sequence[RunDirectory], settings: Mapping[str, Any], differing: Sequence[str]) -> str:
+    if len(runs) == 1 or not differing:
+        return runs[0].path.name
+    if len(differing) > _MOST_WORDS:
+        return f"{settings['algo']} ({runs[0].path.name} ...)"
+    return describe({name: settings.get(name) for name in differing})
+
+
+def describe(values: Mapping[str, Any]) -> str:
+    """Settings in few words: the last part of each name; a file by its name alone."""
+    words = []
+    for name, value in values.items():
+        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        words.append(Path(shown).stem if name == "config" else f"{name.rsplit('.', 1)[-1]}={shown}")
+    return ", ".join(words)
+
+
+def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = dict.fromkeys(name for each in settings for name in each)
+    return [name for name in names if len({str(each.get(name)) for each in settings}) > 1]
+
+
+def _settings(run: RunDirectory) -> dict[str, Any]:
+    path = run.path / CONFIG
+    if not path.exists():
+        return {}
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
+    return {name: value for name, value in _flat(content) if not name.startswith(_OF_A_RUN)}
+
+
+def _flat(content: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(content, Mapping):
+        return
+    for name, value in content.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,111 @@
+"""What came of a sweep: a table, a picture and a page, one row or line for each setting, seeds pooled."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.report.groups import Group, describe
+from dpfedmeta.report.page import write_comparison
+from dpfedmeta.report.pooling import Measured
+from dpfedmeta.sweeps.directory import SweepDirectory, is_finished, noted_trials
+from dpfedmeta.sweeps.parameters import Value
+from dpfedmeta.sweeps.plot import sweep_plot
+from dpfedmeta.sweeps.trials import SEED
+from dpfedmeta.tracking.run_directory import write_text
+
+RESULTS, TABLE, PICTURE, PAGE = "results.json", "results.csv", "accuracy.png", "report.html"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One combination without its seed.
+
+    Attributes:
+        parameters: What varies in the sweep besides the seed.
+        group: Its runs.
+    """
+
+    parameters: Mapping[str, Value]
+    group: Group
+
+
+def settings_of_sweep(path: Path) -> tuple[Setting, ...]:
+    """The finished runs of a sweep's folder, pooled over seeds, in the order of the sweep.
+
+    Raises:
+        InputError: No run has finished, or a file is damaged.
+    """
+    directory = SweepDirectory(path)
+    trials = noted_trials(path)
+    varying = [name for name in _names(trials) if len({str(values.get(name)) for values in trials.values()}) > 1]
+    shown = [name for name in varying if name != SEED]
+    found: dict[str, tuple[dict[str, Value], list[Path]]] = {}
+    for name, values in trials.items():
+        if is_finished(directory.runs / name):
+            kept = {name: values[name] for name in shown if name in values}
+            found.setdefault(json.dumps(kept), (kept, []))[1].append(directory.runs / name)
+    if not found:
+        raise InputError(f"{path}: no run of this sweep has finished")
+    return tuple(
+        Setting(parameters=kept, group=Group.of(describe(kept) or path.name, runs)) for kept, runs in found.values()
+    )
+
+
+def _names(trials: Mapping[str, Mapping[str, Value]]) -> list[str]:
+    return list(dict.fromkeys(name for values in trials.values() for name in values))
+
+
+def write_results(path: Path) -> tuple[Setting, ...]:
+    """Write the table (JSON and CSV), the picture and the page of what has finished.
+
+    Raises:
+        InputError: As `settings_of_sweep` says.
+    """
+    settings = settings_of_sweep(path)
+    rows = [_row(setting) for setting in settings]
+    write_text(path / RESULTS, json.dumps({"settings": rows}, indent=2, allow_nan=False) + "\n")
+    write_text(path / TABLE, _csv(rows))
+    sweep_plot(path / PICTURE, [(setting.parameters, setting.group) for setting in settings])
+    write_comparison([setting.group for setting in settings], path / PAGE)
+    return settings
+
+
+def _row(setting: Setting) -> dict[str, Any]:
+    group = setting.group
+    cells = [f"{cell['unit']}_{cell['observer']}" for cell in group.summaries[0]["guarantees"]]
+    return {
+        "label": group.label,
+        "parameters": dict(setting.parameters),
+        "validation_accuracy": _as_json(group.validation),
+        "accuracy": _as_json(group.accuracy()),
+        "accuracy_untrained": _as_json(group.accuracy("accuracy_untrained")),
+        "epsilons": dict(zip(cells, group.epsilons, strict=True)),
+        "minutes": group.minutes,
+        "runs": [run.path.name for run in group.runs],
+    }
+
+
+def _as_json(value: Measured | None) -> dict[str, float | int] | None:
+    return value.as_json() if value else None
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    names = list(dict.fromkeys(name for row in rows for name in row["parameters"]))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    measured = ("validation_accuracy", "accuracy", "accuracy_untrained")
+    heads = [f"{name}_{part}" for name in measured for part in ("mean", "ci95")]
+    writer.writerow([*names, "seeds", *heads, *(f"epsilon_{cell}" for cell in rows[0]["epsilons"]), "minutes"])
+    for row in rows:
+        values = [(row[name] or {}).get(part, "") for name in measured for part in ("mean", "ci95")]
+        epsilons = ["inf" if value is None else value for value in row["epsilons"].values()]
+        plain = [row["parameters"].get(name, "") for name in names]
+        writer.writerow([*plain, len(row["runs"]), *values, *epsilons, row["minutes"]])
+    return text.getvalue()

@@ -1,0 +1,42 @@
+"""Run a sweep on this machine: the same YAML that `wandb sweep` takes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from dpfedmeta.command_line import DONE, FAILED, INTERRUPTED, parser, run_command, settings_from
+from dpfedmeta.sweeps import SweepOptions, read_sweep, run_sweep
+from dpfedmeta.sweeps.definition import CHOICES, PROGRAM
+
+
+def options_of() -> argparse.ArgumentParser:
+    """The script's own options; everything else is a setting of every run."""
+    made = parser("Run a sweep on this machine; settings given here hold for every run.", settings=True)
+    made.add_argument("file", type=Path, help="a sweep file, as `wandb sweep` takes it (configs/sweeps/)")
+    made.add_argument("--out", type=Path, help="folder of the sweep (default: runs/sweep-FILE)")
+    made.add_argument("--jobs", type=int, default=1, help="runs at a time; the cores are shared out among them")
+    made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
+    return made
+
+
+def main(console: Console) -> int:
+    """Parse and run."""
+    given, rest = options_of().parse_known_args()
+    sweep = read_sweep(given.file)
+    chosen = {name: str(getattr(given, name)) for name in CHOICES if getattr(given, name) is not None}
+    options = SweepOptions(
+        out=given.out or Path("runs") / f"sweep-{given.file.stem}",
+        program=Path(__file__).with_name(PROGRAM),
+        jobs=given.jobs,
+        fixed={**sweep.command, **chosen, **settings_from(rest)},
+        data_folder=given.data_dir,
+    )
+    status = run_sweep(sweep, options, console)
+    return {"completed": DONE, "failed": FAILED, "interrupted": INTERRUPTED}[status]
+
+
+if __name__ == "__main__":
+    run_command(main)
