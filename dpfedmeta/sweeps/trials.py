@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfedmeta.config import resolve
+from dpfedmeta.data import load_task
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.clip_plan import clip_policy
@@ -142,7 +143,7 @@ def check(trials: Iterable[Trial]) -> dict[str, PrivacyPlan]:
             form = _what_privacy_sees(settings)
             if form not in plans:
                 load_task(settings.dataset)
-                plans[form] = make_privacy(form)
+                plans[form] = make_privacy(form, load_task(form.dataset)[0])
             clip_policy(settings, plans[form])
         except InputError as error:
             values = ", ".join(f"{name}={value}" for name, value in trial.parameters.items())
