@@ -10,11 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from dpfedmeta.command_line import DONE, parse_with_settings, parser, run_command
+from dpfedmeta.config import algorithm_names, resolve
 from dpfedmeta.data import load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.audit import audit, realised
 from dpfedmeta.federation.privacy_plan import make_privacy
 from dpfedmeta.privacy.accounting import epsilon_curve, guarantees
+from dpfedmeta.privacy.claims import claim
 from dpfedmeta.privacy.cross_checks import agreements, all_settings
 from dpfedmeta.privacy.guarantee import Guarantee
 from dpfedmeta.privacy.plan import PrivacyPlan
@@ -46,6 +48,9 @@ def options_of() -> argparse.ArgumentParser:
         help="what really happened, from the server's private folder; not for publication",
     )
     other.add_argument("--compare-paper", action="store_true", help="published settings: claimed, and what holds")
+    other.add_argument(
+        "--compare-presets", action="store_true", help="every preset: what its origin would claim, and what holds"
+    )
     other.add_argument("--cross-check", action="store_true", help="our numbers against other accountants (minutes)")
     return made
 
@@ -55,10 +60,12 @@ def main(console: Console) -> int:
     made = options_of()
     known, _ = made.parse_known_args()
     chosen = known.run or known.verify or known.realised
-    if chosen is not None or known.compare_paper or known.cross_check:
+    if chosen is not None or known.compare_paper or known.compare_presets or known.cross_check:
         if known.algo or known.config:
-            raise InputError("--run, --verify, --realised, --compare-paper, --cross-check take no --algo or --config")
+            raise InputError("--run, --verify, --realised, --compare-..., --cross-check take no --algo or --config")
         made.parse_args()
+    if known.compare_presets:
+        return _compare_presets(console, known.json)
     if known.compare_paper:
         return _compare_paper(console, known.json)
     if known.cross_check:
@@ -135,6 +142,24 @@ def _compare_paper(console: Console, as_text: bool) -> int:
             table.add_column(column, justify="right" if column == "epsilon" else "left", overflow="fold")
         for line in lines:
             table.add_row(line.counted, number(line.epsilon), line.reason)
+        console.print(table)
+    return DONE
+
+
+def _compare_presets(console: Console, as_text: bool) -> int:
+    rows = []
+    table = Table(title="The same noise, as its origin counts it and as it holds", title_justify="left")
+    for column in ("preset", "cell", "claimed", "holds", "claimed by", "why"):
+        table.add_column(column, justify="right" if column in ("claimed", "holds") else "left", overflow="fold")
+    for algo in algorithm_names():
+        dataset = "mnist-shards" if resolve(algo, "mnist-shards").meta.method == "fedavg" else "omniglot"
+        found = claim(algo, make_privacy(resolve(algo, dataset), load_task(dataset)[0]))
+        if found is not None:
+            table.add_row(algo, found.cell, number(found.claimed), number(found.holds), found.source, found.reason)
+            rows.append({"algo": algo, "dataset": dataset, **vars(found)})
+    if as_text:
+        print(_json({"presets": rows}))
+    else:
         console.print(table)
     return DONE
 

@@ -41,7 +41,6 @@ class ClientSide:
         population: From client number to data.
         meta: The exact meta-gradient.
         record: The record-level client instead, or None.
-        private_steps: Local DP-SGD instead, or None.
         message_clip_ratio: C/C_q where the server clips a noisy message again (stacked mode), else None.
         engine: Per-record gradient engine.
         attachment: What the clip policy asks for beside the message, or None.
@@ -56,7 +55,6 @@ class ClientSide:
     population: VirtualPopulation | ShardPopulation
     meta: MetaSpec
     record: RecordSpec | None
-    private_steps: PrivateSteps | None
     message_clip_ratio: float | None
     engine: Literal["auto", "vmap", "opacus"]
     source: SecretSource
@@ -64,6 +62,7 @@ class ClientSide:
     attachment: Attachment | None = None
     scope: Literal["flat", "per-layer"] = "flat"
     message_noise: float = 0.0
+    private_steps: PrivateSteps | None = None
 
     def message_bound(self, bound: float) -> float:
         """Largest norm by which one client moves the sum: C, or C_q in shared mode; more with an attachment."""

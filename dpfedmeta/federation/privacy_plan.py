@@ -59,8 +59,10 @@ def _check_sampler(settings: Settings) -> None:
             )
     late = [change.from_round for change in settings.server.schedule if change.from_round >= settings.server.rounds]
     if late:
-        raise InputError(
-            f"server.schedule: from_round = {late[0]} is not in a run of server.rounds = {settings.server.rounds}"
+        warnings.warn(
+            f"server.schedule: from_round = {late[0]} is not in a run of server.rounds = {settings.server.rounds}, so "
+            "that change never happens",
+            stacklevel=2,
         )
 
 

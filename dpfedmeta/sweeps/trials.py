@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import load_task
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.clip_plan import clip_policy
