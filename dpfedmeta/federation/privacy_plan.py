@@ -57,6 +57,11 @@ def _check_sampler(settings: Settings) -> None:
                 f"population.sampler = fixed with {name}: whom a cap leaves out would depend on who was drawn before, "
                 "and no bound is proven for that; use poisson, or --population.max_participations null"
             )
+    if settings.record.client_ledgers and settings.meta.method == "fedavg":
+        raise RefusedPlan(
+            "record.client_ledgers with meta.method = fedavg: a client's ledger adds up whole support steps, not "
+            "sampled mini-batches; use --record.client_ledgers false"
+        )
     late = [change.from_round for change in settings.server.schedule if change.from_round >= settings.server.rounds]
     if late:
         warnings.warn(

@@ -84,7 +84,7 @@ _ORIGINS: Mapping[str, tuple[str, str, Callable[[PrivacyPlan], float], str]] = {
         _CLIENT,
         "released code, RDP",
         _moments,
-        "RDP is loose; in the released code the bound comes from raw norms, tasks are read in order: nothing holds there",
+        "RDP is loose; the released code takes its bound from raw norms and reads tasks in order: nothing holds there",
     ),
     "dp-agrlr": (
         _RECORD,
@@ -96,8 +96,8 @@ _ORIGINS: Mapping[str, tuple[str, str, Callable[[PrivacyPlan], float], str]] = {
         _CLIENT,
         "Geyer et al. 2017, moments accountant",
         _moments,
-        "RDP is loose; in the released code the medians are raw, and the noise of all layers is charged as one: nothing "
-        "holds there",
+        "RDP is loose; the released code takes raw medians and charges the noise of all layers as one: nothing holds "
+        "there",
     ),
     "dp-fedavg-fixed": (
         _CLIENT,

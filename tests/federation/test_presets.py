@@ -31,9 +31,9 @@ from dpfedmeta.tracking.trackers import JsonLines
 
 SMALL = {
     "population.records": "20", "population.clients": "30", "population.cohort": "10", "server.rounds": "4",
-    "meta.steps": "3", "meta.batch": "5", "clip.window": "2", "evaluation.every": "2", "model.name": "linear",
-    "server.schedule": "[]",
-    "clip.count_noise": "5", "track.public_clients": "4", "model.width": "4", "evaluation.validation_episodes": "4", "privacy.client.delta": "1.0e-3",
+    "server.schedule": "[]", "meta.steps": "3", "meta.batch": "5", "clip.window": "2", "clip.count_noise": "5",
+    "model.name": "linear", "model.width": "4", "evaluation.every": "2", "evaluation.validation_episodes": "4",
+    "track.public_clients": "4", "privacy.client.delta": "1.0e-3",
 }  # fmt: skip
 TASK = Task(
     name="digits", source={"reader": "mnist"}, image_size=8, channels=1, shared_classes=4
@@ -330,6 +330,7 @@ def test_local_dp_clips_what_it_adds_noise_to(digits):
         ("local-dp", {"meta.batch": "21"}, "a client holds 20 records"),
         ("local-dp", {"privacy.client.epsilon": "1"}, "clips nothing"),
         ("local-dp", {"record.client_ledgers": "true"}, "record.client_ledgers"),
+        ("local-dp", {"record.client_ledgers": "true", "population.sampler": "poisson"}, "not sampled mini-batches"),
         ("dp-fedavg", {"meta.adapt": "head"}, "meta.adapt"),
         ("dp-fedavg", {"population.records": "7"}, "population.records"),
     ],

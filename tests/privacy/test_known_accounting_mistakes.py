@@ -26,6 +26,7 @@ from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.randomness import KeyedSource, Purpose
 
 DELTA = 1e-5
+TASK = load_task("strokes")[0]
 SOURCE = KeyedSource(7)
 NOISE = {"privacy.client.epsilon": "null", "server.noise_multiplier": "0.8"}
 
@@ -123,7 +124,7 @@ def test_a_population_size_that_is_not_the_populations(only_ours):
 
     def ours(clients, cohort):
         given = {**NOISE, "population.clients": str(clients), "population.cohort": str(cohort)}
-        return make_privacy(resolve("dp-const", "strokes", None, given)).at(0).rate
+        return make_privacy(resolve("dp-const", "strokes", None, given), TASK).at(0).rate
 
     only_ours(check, ours, lambda clients, cohort: cohort / 60_000)
 
