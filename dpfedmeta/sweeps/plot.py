@@ -29,8 +29,13 @@ def sweep_plot(path: Path, settings: Sequence[tuple[Mapping[str, Value], Group]]
     if axis_name is None or not lines:
         final_plot(path, [group for _, group in settings])
         return
+    if len(lines) > 1 and all(len(points) == 1 for points in lines.values()):  # a search: no two share the rest
+        lines = {"": [point for points in lines.values() for point in points]}
+        looked = [(looks(1)[0][0], "none")]
+    else:
+        looked = looks(len(lines))
     figure, axis = new_figure(9.0 if any(lines) else 7.2, 4.0)
-    for (label, points), (colour, style) in zip(lines.items(), looks(len(lines)), strict=True):
+    for (label, points), (colour, style) in zip(lines.items(), looked, strict=True):
         points.sort(key=lambda point: point[0])
         means, spreads = zip(*((100 * value.mean, 100 * value.ci95) for _, value in points), strict=True)
         places = [place for place, _ in points]
