@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -222,8 +223,6 @@ def _hear_interrupts() -> None:
 
 
 def _signal(child: subprocess.Popen[bytes], which: signal.Signals) -> None:
-    import os
-
     try:
         os.killpg(child.pid, which)
     except ProcessLookupError:

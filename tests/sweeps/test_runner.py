@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -185,4 +184,3 @@ def test_nothing_is_written_when_a_combination_is_refused(sweep, tmp_path):
         with pytest.raises(InputError):
             sweep(**changes)
     assert not (tmp_path / "out").exists()
-    assert Path(tmp_path).is_dir()
