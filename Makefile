@@ -36,6 +36,8 @@ $(VENV)/.installed: setup.cfg pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.installed-test: setup.cfg pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e '.[test]'
+	# Beside the environment, for its schema file alone: the package asks for an older numpy.
+	$(INSTALL) --no-deps --target $(VENV)/wandb-schema sweeps==0.3.0
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-lint: setup.cfg pyproject.toml constraints.txt | $(BIN)/python

@@ -10,6 +10,8 @@ from rich.console import Console
 from dpfedmeta.command_line import DONE, FAILED, INTERRUPTED, parser, run_command, settings_from
 from dpfedmeta.sweeps import SweepOptions, read_sweep, run_sweep
 from dpfedmeta.sweeps.definition import CHOICES, PROGRAM
+from dpfedmeta.sweeps.forecast import show_plan
+from dpfedmeta.sweeps.tuning_cost import cost_lines, tuning_cost
 
 
 def options_of() -> argparse.ArgumentParser:
@@ -19,6 +21,10 @@ def options_of() -> argparse.ArgumentParser:
     made.add_argument("--out", type=Path, help="folder of the sweep (default: runs/sweep-FILE)")
     made.add_argument("--jobs", type=int, default=1, help="runs at a time; the cores are shared out among them")
     made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
+    made.add_argument("--dry-run", action="store_true", help="print every command and about how long they take")
+    made.add_argument(
+        "--count-tuning", action="store_true", help="what all runs of the folder cost together, if clients are real"
+    )
     return made
 
 
@@ -34,6 +40,12 @@ def main(console: Console) -> int:
         fixed={**sweep.command, **chosen, **settings_from(rest)},
         data_folder=given.data_dir,
     )
+    if given.count_tuning:
+        console.print("\n".join(cost_lines(tuning_cost(options.out))), highlight=False, soft_wrap=True)
+        return DONE
+    if given.dry_run:
+        show_plan(sweep, options, console)
+        return DONE
     status = run_sweep(sweep, options, console)
     return {"completed": DONE, "failed": FAILED, "interrupted": INTERRUPTED}[status]
 

@@ -18,6 +18,8 @@ _COLOURS = ("#1f5fa8", "#d9730d", "#2a8c4a", "#b03a5b", "#6b4fa0", "#8a6d1f", "#
 _STYLES = ("-", "--", "-.", ":")
 # Per-round signal-to-noise jumps about; a mean over this share of the rounds shows where it goes.
 _SMOOTH = 20
+# Distance of neighbouring settings, in shares of the rounds.
+_BESIDE = 0.003
 
 Rows = Sequence[Mapping[str, Any]]
 Look = tuple[str, str]
@@ -68,7 +70,7 @@ def _seeds(count: int) -> str:
 def validation_plot(path: Path, groups: Sequence[Group]) -> bool:
     """Validation accuracy against the share of a run's rounds, which may differ in number; False without any."""
     figure, axis = new_figure(9.0, 4.0)
-    for group, (colour, style) in zip(groups, looks(len(groups)), strict=True):
+    for index, (group, (colour, style)) in enumerate(zip(groups, looks(len(groups)), strict=True)):
         at: dict[float, list[Measured]] = {}
         for rows in group.rows:
             for row in rows:
@@ -76,12 +78,14 @@ def validation_plot(path: Path, groups: Sequence[Group]) -> bool:
                     share = round((row["round"] + 1) / len(rows), 6)
                     at.setdefault(share, []).append(Measured.of(row["validation_accuracy"]))
         means = {share: pooled(values) for share, values in sorted(at.items())}
-        mean = np.array([100 * value.mean for value in means.values()])
-        axis.plot(list(means), mean, label=group.label, color=colour, linestyle=style, marker="o", markersize=3)
-        spread = np.array([100 * value.ci95 for value in means.values()])
-        axis.fill_between(
-            list(means), mean - spread, np.minimum(mean + spread, 100), color=colour, alpha=0.10, linewidth=0
-        )
+        mean = [100 * value.mean for value in means.values()]
+        spread = [100 * value.ci95 for value in means.values()]
+        # Side by side: intervals on top of each other cannot be told apart.
+        places = [share + _BESIDE * (index - (len(groups) - 1) / 2) for share in means]
+        axis.errorbar(
+            places, mean, yerr=spread, label=group.label, color=colour, linestyle=style, marker="o", markersize=3,
+            linewidth=1.5, elinewidth=0.8,
+        )  # fmt: skip
     axis.set_xlabel("share of the run's rounds")
     axis.set_ylabel("validation accuracy, %")
     finish(figure, axis, path)

@@ -89,14 +89,18 @@ def group_runs(runs: Sequence[RunDirectory]) -> tuple[Group, ...]:
         key = json.dumps(settings[run], sort_keys=True, default=str) if settings[run] else str(run.path)
         groups.setdefault(key, []).append(run)
     differing = _differing([settings[found[0]] for found in groups.values()])
-    labels = [_label(found, settings[found[0]], differing) for found in groups.values()]
+    single = all(len(found) == 1 for found in groups.values())
+    # Whoever names runs one by one knows them by these names.
+    labels = [
+        found[0].path.name if single else _label(found, settings[found[0]], differing) for found in groups.values()
+    ]
     if len(set(labels)) < len(labels):
         labels = [str(found[0].path) for found in groups.values()]
     return tuple(Group(label=label, runs=tuple(found)) for label, found in zip(labels, groups.values(), strict=True))
 
 
 def _label(runs: Sequence[RunDirectory], settings: Mapping[str, Any], differing: Sequence[str]) -> str:
-    if len(runs) == 1 or not differing:
+    if not differing or not settings:
         return runs[0].path.name
     if len(differing) > _MOST_WORDS:
         return f"{settings['algo']} ({runs[0].path.name} ...)"

@@ -29,8 +29,13 @@ def sweep_plot(path: Path, settings: Sequence[tuple[Mapping[str, Value], Group]]
     if axis_name is None or not lines:
         final_plot(path, [group for _, group in settings])
         return
+    # In a search no two share the rest: dots instead of lines.
+    search = len(lines) > 1 and all(len(points) == 1 for points in lines.values())
+    if search:
+        lines = {"": [point for points in lines.values() for point in points]}
+    looked = [(looks(1)[0][0], "none")] if search else looks(len(lines))
     figure, axis = new_figure(9.0 if any(lines) else 7.2, 4.0)
-    for (label, points), (colour, style) in zip(lines.items(), looks(len(lines)), strict=True):
+    for (label, points), (colour, style) in zip(lines.items(), looked, strict=True):
         points.sort(key=lambda point: point[0])
         means, spreads = zip(*((100 * value.mean, 100 * value.ci95) for _, value in points), strict=True)
         places = [place for place, _ in points]
@@ -40,7 +45,7 @@ def sweep_plot(path: Path, settings: Sequence[tuple[Mapping[str, Value], Group]]
     places = sorted({place for points in lines.values() for place, _ in points})
     if places[0] > 0 and places[-1] / places[0] >= _WIDE:
         axis.set_xscale("log")
-    elif len(places) <= 8:
+    elif len(places) <= 8 and not search:
         axis.set_xticks(places, [f"{place:g}" for place in places])
     axis.set_xlabel(axis_name)
     axis.set_ylabel("accuracy on held-out test classes, %")

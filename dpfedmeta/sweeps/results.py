@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rich.table import Table
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.report.groups import Group, describe
@@ -75,6 +77,23 @@ def write_results(path: Path) -> tuple[Setting, ...]:
     sweep_plot(path / PICTURE, [(setting.parameters, setting.group) for setting in settings])
     write_comparison([setting.group for setting in settings], path / PAGE)
     return settings
+
+
+def results_table(settings: Sequence[Setting]) -> Table:
+    """For the terminal; the best by validation accuracy, which alone may choose, in bold."""
+    best = max(settings, key=lambda setting: setting.group.validation.mean if setting.group.validation else -1.0)
+    table = Table(title="Accuracy, %; seeds pooled", title_justify="left", caption="bold: best on validation classes")
+    for column in ("setting", "seeds", "validation classes", "test classes"):
+        table.add_column(column, justify="left" if column == "setting" else "right", overflow="fold")
+    for setting in settings:
+        group = setting.group
+        words = (_percent(group.validation), _percent(group.accuracy()))
+        table.add_row(group.label, str(len(group.runs)), *words, style="bold" if setting is best else "")
+    return table
+
+
+def _percent(value: Measured | None) -> str:
+    return f"{100 * value.mean:.1f} ± {100 * value.ci95:.1f}" if value else "none"
 
 
 def _row(setting: Setting) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from dpfedmeta.report.groups import last_validation
 from dpfedmeta.sweeps.definition import Sweep
 from dpfedmeta.sweeps.directory import SweepDirectory, check_same, note_trial, opened, put_aside, state
 from dpfedmeta.sweeps.proposals import Outcome, propose
-from dpfedmeta.sweeps.results import PAGE, write_results
+from dpfedmeta.sweeps.results import PAGE, TABLE, results_table, write_results
 from dpfedmeta.sweeps.trials import Trial, check, corners, grid, without_fixed
 
 Status = Literal["completed", "failed", "interrupted"]
@@ -138,8 +139,8 @@ class _Work:
     def report(self) -> None:
         """Table, picture and page of what has finished."""
         if any(outcome.value is not None for outcome in self.outcomes.values()):
-            write_results(self.directory.path)
-            self._say(f"results: {self.directory.path / PAGE}, and the table beside it")
+            self.console.print(results_table(write_results(self.directory.path)))
+            self._say(f"results: {self.directory.path / PAGE}, and {TABLE} beside it")
 
     def _propose(self, number: int) -> Trial:
         past = [outcome for outcome in self.outcomes.values() if outcome.trial not in self.failed]
@@ -222,8 +223,6 @@ def _hear_interrupts() -> None:
 
 
 def _signal(child: subprocess.Popen[bytes], which: signal.Signals) -> None:
-    import os
-
     try:
         os.killpg(child.pid, which)
     except ProcessLookupError:

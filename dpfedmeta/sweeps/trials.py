@@ -172,12 +172,11 @@ def same_result(settings: Settings, written: Mapping[str, Any]) -> str | None:
     Returns:
         The first difference in words, or None.
     """
+    before = dict(_flat(written))
     for name, value in _flat(dataclasses.asdict(settings)):
-        place: Any = written
-        for part in name.split("."):
-            place = place.get(part, value) if isinstance(place, Mapping) else value
-        if name not in _OF_NO_ACCOUNT and place != (list(value) if isinstance(value, tuple) else value):
-            return f"{name} was {place}, now it is {value}"
+        now = list(value) if isinstance(value, tuple) else value
+        if name in before and name not in _OF_NO_ACCOUNT and before[name] != now:
+            return f"{name} was {before[name]}, now it is {now}"
     return None
 
 

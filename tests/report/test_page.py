@@ -7,6 +7,7 @@ import pytest
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.report import write_report
+from dpfedmeta.report.groups import group_runs
 from dpfedmeta.report.page import write_comparison
 from dpfedmeta.tracking.run_directory import append_lines, create
 from dpfedmeta.tracking.terminal import number
@@ -169,21 +170,22 @@ def test_the_same_run_gives_the_same_bytes(make_run):
 def test_two_runs_side_by_side(make_run, tmp_path):
     out = tmp_path / "comparison.html"
     runs = [make_run("a"), make_run("b", algo="maml", accuracy=accuracy(0.97))]
-    assert write_comparison(runs, out) == out
+    assert write_comparison(group_runs(runs), out) == out
     page = out.read_text(encoding="utf-8")
-    assert assert_self_contained(page) == 1
+    assert assert_self_contained(page) == 3
     rows = rows_of(page)
     assert [row[0] for row in rows] == ["run", "a", "b"]
     assert len({len(row) for row in rows}) == 1
     assert [row[1] for row in rows[1:]] == ["dp-agrlr", "maml"]
     assert [row[3] for row in rows[1:]] == ["91.0% ± 0.4", "97.0% ± 0.4"]
     assert rows[1][6:10] == ["1.49", "inf", "2.5", "0.07"]
-    assert out.with_suffix(".png").stat().st_size > 0
+    beside = {path.name for path in tmp_path.glob("*.png")}
+    assert beside >= {"comparison-accuracy.png", "comparison-validation.png", "comparison-clip.png"}
 
 
 def test_runs_of_one_name_in_different_folders_are_both_shown(make_run, tmp_path):
     runs = [make_run("here/a"), make_run("there/a")]
-    page = write_comparison(runs, tmp_path / "comparison.html").read_text(encoding="utf-8")
+    page = write_comparison(group_runs(runs), tmp_path / "comparison.html").read_text(encoding="utf-8")
     assert [row[0] for row in rows_of(page)[1:]] == [str(run.path) for run in runs]
 
 
@@ -214,5 +216,5 @@ def test_a_comparison_with_a_damaged_run_is_bad_input(make_run, tmp_path, damage
     runs = [make_run("a"), make_run("b")]
     DAMAGES[damage](runs[1])
     with pytest.raises(InputError, match=r"summary\.json|rounds\.jsonl"):
-        write_comparison(runs, tmp_path / "comparison.html")
+        write_comparison(group_runs(runs), tmp_path / "comparison.html")
     assert not (tmp_path / "comparison.html").exists()

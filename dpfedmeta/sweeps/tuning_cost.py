@@ -1,0 +1,147 @@
+"""What all runs of a sweep cost together, if its clients are real ones (docs/sweeps.md)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.privacy.accounting import client_public_epsilon, local_mu
+from dpfedmeta.privacy.gaussian import gaussian_epsilon
+from dpfedmeta.privacy.ledger import planned_event, read
+from dpfedmeta.privacy.plan import PrivacyPlan
+from dpfedmeta.sweeps.directory import SweepDirectory, read_manifest
+from dpfedmeta.tracking.run_directory import CONFIG, RunDirectory
+from dpfedmeta.tracking.terminal import number
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningCost:
+    """The guarantee of everything that a sweep released.
+
+    Attributes:
+        runs: How many runs were started.
+        clients: N.
+        adjacency: Of (client, public): what neighbours differ in.
+        client_public: Composed epsilon of (client, public).
+        client_delta: Its delta.
+        single: The largest (client, public) epsilon of one of the runs.
+        record_server: Composed epsilon of (record, server); None where no cap bounds the participations.
+        record_delta: Its delta.
+    """
+
+    runs: int
+    clients: int
+    adjacency: str
+    client_public: float
+    client_delta: float
+    single: float
+    record_server: float | None
+    record_delta: float
+
+
+def tuning_cost(path: Path) -> TuningCost:
+    """Compose all runs of a sweep's folder, also those that were set aside.
+
+    Raises:
+        InputError: No run was started, or a ledger is damaged.
+        RefusedPlan: The runs are not such that their rounds may simply be put in a row.
+    """
+    adaptive = read_manifest(path).get("method") == "bayes"
+    runs = [run for run in SweepDirectory(path).started() if run.ledger.exists()]
+    if not runs:
+        raise InputError(f"{path}: no run of this sweep was started, so it has cost nothing")
+    for run in runs:
+        _check_own_randomness(run)
+    return compose([_charged(run) for run in runs], adaptive=adaptive)
+
+
+def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False) -> TuningCost:
+    """The guarantee of several runs over the same clients.
+
+    Guarantee:
+        Every run draws its cohorts and its noise from a secret seed of its own, so with what earlier runs released
+        held fixed each round is the sampled Gaussian of its plan, for any data: the composition of all rounds of all
+        runs is that of one run with all their rounds in a row. What a run is (q, z, rounds) must be fixed in advance,
+        so a search that looks at results may vary only what no guarantee depends on. Every run counts with all its
+        planned rounds, whenever it was stopped: who stopped it may have looked.
+
+    Raises:
+        RefusedPlan: The runs differ in what a sum needs them to share.
+    """
+    first = plans[0]
+    for name in ("clients", "sampler", "client_delta", "record_delta"):
+        values = sorted({getattr(plan, name) for plan in plans})
+        if len(values) > 1:
+            raise RefusedPlan(f"the runs of this sweep differ in {name} ({values}): their guarantees are not added up")
+    if adaptive and any(plan != first for plan in plans):
+        raise RefusedPlan(
+            "the runs of this bayes search differ in noise, cohort or rounds, which earlier results chose: composition "
+            "with such choices is not proven here; sweep them with grid or random"
+        )
+    stretches = [stretch for plan in plans for stretch in plan.stretches]
+    surplus = sum(stretch.rounds * stretch.surplus_probability for stretch in stretches)
+    if surplus >= first.client_delta:
+        raise RefusedPlan(f"{len(plans)} runs: the rare events of shared mode add up to delta = {first.client_delta:g}")
+    return TuningCost(
+        runs=len(plans),
+        clients=first.clients,
+        adjacency="replace-one" if first.sampler == "fixed" else "add-remove",
+        client_public=client_public_epsilon(stretches, first.client_delta),
+        client_delta=first.client_delta,
+        single=max(client_public_epsilon(plan.stretches, plan.client_delta) for plan in dict.fromkeys(plans)),
+        record_server=_record_server(plans),
+        record_delta=first.record_delta,
+    )
+
+
+def cost_lines(cost: TuningCost) -> list[str]:
+    """For people."""
+    lines = [
+        f"{cost.runs} runs over the same {cost.clients:,} clients, each counted with all its planned rounds:",
+        f"  (client, public), {cost.adjacency}, delta = {cost.client_delta:g}: epsilon = {number(cost.client_public)}"
+        f" for all together, at most {number(cost.single)} for one alone",
+    ]
+    if cost.record_server is None:
+        lines.append("  (record, server): not added up, since nothing caps a client's participations")
+    else:
+        lines.append(
+            f"  (record, server), zero-out, delta = {cost.record_delta:g}: epsilon = {number(cost.record_server)}"
+        )
+    return [*lines, "Whoever tuned on these clients reports this, and not what the best run promises."]
+
+
+def _record_server(plans: Sequence[PrivacyPlan]) -> float | None:
+    """Towards the server nothing is amplified: with a cap R in each run, mu^2 = sum over runs of R mu^2."""
+    squared = 0.0
+    for plan in plans:
+        if plan.record is None:
+            return math.inf
+        if plan.max_participations is None:
+            return None
+        squared += min(plan.max_participations, plan.rounds) * max(local_mu(plan.record)) ** 2
+    return gaussian_epsilon(math.sqrt(squared), plans[0].record_delta)
+
+
+def _charged(run: RunDirectory) -> PrivacyPlan:
+    """The plan of a run, whose ledger must hold rounds of that plan and no others."""
+    plan, events = read(run.ledger)
+    for round_, event in enumerate(events):
+        if round_ >= plan.rounds or event != planned_event(plan, round_):
+            raise RefusedPlan(f"{run.ledger}: line {round_ + 2} is not round {round_} of its plan")
+    return plan
+
+
+def _check_own_randomness(run: RunDirectory) -> None:
+    """Runs with a chosen noise seed may share their noise, and then their releases are not independent."""
+    try:
+        content = yaml.safe_load((run.path / CONFIG).read_text(encoding="utf-8"))
+        chosen = content["run"]["noise_seed"]
+    except (OSError, ValueError, yaml.YAMLError, LookupError, TypeError) as error:
+        raise InputError(f"{run.path / CONFIG}: cannot be read ({' '.join(str(error).split())})") from error
+    if chosen is not None:
+        raise RefusedPlan(f"{run.path}: run.noise_seed = {chosen} was chosen; a simulation promises nothing")

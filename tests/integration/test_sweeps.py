@@ -1,0 +1,82 @@
+"""A shipped sweep as W&B's agent runs it (offline), and as scripts/sweep.py does."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
+
+ROOT = Path(__file__).parents[2]
+TINY = [
+    "--model.width=4", "--rounds=4", "--cohort=6", "--clients=2000", "--delta=1e-4", "--ways=3", "--shots=2",
+    "--task.queries=2", "--evaluation.every=2", "--evaluation.validation_episodes=4", "--evaluation.episodes=8",
+]  # fmt: skip
+
+
+def test_an_agents_call(tiny_task_file, tmp_path):
+    content = yaml.safe_load((ROOT / "configs/sweeps/window.yaml").read_text())
+    chosen = {name: entry.get("value", entry.get("values", [None])[0]) for name, entry in content["parameters"].items()}
+    chosen["dataset"] = str(tiny_task_file)
+    values = {name: {"value": value} for name, value in chosen.items()}
+    parameters = tmp_path / "config.yaml"
+    parameters.write_text(yaml.safe_dump({"wandb_version": 1} | values))
+    words = []
+    for word in create_sweep_command(content["command"]):
+        filled = {
+            "${env}": ["/usr/bin/env"],
+            "${interpreter}": [sys.executable],
+            "${program}": [str(ROOT / content["program"])],
+            "${args}": create_sweep_command_args({"args": values})["args"],
+        }
+        words += filled.get(word, [word])
+    sweep = {"WANDB_SWEEP_ID": "abcdefgh", "WANDB_SWEEP_PARAM_PATH": str(parameters)}
+    done = subprocess.run(
+        [*words, *TINY, "--run.workers=1", "--wandb=offline", "--run.name=r"],
+        cwd=tmp_path,
+        env=os.environ | sweep,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert list((tmp_path / "runs/r").glob("wandb/offline-run-*"))
+    written = yaml.safe_load((tmp_path / "runs/r/config.yaml").read_text())
+    assert written["clip"]["window"] == chosen["clip.window"]
+    rows = [json.loads(line) for line in (tmp_path / "runs/r/rounds.jsonl").read_text().splitlines()]
+    metric, part = content["metric"]["name"].split("/")
+    assert 0 < rows[-1][metric][part] <= 1
+
+
+def sweep(*words, cwd):
+    return subprocess.run(
+        [sys.executable, ROOT / "scripts/sweep.py", *map(str, words)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_a_shipped_sweep_here_and_what_it_cost(tiny_task_file, tmp_path):
+    file = ROOT / "configs/sweeps/epsilon.yaml"
+    words = [file, "--out", "out", "--dataset", tiny_task_file, "--seed", 0, "--window", 2, *TINY, "--jobs", 2]
+    words += ["--meta.steps", 1, "--privacy.client.epsilon", 3]
+    done = sweep(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads((tmp_path / "out/results.json").read_text())["settings"]
+    assert row["epsilons"]["client_public"] == pytest.approx(3, abs=0.01)
+    cost = sweep(file, "--out", "out", "--count-tuning", cwd=tmp_path)
+    assert "1 runs over the same 2,000 clients" in cost.stdout
+
+
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path):
+    done = sweep(ROOT / "configs/sweeps/window.yaml", "--rounds", 8, "--dataset", "strokes", cwd=tmp_path)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "clip.window = 16 is longer" in line
+    assert not (tmp_path / "runs").exists()

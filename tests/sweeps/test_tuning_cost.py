@@ -1,0 +1,115 @@
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.privacy.accounting import guarantees
+from dpfedmeta.privacy.ledger import Ledger, planned_event
+from dpfedmeta.privacy.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.sweeps.tuning_cost import compose, cost_lines, tuning_cost
+
+PLAN = PrivacyPlan(clients=4000, cohort=20, rounds=6, noise_multiplier=0.9, client_delta=1e-5)
+RECORDS = replace(
+    PLAN,
+    max_participations=1,
+    record=RecordLayer(support_noise=3.0, query_noise=2.0, support_steps=1, support_records=25, query_records=25),
+)
+
+
+def test_runs_in_a_row_are_one_longer_run():
+    cost = compose([PLAN] * 3)
+    longer = guarantees(replace(PLAN, rounds=18))[0]
+    assert cost.client_public == pytest.approx(longer.epsilon, rel=1e-6)
+    assert cost.single == pytest.approx(guarantees(PLAN)[0].epsilon, rel=1e-6)
+    assert cost.single < cost.client_public < 3 * cost.single
+    assert cost.adjacency == "add-remove"
+    assert cost.record_server == math.inf
+
+
+def test_runs_may_differ_in_what_was_fixed_in_advance():
+    noisier = replace(PLAN, noise_multiplier=1.8, rounds=4)
+    together = compose([PLAN, noisier]).client_public
+    assert compose([PLAN]).client_public < together < compose([PLAN, PLAN]).client_public
+    assert together == pytest.approx(compose([noisier, PLAN]).client_public, rel=1e-6)
+
+
+def test_records_pay_for_every_run_towards_the_server():
+    cost = compose([RECORDS] * 4)
+    assert cost.record_server == pytest.approx(guarantees(replace(RECORDS, max_participations=4))[2].epsilon, rel=1e-6)
+    assert compose([replace(RECORDS, max_participations=None)] * 2).record_server is None
+    assert any("not added up" in line for line in cost_lines(compose([replace(RECORDS, max_participations=None)])))
+
+
+def test_no_noise_promises_nothing():
+    assert compose([PLAN, replace(PLAN, noise_multiplier=None)]).client_public == math.inf
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (replace(PLAN, clients=5000), "clients"),
+        (replace(PLAN, sampler="fixed"), "sampler"),
+        (replace(PLAN, client_delta=1e-6), "client_delta"),
+    ],
+)
+def test_runs_that_are_not_of_one_kind_are_refused(other, reason):
+    with pytest.raises(RefusedPlan, match=reason):
+        compose([PLAN, other])
+
+
+def test_noise_that_earlier_results_chose_is_refused():
+    assert compose([PLAN, PLAN], adaptive=True).runs == 2
+    with pytest.raises(RefusedPlan, match="earlier results"):
+        compose([PLAN, replace(PLAN, rounds=5)], adaptive=True)
+
+
+def test_rare_events_that_use_up_delta_are_refused():
+    shared = replace(RECORDS, rounds=1)
+    surplus = shared.stretches[0].surplus_probability
+    with pytest.raises(RefusedPlan, match="rare events"):
+        compose([shared] * math.ceil(1.01 * shared.client_delta / surplus))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A sweep's folder with one finished run and one that was set aside."""
+    (tmp_path / "sweep.json").write_text(json.dumps({"version": 1, "method": "grid"}))
+    for name, rounds in (("runs/a", 6), ("set-aside/b.1", 2)):
+        run = tmp_path / name
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text("run: {noise_seed: null}")
+        ledger = Ledger(run / "ledger.jsonl", PLAN)
+        for number in range(rounds):
+            ledger.charge(planned_event(PLAN, number))
+    return tmp_path
+
+
+def test_a_run_that_was_set_aside_counts_in_full(folder):
+    cost = tuning_cost(folder)
+    assert cost.runs == 2
+    assert cost.client_public == pytest.approx(compose([PLAN, PLAN]).client_public)
+
+
+def test_a_chosen_noise_seed_is_refused(folder):
+    (folder / "runs/a/config.yaml").write_text("run: {noise_seed: 3}")
+    with pytest.raises(RefusedPlan, match="simulation"):
+        tuning_cost(folder)
+
+
+def test_a_ledger_of_another_plan_is_refused(folder):
+    ledger = folder / "runs/a/ledger.jsonl"
+    ledger.unlink()
+    made = Ledger(ledger, PLAN)
+    made.charge(planned_event(replace(PLAN, noise_multiplier=9.0), 0))
+    with pytest.raises(RefusedPlan, match="line 2"):
+        tuning_cost(folder)
+
+
+def test_a_folder_without_runs(tmp_path):
+    with pytest.raises(InputError, match=r"sweep\.json"):
+        tuning_cost(tmp_path)
+    (tmp_path / "sweep.json").write_text('{"method": "grid"}')
+    with pytest.raises(InputError, match="no run"):
+        tuning_cost(tmp_path)
