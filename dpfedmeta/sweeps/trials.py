@@ -141,8 +141,7 @@ def check(trials: Iterable[Trial]) -> dict[str, PrivacyPlan]:
             settings = settings_of(trial)
             form = _what_privacy_sees(settings)
             if form not in plans:
-                load_task(settings.dataset)
-                plans[form] = make_privacy(form, load_task(form.dataset)[0])
+                plans[form] = make_privacy(form, load_task(settings.dataset)[0])
             clip_policy(settings, plans[form])
         except InputError as error:
             values = ", ".join(f"{name}={value}" for name, value in trial.parameters.items())

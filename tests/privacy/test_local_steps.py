@@ -89,7 +89,7 @@ def test_batches_that_make_no_sense_are_refused(changes):
 
 
 def test_a_mixture_of_batches_is_never_worse_than_its_bound():
-    """Monte Carlo: the log ratio of the dominating pair, K-fold, exceeds epsilon with about the mass that delta says."""
+    """Monte Carlo: the privacy loss of the dominating pair, K-fold, has the mass beyond epsilon that delta says."""
     rate, noise, steps = 0.2, 1.0, 5
     generator = np.random.default_rng(0)
     with_it = generator.random((400_000, steps)) < rate

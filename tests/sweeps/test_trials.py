@@ -65,9 +65,9 @@ def test_a_combination_that_train_would_refuse_is_refused_before_the_first_run(s
 def test_the_noise_is_solved_once_for_all_that_share_it(sweep_file, monkeypatch):
     calls = []
 
-    def counted(settings):
+    def counted(settings, task):
         calls.append(settings)
-        return make_privacy(settings)
+        return make_privacy(settings, task)
 
     from dpfedmeta.sweeps.trials import make_privacy
 
