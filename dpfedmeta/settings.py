@@ -27,6 +27,17 @@ class PopulationSettings:
         Field(description="how a cohort is drawn: independent coins, or L of N without replacement"),
     ] = "poisson"
     max_participations: Annotated[Count | None, Field(description="R, rounds a client may join")] = None
+    kind: Annotated[
+        Literal["virtual", "disjoint", "natural"],
+        Field(
+            description="clients draw from all training images; or each image is in one client at most; or also, on "
+            "omniglot, a client holds one alphabet by the same drawers"
+        ),
+    ] = "virtual"
+    most_shots: Annotated[
+        Count | None,
+        Field(description="clients of unequal size: task.shots to this many support images per class; null: equal"),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,8 +74,8 @@ def find_form(folder: Path) -> Form:
         if all(path.is_file() for path in pickles):
             return Form(kind="pickles", folder=folder, files=pickles)
     raise InputError(
-        f"{folder}: mini-ImageNet not found, and its terms allow no download from here; put train.csv, val.csv, test.csv "
-        f"and images.zip (or images/) into it, or {', '.join(_PICKLES[0][split] for split in SPLITS)} (--data-dir or "
+        f"{folder}: mini-ImageNet not found, and its terms allow no download from here; put train.csv, "
+        f"val.csv, test.csv and images.zip (or images/) into it, or {', '.join(_PICKLES[0][split] for split in SPLITS)} (--data-dir or "
         "DPFEDMETA_DATA names the folder above it)"
     )
 

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.data.population import Population
 from dpfedmeta.meta import MetaSpec, RecordSpec, contribution, private_contributions
 from dpfedmeta.meta.private import ClientNoise
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights, learned_part
@@ -42,7 +42,7 @@ class ClientSide:
 
     network: NetworkSpec
     weights_seed: int
-    population: VirtualPopulation
+    population: Population
     meta: MetaSpec
     record: RecordSpec | None
     message_clip_ratio: float | None
