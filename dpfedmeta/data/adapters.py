@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dpfedmeta.data.episode import Episode, EpisodeShape
 from dpfedmeta.errors import InputError
+from dpfedmeta.randomness import Purpose, public_generator
 
 Part = tuple[Any, Any]
 
@@ -92,27 +93,25 @@ def from_pairs(pairs: Pairs, shape: EpisodeShape) -> SequencePopulation:
 
 
 def from_torchmeta(dataset: Any, shape: EpisodeShape, clients: int, seed: int) -> SequencePopulation:
-    """A torchmeta meta-data set whose tasks are split (ClassSplitter) into `train` and `test`.
+    """A torchmeta meta-data set, with its tasks split by a ClassSplitter into `train` and `test`, or not split.
 
-    Client i is a combination of classes drawn by (seed, i), so the number of clients is free.
+    Client i is a combination of classes drawn by (seed, i), so the number of clients is free. Images of a task that is
+    not split are drawn by (seed, i) too. (The splitter of torchmeta 1.8 does not run under today's PyTorch.)
 
     Args:
-        dataset: A CombinationMetaDataset; dataset[classes] is a mapping with `train` and `test`.
-        shape: As the splitter was told (num_train_per_class, num_test_per_class).
+        dataset: A CombinationMetaDataset; dataset[classes] is a task, a sequence of (image, label), or a mapping.
+        shape: As the splitter was told (num_train_per_class, num_test_per_class), if there is one.
         clients: N.
         seed: Chooses the classes of each client.
-
-    Raises:
-        InputError: Its tasks are not split.
     """
 
     def pair(number: int) -> tuple[Part, Part]:
-        generator = np.random.Generator(np.random.PCG64([seed, number]))
+        generator = public_generator(seed, Purpose.CLIENT_DATA, number)
         classes = generator.choice(len(dataset.dataset), size=shape.ways, replace=False)
         task = dataset[tuple(int(index) for index in classes)]
-        if not isinstance(task, Mapping) or not {"train", "test"} <= set(task):
-            raise InputError("this torchmeta data set does not split its tasks; wrap it in a ClassSplitter")
-        return _gathered(task["train"]), _gathered(task["test"])
+        if isinstance(task, Mapping):
+            return _gathered(task["train"]), _gathered(task["test"])
+        return _divided(_gathered(task, generator.permutation(len(task)).tolist()), shape)
 
     return SequencePopulation(pairs=_Converted(count=clients, pair=pair), shape=shape)
 
@@ -152,15 +151,17 @@ def _divided(task: Part, shape: EpisodeShape) -> tuple[Part, Part]:
     return (images[first], labels[first]), (images[second], labels[second])
 
 
-def _gathered(part: Any) -> Part:
+def _gathered(part: Any, order: Iterable[int] | None = None) -> Part:
     """A data set of (image, label), as torchmeta makes them."""
-    rows = [part[number] for number in range(len(part))]
-    return torch.stack([_images(image) for image, _ in rows]), torch.tensor([_label(label) for _, label in rows])
+    rows = [part[number] for number in (range(len(part)) if order is None else order)]
+    # Labels are numbers, or (class, rotation) unless a target transform made them numbers.
+    values = sorted({_label(label) for _, label in rows})
+    labels = [values.index(_label(label)) for _, label in rows]
+    return torch.stack([_images(image) for image, _ in rows]), torch.tensor(labels)
 
 
-def _label(label: Any) -> int:
-    # torchmeta labels a class (number, rotation) unless a target transform made it a number.
-    return int(label[0]) * 1000 + int(label[1] or 0) if isinstance(label, tuple) else int(label)
+def _label(label: Any) -> tuple[int, ...]:
+    return tuple(int(part or 0) for part in label) if isinstance(label, tuple) else (int(label),)
 
 
 def _part(part: Part) -> tuple[Tensor, Tensor]:
