@@ -30,6 +30,17 @@ class PopulationSettings:
     records: Annotated[
         int, Field(ge=2, description="records per client of a benchmark that is dealt out in two shards")
     ] = 500
+    kind: Annotated[
+        Literal["virtual", "disjoint", "natural"],
+        Field(
+            description="clients draw from all training images; or each image is in one client at most; or also, on "
+            "omniglot, a client holds one alphabet by the same drawers"
+        ),
+    ] = "virtual"
+    most_shots: Annotated[
+        Count | None,
+        Field(description="clients of unequal size: task.shots to this many support images per class; null: equal"),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,8 +98,8 @@ def find_any(
             return find(archive, folders[0]), archive
     names = " or ".join([*(archive.file for archive in archives), *(f"{name}/" for name in extracted)])
     raise InputError(
-        f"{folders[0]}: not found and without a stable address; put {names} into it (--data-dir or DPFEDMETA_DATA names "
-        "the folder above it)"
+        f"{folders[0]}: not found and without a stable address; put {names} into it (--data-dir or DPFEDMETA_DATA "
+        "names the folder above it)"
     )
 
 

@@ -102,7 +102,7 @@ def _official_files(path: Path) -> dict[str, Path | bytes]:
     else:
         found = {}
         try:
-            with tarfile.open(path, "r:*") as archive:
+            with tarfile.open(path, "r:gz") as archive:
                 for member in archive:
                     name = PurePosixPath(member.name).name
                     opened = archive.extractfile(member) if name in _PYTHON + _BINARY and member.isfile() else None

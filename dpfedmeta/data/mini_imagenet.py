@@ -73,10 +73,11 @@ def find_form(folder: Path) -> Form:
         pickles = tuple(folder / names[split] for split in SPLITS)
         if all(path.is_file() for path in pickles):
             return Form(kind="pickles", folder=folder, files=pickles)
+    caches = ", ".join(_PICKLES[0][split] for split in SPLITS)
     raise InputError(
-        f"{folder}: mini-ImageNet not found, and its terms allow no download from here; put train.csv, val.csv, test.csv "
-        f"and images.zip (or images/) into it, or {', '.join(_PICKLES[0][split] for split in SPLITS)} (--data-dir or "
-        "DPFEDMETA_DATA names the folder above it)"
+        f"{folder}: mini-ImageNet not found, and its terms allow no download from here; put train.csv, val.csv and "
+        f"test.csv with images.zip or images/ into it, or {caches} (--data-dir or DPFEDMETA_DATA names the folder "
+        "above it)"
     )
 
 

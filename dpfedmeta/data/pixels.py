@@ -77,7 +77,8 @@ def resized(images: ImageArray, size: int) -> ImageArray:
         np.asarray(Image.fromarray(image.transpose(1, 2, 0)).resize((size, size), Image.Resampling.LANCZOS))
         for image in images
     ]
-    return np.stack(planes).transpose(0, 3, 1, 2)
+    stacked: ImageArray = np.stack(planes).transpose(0, 3, 1, 2)
+    return stacked
 
 
 def in_order_of_content(images: ImageArray) -> ImageArray:

@@ -48,7 +48,7 @@ class _Kind:
         kind = np.dtype(self.name)
         if kind.kind not in _KINDS:
             raise pickle.UnpicklingError(f"an array of {kind}, not of numbers")
-        return kind.newbyteorder(self.order) if self.order in "<>" else kind
+        return np.dtype(self.order + kind.str[1:]) if self.order in ("<", ">") else kind
 
 
 class _Array:
@@ -96,7 +96,7 @@ _KNOWN: dict[str, dict[str, Callable[..., Any]]] = {
     "builtins": _BUILTINS,
     "__builtin__": _BUILTINS,
 }
-_PYTHON_UNPICKLER: Any = pickle._Unpickler  # type: ignore[attr-defined]  # the machine in Python: its steps can be replaced
+_PYTHON_UNPICKLER: Any = pickle._Unpickler  # the machine in Python: its steps can be replaced
 
 
 class _PlainUnpickler(_PYTHON_UNPICKLER):  # type: ignore[misc]

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
 
-from dpfedmeta.data.episode import Episode, EpisodeShape, draw_episode
+from dpfedmeta.data.episode import Episode, EpisodeShape, check_shape, draw_episode
+from dpfedmeta.data.partition import DisjointPopulation, NaturalPopulation
 from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.shards import ShardPopulation
+from dpfedmeta.errors import InputError
 from dpfedmeta.randomness import Purpose, public_generator
+
+Kind = Literal["virtual", "disjoint", "natural"]
 
 
 class Population(Protocol):
-    """From a client's number to its data."""
+    """Numbered clients; each always holds the same episode. Picklable where worker processes run the clients."""
 
     @property
     def clients(self) -> int:
-        """N."""
+        """How many there are."""
         ...
 
     def episode(self, client: int) -> Episode:
-        """The data of client number `client`, always the same."""
+        """The data of client number `client`."""
         ...
 
 
@@ -29,12 +34,20 @@ class VirtualPopulation:
 
     Images are shared between clients: a client is the privacy unit of the simulation, and a record is one
     slot of one client, not one image.
+
+    Attributes:
+        pool: Whose images they hold.
+        shape: A client's episode.
+        clients: N; neither memory nor time grows with it.
+        seed: Of the public generators.
+        most_shots: A client holds shape.shots to this many support images of each class, uniformly; None: shape.shots.
     """
 
     pool: ClassPool
     shape: EpisodeShape
     clients: int
     seed: int
+    most_shots: int | None = None
 
     def episode(self, client: int) -> Episode:
         """The data of client number `client`, a function of (seed, client) alone.
@@ -44,4 +57,120 @@ class VirtualPopulation:
         """
         if not 0 <= client < self.clients:
             raise IndexError(f"client {client} of a population of {self.clients}")
-        return draw_episode(self.pool, public_generator(self.seed, Purpose.CLIENT_DATA, client), self.shape)
+        generator = public_generator(self.seed, Purpose.CLIENT_DATA, client)
+        shape = self.shape
+        if self.most_shots is not None:
+            shape = replace(shape, shots=int(generator.integers(shape.shots, self.most_shots, endpoint=True)))
+        return draw_episode(self.pool, generator, shape)
+
+
+def open_population(
+    kind: Kind, pool: ClassPool, shape: EpisodeShape, clients: int, seed: int, most_shots: int | None = None
+) -> Population:
+    """The clients of a simulation.
+
+    Args:
+        kind: Images shared between clients (virtual), each in one client (disjoint), or in one client that holds
+            characters of one alphabet by the same drawers (natural).
+        pool: The training classes.
+        shape: A client's episode.
+        clients: N.
+        seed: run.seed.
+        most_shots: Clients of unequal size; see VirtualPopulation.
+
+    Raises:
+        InputError: The images do not suffice for so many clients, or for this kind.
+    """
+    if most_shots is not None:
+        if kind != "virtual":
+            raise InputError(f"population.most_shots needs population.kind = virtual, not {kind}")
+        if most_shots < shape.shots:
+            raise InputError(f"population.most_shots = {most_shots} is less than task.shots = {shape.shots}")
+    check_shape(pool, shape if most_shots is None else replace(shape, shots=most_shots), "train")
+    if kind == "virtual":
+        return VirtualPopulation(pool=pool, shape=shape, clients=clients, seed=seed, most_shots=most_shots)
+    found = (DisjointPopulation if kind == "disjoint" else NaturalPopulation)(
+        pool=pool, shape=shape, clients=clients, seed=seed
+    )
+    most = found.most_clients()
+    if clients > most:
+        per_class = shape.shots + shape.queries
+        raise InputError(
+            f"population.clients = {clients:,} with population.kind = {kind}: the {pool.size:,} images make at most "
+            f"{most:,} clients of {shape.ways} classes with {per_class} images; use --clients {most}, or fewer shots"
+        )
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class PopulationStatement:
+    """What the clients of a simulation are made of.
+
+    Attributes:
+        kind: As in the settings, or "own".
+        clients: N.
+        records: Support and query records of all clients (expected, where sizes differ).
+        images: Training images that they are made of, rotations and reflections not counted; None: not known.
+        clients_per_image: Clients in which an image occurs, expected over clients and on average over images.
+        text: One sentence.
+    """
+
+    kind: str
+    clients: int
+    records: int
+    images: int | None
+    clients_per_image: float | None
+    text: str
+
+
+def population_statement(population: Population) -> PopulationStatement:
+    """What the privacy unit is, and how often an image recurs."""
+    clients = population.clients
+    if isinstance(population, ShardPopulation):
+        return _shard_statement(population)
+    if not isinstance(population, VirtualPopulation | DisjointPopulation | NaturalPopulation):
+        text = f"{clients:,} clients of the caller's own; the unit is the client, as the caller made it"
+        return PopulationStatement(
+            kind="own", clients=clients, records=0, images=None, clients_per_image=None, text=text
+        )
+    shape, images = population.shape, population.pool.size
+    most = population.most_shots if isinstance(population, VirtualPopulation) else None
+    # Twice the mean number of shots is a whole number.
+    records = clients * shape.ways * (shape.shots + (most or shape.shots) + 2 * shape.queries) // 2
+    recurrence = records / images
+    many = f"{clients:,} simulated clients hold {records:,} records made from {images:,} images; "
+    if isinstance(population, VirtualPopulation):
+        kind: Kind = "virtual"
+        text = (
+            f"{many}an image recurs in {_rounded(recurrence)} clients on average, so the unit is the simulated client, "
+            "and a record is one slot of one client, not one image"
+        )
+    else:
+        kind = "disjoint" if isinstance(population, DisjointPopulation) else "natural"
+        how = ", the drawings of characters of one alphabet by the same drawers" if kind == "natural" else ""
+        text = f"{many}each image is in at most one client{how}: the unit is the simulated client, a record is an image"
+    return PopulationStatement(
+        kind=kind, clients=clients, records=records, images=images, clients_per_image=recurrence, text=text
+    )
+
+
+def _shard_statement(population: ShardPopulation) -> PopulationStatement:
+    records, images = population.clients * population.records, population.pool.size
+    where = (
+        "each image is in at most one client"
+        if population.clients <= population.clients_per_deal
+        else f"an image is in {_rounded(records / images)} clients on average, so the unit is the simulated client"
+    )
+    text = f"{population.clients:,} simulated clients hold two shards each of {images:,} sorted images; {where}"
+    return PopulationStatement(
+        kind="shards",
+        clients=population.clients,
+        records=records,
+        images=images,
+        clients_per_image=records / images,
+        text=text,
+    )
+
+
+def _rounded(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"

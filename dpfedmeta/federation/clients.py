@@ -11,8 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from dpfedmeta.data import ShardPopulation, VirtualPopulation
 from dpfedmeta.data.episode import Episode
+from dpfedmeta.data.population import Population
 from dpfedmeta.meta import (
     MetaSpec,
     PrivateSteps,
@@ -52,7 +52,7 @@ class ClientSide:
 
     network: NetworkSpec
     weights_seed: int
-    population: VirtualPopulation | ShardPopulation
+    population: Population
     meta: MetaSpec
     record: RecordSpec | None
     message_clip_ratio: float | None

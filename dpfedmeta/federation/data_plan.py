@@ -7,27 +7,44 @@ from typing import Literal
 
 from dpfedmeta.data import Dataset, ShardPopulation, VirtualPopulation
 from dpfedmeta.data.episode import check_shape
+from dpfedmeta.data.population import Population
+from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Benchmark, Classification, Examination
 from dpfedmeta.federation.clients import ClientSide
 from dpfedmeta.federation.plan import Plan
+from dpfedmeta.federation.population_plan import plan_population
 from dpfedmeta.randomness import KeyedSource
 
 
-def population(plan: Plan, dataset: Dataset) -> VirtualPopulation | ShardPopulation:
-    """Who holds what."""
-    clients, seed = plan.privacy.clients, plan.settings.run.seed
-    if dataset.task.shared_classes is not None:
-        records = plan.settings.population.records
-        return ShardPopulation(pool=dataset.train, records=records, clients=clients, seed=seed)
-    check_shape(dataset.train, plan.shape, "train")
-    return VirtualPopulation(pool=dataset.train, shape=plan.shape, clients=clients, seed=seed)
+def population(plan: Plan, dataset: Dataset, own: Population | None = None) -> Population:
+    """Who holds what: the clients that the settings describe, or the caller's own.
+
+    Raises:
+        InputError: There are fewer images or clients than the settings say, or they do not fit the benchmark.
+        RefusedPlan: The record-level accountant would count with sizes that the clients do not have.
+    """
+    settings = plan.settings
+    if dataset.task.shared_classes is None:
+        return plan_population(settings, dataset.train, plan.shape, own)
+    chosen = settings.population
+    if own is not None or chosen.kind != "virtual" or chosen.most_shots is not None:
+        raise InputError(
+            f"--dataset {dataset.task.name} deals out its images in shards of population.records / 2; leave out "
+            "population.kind, population.most_shots and clients of your own"
+        )
+    return ShardPopulation(
+        pool=dataset.train, records=chosen.records, clients=plan.privacy.clients, seed=settings.run.seed
+    )
 
 
-def public_side(clients: ClientSide, dataset: Dataset) -> ClientSide:
+def public_side(clients: ClientSide, plan: Plan, dataset: Dataset) -> ClientSide:
     """The same clients made of public validation data, with noise that is no secret."""
-    made = replace(clients.population, pool=dataset.val)
-    if isinstance(made, VirtualPopulation):
-        check_shape(dataset.val, made.shape, "val")
+    made: Population
+    if isinstance(clients.population, ShardPopulation):
+        made = replace(clients.population, pool=dataset.val)
+    else:
+        check_shape(dataset.val, plan.shape, "val")
+        made = VirtualPopulation(pool=dataset.val, shape=plan.shape, clients=plan.privacy.clients, seed=0)
     return replace(clients, population=made, source=KeyedSource(0))
 
 

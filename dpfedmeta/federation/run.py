@@ -19,6 +19,7 @@ from rich.console import Console
 from dpfedmeta import __version__
 from dpfedmeta.config import to_yaml
 from dpfedmeta.data import Dataset, open_dataset
+from dpfedmeta.data.population import Population, PopulationStatement, population_statement
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Examination
 from dpfedmeta.federation.backend import (
@@ -50,11 +51,12 @@ SIMULATION = "simulation: no guarantee towards whoever knows the seed"
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What train.py takes besides the settings."""
+    """What train.py takes besides the settings; in Python, also clients of one's own (dpfedmeta.data.adapters)."""
 
     data_folder: Path | None = None
     dry_run: bool = False
     secure_rng: bool = False
+    population: Population | None = None
 
 
 def run_training(settings: Settings, options: RunOptions, console: Console) -> tuple[RunDirectory | None, Status]:
@@ -68,16 +70,18 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
     device = _device(settings)
     dataset = open_dataset(settings.dataset, options.data_folder)
     plan = make_plan(settings, dataset.task)
+    clients_of = population(plan, dataset, options.population)
+    statement = population_statement(clients_of)
     validation, test = examination(plan, dataset, "val"), examination(plan, dataset, "test")
     with open_workers(_worker_count(settings, device)) as workers:
-        clients = _client_side(plan, dataset, source, device)
-        rate = clients_per_second(clients, dataset, workers, _worker_count(settings, device))
-        _print_plan(plan, dataset, rate, settings, console)
+        clients = _client_side(plan, clients_of, source, device)
+        rate = clients_per_second(clients, plan, dataset, workers, _worker_count(settings, device))
+        _print_plan(plan, dataset, rate, settings, console, statement)
         if options.dry_run:
             return None, "completed"
         run = create(Path(settings.run.dir), settings.run.name or _default_name(settings))
         trackers = _trackers(settings, run, console, plan)
-        _write_plan(run, plan, rate)
+        _write_plan(run, plan, rate, statement)
         keep_secret(run, source)
         training = Training(
             plan=plan,
@@ -89,7 +93,7 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
             trackers=trackers,
             budget=Budget.of(plan.planned),
             client_ledgers=_client_ledgers(run, plan),
-            public_clients=public_side(clients, dataset) if settings.track.public_clients else None,
+            public_clients=public_side(clients, plan, dataset) if settings.track.public_clients else None,
         )
         begun = time.perf_counter()
         state, status = training()
@@ -97,6 +101,7 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
         check_finite(state)
         accuracies = {} if status == "interrupted" else final_accuracies(workers, plan, test, complete(plan, state))
     summary = _summary(run, plan, state, status, seconds, accuracies)
+    summary["population"] |= {"kind": statement.kind, "statement": dataclasses.asdict(statement)}
     run.write_json(SUMMARY, summary)
     for tracker in trackers:
         tracker.finish(summary)
@@ -114,9 +119,9 @@ def final_accuracies(workers: Workers, plan: Plan, test: Examination, model: Par
     return values
 
 
-def clients_per_second(clients: ClientSide, dataset: Dataset, workers: Workers, count: int) -> float:
+def clients_per_second(clients: ClientSide, plan: Plan, dataset: Dataset, workers: Workers, count: int) -> float:
     """Measured on a few episodes of the public validation classes; also warms the workers up."""
-    public = public_side(clients, dataset)
+    public = public_side(clients, plan, dataset)
     weights = learned_part(clients.network, initial_weights(clients.network, clients.weights_seed))
     arrays = {name: value.numpy() for name, value in weights.items()}
     tasks = [(public, arrays, 1.0, 0, list(range(CLIENTS_PER_CHUNK))) for _ in range(count)]
@@ -146,11 +151,11 @@ def _worker_count(settings: Settings, device: torch.device) -> int:
     return 1 if device.type == "cuda" else settings.run.workers or available_cores()
 
 
-def _client_side(plan: Plan, dataset: Dataset, source: SecretSource, device: torch.device) -> ClientSide:
+def _client_side(plan: Plan, population: Population, source: SecretSource, device: torch.device) -> ClientSide:
     return ClientSide(
         network=plan.network,
         weights_seed=plan.settings.run.seed,
-        population=population(plan, dataset),
+        population=population,
         meta=plan.meta,
         record=plan.record,
         private_steps=plan.private_steps,
@@ -187,11 +192,12 @@ def _default_name(settings: Settings) -> str:
     return f"{settings.algo}-{Path(settings.dataset).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def _write_plan(run: RunDirectory, plan: Plan, rate: float) -> None:
+def _write_plan(run: RunDirectory, plan: Plan, rate: float, statement: PopulationStatement) -> None:
     write_text(run.path / CONFIG, to_yaml(plan.settings))
     content = {
         "planned": [guarantee.as_json() for guarantee in plan.planned],
         "privacy": dataclasses.asdict(plan.privacy),
+        "population": dataclasses.asdict(statement),
         "stretches": [{**dataclasses.asdict(stretch), "rate": stretch.rate} for stretch in plan.privacy.stretches],
         "cost": {
             "clients_per_second": rate,
@@ -201,9 +207,11 @@ def _write_plan(run: RunDirectory, plan: Plan, rate: float) -> None:
     run.write_json(PLAN, content)
 
 
-def _print_plan(plan: Plan, dataset: Dataset, rate: float, settings: Settings, console: Console) -> None:
+def _print_plan(
+    plan: Plan, dataset: Dataset, rate: float, settings: Settings, console: Console, statement: PopulationStatement
+) -> None:
     console.print(f"[bold]{settings.algo}[/bold] on {dataset.task.name}", highlight=False, soft_wrap=True)
-    for line in noise_lines(plan.privacy):
+    for line in (*noise_lines(plan.privacy), statement.text):
         console.print("  " + line, highlight=False, soft_wrap=True)
     clients = plan.privacy.expected_participations
     console.print(

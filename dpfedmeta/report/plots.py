@@ -71,7 +71,8 @@ def clip_plot(path: Path, rows: Rows) -> None:
         ("noise_norm_expected", "expected norm of its noise", _ORANGE),
     )
     for key, label, colour in lines:
-        values = [row[key] if row[key] else math.nan for row in rows]
+        # A round that was aborted has a bound and no aggregate.
+        values = [row.get(key) or math.nan for row in rows]
         if not all(math.isnan(value) for value in values):
             axis.plot(rounds, values, label=label, color=colour, linewidth=1.3)
     axis.set_yscale("log")

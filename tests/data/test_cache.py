@@ -1,74 +1,109 @@
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dpfedmeta.data import cache
-from dpfedmeta.data.cache import cache_folder, cached_images, source_key
+from dpfedmeta.data.cache import cache_folder, cached, source_key
+from dpfedmeta.data.contents import ClassEntry, Contents
 from dpfedmeta.errors import InputError
 
-IMAGES = np.arange(2 * 8 * 8, dtype=np.uint8).reshape(2, 1, 8, 8)
+SHAPE = (1, 8, 8)
+IMAGES = np.arange(6 * 8 * 8, dtype=np.uint16).astype(np.uint8).reshape(6, *SHAPE)
+CLASSES = (
+    ClassEntry(name="a", split="train", images=3),
+    ClassEntry(name="b", split="val", images=1),
+    ClassEntry(name="c", split="test", images=2),
+)
 
 
-class Decoder:
-    def __init__(self):
-        self.calls = 0
+class Source:
+    """Contents of three blocks that count how often they are opened, and fail where told."""
+
+    def __init__(self, fail_after=None, error=None, between=None):
+        self.opened, self.fail_after, self.error, self.between = 0, fail_after, error, between
 
     def __call__(self):
-        self.calls += 1
-        return IMAGES
+        self.opened += 1
+        return Contents(classes=CLASSES, decode=self.decode)
+
+    def decode(self):
+        for number, block in enumerate((IMAGES[:1], IMAGES[1:4], IMAGES[4:])):
+            if number == self.fail_after:
+                raise self.error
+            if self.between is not None:
+                self.between()
+            yield block
 
 
-def test_images_are_decoded_once(tmp_path):
-    decode = Decoder()
-    paths = [cached_images(tmp_path / "new", "set", ["key", 1], decode) for _ in range(3)]
-    assert decode.calls == 1
-    assert len(set(paths)) == 1
-    assert np.array_equal(np.load(paths[0], mmap_mode="r"), IMAGES)
-    assert [path.name for path in (tmp_path / "new").iterdir()] == [paths[0].name]
+def store(folder, source, key=("key", 1)):
+    return cached(folder, "set", list(key), SHAPE, source)
+
+
+def whole(folder):
+    """Names in the folder, which hold a whole cache and nothing else."""
+    names = sorted(path.name for path in folder.iterdir())
+    assert [Path(name).suffix for name in names] == [".json", ".npy"]
+    return names
+
+
+def test_images_are_decoded_once_and_classes_are_remembered(tmp_path):
+    source = Source()
+    done = [store(tmp_path / "new", source) for _ in range(3)]
+    assert source.opened == 1
+    assert done[0] == done[1] == done[2]
+    assert done[2].classes == CLASSES
+    mapped = np.load(done[0].path, mmap_mode="r")
+    assert mapped.dtype == np.uint8
+    assert np.array_equal(mapped, IMAGES)
+    whole(tmp_path / "new")
 
 
 @pytest.mark.parametrize("other", [["key", 2], ["key"], ["key", "1"], ["ke", "y1"]])
 def test_another_key_is_another_file(tmp_path, other):
-    decode = Decoder()
-    assert cached_images(tmp_path, "set", ["key", 1], decode) != cached_images(tmp_path, "set", other, decode)
-    assert decode.calls == 2
+    source = Source()
+    assert store(tmp_path, source) != store(tmp_path, source, other)
+    assert source.opened == 2
 
 
 def test_another_format_is_another_file(tmp_path, monkeypatch):
-    before = cached_images(tmp_path, "set", ["key"], Decoder())
+    before = store(tmp_path, Source())
     monkeypatch.setattr(cache, "FORMAT", cache.FORMAT + 1)
-    assert cached_images(tmp_path, "set", ["key"], Decoder()) != before
+    assert store(tmp_path, Source()) != before
 
 
-def test_a_decoder_that_fails_leaves_nothing(tmp_path):
-    def decode():
-        raise InputError("damaged")
-
-    with pytest.raises(InputError, match="damaged"):
-        cached_images(tmp_path / "new", "set", ["key"], decode)
-    assert not (tmp_path / "new").exists()
+@pytest.mark.parametrize("damage", ["absent", "cut"])
+def test_a_lost_or_damaged_list_of_classes_is_made_again(tmp_path, damage):
+    path = store(tmp_path, Source()).path.with_suffix(".json")
+    if damage == "absent":
+        path.unlink()
+    else:
+        path.write_text(path.read_text()[:20])
+    source = Source()
+    assert store(tmp_path, source).classes == CLASSES
+    assert source.opened == 1
 
 
 @pytest.mark.parametrize(
-    ("crash", "seen"), [(OSError(28, "No space left on device"), InputError), (KeyboardInterrupt(), KeyboardInterrupt)]
+    ("error", "seen"),
+    [
+        (InputError("damaged"), InputError),
+        (OSError(28, "No space left on device"), InputError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
 )
-def test_a_crash_while_writing_leaves_nothing(tmp_path, monkeypatch, crash, seen):
-    save = np.save
-
-    def half(file, images, **_):
-        file.write(b"half a header")
-        raise crash
-
-    monkeypatch.setattr(np, "save", half)
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_failure_half_way_leaves_nothing(tmp_path, error, seen, after):
     with pytest.raises(seen):
-        cached_images(tmp_path, "set", ["key"], Decoder())
+        store(tmp_path, Source(fail_after=after, error=error))
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(np, "save", save)
-    assert np.array_equal(np.load(cached_images(tmp_path, "set", ["key"], Decoder())), IMAGES)
+    assert np.array_equal(np.load(store(tmp_path, Source()).path), IMAGES)
 
 
 def test_a_full_disk_is_one_line_with_a_way_out(tmp_path, monkeypatch):
@@ -76,37 +111,92 @@ def test_a_full_disk_is_one_line_with_a_way_out(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match=r"No space left on device.*DPFEDMETA_CACHE"):
-        cached_images(tmp_path, "set", ["key"], Decoder())
+    with pytest.raises(InputError, match=r"No space left on device.*DPFEDMETA_CACHE") as caught:
+        store(tmp_path, Source())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_read_only_cache_folder_is_bad_input_before_anything_is_decoded(tmp_path):
+    tmp_path.chmod(0o555)
+    try:
+        source = Source(fail_after=0, error=AssertionError("decoded"))
+        with pytest.raises(InputError, match=r"cannot write the decoded cache \(read-only\).*DPFEDMETA_CACHE"):
+            store(tmp_path, source)
+    finally:
+        tmp_path.chmod(0o755)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_read_only_cache_that_is_complete_is_read(tmp_path):
+    store(tmp_path, Source())
+    tmp_path.chmod(0o555)
+    source = Source()
+    assert store(tmp_path, source).classes == CLASSES
+    assert source.opened == 0
+    tmp_path.chmod(0o755)
 
 
 def test_a_cache_folder_that_cannot_be_made_is_bad_input(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(InputError, match="cannot write the decoded cache"):
-        cached_images(tmp_path / "file" / "cache", "set", ["key"], Decoder())
+        store(tmp_path / "file" / "cache", Source())
+
+
+def slow_store(folder, barrier):
+    barrier.wait(30)
+    store(folder, Source(between=lambda: time.sleep(0.05)))
+
+
+def test_two_processes_that_start_at_once_both_get_a_whole_cache(tmp_path):
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(2)
+    processes = [context.Process(target=slow_store, args=(tmp_path, barrier)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    whole(tmp_path)
+    source = Source()
+    assert np.array_equal(np.load(store(tmp_path, source).path), IMAGES)
+    assert source.opened == 0
+
+
+def test_when_another_process_finishes_first_the_later_one_replaces_the_same_content(tmp_path):
+    done = store(tmp_path, Source(between=lambda: store(tmp_path, Source())))
+    assert np.array_equal(np.load(done.path), IMAGES)
+    whole(tmp_path)
+
+
+def test_a_killed_process_leaves_no_cache_and_its_rest_is_cleared_away_later(tmp_path):
+    def kill():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=store, args=(tmp_path, Source(between=kill)))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    (rest,) = tmp_path.iterdir()
+    assert rest.name.startswith(".set-")
+    store(tmp_path, Source(), ["another"])
+    assert rest.exists()  # it could still be at work
+    os.utime(rest, (0, 0))
+    store(tmp_path, Source())
+    assert not rest.exists()
 
 
 def test_a_second_process_reads_what_the_first_decoded(tmp_path):
-    path = cached_images(tmp_path, "set", ["key"], Decoder())
+    done = store(tmp_path, Source())
     program = (
-        "import sys, pathlib, numpy as np\n"
-        "from dpfedmeta.data.cache import cached_images\n"
+        "import sys, pathlib\n"
+        "from dpfedmeta.data.cache import cached\n"
         "def decode(): raise SystemExit('decoded again')\n"
-        "print(cached_images(pathlib.Path(sys.argv[1]), 'set', ['key'], decode))\n"
+        "print(cached(pathlib.Path(sys.argv[1]), 'set', ['key', 1], (1, 8, 8), decode).path)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert Path(done.stdout.strip()) == path
-
-
-def test_when_two_processes_decode_at_once_the_later_one_replaces_the_same_content(tmp_path):
-    def while_another_finishes():
-        cached_images(tmp_path, "set", ["key"], Decoder())
-        return IMAGES
-
-    path = cached_images(tmp_path, "set", ["key"], while_another_finishes)
-    assert np.array_equal(np.load(path), IMAGES)
-    assert len(list(tmp_path.iterdir())) == 1
+    again = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, timeout=60)
+    assert again.returncode == 0, again.stderr
+    assert Path(again.stdout.strip()) == done.path
 
 
 def test_the_named_folder_wins(tmp_path, monkeypatch):
@@ -127,17 +217,32 @@ def test_the_data_folder_holds_the_cache_unless_it_is_read_only(tmp_path, monkey
     data.chmod(0o755)
 
 
-def test_a_source_is_known_by_path_size_and_time(tmp_path):
+def test_a_source_is_known_by_path_size_time_and_digest(tmp_path):
+    folder, path = tmp_path / "cache", tmp_path / "a.zip"
+    path.write_bytes(b"1234")
+    before = source_key(path, folder)
+    assert before == source_key(path, folder)
+    path.write_bytes(b"12345")
+    os.utime(path, ns=(0, 7))
+    later = source_key(path, folder)
+    assert len({before[1:], later[1:]}) == 2
+    assert before[3] != later[3]
+    os.utime(path, ns=(0, 8))
+    assert source_key(path, folder) != later
+    assert source_key(path, folder)[3] == later[3]
+
+
+def test_a_digest_is_computed_once_and_remembered(tmp_path, monkeypatch):
     path = tmp_path / "a.zip"
     path.write_bytes(b"1234")
-    before = source_key(path)
-    assert before == source_key(path)
-    path.write_bytes(b"12345")
-    assert source_key(path) != before
-    os.utime(path, ns=(0, 7))
-    later = source_key(path)
-    os.utime(path, ns=(0, 8))
-    assert source_key(path) != later
-    (tmp_path / "b.zip").write_bytes(b"12345")
-    os.utime(tmp_path / "b.zip", ns=(0, 8))
-    assert source_key(tmp_path / "b.zip") != source_key(path)
+    first = source_key(path, tmp_path / "cache")
+    monkeypatch.setattr(cache, "digest_of", lambda _: pytest.fail("read again"))
+    assert source_key(path, tmp_path / "cache") == first
+
+
+def test_where_a_digest_cannot_be_remembered_it_is_computed(tmp_path):
+    path, folder = tmp_path / "a.zip", tmp_path / "cache"
+    path.write_bytes(b"1234")
+    folder.mkdir(mode=0o555)
+    assert source_key(path, folder) == source_key(path, tmp_path / "other")
+    assert list(folder.iterdir()) == []

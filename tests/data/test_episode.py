@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -143,4 +145,32 @@ def test_rotations_do_not_count_as_classes_of_one_episode(tmp_path):
     pool = numbered_pool(tmp_path, rotations=4, classes=4)
     check_shape(pool, EpisodeShape(ways=4, shots=1, queries=1), "train")
     with pytest.raises(InputError, match="holds 4 classes"):
+        check_shape(pool, SHAPE, "train")
+
+
+def test_flips_mirror_single_images_and_nothing_else(tmp_path):
+    pool = numbered_pool(tmp_path)
+    assert torch.equal(draw(pool, 2).support_images, draw(replace(pool, rotations=1), 2).support_images)
+    plain, flipped = draw(pool, 2), draw(replace(pool, flip=True), 2)
+    mirrored = 0
+    for one, two in zip(plain.support_images, flipped.support_images, strict=True):
+        mirrored += int(torch.equal(one.flip(-1), two))
+        assert torch.equal(one, two) or torch.equal(one.flip(-1), two)
+    assert 0 < mirrored < len(plain.support_images)
+
+
+def test_standardisation_uses_the_constants_of_the_task(tmp_path):
+    pool = numbered_pool(tmp_path)
+    standard = draw(replace(pool, mean=(0.3,), deviation=(0.25,)), 4)
+    assert torch.allclose(standard.query_images, (draw(pool, 4).query_images - 0.3) / 0.25, atol=1e-6)
+
+
+def test_classes_of_unequal_size(tmp_path):
+    pool = replace(numbered_pool(tmp_path), counts=(3, *[PER_CLASS] * (CLASSES - 1)))
+    shape = EpisodeShape(ways=CLASSES, shots=2, queries=1)
+    check_shape(pool, shape, "train")
+    drawn = [entry for seed in range(30) for entry in identities(draw(pool, seed, shape).support_images)]
+    assert {number for index, number, _ in drawn if index == 0} == {0, 1, 2}
+    assert {number for index, number, _ in drawn if index == 1} == set(range(PER_CLASS))
+    with pytest.raises(InputError, match=r"holds 3 of class 0 \(1 of 9 classes have too few\)"):
         check_shape(pool, SHAPE, "train")

@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.data import EpisodeShape, VirtualPopulation
+from dpfedmeta.data import EpisodeShape, VirtualPopulation, open_dataset
+from dpfedmeta.data.adapters import from_pairs
+from dpfedmeta.data.population import open_population, population_statement
+from dpfedmeta.errors import InputError
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=2)
 
@@ -92,3 +95,65 @@ def test_clients_hold_training_classes_only(population, tiny_strokes):
     for client in range(30):
         drawn = (population.episode(client).support_images * 255).round().to(torch.uint8).numpy()
         assert not {image.tobytes() for image in drawn[:, 0]} & held_out
+
+
+def test_clients_of_unequal_size(population, tiny_strokes):
+    unequal = replace(population, most_shots=5)
+    shots = [len(unequal.episode(client).support_labels) // 3 for client in range(200)]
+    assert set(shots) == {2, 3, 4, 5}
+    assert min(shots.count(number) for number in range(2, 6)) > 25
+    assert {len(unequal.episode(client).query_labels) for client in range(20)} == {6}
+    assert same(unequal.episode(9), unequal.episode(9))
+
+
+@pytest.mark.parametrize(
+    ("kind", "clients", "most_shots", "reason"),
+    [
+        # 12 classes of 20 drawings: 5 blocks of 4 each, 3 a client.
+        ("disjoint", 21, None, r"240 images make at most 20 clients of 3 classes with 4 images; use --clients 20"),
+        ("natural", 1, None, "natural.*needs omniglot"),
+        ("disjoint", 5, 4, "most_shots needs population.kind = virtual"),
+        ("virtual", 5, 1, "most_shots = 1 is less than task.shots = 2"),
+        ("virtual", 5, 19, "19 shots . 2 queries = 21 images per class"),
+    ],
+)
+def test_what_the_images_do_not_make_is_refused(tiny_strokes, kind, clients, most_shots, reason):
+    with pytest.raises(InputError, match=reason):
+        open_population(kind, tiny_strokes.train, SHAPE, clients, 0, most_shots)
+
+
+def test_the_statement_counts_how_often_an_image_recurs(tiny_strokes):
+    small = EpisodeShape(ways=3, shots=2, queries=2)
+    population = open_population("virtual", tiny_strokes.train, small, 400, 0)
+    statement = population_statement(population)
+    assert (statement.clients, statement.records, statement.images) == (400, 4800, 240)
+    held = [
+        {image.tobytes() for turn in range(4) for image in np.rot90(images, turn, axes=(2, 3))}
+        for client in range(400)
+        for episode in [population.episode(client)]
+        for images in [np.concatenate([episode.support_images.numpy(), episode.query_images.numpy()])]
+    ]
+    image = (np.asarray(tiny_strokes.train.images[:240], dtype=np.float32) / 255)[:, :, :, :]
+    counted = np.mean([sum(one.tobytes() in content for content in held) for one in image])
+    assert statement.clients_per_image == pytest.approx(counted, rel=0.02) == 20.0
+    assert "an image recurs in 20 clients on average, so the unit is the simulated client" in statement.text
+
+
+def test_the_statement_of_other_kinds(tiny_strokes):
+    disjoint = population_statement(open_population("disjoint", tiny_strokes.train, SHAPE, 10, 0))
+    assert (disjoint.kind, disjoint.records, disjoint.clients_per_image) == ("disjoint", 120, 0.5)
+    assert "each image is in at most one client" in disjoint.text
+    unequal = population_statement(open_population("virtual", tiny_strokes.train, SHAPE, 10, 0, 5))
+    assert unequal.records == 10 * 3 * (2 + 5 + 4) // 2
+    own = population_statement(from_pairs([], SHAPE))
+    assert (own.kind, own.clients, own.images) == ("own", 0, None)
+    assert "\n" not in disjoint.text + unequal.text + own.text
+
+
+@pytest.mark.data
+def test_natural_clients_of_omniglot(data_folder):
+    pool = open_dataset("omniglot", data_folder).train
+    with pytest.raises(InputError, match="at most 420 clients"):
+        open_population("natural", pool, EpisodeShape(ways=5, shots=5, queries=5), 421, 0)
+    population = open_population("natural", pool, EpisodeShape(ways=5, shots=5, queries=5), 420, 0)
+    assert population.episode(419).support_images.shape == (25, 1, 28, 28)

@@ -6,7 +6,8 @@ from importlib import resources
 import pytest
 import yaml
 
-from dpfedmeta.data.task import load_task, open_dataset, task_names
+from dpfedmeta.data import open_dataset
+from dpfedmeta.data.task import load_task, task_names
 from dpfedmeta.errors import InputError
 
 STROKES = {
@@ -54,7 +55,18 @@ def test_every_built_in_task_loads(name):
 
 
 def test_there_are_built_in_tasks():
-    assert {"omniglot", "strokes"} <= set(task_names())
+    assert {"omniglot", "strokes", "cifar-fs", "fc100", "mini-imagenet"} <= set(task_names())
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"), [("cifar-fs", (64, 16, 20)), ("fc100", (60, 20, 20)), ("mini-imagenet", (64, 16, 20))]
+)
+def test_the_published_splits_are_disjoint_and_complete(name, counts):
+    task, splits = load_task(name)
+    assert Counter(splits.values()) == dict(zip(("train", "val", "test"), counts, strict=True))
+    assert len(splits) == 100
+    assert task.channels == len(task.mean) == len(task.deviation) == 3
+    assert task.train_rotations == 1
 
 
 def test_the_omniglot_split_is_disjoint_and_complete():
@@ -110,6 +122,12 @@ def test_a_typo_in_a_key_names_the_nearest_key(tmp_path, content, key, meant):
         (changed(STROKES, split={"train": 3, "test": 2}), ("split", "each of train, val, test")),
         (changed(STROKES, split="split.csv"), ("split", "each of train, val, test")),
         (changed(OMNIGLOT, split=STROKES["split"]), ("split", "CSV")),
+        (changed(OMNIGLOT, split=None), ("split", "missing")),
+        (changed(STROKES, channels=3), ("channels", "strokes has 1, got 3")),
+        (changed(OMNIGLOT, "source", reader="cifar100"), ("channels", "cifar100 has 3, got 1")),
+        (changed(STROKES, images_per_class=None), ("images_per_class: missing",)),
+        (changed(STROKES, mean=[0.5, 0.5]), ("mean", "1 value")),
+        (changed(STROKES, deviation=[0.0]), ("deviation", "greater than 0")),
         ({k: v for k, v in STROKES.items() if k != "name"}, ("name: missing",)),
         (["a list"], ("dictionary", "a list")),
         (None, ("dictionary", "None")),

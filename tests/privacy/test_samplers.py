@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -54,6 +56,19 @@ def test_a_population_of_ten_thousand_million_costs_no_memory():
     (cohort,) = draws(PoissonSampler(clients=10**10, cohort=100.0), 1)
     assert 40 < len(cohort) < 200
     assert cohort.max() > 10**8
+
+
+@pytest.mark.parametrize("source", [KeyedSource(5), OperatingSystemSource()])
+@pytest.mark.parametrize("clients", [10**6, 10**10])
+@pytest.mark.parametrize("kind", [PoissonSampler, FixedSizeSampler])
+def test_memory_grows_with_the_cohort_and_not_with_the_population(source, clients, kind):
+    draws(kind(clients=100, cohort=3), 1, source=source)
+    tracemalloc.start()
+    (cohort,) = draws(kind(clients=clients, cohort=1000), 1, source=source)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 800 < len(cohort) < 1200
+    assert peak < 1_000_000  # 10**6 numbers alone would be 8 MB
 
 
 def test_a_fixed_cohort_is_a_uniform_subset_and_fresh_in_every_round():

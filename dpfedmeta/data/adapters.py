@@ -1,0 +1,175 @@
+"""Other libraries' episodes as clients: torchmeta data sets, learn2learn tasksets, any sequence of pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpfedmeta.data.episode import Episode, EpisodeShape
+from dpfedmeta.errors import InputError
+from dpfedmeta.randomness import Purpose, public_generator
+
+Part = tuple[Any, Any]
+
+
+class Pairs(Protocol):
+    """A sequence of (support, query); each part is (images, labels), arrays or tensors."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> tuple[Part, Part]: ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SequencePopulation:
+    """Client number i holds pair number i.
+
+    The same number must always give the same data. With several worker processes the sequence is sent to them, so it
+    must be picklable and small; else use --run.workers 1.
+
+    Attributes:
+        pairs: The episodes. Images are [n, channels, height, width], bytes or numbers in [0, 1]; labels of any values,
+            renumbered from 0 in ascending order.
+        shape: What every episode must have: n_s = ways * shots, n_q = ways * queries.
+    """
+
+    pairs: Pairs
+    shape: EpisodeShape
+
+    @property
+    def clients(self) -> int:
+        """N."""
+        return len(self.pairs)
+
+    def episode(self, client: int) -> Episode:
+        """The data of client number `client`.
+
+        Raises:
+            IndexError: There is no such client.
+            InputError: Its episode has another size or other labels than the plan counts with.
+        """
+        if not 0 <= client < self.clients:
+            raise IndexError(f"client {client} of a population of {self.clients}")
+        support, query = self.pairs[client]
+        (support_images, support_labels), (query_images, query_labels) = _part(support), _part(query)
+        values = torch.unique(support_labels)
+        sizes = (len(support_labels), len(query_labels), len(values))
+        expected = (self.shape.support_records, self.shape.query_records, self.shape.ways)
+        if sizes != expected or not bool(torch.isin(query_labels, values).all()):
+            raise InputError(
+                f"client {client}: {sizes[0]} support and {sizes[1]} query records of {sizes[2]} classes, expected "
+                f"{expected[0]}, {expected[1]} and {expected[2]}, with the same classes in both"
+            )
+        return Episode(
+            support_images=support_images,
+            support_labels=torch.searchsorted(values, support_labels),
+            query_images=query_images,
+            query_labels=torch.searchsorted(values, query_labels),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Converted:
+    """Numbered episodes of a library, as pairs."""
+
+    count: int
+    pair: Callable[[int], tuple[Part, Part]]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int, /) -> tuple[Part, Part]:
+        return self.pair(number)
+
+
+def from_pairs(pairs: Pairs, shape: EpisodeShape) -> SequencePopulation:
+    """Any sequence of ((images, labels), (images, labels))."""
+    return SequencePopulation(pairs=pairs, shape=shape)
+
+
+def from_torchmeta(dataset: Any, shape: EpisodeShape, clients: int, seed: int) -> SequencePopulation:
+    """A torchmeta meta-data set, with its tasks split by a ClassSplitter into `train` and `test`, or not split.
+
+    Client i is a combination of classes drawn by (seed, i), so the number of clients is free. Images of a task that is
+    not split are drawn by (seed, i) too. (The splitter of torchmeta 1.8 does not run under today's PyTorch.)
+
+    Args:
+        dataset: A CombinationMetaDataset; dataset[classes] is a task, a sequence of (image, label), or a mapping.
+        shape: As the splitter was told (num_train_per_class, num_test_per_class), if there is one.
+        clients: N.
+        seed: Chooses the classes of each client.
+    """
+
+    def pair(number: int) -> tuple[Part, Part]:
+        generator = public_generator(seed, Purpose.CLIENT_DATA, number)
+        classes = generator.choice(len(dataset.dataset), size=shape.ways, replace=False)
+        task = dataset[tuple(int(index) for index in classes)]
+        if isinstance(task, Mapping):
+            return _gathered(task["train"]), _gathered(task["test"])
+        return _divided(_gathered(task, generator.permutation(len(task)).tolist()), shape)
+
+    return SequencePopulation(pairs=_Converted(count=clients, pair=pair), shape=shape)
+
+
+def from_learn2learn(taskset: Any, shape: EpisodeShape, clients: int) -> SequencePopulation:
+    """A learn2learn taskset (`TaskDataset`) whose tasks hold shots + queries images of each class.
+
+    Tasks are drawn once, here, and kept: a taskset draws another task each time it is asked, whatever the number, and a
+    client must always hold the same data.
+
+    Args:
+        taskset: taskset.sample() gives (images, labels).
+        shape: The first `shots` images of each class are the support set, the next `queries` the query set.
+        clients: N, all of which are kept in memory.
+
+    Raises:
+        InputError: A task has fewer images of a class.
+    """
+    kept = [_divided(taskset.sample(), shape) for _ in range(clients)]
+    return SequencePopulation(pairs=kept, shape=shape)
+
+
+def _divided(task: Part, shape: EpisodeShape) -> tuple[Part, Part]:
+    images, labels = _part(task)
+    support: list[Tensor] = []
+    query: list[Tensor] = []
+    for value in torch.unique(labels):
+        rows = torch.nonzero(labels == value).flatten()
+        if len(rows) < shape.shots + shape.queries:
+            raise InputError(
+                f"a task of the taskset has {len(rows)} images of a class; {shape.shots} shots and {shape.queries} "
+                f"queries need {shape.shots + shape.queries}"
+            )
+        support.append(rows[: shape.shots])
+        query.append(rows[shape.shots : shape.shots + shape.queries])
+    first, second = torch.cat(support), torch.cat(query)
+    return (images[first], labels[first]), (images[second], labels[second])
+
+
+def _gathered(part: Any, order: Iterable[int] | None = None) -> Part:
+    """A data set of (image, label), as torchmeta makes them."""
+    rows = [part[number] for number in (range(len(part)) if order is None else order)]
+    # Labels are numbers, or (class, rotation) unless a target transform made them numbers.
+    values = sorted({_label(label) for _, label in rows})
+    labels = [values.index(_label(label)) for _, label in rows]
+    return torch.stack([_images(image) for image, _ in rows]), torch.tensor(labels)
+
+
+def _label(label: Any) -> tuple[int, ...]:
+    return tuple(int(part or 0) for part in label) if isinstance(label, tuple) else (int(label),)
+
+
+def _part(part: Part) -> tuple[Tensor, Tensor]:
+    images, labels = part
+    return _images(images), torch.as_tensor(labels).long().flatten()
+
+
+def _images(images: Any) -> Tensor:
+    """float32; bytes become numbers in [0, 1]."""
+    found = torch.as_tensor(np.asarray(images) if not isinstance(images, Tensor) else images)
+    return found.float() / 255.0 if found.dtype == torch.uint8 else found.float()

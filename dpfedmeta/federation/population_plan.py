@@ -1,0 +1,46 @@
+"""From settings to the clients of a run, and the reasons to refuse them."""
+
+from __future__ import annotations
+
+from dpfedmeta.data.adapters import SequencePopulation
+from dpfedmeta.data.episode import EpisodeShape
+from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.population import Population, open_population
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.settings import Settings
+
+
+def plan_population(
+    settings: Settings, pool: ClassPool, shape: EpisodeShape, own: Population | None = None
+) -> Population:
+    """The clients that the settings describe, or the caller's own.
+
+    Args:
+        settings: What the user gave.
+        pool: The training classes.
+        shape: The episode that the plan counts with.
+        own: Clients in place of those made from the pool.
+
+    Raises:
+        InputError: There are fewer images or clients than the settings say.
+        RefusedPlan: The record-level accountant would count with sizes that the clients do not have.
+    """
+    chosen, record = settings.population, settings.record.enabled
+    if record and chosen.most_shots is not None:
+        raise RefusedPlan(
+            "population.most_shots with record-level privacy: the accountant counts with n_s = ways * shots support "
+            "records in every client; leave it out, or use an algorithm without record-level privacy"
+        )
+    if own is None:
+        return open_population(chosen.kind, pool, shape, chosen.clients, settings.run.seed, chosen.most_shots)
+    if own.clients != chosen.clients:
+        raise InputError(
+            f"population.clients = {chosen.clients:,}, but {own.clients:,} clients were handed over; the guarantees "
+            "count with the former"
+        )
+    if record and not (isinstance(own, SequencePopulation) and own.shape == shape):
+        raise RefusedPlan(
+            "clients of the caller's own with record-level privacy: their sizes must be checked against the plan; hand "
+            "over a SequencePopulation of the plan's ways, shots and queries"
+        )
+    return own

@@ -1,0 +1,144 @@
+import pickle
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import torch
+
+from dpfedmeta.data import EpisodeShape
+from dpfedmeta.data.adapters import from_learn2learn, from_pairs, from_torchmeta
+from dpfedmeta.errors import InputError
+
+SHAPE = EpisodeShape(ways=3, shots=2, queries=1)
+
+
+def same(one, two):
+    return all(torch.equal(getattr(one, name), getattr(two, name)) for name in vars(one))
+
+
+def pair(number, shots=2, labels=(4, 7, 9)):
+    """Images whose shade is their label's, as bytes."""
+    parts = []
+    for count in (shots, 1):
+        values = np.repeat(labels, count)
+        images = np.broadcast_to(values[:, None, None, None], (len(values), 1, 8, 8)).astype(np.uint8)
+        parts.append((images, values))
+    return tuple(parts)
+
+
+def test_a_sequence_of_pairs():
+    population = from_pairs([pair(0), pair(1, labels=(1, 0, 5))], SHAPE)
+    assert population.clients == 2
+    episode = population.episode(1)
+    assert episode.support_images.shape == (6, 1, 8, 8)
+    assert episode.support_images.dtype == torch.float32
+    assert episode.support_labels.tolist() == [1, 1, 0, 0, 2, 2]
+    assert episode.query_labels.tolist() == [1, 0, 2]
+    assert torch.allclose(episode.query_images[:, 0, 0, 0] * 255, torch.tensor([1.0, 0.0, 5.0]))
+    assert same(episode, pickle.loads(pickle.dumps(population)).episode(1))
+    with pytest.raises(IndexError, match="population of 2"):
+        population.episode(2)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pair(0, shots=3),
+        pair(0, labels=(1, 1, 2)),
+        (pair(0)[0], pair(0, labels=(4, 7, 8))[1]),
+        (pair(0)[0], pair(0, labels=(4, 7))[1]),
+    ],
+)
+def test_an_episode_of_another_size_is_refused(bad):
+    with pytest.raises(InputError, match=r"client 0: .* records of"):
+        from_pairs([bad], SHAPE).episode(0)
+
+
+class Taskset:
+    """As learn2learn's: another task each time."""
+
+    def __init__(self, per_class=3):
+        self.drawn, self.per_class = 0, per_class
+
+    def sample(self):
+        self.drawn += 1
+        labels = torch.arange(3).repeat(self.per_class)
+        images = torch.full((len(labels), 1, 8, 8), self.drawn / 100.0) + labels[:, None, None, None] / 10.0
+        return images, labels
+
+
+def test_tasks_of_a_taskset_are_kept():
+    taskset = Taskset()
+    population = from_learn2learn(taskset, SHAPE, 4)
+    assert (population.clients, taskset.drawn) == (4, 4)
+    assert same(population.episode(2), population.episode(2))
+    assert not same(population.episode(2), population.episode(3))
+    assert population.episode(0).support_labels.tolist() == [0, 0, 1, 1, 2, 2]
+    with pytest.raises(InputError, match="has 2 images of a class; 2 shots and 1 queries need 3"):
+        from_learn2learn(Taskset(per_class=2), SHAPE, 1)
+
+
+class MetaDataset:
+    """As torchmeta's: a task for each combination of classes, of (image, (class, rotation))."""
+
+    dataset = range(10)
+
+    def __init__(self, split):
+        self.split = split
+
+    def __getitem__(self, classes):
+        task = [
+            (torch.full((1, 8, 8), index / 10.0 + number / 100.0), (index, None))
+            for index in classes
+            for number in range(5)
+        ]
+        if not self.split:
+            return task
+        part = lambda first, last: [task[5 * way + n] for way in range(3) for n in range(first, last)]  # noqa: E731
+        return OrderedDict(train=part(0, 2), test=part(2, 3))
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_a_torchmeta_data_set(split):
+    population = from_torchmeta(MetaDataset(split), SHAPE, 1000, seed=0)
+    episodes = [population.episode(client) for client in range(20)]
+    assert same(episodes[3], population.episode(3))
+    assert len({episode.support_images.numpy().tobytes() for episode in episodes}) > 15
+    for episode in episodes:
+        both = torch.cat([episode.support_images, episode.query_images])[:, 0, 0, 0]
+        assert len(both.unique()) == 9
+        classes = (both * 10 + 1e-4).int()
+        labels = torch.cat([episode.support_labels, episode.query_labels])
+        assert len(set(zip(classes.tolist(), labels.tolist(), strict=True))) == 3
+
+
+def test_the_real_learn2learn():
+    data = pytest.importorskip("learn2learn.data", reason="learn2learn is not installed", exc_type=ImportError)
+    transforms = pytest.importorskip("learn2learn.data.transforms", exc_type=ImportError)
+    images = torch.arange(60.0).reshape(60, 1, 1, 1).expand(60, 1, 8, 8) / 60
+    meta = data.MetaDataset(torch.utils.data.TensorDataset(images, torch.arange(60) % 10))
+    steps = [transforms.NWays(meta, 3), transforms.KShots(meta, 3), transforms.LoadData(meta)]
+    population = from_learn2learn(data.TaskDataset(meta, steps, num_tasks=20), SHAPE, 5)
+    assert population.episode(4).support_images.shape == (6, 1, 8, 8)
+
+
+def test_the_real_torchmeta():
+    data = pytest.importorskip("torchmeta.utils.data", reason="torchmeta is not installed", exc_type=ImportError)
+
+    class OneClass(data.Dataset):
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, number):
+            return torch.full((1, 8, 8), self.index / 10 + number / 100), (self.index, None)
+
+    class Classes(data.ClassDataset):
+        num_classes = 10
+
+        def __getitem__(self, index):
+            return OneClass(index)
+
+    meta = data.CombinationMetaDataset(Classes(meta_train=True), 3)
+    population = from_torchmeta(meta, SHAPE, 100, seed=0)
+    assert population.episode(99).support_images.shape == (6, 1, 8, 8)
+    assert same(population.episode(5), population.episode(5))

@@ -1,0 +1,96 @@
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpfedmeta.data.inspection import contact_sheet, inspect_task
+from dpfedmeta.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    generator = np.random.default_rng(0)
+    for split, classes in (("train", 3), ("val", 2), ("test", 2)):
+        for number in range(classes):
+            inside = tmp_path / "mine" / split / f"{split}{number}"
+            inside.mkdir(parents=True)
+            for image in range(2 + number):
+                pixels = generator.integers(0, 256, size=(10, 10 + number, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(inside / f"{image}.png")
+    return tmp_path / "mine"
+
+
+def test_a_sound_folder(folder):
+    report, dataset = inspect_task(str(folder), None)
+    assert report.sound
+    assert report.problem is None
+    assert dataset is not None
+    train = report.splits["train"]
+    assert (train.classes, train.images, train.fewest, train.most, train.smallest) == (3, 9, 2, 4, "train0")
+    # Class number k has 2 + k images of width 10 + k.
+    assert report.sizes == {"11 x 10": 9, "10 x 10": 6, "12 x 10": 4}
+    assert report.modes == {"RGB": 19}
+    assert (report.repeated, report.across_splits) == (0, ())
+
+
+def test_repeated_images_are_found_by_content(folder):
+    shutil.copy(folder / "train" / "train0" / "0.png", folder / "train" / "train0" / "copy.png")
+    shutil.copy(folder / "train" / "train1" / "0.png", folder / "test" / "test1" / "other.png")
+    report, _ = inspect_task(str(folder), None)
+    assert report.repeated == 2
+    assert report.across_splits == ("train/train1, test/test1",)
+    assert not report.sound
+
+
+def test_unreadable_files_are_all_listed(folder):
+    for name in ("train/train1/0.png", "val/val0/1.png"):
+        (folder / name).write_bytes(b"no image")
+    report, dataset = inspect_task(str(folder), None)
+    assert dataset is None
+    assert len(report.unreadable) == 2
+    assert all("0.png" in entry or "1.png" in entry for entry in report.unreadable)
+    assert "does not decode" in str(report.problem)
+    assert not report.sound
+
+
+def test_a_built_in_task_and_a_contact_sheet(tiny_task_file):
+    report, dataset = inspect_task(str(tiny_task_file), None)
+    assert report.splits["val"].images == 160
+    assert report.sizes == {}
+    sheet = np.asarray(contact_sheet(dataset))
+    assert sheet.shape == (3 * 8 * 44 + 2, 10 * 44 + 2, 3)
+    assert sheet[1:].min() == 0
+    with pytest.raises(InputError, match="no such task"):
+        inspect_task("nothing", None)
+
+
+def run(*words):
+    command = [sys.executable, ROOT / "scripts" / "check_task.py", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_the_command(folder, tmp_path):
+    done = run(folder, "--json", "--out", tmp_path / "sheet.png")
+    assert done.returncode == 0, done.stderr
+    content = json.loads(done.stdout)
+    assert content["sound"] is True
+    assert set(content) == {field.name for field in dataclasses.fields(inspect_task(str(folder), None)[0])} | {"sound"}
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.format == "PNG"
+    (folder / "val" / "val0" / "1.png").write_bytes(b"no image")
+    done = run(folder)
+    assert done.returncode == 2
+    assert "1 files do not decode" in done.stdout
+    assert "cannot be used" in done.stdout
+    done = run(tmp_path / "absent")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
