@@ -15,6 +15,10 @@ from dpfedmeta.privacy.units import Client
 _RANGE = 300.0
 # Standard deviations of noise above which a signal counts as visible, and as certain.
 _VISIBLE, _CERTAIN = 2.0, 6.0
+# Factor by which the centre falls in a round without a visible signal.
+_SEARCH = 1.6
+# A slope lies in [0, 1], its estimate need not: cutting it there would drag the mean of many estimates down.
+_LOWEST_SLOPE, _HIGHEST_SLOPE = -0.5, 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +87,9 @@ class Window:
 
     initial_bound: float
     window: int = 4
-    target_elasticity: float = 0.6
+    target_elasticity: float = 0.85
     probe: float = 1.25
-    gain: float = 0.8
+    gain: float = 1.2
     lowest: float | None = None
     highest: float | None = None
     attachment: None = None
@@ -115,12 +119,14 @@ class Window:
         if significance > (_CERTAIN if at_the_end else _VISIBLE):
             elasticity = _elasticity(observations, otherwise=self.target_elasticity)
             return self._probed(state, self._moved(state.centre, elasticity), "following")
-        return self._probed(state, self._moved(state.centre, 0.0), "holding" if at_the_end else "searching")
+        return self._probed(state, self._within(state.centre / _SEARCH), "holding" if at_the_end else "searching")
 
     def _moved(self, centre: float, elasticity: float) -> float:
+        return self._within(centre * math.exp(self.gain * (elasticity - self.target_elasticity)))
+
+    def _within(self, centre: float) -> float:
         lowest, highest = self.range
-        moved = centre * math.exp(self.gain * (elasticity - self.target_elasticity))
-        return min(max(moved, lowest), highest)
+        return min(max(centre, lowest), highest)
 
     def _probed(self, state: WindowState, centre: float, mode: Mode) -> tuple[WindowState, float]:
         bound = centre / self.probe if state.bound > state.centre else centre * self.probe
@@ -139,7 +145,7 @@ def _significance(observations: tuple[Observation, ...]) -> float:
 
 
 def _elasticity(observations: tuple[Observation, ...], otherwise: float) -> float:
-    """Least-squares slope of ln||signal|| on ln C, in [0, 1], drawn towards `otherwise` as far as it is uncertain."""
+    """Least-squares slope of ln||signal|| on ln C, drawn towards `otherwise` as far as it is uncertain."""
     # A single energy may be negative; a floor at its own noise keeps the logarithm finite.
     points = [(math.log(o.bound), 0.5 * math.log(max(o.energy, o.spread, 1e-300))) for o in observations]
     centre_x = sum(x for x, _ in points) / len(points)
@@ -152,7 +158,7 @@ def _elasticity(observations: tuple[Observation, ...], otherwise: float) -> floa
     errors = (0.5 * min(o.spread / max(o.energy, o.spread, 1e-300), 1.0) for o in observations)
     uncertainty = sum((e * (x - centre_x)) ** 2 for e, (x, _) in zip(errors, points, strict=True)) / variance**2
     weight = 1.0 / (1.0 + uncertainty)
-    return otherwise + weight * (min(max(slope, 0.0), 1.0) - otherwise)
+    return otherwise + weight * (min(max(slope, _LOWEST_SLOPE), _HIGHEST_SLOPE) - otherwise)
 
 
 def observe(bound: float, aggregate: Released[Client, Params]) -> Observation:
