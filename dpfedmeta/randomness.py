@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Protocol
 
@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     WEIGHTS = 6
     EVALUATION = 7
     TASK_DATA = 8
+    AVAILABILITY = 9
 
 
 def public_generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
@@ -68,6 +69,10 @@ class SecretSource(Protocol):
         """The generator of (purpose, key)."""
         ...
 
+    def again(self, key: tuple[int, ...]) -> SecretSource:
+        """The source of a further attempt at a round: it shares no stream with another attempt. (): the first one."""
+        ...
+
 
 @dataclass(frozen=True)
 class _KeyedGenerator:
@@ -92,6 +97,7 @@ class KeyedSource:
     """
 
     seed: int
+    attempt: tuple[int, ...] = ()
 
     @property
     def reproducible(self) -> bool:
@@ -100,8 +106,12 @@ class KeyedSource:
 
     def generator(self, purpose: Purpose, *key: int) -> SecretGenerator:
         """The generator of (seed, purpose, key)."""
-        sequence = np.random.SeedSequence([self.seed, int(purpose), *key])
+        sequence = np.random.SeedSequence([self.seed, int(purpose), *key, *self.attempt])
         return _KeyedGenerator(np.random.Generator(np.random.Philox(sequence)))
+
+    def again(self, key: tuple[int, ...]) -> KeyedSource:
+        """The same seed with a longer key."""
+        return replace(self, attempt=key)
 
 
 class _OperatingSystemGenerator:
@@ -136,6 +146,10 @@ class OperatingSystemSource:
     def generator(self, purpose: Purpose, *key: int) -> SecretGenerator:
         """A fresh generator; the key does not matter."""
         return _OperatingSystemGenerator()
+
+    def again(self, key: tuple[int, ...]) -> OperatingSystemSource:
+        """Every attempt is fresh."""
+        return self
 
 
 def draw_secret_seed() -> int:

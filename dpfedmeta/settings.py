@@ -237,6 +237,7 @@ class RunSettings:
     device: Annotated[Literal["auto", "cpu", "cuda"], Field(description="auto: cuda if there is one")] = "auto"
     workers: Annotated[Count | None, Field(description="worker processes; null: cores")] = None
     checkpoint_every: Annotated[Count, Field(description="rounds between checkpoints")] = 20
+    keep_checkpoints: Annotated[Count, Field(description="checkpoints that are kept")] = 2
 
 
 @dataclass(frozen=True, kw_only=True)

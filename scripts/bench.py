@@ -16,8 +16,9 @@ from rich.table import Table
 from dpfedmeta.command_line import DONE, parser, run_command
 from dpfedmeta.errors import InputError
 from dpfedmeta.privacy import PrivacyPlan, Targets, calibrate, guarantees
+from dpfedmeta.privacy.charges import planned_event
 from dpfedmeta.privacy.hash_chain import HashChain
-from dpfedmeta.privacy.ledger import head, opening_line, planned_event, read, spent
+from dpfedmeta.privacy.ledger import head, opening_line, read, spent
 from dpfedmeta.privacy.sampled_gaussian import forget
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.privacy.accounting import local_mu
+from dpfedmeta.privacy.charges import RoundEvent
 from dpfedmeta.privacy.cross_checks import second_opinion
 from dpfedmeta.privacy.gaussian import gaussian_epsilon
 from dpfedmeta.privacy.guarantee import Guarantee
-from dpfedmeta.privacy.ledger import RoundEvent, head, read, spent, stretches_of
+from dpfedmeta.privacy.ledger import head, read, spent, stretches_of
 from dpfedmeta.privacy.plan import PrivacyPlan
 from dpfedmeta.tracking.run_directory import SUMMARY, RunDirectory
 

@@ -2,52 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Accuracy, Benchmark, adapted_accuracy
 from dpfedmeta.federation.backend import Backend, Workers
+from dpfedmeta.federation.checkpoint import Checkpoint, save_checkpoint
 from dpfedmeta.federation.client_ledgers import ClientLedgers
+from dpfedmeta.federation.journal import Journal, release_digest
 from dpfedmeta.federation.plan import Plan
+from dpfedmeta.federation.reopen import reopen
 from dpfedmeta.federation.server import ServerOptimizer, ServerState, initial_state, step
+from dpfedmeta.interrupts import deferred
 from dpfedmeta.models import initial_weights, learned_part
 from dpfedmeta.parameters import Params, dimension, norm
 from dpfedmeta.privacy.accounting import guarantees
 from dpfedmeta.privacy.guarantee import Guarantee
-from dpfedmeta.privacy.ledger import Budget, Ledger, planned_event
+from dpfedmeta.privacy.ledger import Budget, Ledger
+from dpfedmeta.privacy.lineage import Lineage
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import KeyedSource, Purpose, SecretSource
-from dpfedmeta.tracking.run_directory import RunDirectory, append_lines, save_weights, write_text
+from dpfedmeta.privacy.units import Client
+from dpfedmeta.randomness import Purpose, SecretSource
+from dpfedmeta.tracking.run_directory import RunDirectory, save_weights
 from dpfedmeta.tracking.trackers import Tracker
 
 Status = Literal["completed", "budget", "interrupted"]
-
-
-class Participations:
-    """SECRET: how often each client took part; on disk before the clients of a round are invited."""
-
-    def __init__(self, run: RunDirectory) -> None:
-        self._path = run.secret / "participations.jsonl"
-        self.counts: dict[int, int] = {}
-
-    def record(self, cohort: Cohort) -> None:
-        """Count a cohort."""
-        clients = cohort.clients.tolist()
-        append_lines(self._path, [{"round": cohort.round, "clients": clients}], mode=0o600)
-        for client in clients:
-            self.counts[client] = self.counts.get(client, 0) + 1
-
-
-def keep_secret(run: RunDirectory, source: SecretSource) -> None:
-    """Write the noise seed, if there is one, for the server alone."""
-    if isinstance(source, KeyedSource):
-        write_text(run.secret / "noise_seed.json", json.dumps({"seed": source.seed}) + "\n", mode=0o600)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,6 +48,9 @@ class Training:
         trackers: Who is told of released quantities.
         budget: What may be spent at most.
         client_ledgers: What the clients keep themselves, if they do.
+        environment: Digest of what could change the last bits of a result; None: nothing is done again identically.
+        lineage: This machine's register of the run's ledger, or None.
+        say: Who is told what was mended and done again.
     """
 
     plan: Plan
@@ -75,50 +62,90 @@ class Training:
     trackers: tuple[Tracker, ...]
     budget: Budget
     client_ledgers: ClientLedgers | None = None
+    environment: str | None = ""
+    lineage: Lineage | None = None
+    say: Callable[[str], None] = lambda remark: None
 
     def __call__(self) -> tuple[ServerState, Status]:
-        """Train until the rounds, the budget or the patience ends."""
+        """Train, or go on, until the rounds, the budget or the patience ends.
+
+        Raises:
+            InputError: The run directory cannot be continued.
+        """
         plan = self.plan
         weights = initial_weights(plan.network, plan.settings.run.seed)
         save_weights(self.run.initial_weights, weights)
-        state = initial_state(learned_part(plan.network, weights), plan.policy)
-        ledger = Ledger(self.run.ledger, plan.privacy)
-        participations = Participations(self.run)
-        affordable = self.budget.affordable_rounds(plan.privacy)
+        initial = initial_state(learned_part(plan.network, weights), plan.policy)
+        if not self.run.ledger.exists():
+            Ledger(self.run.ledger, plan.privacy)
+        found = reopen(self.run, plan, initial, self.budget, self.source, self.environment, self.lineage)
+        for remark in found.remarks:
+            self.say(remark)
+        return self._rounds(found.state, found.journal)
+
+    def _rounds(self, state: ServerState, journal: Journal) -> tuple[ServerState, Status]:
         status: Status = "completed"
+        saved = state.round if state.round else -1
         try:
-            for _ in range(plan.privacy.rounds):
-                if ledger.rounds >= affordable:
+            while state.round < self.plan.privacy.rounds:
+                following = self._round(state, journal)
+                if following is None:
                     status = "budget"
                     break
-                state = self._round(state, ledger, participations)
+                state = following
+                if state.round % self._checkpoint_every(journal) == 0:
+                    self._save(state, journal)
+                    saved = state.round
         except KeyboardInterrupt:
             status = "interrupted"
-        save_weights(self.run.weights, complete(plan, state))
+        with deferred():
+            if saved != state.round or not self.run.weights.exists():
+                self._save(state, journal)
         return state, status
 
-    def _round(self, state: ServerState, ledger: Ledger, participations: Participations) -> ServerState:
+    def _checkpoint_every(self, journal: Journal) -> int:
+        # A round that is lost would be charged again.
+        return self.plan.settings.run.checkpoint_every if journal.reproducible else 1
+
+    def _save(self, state: ServerState, journal: Journal) -> None:
+        checkpoint = Checkpoint(state=state, lines=journal.ledger.lines, head=journal.ledger.head)
+        save_checkpoint(self.run.path / "checkpoint", checkpoint, self.plan.settings.run.keep_checkpoints)
+        save_weights(self.run.weights, complete(self.plan, state))
+
+    def _round(self, state: ServerState, journal: Journal) -> ServerState | None:
+        """One round, charged and released; None: the budget does not allow it."""
         plan, started = self.plan, time.perf_counter()
-        sampler_stream = self.source.generator(Purpose.COHORT, state.round)
-        drawn = plan.sampler(state.round).draw(state.round, participations.counts, sampler_stream)
-        participations.record(drawn)
-        # Before the clients are invited: towards the server, their own messages are the releases (privacy rule 6).
-        ledger.charge(planned_event(plan.privacy, state.round))
-        cohort = self.client_ledgers.willing(drawn) if self.client_ledgers else drawn
-        secret = self.backend.cohort_sum(state.model, state.bound, cohort)
-        noise = self.source.generator(Purpose.SERVER_NOISE, state.round)
-        released = plan.mechanism(state.round).release(secret, noise)
+        drawn = journal.begin(state)
+        if drawn is None:
+            return None
+        released = self._released(state, drawn)
+        release = release_digest(released.value)
+        if not journal.repeats(state.round, release):
+            # The first release may be known: sharing its noise with another sum would reveal their difference.
+            self.say(f"round {state.round} comes out otherwise than before: a new release, charged again")
+            drawn = journal.begin(state, anew=True)
+            if drawn is None:
+                return None
+            released = self._released(state, drawn)
+            release = release_digest(released.value)
+        if drawn.again and state.round not in journal.released:
+            # Rows of earlier attempts give way; the ledger keeps their charges.
+            for tracker in self.trackers:
+                tracker.rewind(state.round)
         following = step(optimizer(plan), plan.policy, state, released, averages=averages(plan, state.round))
-        row = round_row(plan, state, released, time.perf_counter() - started)
-        settings = plan.settings
-        last = following.round == plan.privacy.rounds
-        if following.round % settings.evaluation.every == 0 or last:
+        row = {**round_row(plan, state, released, time.perf_counter() - started), "release": release}
+        if following.round % plan.settings.evaluation.every == 0 or following.round == plan.privacy.rounds:
             row["validation_accuracy"] = self._validate(following).as_json()
-        if following.round % settings.run.checkpoint_every == 0:
-            save_weights(self.run.weights, complete(plan, following))
         for tracker in self.trackers:
             tracker.log(row)
+        journal.released[state.round] = release
         return following
+
+    def _released(self, state: ServerState, drawn: Cohort) -> Released[Client, Params]:
+        cohort = self.client_ledgers.willing(drawn) if self.client_ledgers else drawn
+        secret = self.backend.cohort_sum(state.model, state.bound, cohort)
+        noise = self.source.again(drawn.again).generator(Purpose.SERVER_NOISE, state.round)
+        return self.plan.mechanism(state.round).release(secret, noise)
 
     def _validate(self, state: ServerState) -> Accuracy:
         plan = self.plan

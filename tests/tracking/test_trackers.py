@@ -44,7 +44,7 @@ SUMMARY = {"status": "completed", "accuracy": {"mean": 0.8}, "guarantees": [{"ep
 
 RELEASED = {
     "round", "clip", "clip_mode", "aggregate_norm", "noise_norm_expected", "signal_to_noise", "epsilons", "seconds",
-    "clients_per_second", "validation_accuracy",
+    "clients_per_second", "validation_accuracy", "release",
 }  # fmt: skip
 CELLS = {"client_public", "client_server", "record_server", "record_public"}
 
