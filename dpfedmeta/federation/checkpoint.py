@@ -99,10 +99,9 @@ def load_checkpoint(path: Path, like: ServerState) -> Checkpoint:
         TypeError,
         AttributeError,
         ArithmeticError,
+        RecursionError,
     ) as error:
         raise InputError(f"{path}: damaged: not a checkpoint of this run ({type(error).__name__})") from error
-    except RecursionError as error:
-        raise InputError(f"{path}: damaged: not a checkpoint") from error
 
 
 def _metadata(content: bytes) -> dict[str, str]:

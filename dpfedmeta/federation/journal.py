@@ -33,9 +33,9 @@ class Journal:
         lineage: This machine's register, or None.
 
     Guarantee:
-        Charges and invitations are on disk when `begin` returns. A cohort is returned without a new charge only where an
-        earlier charge had the same inputs: then round, state, seed, cohort and environment, hence the release, are the
-        same. Every other attempt is charged, with a cohort and noise of its own.
+        Charges and invitations are on disk when `begin` returns. A cohort is returned without a new charge only where
+        an earlier charge had the same inputs: then round, state, seed, cohort and environment, hence the release, are
+        the same. Every other attempt is charged, with a cohort and noise of its own.
     """
 
     plan: Plan

@@ -28,8 +28,8 @@ class Participations:
     """SECRET: how often each client was invited, over all attempts at all rounds.
 
     Guarantee:
-        A line is on disk before the round's clients are invited, so a cap counts what a crash cut short; a round that is
-        done again with another cohort counts again.
+        A line is on disk before the round's clients are invited, so a cap counts what a crash cut short; a round that
+        is done again with another cohort counts again.
     """
 
     def __init__(self, path: Path, cohorts: Sequence[Cohort] = ()) -> None:
@@ -47,10 +47,12 @@ class Participations:
 
     def cohort(self, round_: int, again: tuple[int, ...]) -> Cohort:
         """Who was invited to an attempt at a round."""
-        return self._cohorts[round_, *again]
+        key = (round_, *again)
+        return self._cohorts[key]
 
     def _count(self, cohort: Cohort) -> None:
-        self._cohorts[cohort.round, *cohort.again] = cohort
+        key = (cohort.round, *cohort.again)
+        self._cohorts[key] = cohort
         for client in cohort.clients.tolist():
             self.counts[client] = self.counts.get(client, 0) + 1
 
@@ -84,8 +86,8 @@ def reopen_participations(
     if len(kept) < len(keys):
         if not source.reproducible:
             raise InputError(
-                f"{path}, line {len(kept) + 1}: the participants of charged rounds are lost, and with --secure-rng nobody "
-                "can draw them again; restore it from a backup"
+                f"{path}, line {len(kept) + 1}: the participants of charged rounds are lost, and with --secure-rng "
+                "nobody can draw them again; restore it from a backup"
             )
         remarks.append(f"{path}: lines after {len(kept)} were lost and are drawn again from the secret seed")
         kept = _drawn_again(plan, source, kept, events)

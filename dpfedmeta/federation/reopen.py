@@ -104,8 +104,9 @@ def _check_lineage(run: RunDirectory, content: LedgerContent, lineage: Lineage, 
     if mended and latest.lines == len(content.heads) + 1:
         return
     raise InputError(
-        f"{run.ledger}: ends with line {len(content.heads)}, but on this machine the run went on to line {latest.lines}: a "
-        "stale copy, or lines are lost; going on would spend a budget twice. Resume the newest copy, or restore its ledger"
+        f"{run.ledger}: ends with line {len(content.heads)}, but on this machine the run went on to line "
+        f"{latest.lines}: a stale copy, or lines are lost; going on would spend a budget twice. Resume the newest "
+        "copy, or restore its ledger"
     )
 
 
@@ -171,7 +172,8 @@ def _progress(journal: Journal, state: ServerState) -> Iterable[str]:
     charged = len({event.round for event in journal.ledger.events})
     if not charged:
         return
-    yield f"resuming at round {state.round} of {journal.plan.privacy.rounds}; {journal.ledger.rounds} charges are in the ledger"
+    rounds = journal.plan.privacy.rounds
+    yield f"resuming at round {state.round} of {rounds}; {journal.ledger.rounds} charges are in the ledger"
     if charged > state.round:
         what = f"rounds {state.round} to {charged - 1}" if charged > state.round + 1 else f"round {state.round}"
         yield f"{what}, charged before the crash, done again: " + (

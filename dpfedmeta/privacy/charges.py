@@ -26,8 +26,8 @@ class RoundEvent:
         query_noise: z_q, or None.
         support_steps: K, or None.
         attempt: 0, or how often the round had been charged before.
-        inputs: Digest of the released state and the environment that the round is computed from: what is done again with
-            the same inputs is the same release. Random where nothing can be done again identically.
+        inputs: Digest of the released state and the environment that the round is computed from: what is done again
+            with the same inputs is the same release. Random where nothing can be done again identically.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)

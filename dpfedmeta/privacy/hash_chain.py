@@ -95,8 +95,8 @@ def read_chain(path: Path, what: str, *, torn: bool = False) -> tuple[list[dict[
         raise InputError(f"{path}: not a {what}: not UTF-8 text ({error.reason})") from error
     if len(lines) < 2 or lines[-1] != "":
         raise InputError(
-            f"{path}, line {len(lines)}: the {what} is truncated in the middle of this line; if a crash did that, resume "
-            "the run, else restore it from a backup"
+            f"{path}, line {len(lines)}: the {what} is truncated in the middle of this line; if a crash did that, "
+            "resume the run, else restore it from a backup"
         )
     bodies: list[dict[str, Any]] = []
     previous = _START
@@ -104,11 +104,7 @@ def read_chain(path: Path, what: str, *, torn: bool = False) -> tuple[list[dict[
         body = _intact(text, previous)
         if body is None:
             # The line before may be the edited one: only what comes before that is proven.
-            proven = (
-                f"only rounds up to {bodies[-2]['round']} are"
-                if len(bodies) > 2 and "round" in bodies[-2]
-                else "no round is"
-            )
+            proven = f"only rounds up to {bodies[-2].get('round')} are" if len(bodies) > 2 else "no round is"
             raise InputError(
                 f"{path}, line {number}: the hash chain breaks here; this line or the one before it was "
                 f"edited or lost, so {proven} proven; restore the {what} from a backup"

@@ -158,8 +158,8 @@ def spent(plan: PrivacyPlan, events: Sequence[RoundEvent]) -> tuple[Guarantee, .
 
     Raises:
         RefusedPlan: An event differs from what the header planned for its round, or rounds are missing or repeated
-            without being a further attempt (it may have had the same cohort): that is another mechanism, and it is never
-            accounted for approximately.
+            without being a further attempt (it may have had the same cohort): that is another mechanism, and it is
+            never accounted for approximately.
 
     Guarantee:
         Every attempt counts: a further attempt has a cohort and noise of its own, so it composes like one more round.

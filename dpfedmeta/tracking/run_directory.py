@@ -111,8 +111,8 @@ def create(parent: Path, name: str, fill: Callable[[RunDirectory], None] = lambd
     Args:
         parent: The folder of runs.
         name: Name of this one.
-        fill: Writes its first files. The directory gets its name only then: after a crash it is there with all of them, or
-            not there.
+        fill: Writes its first files. The directory gets its name only then: after a crash it is there with all of
+            them, or not there.
 
     Raises:
         InputError: The name is taken or not a plain name, or the folder cannot be written.
