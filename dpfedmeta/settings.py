@@ -27,6 +27,14 @@ class PopulationSettings:
         Field(description="how a cohort is drawn: independent coins, or L of N without replacement"),
     ] = "poisson"
     max_participations: Annotated[Count | None, Field(description="R, rounds a client may join")] = None
+    dropout: Annotated[NotNegative, Field(lt=1, description="share of invited clients that never answer")] = 0.0
+    availability: Annotated[
+        Literal["independent", "correlated", "diurnal"],
+        Field(description="who drops out: each alone, whole regions, or by local time of day"),
+    ] = "independent"
+    latency_spread: Annotated[
+        NotNegative, Field(description="deviation of ln(time to answer); its median is 1 (see server.timeout)")
+    ] = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +66,9 @@ class ServerSettings:
     final_lr: Annotated[
         Positive | None,
         Field(description="step size of the last round (cosine from server.lr); null: constant"),
+    ] = None
+    timeout: Annotated[
+        Positive | None, Field(description="who takes longer to answer, in medians, is left out; null: wait")
     ] = None
     unit: Annotated[
         Literal["raw", "bound"],

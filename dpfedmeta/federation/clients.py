@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from dpfedmeta.data.episode import Episode, blank_episode, is_sound
 from dpfedmeta.data.population import VirtualPopulation
 from dpfedmeta.meta import MetaSpec, RecordSpec, contribution, private_contributions
 from dpfedmeta.meta.private import ClientNoise
@@ -67,17 +68,24 @@ class ClientSide:
             return 0.0
         return (self.record.query_noise * bound / self.record.query_records) ** 2
 
+    def longest_message(self, bound: float, size: int) -> float:
+        """An honest message (a bounded part, and Gaussian noise) is longer with probability below exp(-50)."""
+        own_noise = math.sqrt(self.message_noise_variance(bound))
+        return self.message_bound(bound) * (1.0 + 1e-5) + own_noise * (math.sqrt(size) + 10.0)
+
     def clipped_sum(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> tuple[Tensor, int]:
         """SECRET: (float64 sum over the clients, in their order; number of messages that entered it).
 
-        A message that is not finite, or not of the model's form, is set to 0 and brings no noise (privacy rule 4).
+        A message that is not finite, not of the model's form, or longer than an honest one is set to 0 and brings no
+        noise (privacy rule 4).
         """
         model = {name: value.to(self.device) for name, value in model.items()}
         form = self.form(model)
         total = torch.zeros(dimension(form), dtype=torch.float64, device=self.device)
+        longest = self.longest_message(bound, dimension(form))
         entered = 0
         for message in self._messages(model, bound, round_, clients):
-            if _well_formed(message, form):
+            if _well_formed(message, form) and norm(message) <= longest:
                 total += flatten(message).double()
                 entered += 1
         return total.cpu(), entered
@@ -88,17 +96,39 @@ class ClientSide:
         fixed = _fixed(self.network, self.weights_seed, self.device)
         if self.record is None:
             for client in clients:
-                episode = self.population.episode(client).to(self.device)
-                yield self._clipped(contribution(network, model, fixed, episode, self.meta), bound)
+                episode = self.population.episode(client)
+                if not self._sound(episode):
+                    yield {}
+                    continue
+                message = contribution(network, model, fixed, episode.to(self.device), self.meta)
+                yield self._clipped(message, bound)
             return
         engine = _engine(self.engine)
         size = len(clients) if engine.batches else 1
         for start in range(0, len(clients), max(size, 1)):
             group = clients[start : start + size]
-            episodes = [self.population.episode(client).to(self.device) for client in group]
+            held = [self.population.episode(client) for client in group]
+            sound = [self._sound(episode) for episode in held]
+            # Others in the group are computed as if this client were a sound one.
+            pairs = zip(held, sound, strict=True)
+            episodes = [(episode if good else self._blank()).to(self.device) for episode, good in pairs]
             noises = [self._noise(round_, client) for client in group]
-            for released in private_contributions(network, model, fixed, episodes, bound, noises, self.record, engine):
-                yield self._clipped_again(released.value, bound)
+            messages = private_contributions(network, model, fixed, episodes, bound, noises, self.record, engine)
+            for released, good in zip(messages, sound, strict=True):
+                yield self._clipped_again(released.value, bound) if good else {}
+
+    def _sound(self, episode: Episode) -> bool:
+        """Whether a client's data have the form that the plan states; an empty or misshapen episode sends nothing."""
+        network, counts = self.network, None
+        if self.record is not None:
+            counts = (self.record.support_records, self.record.query_records)
+        return is_sound(episode, (network.channels, network.image_size, network.image_size), network.ways, counts)
+
+    def _blank(self) -> Episode:
+        assert self.record is not None
+        network = self.network
+        shape = (network.channels, network.image_size, network.image_size)
+        return blank_episode(shape, self.record.support_records, self.record.query_records)
 
     def _clipped(self, message: Params, bound: float) -> Params:
         clipped = clip(message, bound) if self.scope == "flat" else clip_per_layer(message, bound)
@@ -123,7 +153,8 @@ class ClientSide:
 
 def _well_formed(message: Params, form: Params) -> bool:
     shapes = {name: value.shape for name, value in form.items()}
-    return {name: value.shape for name, value in message.items()} == shapes and is_finite(message)
+    real = all(value.dtype in (torch.float32, torch.float64) for value in message.values())
+    return real and {name: value.shape for name, value in message.items()} == shapes and is_finite(message)
 
 
 @lru_cache(maxsize=4)

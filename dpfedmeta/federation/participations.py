@@ -50,6 +50,10 @@ class Participations:
         key = (round_, *again)
         return self._cohorts[key]
 
+    def before(self, round_: int) -> list[Cohort]:
+        """The cohorts of earlier rounds, in the order in which they were invited."""
+        return [cohort for cohort in self._cohorts.values() if cohort.round < round_]
+
     def _count(self, cohort: Cohort) -> None:
         key = (cohort.round, *cohort.again)
         self._cohorts[key] = cohort

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Accuracy, Benchmark, adapted_accuracy
+from dpfedmeta.federation.availability import Availability
 from dpfedmeta.federation.backend import Backend, Workers
 from dpfedmeta.federation.checkpoint import Checkpoint, save_checkpoint
 from dpfedmeta.federation.client_ledgers import ClientLedgers
@@ -81,6 +82,10 @@ class Training:
         found = reopen(self.run, plan, initial, self.budget, self.source, self.environment, self.lineage)
         for remark in found.remarks:
             self.say(remark)
+        if self.client_ledgers and self.source.reproducible:
+            # A client whose disk lost its last lines writes them again.
+            for cohort in found.journal.participations.before(found.state.round):
+                self._answering(cohort)
         return self._rounds(found.state, found.journal)
 
     def _rounds(self, state: ServerState, journal: Journal) -> tuple[ServerState, Status]:
@@ -142,10 +147,15 @@ class Training:
         return following
 
     def _released(self, state: ServerState, drawn: Cohort) -> Released[Client, Params]:
-        cohort = self.client_ledgers.willing(drawn) if self.client_ledgers else drawn
-        secret = self.backend.cohort_sum(state.model, state.bound, cohort)
+        secret = self.backend.cohort_sum(state.model, state.bound, self._answering(drawn))
         noise = self.source.again(drawn.again).generator(Purpose.SERVER_NOISE, state.round)
         return self.plan.mechanism(state.round).release(secret, noise)
+
+    def _answering(self, drawn: Cohort) -> Cohort:
+        """SECRET: of the invited clients, those that are there and do not decline."""
+        source = self.source.again(drawn.again)
+        cohort = Availability.of(self.plan.settings).answering(drawn, source)
+        return self.client_ledgers.willing(cohort) if self.client_ledgers else cohort
 
     def _validate(self, state: ServerState) -> Accuracy:
         plan = self.plan

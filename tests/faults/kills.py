@@ -36,7 +36,7 @@ COMMON = [
 KEYED = [
     ["--algo=dp-agrlr", "--run.noise_seed=11", "--rounds=60", "--run.checkpoint_every=4", "--run.workers=1",
      "--record.client_ledgers=true", "--population.max_participations=2", "--clients=200"],
-    ["--algo=dp-agr", "--run.noise_seed=12", "--rounds=40", "--run.checkpoint_every=7", "--run.workers=2",
+    ["--algo=dp-agr", "--run.noise_seed=12", "--rounds=40", "--run.checkpoint_every=7", "--run.workers=1",
      "--server.average=0.5"],
     ["--algo=dp-aqc", "--run.noise_seed=13", "--rounds=40", "--run.checkpoint_every=1", "--run.keep_checkpoints=1",
      "--run.workers=1"],
