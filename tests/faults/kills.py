@@ -82,6 +82,26 @@ def ended(child: int, seconds: float | None) -> int | None:
         time.sleep(0.005)
 
 
+def until_an_instant(child: int, run: Path, chance: random.Random, life: float) -> int | None:
+    """Wait for a random instant: of the whole life, or, more often, of the second after the rounds move on."""
+    if chance.random() < 0.25:
+        return ended(child, chance.uniform(0.0, life))
+    before, limit = progress(run), time.monotonic() + chance.uniform(0.0, 2 * life)
+    while progress(run) == before and time.monotonic() < limit:
+        code = ended(child, 0.02)
+        if code is not None:
+            return code
+    return ended(child, chance.uniform(0.0, 1.0))
+
+
+def progress(run: Path) -> int:
+    """How far the ledger is."""
+    try:
+        return (run / "ledger.jsonl").stat().st_size
+    except OSError:
+        return 0
+
+
 def undisturbed(words: list[str], name: str, folder: Path) -> float:
     """One whole run; seconds."""
     begun = time.monotonic()
@@ -98,7 +118,7 @@ def harassed(words: list[str], name: str, folder: Path, chance: random.Random, l
         on = ["--resume", name] if (folder / name).exists() else [*COMMON, *words, f"--run.name={name}"]
         child = start(on, folder)
         spared = happened["kills"] >= most
-        code = ended(child, None if spared else chance.uniform(0.0, life))
+        code = ended(child, None) if spared else until_an_instant(child, folder / name, chance, life)
         if code is None:
             which = chance.choice(SIGNALS)
             os.kill(child, which)
@@ -155,14 +175,14 @@ def trial(kills: int, seed: int, folder: Path) -> dict[str, object]:
         number, name = kinds[len(runs) % len(kinds)], f"run{len(runs)}"
         words = KEYED[number]
         most = kills - total["kills"]
-        happened = harassed(words, name, folder, chance, 0.5 * lives[number], most)
+        happened = harassed(words, name, folder, chance, lives[number], most)
         same = fingerprint(RunDirectory(folder / name)) == fingerprint(RunDirectory(folder / f"whole{number}"))
         audit(RunDirectory(folder / name))
         total += happened
         runs.append({"run": name, "algo": words[0], "kills": happened["kills"], "identical": same})
         print(json.dumps(runs[-1]), flush=True)
         if len(runs) == 2 and kills > 20:
-            secure = harassed(SECURE, "secure", folder, chance, 0.5 * lives[0], 20)
+            secure = harassed(SECURE, "secure", folder, chance, lives[0], 20)
             runs.append(
                 {"run": "secure", "kills": secure["kills"], **whole_accounts(RunDirectory(folder / "secure"), 2)}
             )
