@@ -79,7 +79,7 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
         if run is not None:
             check_data(run, dataset)
         workers = stack.enter_context(open_workers(_worker_count(settings, device)))
-        clients = _client_side(plan, dataset, source, device)
+        clients = client_side(plan, dataset, source, device)
         rate = clients_per_second(clients, dataset, workers, _worker_count(settings, device))
         _print_plan(plan, dataset, rate, settings, console)
         if options.dry_run:
@@ -174,7 +174,8 @@ def _worker_count(settings: Settings, device: torch.device) -> int:
     return 1 if device.type == "cuda" else settings.run.workers or available_cores()
 
 
-def _client_side(plan: Plan, dataset: Dataset, source: SecretSource, device: torch.device) -> ClientSide:
+def client_side(plan: Plan, dataset: Dataset, source: SecretSource, device: torch.device) -> ClientSide:
+    """What every client of the plan runs."""
     population = VirtualPopulation(
         pool=dataset.train, shape=plan.shape, clients=plan.privacy.clients, seed=plan.settings.run.seed
     )

@@ -34,16 +34,16 @@ COMMON = [
 ]  # fmt: skip
 # What is done again identically, by every kind of client and clip policy; and what is charged again.
 KEYED = [
-    ["--algo=dp-agrlr", "--run.noise_seed=11", "--rounds=60", "--run.checkpoint_every=4", "--run.workers=1",
-     "--record.client_ledgers=true", "--population.max_participations=2", "--clients=200"],
-    ["--algo=dp-agr", "--run.noise_seed=12", "--rounds=40", "--run.checkpoint_every=7", "--run.workers=1",
+    ["--algo=dp-agrlr", "--run.noise_seed=11", "--rounds=160", "--run.checkpoint_every=4", "--run.workers=1",
+     "--record.client_ledgers=true", "--population.max_participations=2", "--clients=700"],
+    ["--algo=dp-agr", "--run.noise_seed=12", "--rounds=80", "--run.checkpoint_every=7", "--run.workers=1",
      "--server.average=0.5"],
-    ["--algo=dp-aqc", "--run.noise_seed=13", "--rounds=40", "--run.checkpoint_every=1", "--run.keep_checkpoints=1",
+    ["--algo=dp-aqc", "--run.noise_seed=13", "--rounds=80", "--run.checkpoint_every=1", "--run.keep_checkpoints=1",
      "--run.workers=1"],
-    ["--algo=maml", "--run.noise_seed=14", "--rounds=40", "--run.checkpoint_every=20", "--run.workers=1"],
+    ["--algo=maml", "--run.noise_seed=14", "--rounds=80", "--run.checkpoint_every=20", "--run.workers=1"],
 ]  # fmt: skip
-SECURE = ["--algo=dp-agrlr", "--rounds=30", "--secure-rng", "--run.workers=1", "--population.max_participations=2",
-          "--clients=200"]  # fmt: skip
+SECURE = ["--algo=dp-agrlr", "--rounds=60", "--secure-rng", "--run.workers=1", "--population.max_participations=2",
+          "--clients=700"]  # fmt: skip
 SIGNALS = [signal.SIGKILL] * 6 + [signal.SIGTERM, signal.SIGINT]
 
 
@@ -70,6 +70,23 @@ def start(words: list[str], folder: Path) -> int:
         os._exit(code)
 
 
+def warm_up(words: list[str]) -> None:
+    """What every child would compute first, and then inherits: the plan's privacy, and torch's own lazy imports."""
+    output = os.dup(1)
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+    try:
+        sys.argv = [str(TRAIN), *COMMON, *words, "--dry-run"]
+        runpy.run_path(str(TRAIN), run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise AssertionError(f"{words} is refused") from end
+    finally:
+        sys.stdout.flush()
+        os.dup2(output, 1)
+        os.close(output)
+
+
 def ended(child: int, seconds: float | None) -> int | None:
     """The exit status within `seconds`; None: it still runs."""
     limit = None if seconds is None else time.monotonic() + seconds
@@ -83,15 +100,15 @@ def ended(child: int, seconds: float | None) -> int | None:
 
 
 def until_an_instant(child: int, run: Path, chance: random.Random, life: float) -> int | None:
-    """Wait for a random instant: of the whole life, or, more often, of the second after the rounds move on."""
+    """Wait for a random instant: anywhere, or, more often, soon after the rounds move on."""
     if chance.random() < 0.25:
-        return ended(child, chance.uniform(0.0, life))
+        return ended(child, chance.uniform(0.0, 0.5 * life))
     before, limit = progress(run), time.monotonic() + chance.uniform(0.0, 2 * life)
     while progress(run) == before and time.monotonic() < limit:
         code = ended(child, 0.02)
         if code is not None:
             return code
-    return ended(child, chance.uniform(0.0, 1.0))
+    return ended(child, chance.uniform(0.0, 0.4))
 
 
 def progress(run: Path) -> int:
@@ -167,6 +184,8 @@ def whole_accounts(run: RunDirectory, cap: int) -> dict[str, int]:
 def trial(kills: int, seed: int, folder: Path) -> dict[str, object]:
     """Harass runs until so many kills are survived."""
     chance, total, runs = random.Random(seed), Counter[str](), []
+    for words in (*KEYED, SECURE):
+        warm_up(words)
     lives: list[float] = []
     for number, words in enumerate(KEYED):
         lives.append(undisturbed(words, f"whole{number}", folder) if kills > 20 or not number else 0.0)

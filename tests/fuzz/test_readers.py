@@ -19,7 +19,7 @@ COUNT = int(os.environ.get("DPFEDMETA_FUZZ", "600"))
 
 
 def fuzz(name, folder, count, derandomize):
-    reader, file, share = READERS[name]
+    _, file, share = READERS[name]
     path, corpus = folder / file, seeds(name)
     tried = {"inputs": 0, "accepted": 0}
 
