@@ -20,7 +20,7 @@ from dpfedmeta.data.archives import Archive, find, warn_if_unknown
 from dpfedmeta.data.cache import cache_folder, cached_images, source_key
 from dpfedmeta.data.pool import ClassPool, ImageArray
 from dpfedmeta.errors import InputError
-from dpfedmeta.validation import first_problem
+from dpfedmeta.validation import YAML_ERRORS, first_problem
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -125,9 +125,10 @@ def load_task(name: str) -> tuple[Task, dict[str, Split]]:
 def _parse(text: str, where: str) -> Task:
     try:
         content: Any = yaml.safe_load(text)
-        task: Task = TypeAdapter(Task).validate_python(content)
-    except yaml.YAMLError as error:
+    except YAML_ERRORS as error:
         raise InputError(f"{where}: not valid YAML ({' '.join(str(error).split())})") from error
+    try:
+        task: Task = TypeAdapter(Task).validate_python(content)
     except ValidationError as error:
         raise InputError(f"{where}: {first_problem(error, Task)}") from error
     made = isinstance(task.source, StrokesSource)

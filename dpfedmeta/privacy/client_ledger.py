@@ -54,8 +54,11 @@ class ClientLedger:
         if bodies[0] != header:
             raise InputError(f"{path}, line 1: this client's ledger was started as {bodies[0]}, not {header}")
         self._chain = HashChain(path, head, mode=0o600)
-        self._squared = math.fsum(body["mu"] ** 2 for body in bodies[1:])
-        self._rounds = {(body["round"], *body.get("again", ())) for body in bodies[1:]}
+        try:
+            self._squared = math.fsum(body["mu"] ** 2 for body in bodies[1:])
+            self._rounds = {(body["round"], *body.get("again", ())) for body in bodies[1:]}
+        except (LookupError, TypeError, ArithmeticError) as error:
+            raise InputError(f"{path}: a line of this client's ledger lacks its mu or its round") from error
 
     @property
     def epsilon(self) -> float:

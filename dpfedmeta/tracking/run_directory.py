@@ -133,7 +133,7 @@ def create(parent: Path, name: str, fill: Callable[[RunDirectory], None] = lambd
         staged.path.rename(path)
         sync_folder(parent)
     except OSError as error:
-        if not parent.is_dir():
+        if parent.exists() and not parent.is_dir():
             raise InputError(f"run.dir = {parent}: is not a folder") from error
         raise InputError(f"{path}: cannot be created ({error.strerror}); choose another --run.dir") from error
     return RunDirectory(path)
