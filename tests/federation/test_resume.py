@@ -1,11 +1,14 @@
 """A run that is cut short anywhere goes on to the result of one that was not, and what was spent stays spent."""
 
 import errno
+import importlib.util
 import io
 import json
 import os
 import shutil
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -29,6 +32,9 @@ TINY = {
     "population.max_participations": "2", "record.client_ledgers": "true", "run.checkpoint_every": "2",
 }  # fmt: skip
 QUIET = Console(quiet=True)
+
+
+ROOT = Path(__file__).parents[2]
 
 
 class Killed(BaseException):
@@ -118,6 +124,36 @@ def test_a_resumed_run_can_be_killed_again_and_says_what_it_does(tiny_task_file,
     assert finished(run) == "completed"
 
 
+def test_ctrl_c_during_the_final_evaluation_keeps_a_summary(tiny_task_file, tmp_path, monkeypatch, whole):
+    def interrupted(*words):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "final_accuracies", interrupted)
+        run, status = begin(tiny_task_file, tmp_path)
+    assert status == "interrupted"
+    assert run.read_json("summary.json")["accuracy"] is None
+    assert finished(run) is None
+    _, status = resume(run, **{"run.workers": "2"})
+    assert status == "completed"
+    assert results(run) == whole
+    assert finished(run) == "completed"
+
+
+def test_what_resume_does_not_take_is_named(tiny_task_file, tmp_path, monkeypatch, whole):
+    form = importlib.util.spec_from_file_location("train_script", ROOT / "scripts" / "train.py")
+    script = importlib.util.module_from_spec(form)
+    form.loader.exec_module(script)
+    for words, named in (
+        (["--algo", "maml"], "--algo"),
+        (["--secure-rng"], "--secure-rng"),
+        ([], "no such run directory"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["train.py", "--resume", str(tmp_path / "absent"), *words])
+        with pytest.raises(InputError, match=named):
+            script.main(QUIET)
+
+
 def files_of(run):
     return sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file())
 
@@ -129,10 +165,10 @@ def test_any_file_may_be_cut_anywhere(tiny_task_file, tmp_path, monkeypatch, who
     assert {"ledger.jsonl", "rounds.jsonl", "config.yaml", "secret/participations.jsonl"} < set(files)
     outcomes = {}
     for number, name in enumerate(files):
-        if name.startswith("secret/clients/") and number % 7:
+        if name.startswith("secret/clients/") and number % 20:
             continue
         size = (run.path / name).stat().st_size
-        for cut in sorted({0, size // 2, max(size - 1, 0)}):
+        for cut in sorted({number % 3 * size // 2, max(size - 1, 0)}):
             folder = tmp_path / f"{number}-{cut}"
             copy = RunDirectory(shutil.copytree(run.path, folder / "r"))
             monkeypatch.setenv("DPFEDMETA_STATE", str(folder / "state"))

@@ -177,7 +177,7 @@ def seeds(name: str) -> list[bytes]:
 
 
 def write_corpus() -> None:
-    """Make the seeds anew (`python tests/fuzz/readers.py`); what fuzzing finds is added by hand beside them."""
+    """Make the seeds anew (`python tests/fuzz/fuzzed_readers.py`); what fuzzing finds is added by hand beside them."""
     folders = {name: CORPUS / name for name in READERS}
     for folder in folders.values():
         folder.mkdir(parents=True, exist_ok=True)

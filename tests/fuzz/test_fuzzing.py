@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from readers import READERS, attempt, mutated, mutations, seeds
+from fuzzed_readers import READERS, attempt, mutated, mutations, seeds
 
 COUNT = int(os.environ.get("DPFEDMETA_FUZZ", "600"))
 
