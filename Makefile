@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constr
 DATA := $(wildcard ../shared/data)
 export DPFEDMETA_DATA ?= $(if $(DATA),$(abspath $(DATA)))
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test test-slow lint audit clean
 
 demo: $(VENV)/.installed
 	name=demo-$$(date +%Y%m%d-%H%M%S) && \
@@ -17,12 +17,16 @@ test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "not slow" -q
 
 test-slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m slow -q
+	DPFEDMETA_FUZZ=100000 $(BIN)/python -m pytest -m slow -q -s
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python .ci/audit
+
+audit: $(VENV)/.installed-lint
+	$(BIN)/python .ci/audit
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

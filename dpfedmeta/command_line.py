@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from dpfedmeta.config import SHORT_FORMS, algorithm_names, describe, resolve, setting_fields
 from dpfedmeta.errors import InputError
+from dpfedmeta.interrupts import terminate_like_ctrl_c
 from dpfedmeta.settings import Settings
 from dpfedmeta.validation import nearest
 
@@ -69,6 +71,11 @@ def parse_with_settings(
     return options, settings
 
 
+def given_settings(made: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> dict[str, str]:
+    """The settings among the words, by their full names, as typed."""
+    return settings_from(made.parse_known_args(argv)[1])
+
+
 def settings_from(words: Sequence[str]) -> dict[str, str]:
     """`--name value` and `--name=value`, long or short."""
     known = {name for name, _, _ in setting_fields()} | set(SHORT_FORMS)
@@ -92,6 +99,7 @@ def settings_from(words: Sequence[str]) -> dict[str, str]:
 def run_command(main: Callable[[Console], int]) -> None:
     """Call `main` and leave with its exit code; errors are one line on standard error."""
     errors = Console(stderr=True, soft_wrap=True)
+    terminate_like_ctrl_c()
     with warnings.catch_warnings():
         _warn_in_one_line(errors)
         try:
@@ -101,10 +109,18 @@ def run_command(main: Callable[[Console], int]) -> None:
         except KeyboardInterrupt:
             code = _say(errors, "interrupted", INTERRUPTED)
         except OSError as error:
-            code = _say(errors, f"{error.filename or 'writing a file'}: {error.strerror or error}; stopped", FAILED)
+            code = _say(
+                errors, f"{error.filename or 'writing a file'}: {error.strerror or error}; {_remedy(error)}", FAILED
+            )
         except RuntimeError as error:
             code = _say(errors, str(error), FAILED)
     sys.exit(code)
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
+        return "stopped; what was written before is whole: make room (or the disk writable), then go on with --resume"
+    return "stopped"
 
 
 def _say(console: Console, message: str, code: int) -> int:

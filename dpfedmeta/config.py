@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.settings import Settings
-from dpfedmeta.validation import first_problem, nearest
+from dpfedmeta.validation import YAML_ERRORS, first_problem, nearest
 
 SHORT_FORMS: Mapping[str, str] = {
     "rounds": "server.rounds",
@@ -129,7 +129,7 @@ def _read(file: Path) -> dict[str, Any]:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--config {file}: cannot be read ({error})") from error
-    except yaml.YAMLError as error:
+    except YAML_ERRORS as error:
         raise InputError(f"--config {file}: not valid YAML ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):
         raise InputError(f"--config {file}: expected sections with keys, found {type(content).__name__}")
@@ -149,7 +149,7 @@ def _scalar(name: str, text: str) -> Any:
         return text
     try:
         value = yaml.safe_load(text) if text else None
-    except yaml.YAMLError as error:
+    except YAML_ERRORS as error:
         raise InputError(f"--{name}: cannot read the value {text!r}") from error
     if isinstance(value, dict | list) and name not in _LISTS:
         raise InputError(f"--{name}: expected a single value, got {text!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping
 
@@ -56,6 +57,16 @@ def unflatten(vector: Tensor, like: Mapping[str, Tensor]) -> Params:
     """Inverse of flatten for parameters of the form of `like`; the precision stays that of the vector."""
     parts = torch.split(vector, [value.numel() for value in like.values()])
     return {name: part.reshape(value.shape) for (name, value), part in zip(like.items(), parts, strict=True)}
+
+
+def digest(params: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names, forms and every bit, in the order of the names."""
+    total = hashlib.sha256()
+    for name, value in sorted(params.items()):
+        array = value.detach().cpu().contiguous().numpy()
+        total.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        total.update(array.tobytes())
+    return total.hexdigest()
 
 
 def added(samples: Iterable[Mapping[str, Tensor]]) -> Params:

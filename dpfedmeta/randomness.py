@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Protocol
 
@@ -33,8 +33,9 @@ class Purpose(IntEnum):
     WEIGHTS = 6
     EVALUATION = 7
     TASK_DATA = 8
-    LOCAL_BATCHES = 9
-    MESSAGE_NOISE = 10
+    AVAILABILITY = 9
+    LOCAL_BATCHES = 10
+    MESSAGE_NOISE = 11
 
 
 def public_generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
@@ -70,6 +71,10 @@ class SecretSource(Protocol):
         """The generator of (purpose, key)."""
         ...
 
+    def again(self, key: tuple[int, ...]) -> SecretSource:
+        """The source of a further attempt at a round: it shares no stream with another attempt. (): the first one."""
+        ...
+
 
 @dataclass(frozen=True)
 class _KeyedGenerator:
@@ -94,6 +99,7 @@ class KeyedSource:
     """
 
     seed: int
+    attempt: tuple[int, ...] = ()
 
     @property
     def reproducible(self) -> bool:
@@ -102,8 +108,12 @@ class KeyedSource:
 
     def generator(self, purpose: Purpose, *key: int) -> SecretGenerator:
         """The generator of (seed, purpose, key)."""
-        sequence = np.random.SeedSequence([self.seed, int(purpose), *key])
+        sequence = np.random.SeedSequence([self.seed, int(purpose), *key, *self.attempt])
         return _KeyedGenerator(np.random.Generator(np.random.Philox(sequence)))
+
+    def again(self, key: tuple[int, ...]) -> KeyedSource:
+        """The same seed with a longer key."""
+        return replace(self, attempt=key)
 
 
 class _OperatingSystemGenerator:
@@ -138,6 +148,10 @@ class OperatingSystemSource:
     def generator(self, purpose: Purpose, *key: int) -> SecretGenerator:
         """A fresh generator; the key does not matter."""
         return _OperatingSystemGenerator()
+
+    def again(self, key: tuple[int, ...]) -> OperatingSystemSource:
+        """Every attempt is fresh."""
+        return self
 
 
 def draw_secret_seed() -> int:

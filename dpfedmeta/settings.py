@@ -11,7 +11,9 @@ _STRICT = ConfigDict(extra="forbid")
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+# Far more than any run could hold; a number of a thousand digits is a damaged file.
+MOST = 10**12
+Count = Annotated[int, Field(ge=1, le=MOST)]
 Probability = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
@@ -41,6 +43,14 @@ class PopulationSettings:
         Count | None,
         Field(description="clients of unequal size: task.shots to this many support images per class; null: equal"),
     ] = None
+    dropout: Annotated[NotNegative, Field(lt=1, description="share of invited clients that never answer")] = 0.0
+    availability: Annotated[
+        Literal["independent", "correlated", "diurnal"],
+        Field(description="who drops out: each alone, whole regions, or by local time of day"),
+    ] = "independent"
+    latency_spread: Annotated[
+        NotNegative, Field(description="deviation of ln(time to answer); its median is 1 (see server.timeout)")
+    ] = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +58,7 @@ class ScheduleSettings:
     """A change of noise or cohort, fixed before training."""
 
     __pydantic_config__ = _STRICT
-    from_round: Annotated[int, Field(ge=0, description="first round it holds for")]
+    from_round: Annotated[int, Field(ge=0, le=MOST, description="first round it holds for")]
     noise_scale: Annotated[Positive, Field(description="noise multiplier over z")] = 1.0
     cohort_scale: Annotated[Positive, Field(description="expected cohort over L")] = 1.0
 
@@ -82,6 +92,9 @@ class ServerSettings:
     final_lr: Annotated[
         Positive | None,
         Field(description="step size of the last round (cosine from server.lr); null: constant"),
+    ] = None
+    timeout: Annotated[
+        Positive | None, Field(description="who takes longer to answer, in medians, is left out; null: wait")
     ] = None
     unit: Annotated[
         Literal["raw", "bound"],
@@ -211,7 +224,7 @@ class TaskSettings:
     """The size of a training episode."""
 
     __pydantic_config__ = _STRICT
-    ways: Annotated[int, Field(ge=2, description="classes per client")] = 5
+    ways: Annotated[int, Field(ge=2, le=MOST, description="classes per client")] = 5
     shots: Annotated[Count, Field(description="support images per class")] = 5
     queries: Annotated[Count, Field(description="query images per class in training")] = 5
 
@@ -244,10 +257,10 @@ class EvaluationSettings:
     """Adaptation on held-out public classes; it happens on the device, so without noise."""
 
     __pydantic_config__ = _STRICT
-    episodes: Annotated[int, Field(ge=2, description="test episodes at the end")] = 600
+    episodes: Annotated[int, Field(ge=2, le=MOST, description="test episodes at the end")] = 600
     queries: Annotated[Count, Field(description="query images per class")] = 15
     every: Annotated[Count, Field(description="rounds between validations")] = 20
-    validation_episodes: Annotated[int, Field(ge=2, description="episodes of a validation")] = 60
+    validation_episodes: Annotated[int, Field(ge=2, le=MOST, description="episodes of a validation")] = 60
     adapt: Annotated[Literal["all", "head"] | None, Field(description="null: as in training")] = None
     steps: Annotated[Count | None, Field(description="null: as in training")] = None
     lr: Annotated[Positive | None, Field(description="null: as in training")] = None
@@ -272,13 +285,14 @@ class RunSettings:
     __pydantic_config__ = _STRICT
     name: Annotated[str | None, Field(description="null: algo-dataset-time")] = None
     dir: Annotated[str, Field(description="parent folder of run directories")] = "runs"
-    seed: Annotated[int, Field(ge=0, description="data, population, initial weights")] = 0
-    noise_seed: Annotated[int | None, Field(ge=0, description="noise and cohorts; given, the run is a simulation")] = (
-        None
-    )
+    seed: Annotated[int, Field(ge=0, lt=2**128, description="data, population, initial weights")] = 0
+    noise_seed: Annotated[
+        int | None, Field(ge=0, lt=2**128, description="noise and cohorts; given, the run is a simulation")
+    ] = None
     device: Annotated[Literal["auto", "cpu", "cuda"], Field(description="auto: cuda if there is one")] = "auto"
     workers: Annotated[Count | None, Field(description="worker processes; null: cores")] = None
     checkpoint_every: Annotated[Count, Field(description="rounds between checkpoints")] = 20
+    keep_checkpoints: Annotated[Count, Field(description="checkpoints that are kept")] = 2
 
 
 @dataclass(frozen=True, kw_only=True)

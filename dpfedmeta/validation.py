@@ -7,7 +7,20 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import Any, get_args, get_type_hints
 
+import yaml
 from pydantic import ValidationError
+
+# What yaml.safe_load raises besides its own errors: on 5,000 digits, on a 99th month, on a thousand brackets.
+YAML_ERRORS = (yaml.YAMLError, ValueError, OverflowError, TypeError, AttributeError, LookupError, RecursionError)
+
+
+def shown(value: object) -> str:
+    """A value for an error message; short, whatever it is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"an unprintable {type(value).__name__}"
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def first_problem(error: ValidationError, form: Any) -> str:
@@ -21,7 +34,7 @@ def first_problem(error: ValidationError, form: Any) -> str:
     message = problem["msg"]
     if problem["type"] == "missing":
         return f"{key}: missing"
-    return f"{key}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"
+    return f"{key}: {message[0].lower()}{message[1:]}, got {shown(problem['input'])}"
 
 
 def _field_names(form: Any) -> Iterator[str]:

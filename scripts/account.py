@@ -13,7 +13,7 @@ from dpfedmeta.command_line import DONE, parse_with_settings, parser, run_comman
 from dpfedmeta.config import algorithm_names, resolve
 from dpfedmeta.data import load_task
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.audit import audit, realised
+from dpfedmeta.federation.audit import audit, compose, realised
 from dpfedmeta.federation.privacy_plan import make_privacy
 from dpfedmeta.privacy.accounting import epsilon_curve, guarantees
 from dpfedmeta.privacy.claims import claim
@@ -40,7 +40,13 @@ def options_of() -> argparse.ArgumentParser:
     made.add_argument("--explain", action="store_true", help="for each cell, what is seen and by which formula")
     other = made.add_mutually_exclusive_group()
     other.add_argument("--run", type=Path, metavar="RUN", help="what a run promised and spent")
-    other.add_argument("--verify", type=Path, metavar="RUN", help="recompute what a run spent from its ledger alone")
+    other.add_argument(
+        "--verify",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="recompute what a run spent from its ledger alone; several copies of one run: what they spent together",
+    )
     other.add_argument(
         "--realised",
         type=Path,
@@ -59,7 +65,7 @@ def main(console: Console) -> int:
     """Parse, account, print."""
     made = options_of()
     known, _ = made.parse_known_args()
-    chosen = known.run or known.verify or known.realised
+    chosen = known.run or (known.verify and known.verify[0]) or known.realised
     if chosen is not None or known.compare_paper or known.compare_presets or known.cross_check:
         if known.algo or known.config:
             raise InputError("--run, --verify, --realised, --compare-..., --cross-check take no --algo or --config")
@@ -72,6 +78,8 @@ def main(console: Console) -> int:
         return _cross_check(console, known.json)
     if known.realised is not None:
         return _realised(console, RunDirectory(known.realised), known.json)
+    if known.verify is not None and len(known.verify) > 1:
+        return _of_copies(console, known, [RunDirectory(path) for path in known.verify])
     if chosen is not None:
         return _of_run(console, known, RunDirectory(chosen))
     options, settings = parse_with_settings(
@@ -92,6 +100,17 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
         for remark in found.remarks:
             console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
     return code
+
+
+def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDirectory]) -> int:
+    for run in runs:
+        audit(run)
+    found = compose(runs)
+    if found is None:
+        raise InputError("--verify: these are not copies of one run; verify them one at a time")
+    for remark in found.remarks if not options.json else ():
+        console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
+    return _show(console, options, found.plan, found.guarantees, "What the copies spent together")
 
 
 def _show(

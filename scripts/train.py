@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from rich.console import Console
 
-from dpfedmeta.command_line import DONE, INTERRUPTED, parse_with_settings, parser, run_command
+from dpfedmeta.command_line import DONE, INTERRUPTED, given_settings, parse_with_settings, parser, run_command
+from dpfedmeta.errors import InputError
+from dpfedmeta.federation.resume import finished, settings_of_run
 from dpfedmeta.federation.run import RunOptions, run_training
+from dpfedmeta.federation.training import Status
 from dpfedmeta.report import write_report
+from dpfedmeta.tracking.lock import only_writer
+from dpfedmeta.tracking.run_directory import RunDirectory
 
 
 def main(console: Console) -> int:
@@ -19,9 +25,31 @@ def main(console: Console) -> int:
     arguments.add_argument(
         "--secure-rng", action="store_true", help="noise and cohorts straight from the operating system"
     )
+    arguments.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run, however it ended")
+    known, _ = arguments.parse_known_args()
+    if known.resume is not None:
+        return _resume(RunDirectory(known.resume), known, given_settings(arguments), console)
     options, settings = parse_with_settings(arguments, None)
     run_options = RunOptions(data_folder=options.data_dir, dry_run=options.dry_run, secure_rng=options.secure_rng)
-    run, status = run_training(settings, run_options, console)
+    return _finish(*run_training(settings, run_options, console), console)
+
+
+def _resume(run: RunDirectory, options: argparse.Namespace, given: dict[str, str], console: Console) -> int:
+    for name in ("algo", "dataset", "config", "dry_run", "secure_rng"):
+        if getattr(options, name):
+            raise InputError(f"--{name.replace('_', '-')}: --resume goes on with the settings that the run began with")
+    if not run.path.is_dir():
+        raise InputError(f"--resume {run.path}: there is no such run directory")
+    with only_writer(run.path):
+        settings = settings_of_run(run, given)
+        status = finished(run)
+        if status is not None:
+            console.print(f"{run.path}: {status} already; nothing is left to do", highlight=False, soft_wrap=True)
+            return DONE
+        return _finish(*run_training(settings, RunOptions(data_folder=options.data_dir, resume=run), console), console)
+
+
+def _finish(run: RunDirectory | None, status: Status, console: Console) -> int:
     if run is not None:
         console.print(f"report: {write_report(run)}", highlight=False, soft_wrap=True)
     return INTERRUPTED if status == "interrupted" else DONE

@@ -20,16 +20,13 @@ TINY = {
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory):
-    """No test touches the user's cache; torch keeps to one thread, as the workers do."""
+    """No test touches the user's cache or state; torch keeps to one thread, as the workers do."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("cache")
-    before = os.environ.get("DPFEDMETA_CACHE")
-    os.environ["DPFEDMETA_CACHE"] = str(folder)
-    yield folder
-    if before is None:
-        del os.environ["DPFEDMETA_CACHE"]
-    else:
-        os.environ["DPFEDMETA_CACHE"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPFEDMETA_CACHE", str(folder))
+        patch.setenv("DPFEDMETA_STATE", str(tmp_path_factory.mktemp("state")))
+        yield folder
 
 
 @pytest.fixture(scope="session")

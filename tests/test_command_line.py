@@ -103,7 +103,12 @@ FAILURES = [
     (RefusedPlan("it would not hold"), 2, "error: it would not hold"),
     (InputError("[red]brackets[/red] " + "long " * 100), 2, "error: [red]brackets[/red] " + "long " * 99 + "long"),
     (KeyboardInterrupt(), 130, "error: interrupted"),
-    (OSError(28, "No space left on device", "runs/x"), 1, "error: runs/x: No space left on device; stopped"),
+    (
+        OSError(28, "No space left on device", "runs/x"),
+        1,
+        "error: runs/x: No space left on device; stopped; what was written before is whole: make room (or the disk "
+        "writable), then go on with --resume",
+    ),
     (OSError("broken"), 1, "error: writing a file: broken; stopped"),
     (RuntimeError("a worker\nwas killed"), 1, "error: a worker was killed"),
 ]

@@ -60,6 +60,43 @@ class Episode:
         )
 
 
+def is_sound(
+    episode: Episode, image: tuple[int, ...], ways: int, counts: tuple[int, int] | None, *, queries: bool = True
+) -> bool:
+    """Whether an episode has records, and all have the form of the task.
+
+    Args:
+        episode: What a client holds.
+        image: Channels, height and width.
+        ways: Labels are in range(ways).
+        counts: (n_s, n_q) where they are public constants; None: any number above 0.
+        queries: Whether there must be a query set.
+    """
+    parts = [(episode.support_images, episode.support_labels), (episode.query_images, episode.query_labels)]
+    if not queries and episode.query_labels.shape == (0,):
+        parts = parts[:1]
+    sizes = tuple(len(labels) if labels.dim() == 1 else 0 for _, labels in parts)
+    if 0 in sizes or (counts is not None and sizes != counts):
+        return False
+    return all(
+        images.shape == (len(labels), *image)
+        and images.dtype == torch.float32
+        and labels.dtype == torch.int64
+        and 0 <= int(labels.min()) <= int(labels.max()) < ways
+        for images, labels in parts
+    )
+
+
+def blank_episode(image: tuple[int, ...], support: int, query: int) -> Episode:
+    """Zeros in the place of an episode that is not sound."""
+    return Episode(
+        support_images=torch.zeros(support, *image),
+        support_labels=torch.zeros(support, dtype=torch.int64),
+        query_images=torch.zeros(query, *image),
+        query_labels=torch.zeros(query, dtype=torch.int64),
+    )
+
+
 def check_shape(pool: ClassPool, shape: EpisodeShape, split: str) -> None:
     """Refuse an episode that the pool cannot fill without using a record twice."""
     if shape.ways > pool.classes:

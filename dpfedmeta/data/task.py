@@ -16,7 +16,7 @@ from dpfedmeta.data.archives import Archive
 from dpfedmeta.data.contents import SPLITS, Split
 from dpfedmeta.data.image_folder import guess_form
 from dpfedmeta.errors import InputError
-from dpfedmeta.validation import first_problem
+from dpfedmeta.validation import YAML_ERRORS, first_problem
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -166,9 +166,10 @@ def _beside(task: Task, folder: Path) -> Task:
 def _parse(text: str, where: str) -> Task:
     try:
         content: Any = yaml.safe_load(text)
-        task: Task = TypeAdapter(Task).validate_python(content)
-    except yaml.YAMLError as error:
+    except YAML_ERRORS as error:
         raise InputError(f"{where}: not valid YAML ({' '.join(str(error).split())})") from error
+    try:
+        task: Task = TypeAdapter(Task).validate_python(content)
     except ValidationError as error:
         raise InputError(f"{where}: {first_problem(error, Task)}") from error
     _check_split(task, where)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.privacy.accounting import local_mu
+from dpfedmeta.privacy.accounting import Terms, four_cells, local_mu
+from dpfedmeta.privacy.charges import RoundEvent
 from dpfedmeta.privacy.cross_checks import second_opinion
 from dpfedmeta.privacy.gaussian import gaussian_epsilon
 from dpfedmeta.privacy.guarantee import Guarantee
-from dpfedmeta.privacy.ledger import RoundEvent, head, read, spent, stretches_of
+from dpfedmeta.privacy.ledger import head, read, read_content, spent, stretches_of
 from dpfedmeta.privacy.plan import PrivacyPlan
 from dpfedmeta.tracking.run_directory import SUMMARY, RunDirectory
 
@@ -46,9 +47,53 @@ def audit(run: RunDirectory) -> Audit:
     """
     plan, events = read(run.ledger)
     cells = spent(plan, events)
-    remarks = [f"{len(events)} rounds, hash chain intact", *_opinion(plan, events, cells)]
+    again = sum(event.attempt > 0 for event in events)
+    count = f"{len(events) - again} rounds" + (f" and {again} of them done again and charged again" if again else "")
+    remarks = [f"{count}, hash chain intact", *_opinion(plan, events, cells)]
     remarks += _beside(run, events, cells)
     return Audit(plan=plan, events=events, guarantees=cells, remarks=tuple(remarks))
+
+
+def compose(runs: Sequence[RunDirectory]) -> Audit | None:
+    """What the copies of one run spent together; None: they are not copies of one run.
+
+    Guarantee:
+        Charges are the same release only as long as all charges before them are the same too. From the first difference
+        on, each copy's charges count.
+
+    Raises:
+        InputError: Two copies used the same noise for different sums; nothing covers that.
+    """
+    contents = [read_content(run.ledger) for run in runs]
+    first = contents[0]
+    if any(other.identity.run != first.identity.run or other.plan != first.plan for other in contents) or len(runs) < 2:
+        return None
+    events = list(first.events)
+    for place, other in enumerate(contents[1:], start=1):
+        shared = max(_shared(other.events, earlier.events) for earlier in contents[:place])
+        for earlier, run in zip(contents[:place], runs, strict=False):
+            if not first.identity.secure:
+                _check_noise(other.events, earlier.events, runs[place], run)
+        events += other.events[shared:]
+    cells = four_cells(stretches_of(events), Terms.of(first.plan))
+    remark = f"{len(runs)} copies of run {first.identity.run}: together they charged {len(events)} releases"
+    return Audit(plan=first.plan, events=tuple(events), guarantees=cells, remarks=(remark,))
+
+
+def _shared(left: Sequence[RoundEvent], right: Sequence[RoundEvent]) -> int:
+    return next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+
+
+def _check_noise(left: Sequence[RoundEvent], right: Sequence[RoundEvent], one: RunDirectory, two: RunDirectory) -> None:
+    """Past the first difference, no two attempts may have had the same keys: they share seed, noise and coins."""
+    shared = _shared(left, right)
+    used = {(event.round, *event.again) for event in right[shared:]}
+    clash = next((event.round for event in left[shared:] if (event.round, *event.again) in used), None)
+    if clash is not None:
+        raise InputError(
+            f"{one.path} and {two.path} are copies of one run that went on differently, and both used the same noise "
+            f"in round {clash}: whoever sees both learns differences without noise, and no epsilon covers that"
+        )
 
 
 def _opinion(plan: PrivacyPlan, events: tuple[RoundEvent, ...], cells: tuple[Guarantee, ...]) -> list[str]:
@@ -68,9 +113,10 @@ def _beside(run: RunDirectory, events: tuple[RoundEvent, ...], cells: tuple[Guar
     rows = run.rounds() if run.rounds_file.exists() else []
     with _complete(run.rounds_file):
         released = max((int(row["round"]) for row in rows), default=-1)
-    if released >= len(events):
+    last = max((event.round for event in events), default=-1)
+    if released > last:
         raise InputError(
-            f"{run.ledger}: ends with round {len(events) - 1}, but round {released} was released ({run.rounds_file}): "
+            f"{run.ledger}: ends with round {last}, but round {released} was released ({run.rounds_file}): "
             f"lines after {len(events) + 1} are lost; restore the ledger from a backup"
         )
     if not (run.path / SUMMARY).exists():

@@ -7,11 +7,12 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -92,10 +93,20 @@ def open_workers(count: int) -> Iterator[Workers]:
 
 
 def _start_worker() -> None:
-    # Ctrl-C is the parent's to handle.
+    # Ctrl-C and SIGTERM are the parent's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     keep_freed_memory()
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed outright stops nobody."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def keep_freed_memory() -> None:
@@ -137,7 +148,8 @@ class LocalBackend:
         arrays = {name: value.cpu().numpy() for name, value in model.items()}
         ids = cohort.clients.tolist()
         chunks = [ids[i : i + CLIENTS_PER_CHUNK] for i in range(0, len(ids), CLIENTS_PER_CHUNK)]
-        tasks = ((self.clients, arrays, bound, cohort.round, chunk) for chunk in chunks)
+        clients = replace(self.clients, source=self.clients.source.again(cohort.again))
+        tasks = ((clients, arrays, bound, cohort.round, chunk) for chunk in chunks)
         form = self.clients.form(model)
         total = torch.zeros(dimension(form), dtype=torch.float64)
         entered = 0

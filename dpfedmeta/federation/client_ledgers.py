@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +34,14 @@ class ClientLedgers:
             it acts like a participation cap. Fixed-size sampling with client ledgers is refused.
         """
         self.folder.mkdir(mode=0o700, exist_ok=True)
-        stay = [client for client in cohort.clients.tolist() if self._accepts(client, cohort.round)]
-        return Cohort(round=cohort.round, clients=np.asarray(stay, dtype=np.int64))
+        stay = [client for client in cohort.clients.tolist() if self._accepts(client, cohort)]
+        return replace(cohort, clients=np.asarray(stay, dtype=np.int64))
 
-    def _accepts(self, client: int, round_: int) -> bool:
+    def _accepts(self, client: int, cohort: Cohort) -> bool:
         ledger = ClientLedger(self.folder / f"{client}.jsonl", self.budget)
+        if ledger.holds(cohort.round, cohort.again):
+            return True
         if not ledger.accepts(self.layer):
             return False
-        ledger.charge(round_, self.layer)
+        ledger.charge(cohort.round, self.layer, cohort.again)
         return True

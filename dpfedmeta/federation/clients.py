@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from dpfedmeta.data.episode import Episode
+from dpfedmeta.data.episode import Episode, blank_episode, is_sound
 from dpfedmeta.data.population import Population
 from dpfedmeta.meta import (
     MetaSpec,
@@ -24,7 +24,7 @@ from dpfedmeta.meta import (
 )
 from dpfedmeta.meta.private import ClientNoise
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights, learned_part
-from dpfedmeta.parameters import Params, dimension, flatten, is_finite, norm, unflatten
+from dpfedmeta.parameters import Params, dimension, flatten, is_finite, norm, unflatten, zeros_like
 from dpfedmeta.privacy.clipping import clip, clip_per_layer
 from dpfedmeta.privacy.per_record import PerRecordGradients, per_record_engine
 from dpfedmeta.privacy.policies import ATTACHED, Attachment
@@ -81,34 +81,49 @@ class ClientSide:
             return 0.0
         return (self.record.query_noise * bound / self.record.query_records) ** 2
 
+    def longest_message(self, bound: float, size: int) -> float:
+        """An honest message (a bounded part, and Gaussian noise) is longer with probability below exp(-50)."""
+        own_noise = math.sqrt(self.message_noise_variance(bound))
+        return self.message_bound(bound) * (1.0 + 1e-5) + own_noise * (math.sqrt(size) + 10.0)
+
     def clipped_sum(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> tuple[Tensor, int]:
         """SECRET: (float64 sum over the clients, in their order; number of messages that entered it).
 
-        A message that is not finite, or not of the model's form, is set to 0 and brings no noise (privacy rule 4).
+        A message that is not finite, not of the model's form, or longer than an honest one is set to 0 and brings no
+        noise (privacy rule 4).
         """
         model = {name: value.to(self.device) for name, value in model.items()}
         form = self.form(model)
         total = torch.zeros(dimension(form), dtype=torch.float64, device=self.device)
+        longest = self.longest_message(bound, dimension(form))
         entered = 0
         for message in self._messages(model, bound, round_, clients):
-            if _well_formed(message, form):
+            if _well_formed(message, form) and norm(message) <= longest:
                 total += flatten(message).double()
                 entered += 1
         return total.cpu(), entered
 
-    def exact_messages(self, model: Params, round_: int, clients: Sequence[int]) -> Iterator[Params]:
-        """SECRET unless the population is public: the clients' messages before clipping, without record-level steps."""
+    def exact_messages(self, model: Params, round_: int, clients: Sequence[int]) -> Iterator[Params | None]:
+        """SECRET unless the population is public: the clients' messages before clipping, without record-level steps.
+
+        None for a client whose data do not have the form that the plan states.
+        """
         network = _network(self.network, self.device)
         fixed = _fixed(self.network, self.weights_seed, self.device)
         for client in clients:
-            episode = self.population.episode(client).to(self.device)
-            yield self._message(network, model, fixed, episode, round_, client)
+            episode = self.population.episode(client)
+            if self._sound(episode):
+                yield self._message(network, model, fixed, episode.to(self.device), round_, client)
+            else:
+                yield None
 
     def _messages(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> Iterator[Params]:
         """What the clients send, with the norm of each data part at most `message_bound`."""
         if self.record is None:
             for client, message in zip(clients, self.exact_messages(model, round_, clients), strict=True):
-                yield self._with_own_noise(self._clipped(message, bound), bound, round_, client)
+                # A client without sound data sends zeros, which are no failure: it must not show who holds what.
+                clipped = zeros_like(self.form(model)) if message is None else self._clipped(message, bound)
+                yield self._with_own_noise(clipped, bound, round_, client)
             return
         network = _network(self.network, self.device)
         fixed = _fixed(self.network, self.weights_seed, self.device)
@@ -116,10 +131,29 @@ class ClientSide:
         size = len(clients) if engine.batches else 1
         for start in range(0, len(clients), max(size, 1)):
             group = clients[start : start + size]
-            episodes = [self.population.episode(client).to(self.device) for client in group]
+            held = [self.population.episode(client) for client in group]
+            sound = [self._sound(episode) for episode in held]
+            # Others in the group are computed as if this client were a sound one.
+            pairs = zip(held, sound, strict=True)
+            episodes = [(episode if good else self._blank()).to(self.device) for episode, good in pairs]
             noises = [self._noise(round_, client) for client in group]
-            for released in private_contributions(network, model, fixed, episodes, bound, noises, self.record, engine):
-                yield self._clipped_again(released.value, bound)
+            messages = private_contributions(network, model, fixed, episodes, bound, noises, self.record, engine)
+            for released, good in zip(messages, sound, strict=True):
+                yield self._clipped_again(released.value, bound) if good else {}
+
+    def _sound(self, episode: Episode) -> bool:
+        """Whether a client's data have the form that the plan states; an empty or misshapen episode sends nothing."""
+        network, counts = self.network, None
+        if self.record is not None:
+            counts = (self.record.support_records, self.record.query_records)
+        image = (network.channels, network.image_size, network.image_size)
+        return is_sound(episode, image, network.ways, counts, queries=self.meta.message != "local")
+
+    def _blank(self) -> Episode:
+        assert self.record is not None
+        network = self.network
+        shape = (network.channels, network.image_size, network.image_size)
+        return blank_episode(shape, self.record.support_records, self.record.query_records)
 
     def _message(
         self, network: nn.Module, model: Params, fixed: Params, episode: Episode, round_: int, client: int
@@ -165,7 +199,8 @@ class ClientSide:
 
 def _well_formed(message: Params, form: Params) -> bool:
     shapes = {name: value.shape for name, value in form.items()}
-    return {name: value.shape for name, value in message.items()} == shapes and is_finite(message)
+    real = all(value.dtype in (torch.float32, torch.float64) for value in message.values())
+    return real and {name: value.shape for name, value in message.items()} == shapes and is_finite(message)
 
 
 @lru_cache(maxsize=4)

@@ -29,7 +29,9 @@ def update_spread(public: ClientSide, model: Params, round_: int, count: int) ->
     The published code takes them from the private clients, where they would have to leave a mechanism first. Here
     `public` must hold public data alone: the result is logged as it is.
     """
-    updates = torch.stack([flatten(m).double() for m in public.exact_messages(model, round_, range(count))])
+    placed = {name: value.to(public.device) for name, value in model.items()}
+    messages = public.exact_messages(placed, round_, range(count))
+    updates = torch.stack([flatten(message).double() for message in messages if message is not None])
     return UpdateSpread(
         between_client_variance=float(updates.var(0, correction=0).mean()),
         update_scale=float(updates.mean(0).square().mean()),

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
-import math
-import platform
-import resource
-import sys
+import secrets
 import time
+import warnings
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
-from dpfedmeta import __version__
 from dpfedmeta.config import to_yaml
 from dpfedmeta.data import Dataset, open_dataset
 from dpfedmeta.data.population import Population, PopulationStatement, population_statement
@@ -33,20 +31,22 @@ from dpfedmeta.federation.backend import (
 from dpfedmeta.federation.client_ledgers import ClientLedgers
 from dpfedmeta.federation.clients import ClientSide
 from dpfedmeta.federation.data_plan import examination, population, public_side
+from dpfedmeta.federation.environment import environment_of
 from dpfedmeta.federation.plan import Plan, make_plan
-from dpfedmeta.federation.server import ServerState
-from dpfedmeta.federation.training import Status, Training, check_finite, complete, keep_secret
+from dpfedmeta.federation.resume import check_data, keep_data_digest, keep_secret, registered, secret_of_run
+from dpfedmeta.federation.summary import SIMULATION, summary_of
+from dpfedmeta.federation.training import Status, Training, check_finite, complete
+from dpfedmeta.interrupts import deferred
 from dpfedmeta.models import initial_weights, learned_part
 from dpfedmeta.parameters import Params
 from dpfedmeta.privacy.client_ledger import RecordBudget
-from dpfedmeta.privacy.ledger import Budget, head, read, spent
+from dpfedmeta.privacy.ledger import Budget, Identity, Ledger, read_content, spent
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, SecretSource, draw_secret_seed
 from dpfedmeta.settings import Settings
+from dpfedmeta.tracking.lock import only_writer
 from dpfedmeta.tracking.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory, create, write_text
 from dpfedmeta.tracking.terminal import Terminal, accuracy_table, guarantee_table, noise_lines
 from dpfedmeta.tracking.trackers import JsonLines, TensorBoard, Tracker, WeightsAndBiases
-
-SIMULATION = "simulation: no guarantee towards whoever knows the seed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +57,7 @@ class RunOptions:
     dry_run: bool = False
     secure_rng: bool = False
     population: Population | None = None
+    resume: RunDirectory | None = None
 
 
 def run_training(settings: Settings, options: RunOptions, console: Console) -> tuple[RunDirectory | None, Status]:
@@ -66,23 +67,31 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
         The run directory (None after a dry run) and how the run ended.
     """
     started = time.perf_counter()
-    source = _secret_source(settings, options)
     device = _device(settings)
     dataset = open_dataset(settings.dataset, options.data_folder)
     plan = make_plan(settings, dataset.task)
     clients_of = population(plan, dataset, options.population)
     statement = population_statement(clients_of)
     validation, test = examination(plan, dataset, "val"), examination(plan, dataset, "test")
-    with open_workers(_worker_count(settings, device)) as workers:
-        clients = _client_side(plan, clients_of, source, device)
+    with ExitStack() as stack:
+        run = options.resume
+        source = _secret_source(settings, options)
+        if run is not None:
+            check_data(run, dataset)
+        workers = stack.enter_context(open_workers(_worker_count(settings, device)))
+        clients = client_side(plan, clients_of, source, device)
         rate = clients_per_second(clients, plan, dataset, workers, _worker_count(settings, device))
         _print_plan(plan, dataset, rate, settings, console, statement)
         if options.dry_run:
             return None, "completed"
-        run = create(Path(settings.run.dir), settings.run.name or _default_name(settings))
+        if run is None:
+            fill = partial(_first_files, plan=plan, rate=rate, source=source, dataset=dataset, statement=statement)
+            run = create(Path(settings.run.dir), settings.run.name or _default_name(settings), fill)
+            stack.enter_context(only_writer(run.path))
+        lineage, missing = stack.enter_context(registered(run))
+        if missing:
+            warnings.warn(missing, stacklevel=2)
         trackers = _trackers(settings, run, console, plan)
-        _write_plan(run, plan, rate, statement)
-        keep_secret(run, source)
         training = Training(
             plan=plan,
             run=run,
@@ -94,17 +103,26 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
             budget=Budget.of(plan.planned),
             client_ledgers=_client_ledgers(run, plan),
             public_clients=public_side(clients, plan, dataset) if settings.track.public_clients else None,
+            environment=environment_of(device),
+            lineage=lineage,
+            say=lambda remark: console.print(remark, highlight=False, soft_wrap=True, markup=False),
         )
-        begun = time.perf_counter()
+        begun, before = time.perf_counter(), sum(float(row["seconds"]) for row in run.rounds())
         state, status = training()
-        seconds = time.perf_counter() - begun
+        seconds = before + time.perf_counter() - begun
         check_finite(state)
-        accuracies = {} if status == "interrupted" else final_accuracies(workers, plan, test, complete(plan, state))
-    summary = _summary(run, plan, state, status, seconds, accuracies)
-    summary["population"] |= {"kind": statement.kind, "statement": dataclasses.asdict(statement)}
-    run.write_json(SUMMARY, summary)
-    for tracker in trackers:
-        tracker.finish(summary)
+        accuracies: dict[str, dict[str, object]] = {}
+        try:
+            if status != "interrupted":
+                accuracies = final_accuracies(workers, plan, test, complete(plan, state))
+        except KeyboardInterrupt:
+            status = "interrupted"
+        with deferred():
+            summary = summary_of(run, plan, state, status, seconds, accuracies)
+            summary["population"] |= {"kind": statement.kind, "statement": dataclasses.asdict(statement)}
+            run.write_json(SUMMARY, summary)
+            for tracker in trackers:
+                tracker.finish(summary)
     _print_result(run, summary, plan, console, time.perf_counter() - started)
     return run, status
 
@@ -132,6 +150,8 @@ def clients_per_second(clients: ClientSide, plan: Plan, dataset: Dataset, worker
 
 
 def _secret_source(settings: Settings, options: RunOptions) -> SecretSource:
+    if options.resume is not None:
+        return secret_of_run(options.resume)
     if options.secure_rng:
         if settings.run.noise_seed is not None:
             raise InputError("--secure-rng draws from the operating system, so run.noise_seed has no place; drop one")
@@ -151,7 +171,8 @@ def _worker_count(settings: Settings, device: torch.device) -> int:
     return 1 if device.type == "cuda" else settings.run.workers or available_cores()
 
 
-def _client_side(plan: Plan, population: Population, source: SecretSource, device: torch.device) -> ClientSide:
+def client_side(plan: Plan, population: Population, source: SecretSource, device: torch.device) -> ClientSide:
+    """What every client of the plan runs."""
     return ClientSide(
         network=plan.network,
         weights_seed=plan.settings.run.seed,
@@ -192,8 +213,25 @@ def _default_name(settings: Settings) -> str:
     return f"{settings.algo}-{Path(settings.dataset).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
+def _first_files(
+    run: RunDirectory,
+    plan: Plan,
+    rate: float,
+    source: SecretSource,
+    dataset: Dataset,
+    statement: PopulationStatement,
+) -> None:
+    """What a run directory is born with: all that is needed to go on after a crash at any instant."""
+    text = to_yaml(plan.settings)
+    write_text(run.path / CONFIG, text)
+    _write_plan(run, plan, rate, statement)
+    keep_secret(run, source)
+    keep_data_digest(run, dataset)
+    identity = Identity(run=secrets.token_hex(16), config=text, secure=not source.reproducible)
+    Ledger(run.ledger, plan.privacy, identity)
+
+
 def _write_plan(run: RunDirectory, plan: Plan, rate: float, statement: PopulationStatement) -> None:
-    write_text(run.path / CONFIG, to_yaml(plan.settings))
     content = {
         "planned": [guarantee.as_json() for guarantee in plan.planned],
         "privacy": dataclasses.asdict(plan.privacy),
@@ -228,59 +266,12 @@ def _print_plan(
 def _print_result(run: RunDirectory, summary: dict[str, Any], plan: Plan, console: Console, seconds: float) -> None:
     if "accuracy" in summary and summary["accuracy"] is not None:
         console.print(accuracy_table(summary))
-    privacy, events = read(run.ledger)
-    console.print(guarantee_table(spent(privacy, events), "What was spent, from the ledger"))
+    ledger = read_content(run.ledger, torn=True)
+    console.print(guarantee_table(spent(ledger.plan, ledger.events), "What was spent, from the ledger"))
     console.print(
         f"{summary['status']} after {seconds / 60:.1f} minutes in all; everything is in {run.path}",
         highlight=False,
         soft_wrap=True,
     )
-
-
-def _summary(
-    run: RunDirectory,
-    plan: Plan,
-    state: ServerState,
-    status: Status,
-    seconds: float,
-    accuracies: dict[str, dict[str, object]],
-) -> dict[str, Any]:
-    privacy, events = read(run.ledger)
-    names = ("", "_before_adaptation", "_untrained", "_pixel_prototype", "_pixel_neighbour")
-    return {
-        "status": status,
-        "algo": plan.settings.algo,
-        "dataset": plan.settings.dataset,
-        "task": {"ways": plan.shape.ways, "shots": plan.shape.shots, "queries": plan.shape.queries},
-        "rounds": state.round,
-        "population": {
-            "clients": privacy.clients,
-            "cohort": privacy.cohort,
-            "sampler": plan.settings.population.sampler,
-            "max_participations": privacy.max_participations,
-        },
-        **{f"accuracy{name}": accuracies.get(f"accuracy{name}") for name in names},
-        "guarantees": [guarantee.as_json() for guarantee in spent(privacy, events)],
-        "planned": [guarantee.as_json() for guarantee in plan.planned],
-        "ledger": {"rounds": len(events), "head": head(run.ledger)},
-        "simulation": SIMULATION if plan.settings.run.noise_seed is not None else None,
-        "seconds": seconds,
-        "clients_per_second": state.round * privacy.cohort / seconds if seconds else math.nan,
-        "peak_memory_mb": peak_memory_mb(),
-        "versions": versions(),
-    }
-
-
-def peak_memory_mb() -> float:
-    """Largest resident size of this process plus that of its largest worker."""
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    # Linux counts in KiB, macOS in bytes.
-    return (own + worker) / (1024.0 if sys.platform != "darwin" else 1024.0**2)
-
-
-def versions() -> dict[str, str]:
-    """What produced the result."""
-    packages = ("torch", "opacus", "dp-accounting", "numpy", "scipy")
-    found = {name: importlib.metadata.version(name) for name in packages}
-    return {"dpfedmeta": __version__, "python": platform.python_version(), **found}
+    if summary["status"] == "interrupted":
+        console.print(f"go on with: python scripts/train.py --resume {run.path}", highlight=False, soft_wrap=True)

@@ -2,55 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Examination
+from dpfedmeta.federation.availability import Availability
 from dpfedmeta.federation.backend import Backend, RoundAborted, Workers
+from dpfedmeta.federation.checkpoint import Checkpoint, save_checkpoint
 from dpfedmeta.federation.client_ledgers import ClientLedgers
 from dpfedmeta.federation.clients import ClientSide
+from dpfedmeta.federation.journal import Journal, release_digest
 from dpfedmeta.federation.plan import Plan
 from dpfedmeta.federation.public_clients import update_spread
+from dpfedmeta.federation.reopen import reopen
 from dpfedmeta.federation.server import ServerOptimizer, ServerState, initial_state, skip, step
+from dpfedmeta.interrupts import deferred
 from dpfedmeta.models import initial_weights, learned_part
 from dpfedmeta.parameters import Params, dimension, norm
 from dpfedmeta.privacy.accounting import guarantees
 from dpfedmeta.privacy.guarantee import Guarantee
-from dpfedmeta.privacy.ledger import Budget, Ledger, planned_event
+from dpfedmeta.privacy.ledger import Budget, Ledger
+from dpfedmeta.privacy.lineage import Lineage
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.sampled_gaussian import neighbours_of_a_client, sampled_delta
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import KeyedSource, Purpose, SecretSource
-from dpfedmeta.tracking.run_directory import RunDirectory, append_lines, save_weights, write_text
+from dpfedmeta.privacy.units import Client
+from dpfedmeta.randomness import Purpose, SecretSource
+from dpfedmeta.tracking.run_directory import RunDirectory, save_weights
 from dpfedmeta.tracking.trackers import Tracker
 
 Status = Literal["completed", "budget", "interrupted"]
-
-
-class Participations:
-    """SECRET: how often each client took part; on disk before the clients of a round are invited."""
-
-    def __init__(self, run: RunDirectory) -> None:
-        self._path = run.secret / "participations.jsonl"
-        self.counts: dict[int, int] = {}
-
-    def record(self, cohort: Cohort) -> None:
-        """Count a cohort."""
-        clients = cohort.clients.tolist()
-        append_lines(self._path, [{"round": cohort.round, "clients": clients}], mode=0o600)
-        for client in clients:
-            self.counts[client] = self.counts.get(client, 0) + 1
-
-
-def keep_secret(run: RunDirectory, source: SecretSource) -> None:
-    """Write the noise seed, if there is one, for the server alone."""
-    if isinstance(source, KeyedSource):
-        write_text(run.secret / "noise_seed.json", json.dumps({"seed": source.seed}) + "\n", mode=0o600)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,6 +53,9 @@ class Training:
         budget: What may be spent at most.
         client_ledgers: What the clients keep themselves, if they do.
         public_clients: Clients made of public data, where their updates are measured.
+        environment: Digest of what could change the last bits of a result; None: nothing is done again identically.
+        lineage: This machine's register of the run's ledger, or None.
+        say: Who is told what was mended and done again.
     """
 
     plan: Plan
@@ -80,53 +68,92 @@ class Training:
     budget: Budget
     client_ledgers: ClientLedgers | None = None
     public_clients: ClientSide | None = None
+    environment: str | None = ""
+    lineage: Lineage | None = None
+    say: Callable[[str], None] = lambda remark: None
 
     def __call__(self) -> tuple[ServerState, Status]:
-        """Train until the rounds, the budget or the patience ends."""
+        """Train, or go on, until the rounds, the budget or the patience ends.
+
+        Raises:
+            InputError: The run directory cannot be continued.
+        """
         plan = self.plan
         weights = initial_weights(plan.network, plan.settings.run.seed)
         save_weights(self.run.initial_weights, weights)
-        state = initial_state(learned_part(plan.network, weights), plan.policy)
-        ledger = Ledger(self.run.ledger, plan.privacy)
-        participations = Participations(self.run)
-        affordable = self.budget.affordable_rounds(plan.privacy)
-        status: Status = "budget" if plan.shortened else "completed"
+        initial = initial_state(learned_part(plan.network, weights), plan.policy)
+        if not self.run.ledger.exists():
+            Ledger(self.run.ledger, plan.privacy)
+        found = reopen(self.run, plan, initial, self.budget, self.source, self.environment, self.lineage)
+        for remark in found.remarks:
+            self.say(remark)
+        if self.client_ledgers and self.source.reproducible:
+            # A client whose disk lost its last lines writes them again.
+            for cohort in found.journal.participations.before(found.state.round):
+                self._answering(cohort)
+        return self._rounds(found.state, found.journal)
+
+    def _rounds(self, state: ServerState, journal: Journal) -> tuple[ServerState, Status]:
+        status: Status = "budget" if self.plan.shortened else "completed"
+        saved = state.round if state.round else -1
         try:
-            for _ in range(plan.privacy.rounds):
-                if ledger.rounds >= affordable:
+            while state.round < self.plan.privacy.rounds:
+                following = self._round(state, journal)
+                if following is None:
                     status = "budget"
                     break
-                state = self._round(state, ledger, participations)
+                state = following
+                if state.round % self._checkpoint_every(journal) == 0:
+                    self._save(state, journal)
+                    saved = state.round
         except KeyboardInterrupt:
             status = "interrupted"
-        save_weights(self.run.weights, complete(plan, state))
+        with deferred():
+            if saved != state.round or not self.run.weights.exists():
+                self._save(state, journal)
         return state, status
 
-    def _round(self, state: ServerState, ledger: Ledger, participations: Participations) -> ServerState:
+    def _checkpoint_every(self, journal: Journal) -> int:
+        # A round that is lost would be charged again.
+        return self.plan.settings.run.checkpoint_every if journal.reproducible else 1
+
+    def _save(self, state: ServerState, journal: Journal) -> None:
+        checkpoint = Checkpoint(state=state, lines=journal.ledger.lines, head=journal.ledger.head)
+        save_checkpoint(self.run.path / "checkpoint", checkpoint, self.plan.settings.run.keep_checkpoints)
+        save_weights(self.run.weights, complete(self.plan, state))
+
+    def _round(self, state: ServerState, journal: Journal) -> ServerState | None:
+        """One round, charged and released; None: the budget does not allow it."""
         plan, started = self.plan, time.perf_counter()
-        sampler_stream = self.source.generator(Purpose.COHORT, state.round)
-        drawn = plan.sampler(state.round).draw(state.round, participations.counts, sampler_stream)
-        participations.record(drawn)
-        # Before the clients are invited: towards the server, their own messages are the releases (privacy rule 6).
-        ledger.charge(planned_event(plan.privacy, state.round))
-        cohort = self.client_ledgers.willing(drawn) if self.client_ledgers else drawn
-        try:
-            secret = self.backend.cohort_sum(state.model, state.bound, cohort)
-        except RoundAborted:
-            following, row = skip(state), aborted_row(plan, state, time.perf_counter() - started)
+        drawn = journal.begin(state)
+        if drawn is None:
+            return None
+        released = self._released(state, drawn)
+        release = _digest_of(released)
+        if not journal.repeats(state.round, release):
+            # The first release may be known: sharing its noise with another sum would reveal their difference.
+            self.say(f"round {state.round} comes out otherwise than before: a new release, charged again")
+            drawn = journal.begin(state, anew=True)
+            if drawn is None:
+                return None
+            released = self._released(state, drawn)
+            release = _digest_of(released)
+        if drawn.again and state.round not in journal.released:
+            # Rows of earlier attempts give way; the ledger keeps their charges.
+            for tracker in self.trackers:
+                tracker.rewind(state.round)
+        seconds = time.perf_counter() - started
+        if released is None:
+            following, row = skip(state), aborted_row(plan, state, seconds)
         else:
-            noise = self.source.generator(Purpose.SERVER_NOISE, state.round)
-            released = plan.mechanism(state.round).release(secret, noise)
             following = step(optimizer(plan), plan.policy, state, released, averages=averages(plan, state.round))
-            row = round_row(plan, state, released, time.perf_counter() - started)
-        settings = plan.settings
-        last = following.round == plan.privacy.rounds
-        if following.round % settings.evaluation.every == 0 or last:
+            row = round_row(plan, state, released, seconds)
+        row["release"] = release
+        if following.round % plan.settings.evaluation.every == 0 or following.round == plan.privacy.rounds:
             row |= self._measured(following)
-        if following.round % settings.run.checkpoint_every == 0:
-            save_weights(self.run.weights, complete(plan, following))
         for tracker in self.trackers:
             tracker.log(row)
+        journal.released[state.round] = release
         return following
 
     def _measured(self, state: ServerState) -> dict[str, Any]:
@@ -141,6 +168,28 @@ class Training:
         if settings.privacy.client.limit is not None:
             measured["delta_at_limit"] = delta_at_limit(plan, state.round, settings.privacy.client.limit)
         return measured
+
+    def _released(self, state: ServerState, drawn: Cohort) -> Released[Client, Params] | None:
+        """None where a client failed and that ends a round."""
+        answering = self._answering(drawn)
+        if self.plan.settings.server.abort_on_failure and len(answering.clients) < len(drawn.clients):
+            return None
+        try:
+            secret = self.backend.cohort_sum(state.model, state.bound, answering)
+        except RoundAborted:
+            return None
+        noise = self.source.again(drawn.again).generator(Purpose.SERVER_NOISE, state.round)
+        return self.plan.mechanism(state.round).release(secret, noise)
+
+    def _answering(self, drawn: Cohort) -> Cohort:
+        """SECRET: of the invited clients, those that are there and do not decline."""
+        source = self.source.again(drawn.again)
+        cohort = Availability.of(self.plan.settings).answering(drawn, source)
+        return self.client_ledgers.willing(cohort) if self.client_ledgers else cohort
+
+
+def _digest_of(released: Released[Client, Params] | None) -> str:
+    return "aborted" if released is None else release_digest(released.value)
 
 
 def complete(plan: Plan, state: ServerState) -> Params:

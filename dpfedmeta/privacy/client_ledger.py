@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from dpfedmeta.durable import cut_torn_line
 from dpfedmeta.errors import InputError
 from dpfedmeta.privacy.accounting import local_mu
 from dpfedmeta.privacy.gaussian import gaussian_epsilon
@@ -41,14 +42,23 @@ class ClientLedger:
         """
         self._budget = budget
         header = {"version": VERSION, "budget": asdict(budget)}
-        if not path.exists():
+        if path.exists():
+            cut_torn_line(path)
+        if not path.exists() or not path.stat().st_size:
+            # A first line that a crash tore was never charged.
+            path.unlink(missing_ok=True)
+            self._rounds: set[tuple[int, ...]] = set()
             self._chain, self._squared = HashChain.start(path, header, mode=0o600), 0.0
             return
         bodies, head = read_chain(path, "client's ledger")
         if bodies[0] != header:
             raise InputError(f"{path}, line 1: this client's ledger was started as {bodies[0]}, not {header}")
         self._chain = HashChain(path, head, mode=0o600)
-        self._squared = math.fsum(body["mu"] ** 2 for body in bodies[1:])
+        try:
+            self._squared = math.fsum(body["mu"] ** 2 for body in bodies[1:])
+            self._rounds = {(body["round"], *body.get("again", ())) for body in bodies[1:]}
+        except (LookupError, TypeError, ArithmeticError) as error:
+            raise InputError(f"{path}: a line of this client's ledger lacks its mu or its round") from error
 
     @property
     def epsilon(self) -> float:
@@ -59,8 +69,17 @@ class ClientLedger:
         """Whether one more participation under this layer stays within the budget. NaN never does."""
         return self._epsilon(self._squared + max(local_mu(layer)) ** 2) <= self._budget.epsilon * _ROUNDING
 
-    def charge(self, round_: int, layer: RecordLayer) -> None:
+    def holds(self, round_: int, again: tuple[int, ...] = ()) -> bool:
+        """Whether this attempt at the round is charged already: the client then answers as it did."""
+        return (round_, *again) in self._rounds
+
+    def charge(self, round_: int, layer: RecordLayer, again: tuple[int, ...] = ()) -> None:
         """Write one participation; call it before the records are touched.
+
+        Args:
+            round_: Number of the round.
+            layer: What the participation does to a record.
+            again: Which further attempt at the round it is; () for the first.
 
         Raises:
             ValueError: It would exceed the budget.
@@ -68,7 +87,8 @@ class ClientLedger:
         if not self.accepts(layer):
             raise ValueError(f"round {round_} would exceed this client's record budget of {self._budget}")
         mu = max(local_mu(layer))
-        self._chain.append({"round": round_, "mu": mu})
+        self._chain.append({"round": round_, "mu": mu, **({"again": list(again)} if again else {})})
+        self._rounds.add((round_, *again))
         self._squared += mu**2
 
     def _epsilon(self, squared: float) -> float:

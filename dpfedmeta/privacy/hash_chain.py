@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dpfedmeta.durable import PUBLIC, append_text, whole_lines
 from dpfedmeta.errors import InputError
 
 _START = "0" * 64
@@ -20,16 +21,21 @@ class HashChain:
     Attributes:
         path: The file.
         head: Hash of its last line; whoever keeps a copy of it elsewhere can also notice lost lines at the end.
+        lines: How many lines it has.
     """
 
-    def __init__(self, path: Path, head: str = _START, mode: int = 0o644) -> None:
-        """Continue a file whose last line has the hash `head`."""
+    def __init__(
+        self, path: Path, head: str = _START, mode: int = PUBLIC, *, lines: int = 0, size: int | None = None
+    ) -> None:
+        """Continue a file whose last line has the hash `head`; what follows `size` is cut off by the first append."""
         self.path = path
         self.head = head
+        self.lines = lines
         self._mode = mode
+        self._size = size
 
     @classmethod
-    def start(cls, path: Path, first: Mapping[str, Any], mode: int = 0o644) -> HashChain:
+    def start(cls, path: Path, first: Mapping[str, Any], mode: int = PUBLIC) -> HashChain:
         """A new file with its first line.
 
         Raises:
@@ -41,22 +47,19 @@ class HashChain:
 
     def append(self, body: Mapping[str, Any]) -> None:
         """Write a line and flush it to disk."""
-        self._write([body], os.O_APPEND)
+        self._write([body])
 
     def append_all(self, bodies: Iterable[Mapping[str, Any]]) -> None:
         """Write several lines and flush them to disk together."""
-        self._write(bodies, os.O_APPEND)
+        self._write(bodies)
 
-    def _write(self, bodies: Iterable[Mapping[str, Any]], flag: int) -> None:
-        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | flag, self._mode)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            digest = self.head
-            for body in bodies:
-                text, digest = _line(body, digest)
-                file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        self.head = digest
+    def _write(self, bodies: Iterable[Mapping[str, Any]], flag: int = 0) -> None:
+        digest, texts = self.head, []
+        for body in bodies:
+            text, digest = _line(body, digest)
+            texts.append(text + "\n")
+        append_text(self.path, "".join(texts), self._mode, flag=flag, after=self._size)
+        self.head, self.lines, self._size = digest, self.lines + len(texts), None
 
 
 def _line(body: Mapping[str, Any], previous: str) -> tuple[str, str]:
@@ -64,25 +67,36 @@ def _line(body: Mapping[str, Any], previous: str) -> tuple[str, str]:
     return text, hashlib.sha256(text.encode()).hexdigest()
 
 
-def read_chain(path: Path, what: str) -> tuple[list[dict[str, Any]], str]:
+def heads_of(bodies: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The hash of every line."""
+    heads: list[str] = []
+    for body in bodies:
+        heads.append(_line(body, heads[-1] if heads else _START)[1])
+    return heads
+
+
+def read_chain(path: Path, what: str, *, torn: bool = False) -> tuple[list[dict[str, Any]], str]:
     """(the lines without their hashes, the hash of the last one); at least one line.
 
     Args:
         path: The file.
         what: What the file is, for errors.
+        torn: Whether a last line that was not finished is left out; else it is an error.
 
     Raises:
         InputError: Missing, truncated or edited; says which line and what no longer counts.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        content = path.read_bytes()
+        lines = (content[: whole_lines(path)[0]] if torn else content).decode().split("\n")
     except OSError as error:
         raise InputError(f"{path}: cannot read the {what} ({error.strerror}); is this a run directory?") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a {what}: not UTF-8 text ({error.reason})") from error
     if len(lines) < 2 or lines[-1] != "":
         raise InputError(
-            f"{path}, line {len(lines)}: the {what} is truncated in the middle of this line; restore it from a backup"
+            f"{path}, line {len(lines)}: the {what} is truncated in the middle of this line; if a crash did that, "
+            "resume the run, else restore it from a backup"
         )
     bodies: list[dict[str, Any]] = []
     previous = _START
@@ -90,7 +104,7 @@ def read_chain(path: Path, what: str) -> tuple[list[dict[str, Any]], str]:
         body = _intact(text, previous)
         if body is None:
             # The line before may be the edited one: only what comes before that is proven.
-            proven = f"only rounds up to {bodies[-2]['round']} are" if len(bodies) > 2 else "no round is"
+            proven = f"only rounds up to {bodies[-2].get('round')} are" if len(bodies) > 2 else "no round is"
             raise InputError(
                 f"{path}, line {number}: the hash chain breaks here; this line or the one before it was "
                 f"edited or lost, so {proven} proven; restore the {what} from a backup"

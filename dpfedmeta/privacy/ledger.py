@@ -1,98 +1,110 @@
 """The privacy ledger: one event a line, on disk before the release is used.
 
-The first line states the plan's constants; every further line is one round. What was spent is computed from the
-numbers of the rounds' own lines, never from the plan.
+The first line states the run and its plan's constants; every further line is one round. What was spent is computed from
+the numbers of the rounds' own lines, never from the plan. A round that is done again after a crash, and may come out
+otherwise, has a line for each attempt.
 """
 
 from __future__ import annotations
 
+import json
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.privacy.accounting import Terms, four_cells, guarantees
+from dpfedmeta.privacy.charges import RoundEvent, planned_event
 from dpfedmeta.privacy.guarantee import Guarantee
-from dpfedmeta.privacy.hash_chain import HashChain, read_chain
+from dpfedmeta.privacy.hash_chain import HashChain, heads_of, read_chain
 from dpfedmeta.privacy.plan import Change, PrivacyPlan, RecordLayer, SamplerName, Stretch
 
-VERSION = 2
+VERSION = 3
+_EVENT = TypeAdapter(RoundEvent)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundEvent:
-    """What one round costs; public constants only.
+class Identity:
+    """Which run a ledger belongs to; public.
 
     Attributes:
-        round: Number of the round.
-        sampler: How its cohort was drawn.
-        clients: N.
-        cohort: L.
-        rate: q.
-        noise_multiplier: z or z_eff that the public faces; None without a client-level mechanism.
-        surplus_probability: How likely shared mode dropped surplus clients.
-        support_noise: z_s, or None.
-        query_noise: z_q, or None.
-        support_steps: K, or None.
-        message_noise: Deviation of each message's own noise over C; 0 where the server adds it all.
+        run: Random name, the same in every copy of the run directory.
+        config: Its config.yaml, whole.
+        secure: Whether noise and cohorts come from the operating system (--secure-rng).
     """
 
-    round: int
-    sampler: SamplerName
-    clients: int
-    cohort: float
-    rate: float
-    noise_multiplier: float | None
-    surplus_probability: float
-    support_noise: float | None = None
-    query_noise: float | None = None
-    support_steps: int | None = None
-    message_noise: float = 0.0
+    run: str = ""
+    config: str = ""
+    secure: bool = False
 
 
-def planned_event(plan: PrivacyPlan, round_: int) -> RoundEvent:
-    """The event that round `round_` of the plan will be charged with."""
-    record, constants = plan.record, plan.at(round_)
-    return RoundEvent(
-        round=round_,
-        sampler=constants.sampler,
-        clients=constants.clients,
-        cohort=constants.cohort,
-        rate=constants.rate,
-        noise_multiplier=constants.effective_noise,
-        surplus_probability=constants.surplus_probability,
-        support_noise=record.support_noise if record else None,
-        query_noise=record.query_noise if record else None,
-        support_steps=record.support_steps if record else None,
-        message_noise=constants.message_noise,
-    )
+def opening_line(plan: PrivacyPlan, identity: Identity | None = None) -> dict[str, Any]:
+    """The first line: the run, and the plan's constants."""
+    return {"version": VERSION, "plan": asdict(plan), "identity": asdict(identity or Identity())}
 
 
-def opening_line(plan: PrivacyPlan) -> dict[str, Any]:
-    """The first line: the plan's constants."""
-    return {"version": VERSION, "plan": asdict(plan)}
+@dataclass(frozen=True, kw_only=True)
+class LedgerContent:
+    """A ledger as it was read.
+
+    Attributes:
+        plan: The plan's constants.
+        identity: Whose ledger it is.
+        events: Its rounds.
+        heads: Hash of every line.
+    """
+
+    plan: PrivacyPlan
+    identity: Identity
+    events: tuple[RoundEvent, ...]
+    heads: tuple[str, ...] = field(repr=False)
 
 
 class Ledger:
     """Append-only file. `charge` returns only after the line is flushed to disk."""
 
-    def __init__(self, path: Path, plan: PrivacyPlan) -> None:
+    def __init__(self, path: Path, plan: PrivacyPlan, identity: Identity | None = None) -> None:
         """Start a new ledger; an existing file is an error, spent budget is never overwritten."""
-        self._chain = HashChain.start(path, opening_line(plan))
-        self.rounds = 0
+        self._chain = HashChain.start(path, opening_line(plan, identity))
+        self.events: list[RoundEvent] = []
+
+    @classmethod
+    def resume(cls, path: Path, content: LedgerContent, size: int) -> Ledger:
+        """Continue a ledger after its whole lines, which are `size` bytes long."""
+        ledger = cls.__new__(cls)
+        ledger._chain = HashChain(path, content.heads[-1], lines=len(content.heads), size=size)
+        ledger.events = list(content.events)
+        return ledger
+
+    @property
+    def rounds(self) -> int:
+        """How many charges it holds."""
+        return len(self.events)
 
     @property
     def head(self) -> str:
         """Hash of the last line."""
         return self._chain.head
 
+    @property
+    def lines(self) -> int:
+        """How many lines it has."""
+        return self._chain.lines
+
+    def attempts(self, round_: int) -> list[RoundEvent]:
+        """The charges of one round."""
+        return [event for event in self.events if event.round == round_]
+
     def charge(self, event: RoundEvent) -> None:
         """Write one round's event; call it before the release is used (privacy rule 6)."""
         self._chain.append(asdict(event))
-        self.rounds += 1
+        self.events.append(event)
 
 
 def read(path: Path) -> tuple[PrivacyPlan, tuple[RoundEvent, ...]]:
@@ -101,11 +113,27 @@ def read(path: Path) -> tuple[PrivacyPlan, tuple[RoundEvent, ...]]:
     Raises:
         InputError: Missing, truncated, edited or of another version; says which line.
     """
-    bodies, _ = read_chain(path, "ledger")
+    content = read_content(path)
+    return content.plan, content.events
+
+
+def read_content(path: Path, *, torn: bool = False) -> LedgerContent:
+    """Read and check a ledger; with `torn`, a last line that was not finished is left out.
+
+    Raises:
+        InputError: Missing, truncated, edited or of another version; says which line.
+    """
+    bodies, _ = read_chain(path, "ledger", torn=torn)
     try:
-        return _plan(bodies[0]), tuple(RoundEvent(**body) for body in bodies[1:])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not a ledger of version {VERSION} ({error})") from error
+        return LedgerContent(
+            plan=_plan(bodies[0]),
+            identity=Identity(**bodies[0]["identity"]),
+            events=tuple(_EVENT.validate_json(json.dumps(body)) for body in bodies[1:]),
+            heads=tuple(heads_of(bodies)),
+        )
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path}: not a ledger of version {VERSION} ({reason})") from error
 
 
 def head(path: Path) -> str:
@@ -129,18 +157,46 @@ def spent(plan: PrivacyPlan, events: Sequence[RoundEvent]) -> tuple[Guarantee, .
     """The four cells that the events add up to, from their own numbers.
 
     Raises:
-        RefusedPlan: An event differs from what the header planned for its round, or rounds are missing or repeated (a
-            repeated round may have had the same cohort): that is another mechanism, and it is never accounted for
-            approximately.
+        RefusedPlan: An event differs from what the header planned for its round, or rounds are missing or repeated
+            without being a further attempt (it may have had the same cohort): that is another mechanism, and it is
+            never accounted for approximately.
+
+    Guarantee:
+        Every attempt counts: a further attempt has a cohort and noise of its own, so it composes like one more round.
     """
+    check_rounds(plan, events)
+    return four_cells(stretches_of(events), Terms.of(plan))
+
+
+def check_rounds(plan: PrivacyPlan, events: Sequence[RoundEvent]) -> None:
+    """Whether the events are rounds of the plan, each with all its attempts in order.
+
+    Raises:
+        RefusedPlan: They are not; see `spent`.
+    """
+    charged: Counter[int] = Counter()
     for line, event in enumerate(events, start=2):
-        if event.round != line - 2:
-            raise RefusedPlan(f"line {line} of the ledger is round {event.round}, where round {line - 2} is due")
-        if event.round >= plan.rounds or event != planned_event(plan, event.round):
+        # An attempt follows the attempts before it; a first attempt follows all first attempts before it.
+        due = event.round if event.attempt else len(charged)
+        if event.round != due or event.attempt != charged[event.round]:
+            raise RefusedPlan(
+                f"line {line} of the ledger is round {event.round}"
+                + (
+                    f", attempt {event.attempt}, where attempt {charged[due]}"
+                    if event.attempt
+                    else f", where round {due}"
+                )
+                + " is due"
+            )
+        charged[event.round] += 1
+        if event.round >= plan.rounds or not _is_planned(plan, event):
             raise RefusedPlan(
                 f"line {line}: round {event.round} of the ledger is not the mechanism of the plan: {event}"
             )
-    return four_cells(stretches_of(events), Terms.of(plan))
+
+
+def _is_planned(plan: PrivacyPlan, event: RoundEvent) -> bool:
+    return replace(event, attempt=0, inputs="") == planned_event(plan, event.round)
 
 
 def stretches_of(events: Sequence[RoundEvent]) -> tuple[Stretch, ...]:
@@ -195,6 +251,19 @@ class Budget:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self.allows(guarantees(plan, rounds=middle)) else (low, middle)
+        return low
+
+    def further_rounds(self, plan: PrivacyPlan, events: Sequence[RoundEvent], first: int) -> int:
+        """How many rounds of the plan, from round `first` on, may still be charged after `events`."""
+
+        def allowed(more: int) -> bool:
+            further = [planned_event(plan, round_) for round_ in range(first, first + more)]
+            return self.allows(four_cells(stretches_of([*events, *further]), Terms.of(plan)))
+
+        low, high = 0, plan.rounds - first
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if allowed(middle) else (low, middle - 1)
         return low
 
     def allows(self, after: tuple[Guarantee, ...]) -> bool:

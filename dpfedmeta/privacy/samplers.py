@@ -19,10 +19,12 @@ class Cohort:
     Attributes:
         round: Number of the round, from 0.
         clients: Distinct client numbers in ascending order, so that sums have a fixed order.
+        again: What a further attempt at the round adds to the keys of its noise; () for the first.
     """
 
     round: int
     clients: IntArray
+    again: tuple[int, ...] = ()
 
 
 class Sampler(Protocol):

@@ -12,7 +12,7 @@ import yaml
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.privacy.accounting import client_public_epsilon, local_mu
 from dpfedmeta.privacy.gaussian import gaussian_epsilon
-from dpfedmeta.privacy.ledger import planned_event, read
+from dpfedmeta.privacy.ledger import check_rounds, read
 from dpfedmeta.privacy.plan import PrivacyPlan
 from dpfedmeta.sweeps.directory import SweepDirectory, read_manifest
 from dpfedmeta.tracking.run_directory import CONFIG, RunDirectory
@@ -130,9 +130,13 @@ def _record_server(plans: Sequence[PrivacyPlan]) -> float | None:
 def _charged(run: RunDirectory) -> PrivacyPlan:
     """The plan of a run, whose ledger must hold rounds of that plan and no others."""
     plan, events = read(run.ledger)
-    for round_, event in enumerate(events):
-        if round_ >= plan.rounds or event != planned_event(plan, round_):
-            raise RefusedPlan(f"{run.ledger}: line {round_ + 2} is not round {round_} of its plan")
+    check_rounds(plan, events)
+    again = next((event for event in events if event.attempt), None)
+    if again is not None:
+        raise RefusedPlan(
+            f"{run.ledger}: round {again.round} was charged again after a crash, so the run cost more than its plan; "
+            "add it up by hand, or leave the run out of the sweep's folder only if nobody saw its results"
+        )
     return plan
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
+from dpfedmeta.durable import PUBLIC, append_text, replace_file, sync_folder
 from dpfedmeta.errors import InputError
 from dpfedmeta.parameters import Params
 
@@ -103,8 +105,14 @@ class RunDirectory:
         return rows
 
 
-def create(parent: Path, name: str) -> RunDirectory:
+def create(parent: Path, name: str, fill: Callable[[RunDirectory], None] = lambda run: None) -> RunDirectory:
     """Make a new run directory.
+
+    Args:
+        parent: The folder of runs.
+        name: Name of this one.
+        fill: Writes its first files. The directory gets its name only then: after a crash it is there with all of
+            them, or not there.
 
     Raises:
         InputError: The name is taken or not a plain name, or the folder cannot be written.
@@ -114,50 +122,36 @@ def create(parent: Path, name: str) -> RunDirectory:
     path = parent / name
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir()
-        (path / "checkpoint").mkdir()
-        (path / "secret").mkdir(mode=0o700)
-    except FileExistsError as error:
-        if not parent.is_dir():
-            raise InputError(f"run.dir = {parent}: is not a folder") from error
-        raise InputError(f"{path}: exists already; choose another --run.name") from error
+        staged = RunDirectory(parent / f".{name}.{os.getpid()}")
+        if path.exists():
+            raise InputError(f"{path}: exists already; choose another --run.name, or go on with it: --resume {path}")
+        shutil.rmtree(staged.path, ignore_errors=True)
+        staged.path.mkdir()
+        (staged.path / "checkpoint").mkdir()
+        staged.secret.mkdir(mode=0o700)
+        fill(staged)
+        staged.path.rename(path)
+        sync_folder(parent)
     except OSError as error:
+        if parent.exists() and not parent.is_dir():
+            raise InputError(f"run.dir = {parent}: is not a folder") from error
         raise InputError(f"{path}: cannot be created ({error.strerror}); choose another --run.dir") from error
     return RunDirectory(path)
 
 
-def write_text(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write beside the target, flush, and rename: the file is the old one or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def write_text(path: Path, text: str, mode: int = PUBLIC) -> None:
+    """Replace a text file: it is the old one or the new one."""
+    replace_file(path, text.encode(), mode)
 
 
-def append_lines(path: Path, rows: Iterable[Mapping[str, Any]], mode: int = 0o644) -> None:
+def append_lines(path: Path, rows: Iterable[Mapping[str, Any]], mode: int = PUBLIC) -> None:
     """Append JSON lines and flush them to disk."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
-    with os.fdopen(handle, "a", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(row, allow_nan=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    append_text(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows), mode)
 
 
 def save_weights(path: Path, params: Params) -> None:
     """Replace a safetensors file atomically."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        save_file({name: value.contiguous().cpu() for name, value in params.items()}, temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_file(path, save({name: value.contiguous().cpu() for name, value in params.items()}))
 
 
 def load_weights(path: Path) -> Params:

@@ -128,6 +128,9 @@ class Terminal:
                 soft_wrap=True,
             )
 
+    def rewind(self, round_: int) -> None:
+        """What was printed stays."""
+
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Take the bar away."""
         self._progress.stop()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from dpfedmeta.durable import cut_torn_line
 from dpfedmeta.errors import InputError
-from dpfedmeta.tracking.run_directory import ROUNDS, append_lines
+from dpfedmeta.tracking.run_directory import ROUNDS, RunDirectory, append_lines, write_text
 
 Row = Mapping[str, Any]
 
@@ -19,6 +21,10 @@ class Tracker(Protocol):
         """One round."""
         ...
 
+    def rewind(self, round_: int) -> None:
+        """Rows from this round on are superseded: their rounds are done again and come out otherwise."""
+        ...
+
     def finish(self, summary: Row) -> None:
         """The end of the run."""
         ...
@@ -28,12 +34,25 @@ class JsonLines:
     """rounds.jsonl."""
 
     def __init__(self, run: Path) -> None:
+        self._run = RunDirectory(run)
         self._path = run / ROUNDS
         append_lines(self._path, [])  # a run that ends before its first round has the file too
+        cut_torn_line(self._path)
+        self._next = max((int(row.get("round", -1)) for row in self._run.rounds()), default=-1) + 1
 
     def log(self, row: Row) -> None:
-        """Append one line."""
-        append_lines(self._path, [row])
+        """Append one line; a round that was done again identically has its line already."""
+        if row["round"] >= self._next:
+            append_lines(self._path, [row])
+            self._next = row["round"] + 1
+
+    def rewind(self, round_: int) -> None:
+        """Drop the superseded lines."""
+        if round_ >= self._next:
+            return
+        kept = [row for row in self._run.rounds() if row["round"] < round_]
+        write_text(self._path, "".join(json.dumps(row) + "\n" for row in kept))
+        self._next = round_
 
     def finish(self, summary: Row) -> None:
         """Nothing to close."""
@@ -42,11 +61,17 @@ class JsonLines:
 class WeightsAndBiases:
     """The same rows on Weights & Biases; offline mode needs no login."""
 
-    def __init__(self, run: Path, mode: Literal["offline", "online"], config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, run: Path, mode: Literal["offline", "online"], config: Mapping[str, Any], identity: str | None = None
+    ) -> None:
         import wandb
 
+        # A resumed run goes on where it was; offline runs cannot, and stand beside each other.
+        same: dict[str, Any] = {"id": identity, "resume": "allow"} if identity and mode == "online" else {}
         try:
-            self._run = wandb.init(project="dpfedmeta", name=run.name, mode=mode, dir=str(run), config=dict(config))
+            self._run = wandb.init(
+                project="dpfedmeta", name=run.name, mode=mode, dir=str(run), config=dict(config), **same
+            )
         except wandb.Error as error:
             raise InputError(
                 f"track.wandb = {mode}: {' '.join(str(error).split())}; run `wandb login`, or use offline"
@@ -55,6 +80,9 @@ class WeightsAndBiases:
     def log(self, row: Row) -> None:
         """One step."""
         self._run.log(dict(flat(row)), step=int(row["round"]))
+
+    def rewind(self, round_: int) -> None:
+        """What was sent stays."""
 
     def finish(self, summary: Row) -> None:
         """Write the summary and close."""
@@ -77,6 +105,9 @@ class TensorBoard:
         for name, value in flat(row).items():
             if isinstance(value, float | int):
                 self._writer.add_scalar(name, value, int(row["round"]))
+
+    def rewind(self, round_: int) -> None:
+        """A later value of a step stands for it."""
 
     def finish(self, summary: Row) -> None:
         """Close the file."""

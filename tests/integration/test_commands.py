@@ -17,6 +17,7 @@ from rich.console import Console
 from dpfedmeta.command_line import parse_with_settings, parser
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.run import RunOptions, run_training
+from dpfedmeta.privacy.ledger import read
 
 ROOT = Path(__file__).parents[2]
 TINY = [
@@ -56,7 +57,7 @@ def test_train_evaluate_account_report(tiny_task_file, tmp_path, algo):
     assert [row["round"] for row in rows] == [0, 1, 2, 3]
     released = {
         "round", "clip", "clip_mode", "aggregate_norm", "noise_norm_expected", "signal_to_noise", "epsilons", "seconds",
-        "clients_per_second", "validation_accuracy",
+        "clients_per_second", "validation_accuracy", "release",
     }  # fmt: skip
     assert all(set(row) <= released for row in rows)
     assert stat.S_IMODE((run / "secret").stat().st_mode) == 0o700
@@ -78,7 +79,7 @@ def test_a_run_is_repeated_bit_for_bit_from_its_config_and_noise_seed(tiny_task_
     assert "simulation" in again.stdout
     weights = [(tmp_path / f"runs/{name}/checkpoint/model.safetensors").read_bytes() for name in "ab"]
     assert weights[0] == weights[1]
-    ledgers = [(tmp_path / f"runs/{name}/ledger.jsonl").read_text() for name in "ab"]
+    ledgers = [read(tmp_path / f"runs/{name}/ledger.jsonl") for name in "ab"]
     assert ledgers[0] == ledgers[1]
 
 
@@ -219,7 +220,8 @@ def test_an_existing_run_is_never_overwritten(tiny_task_file, tmp_path):
     assert (tmp_path / "runs/r/summary.json").read_bytes() == before
 
 
-def test_ctrl_c_leaves_a_clean_checkpoint_and_what_was_spent(tiny_task_file, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_leave_a_clean_checkpoint_and_what_was_spent(tiny_task_file, tmp_path, number):
     words = [*TINY, "--rounds=100000", "--run.name=r", "--evaluation.every=5"]
     running = subprocess.Popen(
         [sys.executable, ROOT / "scripts/train.py", "--algo", "dp-agr", "--dataset", str(tiny_task_file), *words],
@@ -237,10 +239,11 @@ def test_ctrl_c_leaves_a_clean_checkpoint_and_what_was_spent(tiny_task_file, tmp
         assert time.monotonic() < deadline
         assert running.poll() is None, running.communicate()[0]
         time.sleep(0.05)
-    os.killpg(running.pid, signal.SIGINT)
+    os.killpg(running.pid, number)
     output, _ = running.communicate(timeout=60)
     assert running.returncode == 130, output
     assert "Traceback" not in output
+    assert "go on with: python scripts/train.py --resume runs/r" in output
     summary = json.loads((tmp_path / "runs/r/summary.json").read_text())
     assert summary["status"] == "interrupted"
     assert 0 < summary["guarantees"][0]["epsilon"] < summary["planned"][0]["epsilon"]

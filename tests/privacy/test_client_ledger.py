@@ -54,9 +54,35 @@ def test_an_edited_ledger_or_another_budget_is_refused(tmp_path):
     ClientLedger(path, budget(3)).charge(0, LAYER)
     with pytest.raises(InputError, match="was started as"):
         ClientLedger(path, budget(2))
-    path.write_text(path.read_text()[:-5])
-    with pytest.raises(InputError, match="truncated"):
+    path.write_text(path.read_text().replace('"mu"', '"nu"'))
+    with pytest.raises(InputError, match=r"line|mu"):
         ClientLedger(path, budget(3))
+
+
+def test_a_line_that_a_crash_tore_was_never_answered_and_is_charged_again(tmp_path):
+    path = tmp_path / "c"
+    ledger = ClientLedger(path, budget(3))
+    for round_ in (0, 1):
+        ledger.charge(round_, LAYER)
+    whole = path.read_text()
+    path.write_text(whole[:-5])
+    mended = ClientLedger(path, budget(3))
+    assert (mended.holds(0), mended.holds(1)) == (True, False)
+    mended.charge(1, LAYER)
+    assert path.read_text() == whole
+    path.write_text(whole[:20])
+    assert ClientLedger(path, budget(3)).epsilon == 0.0
+
+
+def test_an_attempt_at_a_round_is_charged_on_its_own(tmp_path):
+    ledger = ClientLedger(tmp_path / "c", budget(3))
+    ledger.charge(4, LAYER)
+    once = ledger.epsilon
+    ledger.charge(4, LAYER, again=(1, 77))
+    assert ledger.epsilon > once
+    again = ClientLedger(tmp_path / "c", budget(3))
+    assert again.holds(4, (1, 77))
+    assert not again.holds(4, (2, 77))
 
 
 def test_a_cohort_keeps_those_who_are_willing(tmp_path):

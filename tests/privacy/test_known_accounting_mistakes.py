@@ -15,8 +15,8 @@ from dpfedmeta.data import load_task
 from dpfedmeta.federation.plan import make_plan
 from dpfedmeta.federation.privacy_plan import make_privacy
 from dpfedmeta.privacy.accounting import guarantees
+from dpfedmeta.privacy.charges import planned_event
 from dpfedmeta.privacy.gaussian import gaussian_epsilon
-from dpfedmeta.privacy.ledger import planned_event
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.participations import mixture_epsilon
 from dpfedmeta.privacy.plan import PrivacyPlan, RecordLayer

@@ -3,9 +3,10 @@ from dataclasses import replace
 
 import pytest
 
+from dpfedmeta.durable import whole_lines
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.privacy.accounting import guarantees
-from dpfedmeta.privacy.ledger import Budget, Ledger, head, planned_event, read, spent, stretches_of
+from dpfedmeta.privacy.ledger import Budget, Ledger, head, planned_event, read, read_content, spent, stretches_of
 from dpfedmeta.privacy.plan import Change, PrivacyPlan, RecordLayer
 
 LAYER = RecordLayer(support_noise=2.0, query_noise=1.6, support_steps=1, support_records=25, query_records=25)
@@ -126,6 +127,39 @@ def test_the_events_alone_rebuild_the_stretches(tmp_path):
 def test_a_round_that_was_released_twice_may_have_had_the_same_cohort_and_is_refused():
     with pytest.raises(RefusedPlan, match="round 2, where round 3 is due"):
         spent(PLAN, [planned_event(PLAN, r) for r in (0, 1, 2, 2, 3)])
+
+
+def test_every_attempt_counts_like_one_more_round():
+    events = [planned_event(PLAN, r) for r in range(4)]
+    again = [*events[:3], replace(events[1], attempt=1), replace(events[2], attempt=1), events[3]]
+    assert spent(PLAN, again)[0].epsilon == pytest.approx(guarantees(PLAN, rounds=6)[0].epsilon)
+    assert spent(PLAN, again)[2] == guarantees(PLAN, rounds=6)[2]
+
+
+@pytest.mark.parametrize("attempts", [[(0, 0), (0, 0)], [(0, 0), (0, 2)], [(0, 1)], [(0, 0), (1, 1)], [(0, 0), (2, 0)]])
+def test_attempts_out_of_order_are_refused(attempts):
+    with pytest.raises(RefusedPlan, match="is due"):
+        spent(PLAN, [replace(planned_event(PLAN, r), attempt=a) for r, a in attempts])
+
+
+def test_the_budget_counts_repeats():
+    budget, done = Budget.of(guarantees(PLAN)), [planned_event(PLAN, r) for r in range(3)]
+    assert budget.further_rounds(PLAN, done, 3) == 5
+    repeated = [*done, replace(done[2], attempt=1), replace(done[2], attempt=2)]
+    assert budget.further_rounds(PLAN, repeated, 3) == 3
+    unlimited = replace(PLAN, noise_multiplier=None, record=None, max_participations=None)
+    assert Budget.of(guarantees(unlimited)).further_rounds(unlimited, repeated, 3) == 5
+
+
+def test_a_line_that_a_crash_tore_is_left_out_and_written_again(tmp_path):
+    path = written(tmp_path / "l", rounds=3)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30])
+    content = read_content(path, torn=True)
+    assert [event.round for event in content.events] == [0, 1]
+    ledger = Ledger.resume(path, content, whole_lines(path)[0])
+    ledger.charge(planned_event(PLAN, 2))
+    assert path.read_bytes() == whole
 
 
 def test_a_missing_round_is_found():

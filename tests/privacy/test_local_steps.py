@@ -10,7 +10,8 @@ from dp_accounting.pld import PLDAccountant
 
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.privacy import PrivacyPlan, Targets, calibrate, guarantees
-from dpfedmeta.privacy.ledger import planned_event, stretches_of
+from dpfedmeta.privacy.charges import planned_event
+from dpfedmeta.privacy.ledger import stretches_of
 from dpfedmeta.privacy.plan import RecordLayer
 from dpfedmeta.privacy.sampled_gaussian import poisson_steps_epsilon, sampled_delta, sampled_epsilon
 

@@ -6,7 +6,8 @@ import pytest
 
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.privacy.accounting import guarantees
-from dpfedmeta.privacy.ledger import Ledger, planned_event
+from dpfedmeta.privacy.charges import planned_event
+from dpfedmeta.privacy.ledger import Ledger
 from dpfedmeta.privacy.plan import PrivacyPlan, RecordLayer
 from dpfedmeta.sweeps.tuning_cost import compose, cost_lines, tuning_cost
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.training import keep_secret
+from dpfedmeta.federation.resume import keep_secret
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource
 from dpfedmeta.tracking.run_directory import (
     RunDirectory,

@@ -1,0 +1,95 @@
+"""Files that survive: replaced whole, or appended to and on disk when the call returns."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+PUBLIC, SECRET = 0o644, 0o600
+
+
+def replace_file(path: Path, content: bytes, mode: int = PUBLIC) -> None:
+    """Write beside the target, flush, and rename: after a crash the file is the old one or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def append_text(path: Path, text: str, mode: int = PUBLIC, *, flag: int = 0, after: int | None = None) -> None:
+    """Append and flush to disk; if that fails, take back what was written of it.
+
+    Args:
+        path: The file; made if it is absent.
+        text: Whole lines.
+        mode: Permissions of a new file.
+        flag: More flags for `os.open`, such as O_EXCL.
+        after: Size to cut the file to before; None: as it is.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | flag, mode)
+    try:
+        size = os.fstat(handle).st_size
+        if after is not None and after < size:
+            os.ftruncate(handle, after)
+            size = after
+        try:
+            _write(handle, text.encode())
+            os.fsync(handle)
+        except OSError:
+            # A full disk may have taken half a line.
+            with contextlib.suppress(OSError):
+                os.ftruncate(handle, size)
+            raise
+    finally:
+        os.close(handle)
+    if not size:
+        sync_folder(path.parent)
+
+
+def _write(handle: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(handle, content) :]
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder: a new or renamed file is found again after a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def whole_lines(path: Path) -> tuple[int, bytes]:
+    """(size of the lines that were finished, what follows them): a power cut may tear the last line of a file.
+
+    A last line that holds zero bytes is torn too: the file had grown, but its content never reached the disk.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return 0, b""
+    end = content.rfind(b"\n") + 1
+    last = content[: max(end - 1, 0)].rfind(b"\n") + 1
+    if b"\0" in content[last:end]:
+        end = last
+    return end, content[end:]
+
+
+def cut_torn_line(path: Path) -> bool:
+    """Remove a torn last line; whether there was one."""
+    end, torn = whole_lines(path)
+    if torn:
+        with path.open("r+b") as file:
+            file.truncate(end)
+            os.fsync(file.fileno())
+    return bool(torn)

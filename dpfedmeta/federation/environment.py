@@ -1,0 +1,56 @@
+"""What the numbers of a round depend on besides data and seeds: code, libraries, processor, device."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from dataclasses import replace
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+import dpfedmeta
+from dpfedmeta.data.archives import digest_of
+from dpfedmeta.data.pool import ClassPool
+
+_LIBRARIES = ("torch", "numpy", "scipy", "opacus")
+
+
+def environment_of(device: torch.device) -> str | None:
+    """Digest of everything that could change the last bits of a result; None where they are never certain (a GPU)."""
+    if device.type != "cpu":
+        return None
+    parts = {
+        "source": _source_digest(),
+        "versions": [platform.python_version(), *(metadata.version(name) for name in _LIBRARIES)],
+        "machine": [platform.system(), platform.machine(), _processor(), torch.backends.cpu.get_cpu_capability()],
+        "switches": {name: value for name, value in sorted(os.environ.items()) if name.startswith(("MKL_", "ATEN_"))},
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _source_digest() -> str:
+    folder = Path(dpfedmeta.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder)} {digest_of(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def data_digest(pool: ClassPool) -> str:
+    """SECRET where the images are: digest of the training images and of how clients are made from them."""
+    layout = repr(replace(pool, path=Path()))
+    return hashlib.sha256(f"{digest_of(pool.path)} {layout}".encode()).hexdigest()

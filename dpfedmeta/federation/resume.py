@@ -1,0 +1,123 @@
+"""Going on with a run: its own settings, its own secret, its own data, or the reason why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from dpfedmeta.config import resolve
+from dpfedmeta.data import Dataset
+from dpfedmeta.durable import SECRET
+from dpfedmeta.errors import InputError
+from dpfedmeta.federation.environment import data_digest
+from dpfedmeta.privacy.ledger import Identity, read_content
+from dpfedmeta.privacy.lineage import Lineage
+from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, SecretSource
+from dpfedmeta.settings import Settings
+from dpfedmeta.tracking.run_directory import CONFIG, SUMMARY, RunDirectory, load_weights, write_text
+
+# What may differ from the run that is continued: it changes no result, or the rounds it touches are charged again.
+MAY_CHANGE = ("run.workers", "run.device")
+_SEED, _DATA = "noise_seed.json", "data.json"
+
+
+def settings_of_run(run: RunDirectory, given: Mapping[str, str]) -> Settings:
+    """The settings that a run began with, with the workers and the device of today.
+
+    Raises:
+        InputError: Not a run, or another setting is given.
+    """
+    for name in given:
+        if name not in MAY_CHANGE:
+            raise InputError(
+                f"--{name}: a run goes on with the settings it began with; besides --resume only "
+                f"{', '.join('--' + each for each in MAY_CHANGE)} and --data-dir may be given"
+            )
+    text = identity_of(run).config
+    path = run.path / CONFIG
+    if not path.exists() or path.read_bytes() != text.encode():
+        # The ledger holds it too.
+        write_text(path, text)
+    return resolve(None, None, path, given)
+
+
+def identity_of(run: RunDirectory) -> Identity:
+    """Whose ledger it is."""
+    return read_content(run.ledger, torn=True).identity
+
+
+def keep_secret(run: RunDirectory, source: SecretSource) -> None:
+    """Write the noise seed, if there is one, for the server alone."""
+    if isinstance(source, KeyedSource):
+        write_text(run.secret / _SEED, json.dumps({"seed": source.seed}) + "\n", mode=SECRET)
+
+
+def secret_of_run(run: RunDirectory) -> SecretSource:
+    """The noise seed again, or the operating system under --secure-rng.
+
+    Raises:
+        InputError: The seed is lost; without it no round can be done again identically.
+    """
+    if identity_of(run).secure:
+        return OperatingSystemSource()
+    path = run.secret / _SEED
+    try:
+        seed = json.loads(path.read_text(encoding="utf-8"))["seed"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InputError(f"{path}: the noise seed is lost or damaged, so the run cannot go on; restore it") from error
+    if type(seed) is not int or seed < 0:
+        raise InputError(f"{path}: does not hold a noise seed; restore it from a backup")
+    return KeyedSource(seed)
+
+
+def keep_data_digest(run: RunDirectory, dataset: Dataset) -> None:
+    """Remember which data the clients hold; a function of private data, so for the server alone."""
+    write_text(run.secret / _DATA, json.dumps({"sha256": data_digest(dataset.train)}) + "\n", mode=SECRET)
+
+
+def check_data(run: RunDirectory, dataset: Dataset) -> None:
+    """Refuse to go on with other data: rounds done again would share their noise with other sums.
+
+    Raises:
+        InputError: They differ, or nobody knows.
+    """
+    path = run.secret / _DATA
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))["sha256"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InputError(f"{path}: lost or damaged; restore it from a backup") from error
+    if kept != data_digest(dataset.train):
+        raise InputError(
+            f"{run.path}: the training images of {dataset.task.name} are not those that this run began with; give the "
+            "same data (--data-dir), or start a new run"
+        )
+
+
+def finished(run: RunDirectory) -> str | None:
+    """Status of a run that has nothing left to do; None: there is something to do, or to mend."""
+    try:
+        status = run.read_json(SUMMARY).get("status")
+        load_weights(run.weights)
+    except InputError:
+        return None
+    return str(status) if status in ("completed", "budget") else None
+
+
+@contextmanager
+def registered(run: RunDirectory) -> Iterator[tuple[Lineage | None, str | None]]:
+    """(this machine's register of the run, locked; why there is none).
+
+    Raises:
+        InputError: Another process writes this run or a copy of it.
+    """
+    name = identity_of(run).run
+    try:
+        lineage = Lineage(name)
+    except OSError as error:
+        yield None, f"{error.filename}: cannot be written, so a copy of this run could be resumed unnoticed"
+        return
+    try:
+        yield lineage, None
+    finally:
+        lineage.close()

@@ -1,0 +1,70 @@
+"""summary.json: how a run ended, what it reached and what it spent."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import platform
+import resource
+import sys
+from typing import Any
+
+from dpfedmeta import __version__
+from dpfedmeta.federation.plan import Plan
+from dpfedmeta.federation.server import ServerState
+from dpfedmeta.federation.training import Status
+from dpfedmeta.privacy.ledger import read_content, spent
+from dpfedmeta.tracking.run_directory import RunDirectory
+
+SIMULATION = "simulation: no guarantee towards whoever knows the seed"
+
+
+def summary_of(
+    run: RunDirectory,
+    plan: Plan,
+    state: ServerState,
+    status: Status,
+    seconds: float,
+    accuracies: dict[str, dict[str, object]],
+) -> dict[str, Any]:
+    """Everything that summary.json states; released quantities only."""
+    ledger = read_content(run.ledger, torn=True)
+    privacy, events = ledger.plan, ledger.events
+    names = ("", "_before_adaptation", "_untrained", "_pixel_prototype", "_pixel_neighbour")
+    return {
+        "status": status,
+        "algo": plan.settings.algo,
+        "dataset": plan.settings.dataset,
+        "task": {"ways": plan.shape.ways, "shots": plan.shape.shots, "queries": plan.shape.queries},
+        "rounds": state.round,
+        "population": {
+            "clients": privacy.clients,
+            "cohort": privacy.cohort,
+            "sampler": plan.settings.population.sampler,
+            "max_participations": privacy.max_participations,
+        },
+        **{f"accuracy{name}": accuracies.get(f"accuracy{name}") for name in names},
+        "guarantees": [guarantee.as_json() for guarantee in spent(privacy, events)],
+        "planned": [guarantee.as_json() for guarantee in plan.planned],
+        "ledger": {"rounds": len(events), "head": ledger.heads[-1]},
+        "simulation": SIMULATION if plan.settings.run.noise_seed is not None else None,
+        "seconds": seconds,
+        "clients_per_second": state.round * privacy.cohort / seconds if seconds else math.nan,
+        "peak_memory_mb": peak_memory_mb(),
+        "versions": versions(),
+    }
+
+
+def peak_memory_mb() -> float:
+    """Largest resident size of this process plus that of its largest worker."""
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    # Linux counts in KiB, macOS in bytes.
+    return (own + worker) / (1024.0 if sys.platform != "darwin" else 1024.0**2)
+
+
+def versions() -> dict[str, str]:
+    """What produced the result."""
+    packages = ("torch", "opacus", "dp-accounting", "numpy", "scipy")
+    found = {name: importlib.metadata.version(name) for name in packages}
+    return {"dpfedmeta": __version__, "python": platform.python_version(), **found}

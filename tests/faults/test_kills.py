@@ -1,0 +1,31 @@
+"""Training that is killed at random instants ends as if nobody had touched it; see kills.py."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "kills.py"
+
+
+def harass(kills, folder, seconds):
+    words = [sys.executable, SCRIPT, "--kills", str(kills), "--folder", folder]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=seconds)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads((folder / "result.json").read_text())
+
+
+def test_a_few_kills(tmp_path):
+    result = harass(3, tmp_path / "kills", 600)
+    assert result["identical"]
+    assert result["tried"] == 3
+
+
+@pytest.mark.slow
+def test_two_hundred_kills(tmp_path):
+    result = harass(200, tmp_path / "kills", 7200)
+    print("\nkills:", json.dumps(result["happened"]), "identical:", result["identical"])
+    assert result["identical"]
+    assert result["tried"] >= 200
