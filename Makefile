@@ -14,7 +14,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python scripts/evaluate.py runs/$$name --shots 1 5
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m "not slow" -q
+	$(BIN)/python -m pytest -m "not slow" -q -n 2
 
 test-slow: $(VENV)/.installed-test
 	DPFEDMETA_FUZZ=100000 $(BIN)/python -m pytest -m slow -q -s
