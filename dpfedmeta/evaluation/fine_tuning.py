@@ -13,7 +13,7 @@ from dpfedmeta.models import NetworkSpec
 from dpfedmeta.parameters import Params
 
 # Wide enough for raw and for scaled features; the best one is looked for on validation classes.
-STEP_SIZES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+STEP_SIZES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 LEAST_STEPS = 20
 MOST_VALIDATION_EPISODES = 40
 
