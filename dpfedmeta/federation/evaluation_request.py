@@ -76,9 +76,7 @@ class EvaluationRequest:
     def note(self) -> str | None:
         """A label for results from fewer episodes than customary."""
         count = self.episodes * max(1, len(self.seeds))
-        return (
-            None if count >= ENOUGH_EPISODES else f"only {count} episodes, not the usual {ENOUGH_EPISODES}"
-        )
+        return None if count >= ENOUGH_EPISODES else f"only {count} episodes, not the usual {ENOUGH_EPISODES}"
 
 
 def check_comparable(request: EvaluationRequest, runs: Sequence[TrainedRun]) -> None:

@@ -44,7 +44,7 @@ def steps_plot(path: Path, name: str, evaluation: Evaluation) -> None:
                 axis.axhline(100 * result[key]["mean"], color=colour, linestyle=style, linewidth=1.3, label=label)
         axis.axvline(result["accuracy"]["steps"], color=_GREY, linewidth=0.8, alpha=0.6)
         _steps_axis(axis, result)
-    _finish(figure, panels[0], path, f"{name}: {_caption(evaluation)}", len(_PATHS) + len(_LEVELS))
+    _finish(figure, panels[0], path, f"{name}: {_caption(evaluation)}; 95% intervals", len(_PATHS) + len(_LEVELS))
 
 
 def clients_plot(path: Path, name: str, evaluation: Evaluation) -> None:
@@ -92,7 +92,7 @@ def comparison_plot(path: Path, evaluations: Mapping[str, Evaluation]) -> None:
         axis.axhline(pixels, color=_GREY, linestyle="--", linewidth=1.2, label="prototype, pixels")
         _steps_axis(axis, *(evaluation["results"][place] for evaluation in evaluations.values()))
     captions = dict.fromkeys(_caption(evaluation) for evaluation in evaluations.values())
-    _finish(figure, panels[0], path, "; ".join(captions), 2 * len(evaluations) + 1)
+    _finish(figure, panels[0], path, "; ".join(captions) + "; 95% intervals", 2 * len(evaluations) + 1)
 
 
 def _classifiers(path: Path, evaluations: Mapping[str, Evaluation]) -> None:
@@ -163,7 +163,7 @@ def _size(result: Result) -> str:
 def _caption(evaluation: Evaluation) -> str:
     counted = evaluation["results"][0]["accuracy"]["episodes"]
     note = f"; {evaluation['note']}" if evaluation["note"] else f"; {counted:,} episodes"
-    return f"{evaluation['protocol']}{note}; 95% intervals"
+    return f"{evaluation['protocol']}{note}"
 
 
 def _finish(figure: Figure, axis: Axes, path: Path, title: str, entries: int) -> None:
