@@ -96,26 +96,24 @@ def comparison_plot(path: Path, evaluations: Mapping[str, Evaluation]) -> None:
 
 
 def _classifiers(path: Path, evaluations: Mapping[str, Evaluation]) -> None:
-    figure, axis = new_figure(8.0, 1.3 + 0.4 * len(evaluations))
-    for place, evaluation in enumerate(evaluations.values()):
-        result = evaluation["results"][0]
-        for key, label, colour, _ in _PATHS[:2]:
-            value = result[key]
-            axis.errorbar(
-                100 * value["mean"], place, xerr=100 * value["ci95"], fmt="o", color=colour, capsize=3,
-                label=label if place == 0 else None,
-            )  # fmt: skip
+    figure, axis = new_figure(8.0, 1.9 + 0.45 * len(evaluations))
+    # One above the other, so that intervals do not hide each other.
+    shown = (("accuracy", "trained", _BLUE, -0.12), ("accuracy_untrained", "untrained", _ORANGE, 0.12))
+    for key, label, colour, shift in shown:
+        values = [evaluation["results"][0][key] for evaluation in evaluations.values()]
+        mean, spread = ([100 * value[part] for value in values] for part in ("mean", "ci95"))
+        places = [place + shift for place in range(len(values))]
+        axis.errorbar(mean, places, xerr=spread, fmt="o", color=colour, capsize=3, markersize=5, label=label)
     axis.set_yticks(range(len(evaluations)), list(evaluations))
     axis.set_ylim(len(evaluations) - 0.5, -0.5)
-    axis.set_xlabel("accuracy on held-out images, %")
+    axis.set_xlabel("accuracy, %")
     axis.grid(alpha=0.25, axis="x")
-    axis.legend(frameon=False, fontsize=8, ncol=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    figure.tight_layout()
-    save(figure, path)
+    protocol = next(iter(evaluations.values()))["protocol"]
+    _finish(figure, axis, path, f"{protocol}; 95% intervals", len(shown))
 
 
 def _panels(results: Sequence[Result]) -> tuple[Figure, list[Axes]]:
-    across = min(_ACROSS, len(results))
+    across = 2 if len(results) == 4 else min(_ACROSS, len(results))
     down = math.ceil(len(results) / across)
     width = 6.8 if across == 1 else 4.4 * across
     figure, axes = plt.subplots(down, across, figsize=(width, 3.5 * down + 1.2), squeeze=False, sharey=False)

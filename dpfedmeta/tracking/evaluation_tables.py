@@ -19,7 +19,9 @@ ROWS = (
     ("accuracy_pixel_prototype", "prototype, pixels"),
     ("accuracy_pixel_neighbour", "nearest neighbour, pixels"),
 )
-_COLUMNS, _STEPS = 3, 8
+# Where nothing adapts.
+CLASSIFIERS = (("accuracy", "this run"), ("accuracy_untrained", "untrained"))
+_COLUMNS, _STEPS = 2, 8
 
 Results = Sequence[Mapping[str, Any]]
 
@@ -60,7 +62,7 @@ def _contest(results: Results) -> Table:
     table.add_column("accuracy, mean and 95% interval")
     for result in results:
         table.add_column(size(result), justify="right")
-    for key, label in ROWS:
+    for key, label in ROWS if "clients" in results[0] else CLASSIFIERS:
         if key in results[0]:
             table.add_row(label, *(_shown(result[key]) for result in results))
     if "clients" in results[0]:
