@@ -14,6 +14,8 @@ from dpfedmeta.parameters import Params
 
 # Wide enough for raw and for scaled features; the best one is looked for on validation classes.
 STEP_SIZES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+# Tried one after the other where the best so far lies at an end, so that the baseline is not held down by our choice.
+FURTHER = (0.0003, 0.001, 30.0, 100.0, 300.0)
 LEAST_STEPS = 20
 MOST_VALIDATION_EPISODES = 40
 
@@ -60,13 +62,25 @@ def choose_fine_tuning(
     """
     taken, count = max(steps, LEAST_STEPS), min(episodes, MOST_VALIDATION_EPISODES)
     weights = arrays_of(untrained)
-    contestants = {
-        str(lr): Adapted(
-            network=network, weights=weights, adaptation=Adaptation(adapt="all", steps=taken, lr=lr), at=(taken,)
-        )
-        for lr in STEP_SIZES
-    }
-    found = outcomes(workers, validation, contestants, count)
-    tried = {lr: float(found[str(lr)].mean()) for lr in STEP_SIZES}
-    best = max(STEP_SIZES, key=lambda lr: tried[lr])
-    return FineTuning(steps=taken, lr=best, tried=tried, episodes=count)
+    tried: dict[float, float] = {}
+    wanted = STEP_SIZES
+    while wanted:
+        how = {lr: Adaptation(adapt="all", steps=taken, lr=lr) for lr in wanted}
+        contestants = {
+            str(lr): Adapted(network=network, weights=weights, adaptation=adaptation, at=(taken,))
+            for lr, adaptation in how.items()
+        }
+        found = outcomes(workers, validation, contestants, count)
+        tried |= {lr: float(found[str(lr)].mean()) for lr in wanted}
+        best = max(sorted(tried), key=lambda lr: tried[lr])
+        wanted = beyond(best, tried)
+    return FineTuning(steps=taken, lr=best, tried=dict(sorted(tried.items())), episodes=count)
+
+
+def beyond(best: float, tried: Mapping[float, float]) -> tuple[float, ...]:
+    """What to try next where the best step size so far lies at an end of those tried; empty: it does not."""
+    if best == max(tried):
+        return tuple(lr for lr in FURTHER if lr > best)[:1]
+    if best == min(tried):
+        return tuple(lr for lr in FURTHER if lr < best)[-1:]
+    return ()
