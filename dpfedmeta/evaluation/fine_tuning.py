@@ -63,7 +63,7 @@ def choose_fine_tuning(
     taken, count = max(steps, LEAST_STEPS), min(episodes, MOST_VALIDATION_EPISODES)
     weights = arrays_of(untrained)
     tried: dict[float, float] = {}
-    wanted = STEP_SIZES
+    wanted: tuple[float, ...] = STEP_SIZES
     while wanted:
         how = {lr: Adaptation(adapt="all", steps=taken, lr=lr) for lr in wanted}
         contestants = {
