@@ -64,7 +64,8 @@ def inner_problem(
         first_order: Cut the path from the support features to the body (FOMAML).
         transductive: Take batch statistics, if any, from support and query images together, in every step.
     """
-    support = episode.support_labels.shape[0]
+    labels = episode.support_labels
+    support = labels.shape[0]
     reference = None if transductive else support
     both = channels_last(torch.cat([episode.support_images, episode.query_images]))
     if adapt == "head":
@@ -74,17 +75,13 @@ def inner_problem(
             support_features = support_features.detach()
         return InnerProblem(
             initial=head_of(params),
-            support_loss=lambda head: cross_entropy(
-                apply_head(network, head, support_features), episode.support_labels
-            ),
+            support_loss=lambda head: cross_entropy(apply_head(network, head, support_features), labels),
             query_logits=lambda head: apply_head(network, head, query_features),
         )
     seen = both if transductive else both[:support]
     return InnerProblem(
         initial=dict(params),
-        support_loss=lambda theta: cross_entropy(
-            apply(network, theta, seen, reference)[:support], episode.support_labels
-        ),
+        support_loss=lambda theta: cross_entropy(apply(network, theta, seen, reference)[:support], labels),
         query_logits=lambda theta: apply(network, theta, both, reference)[support:],
     )
 

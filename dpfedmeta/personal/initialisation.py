@@ -55,17 +55,12 @@ class Initialisation:
             steps: Gradient steps; None: as the run evaluates.
             lr: Step size; None: as the run evaluates.
 
-        Returns:
-            The adapted model, with the normalisation statistics of the support set, but without its images.
-
         Raises:
             InputError: Images or labels do not fit, steps < 0, or the adaptation diverged.
         """
         how = self._adaptation(steps, lr)
-        if class_names and ways not in (None, len(class_names)):
-            raise InputError(f"ways = {ways}, but there are {len(class_names)} class_names")
         support = self.form.tensor(images)
-        wanted = ways or len(class_names) or None
+        wanted = _wanted_ways(ways, class_names)
         known, classes = checked_labels(labels, len(support), self.network.ways, wanted)
         spec, weights = with_ways(self.network, self.weights, classes)
         network = build_network(spec)
@@ -88,6 +83,12 @@ class Initialisation:
             raise InputError(f"lr = {lr}: a step size is positive and finite")
         known = self.adaptation
         return replace(known, steps=known.steps if steps is None else steps, lr=known.lr if lr is None else lr)
+
+
+def _wanted_ways(ways: int | None, class_names: Sequence[str]) -> int | None:
+    if class_names and ways not in (None, len(class_names)):
+        raise InputError(f"ways = {ways}, but there are {len(class_names)} class_names")
+    return len(class_names) if class_names else ways
 
 
 def load(path: str | os.PathLike[str]) -> Initialisation:
