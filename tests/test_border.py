@@ -30,9 +30,9 @@ def blind():
     rooms = [
         *sorted((PACKAGE / "privacy/policies").glob("*.py")),
         PACKAGE / "federation/server.py",
-        PACKAGE / "evaluation.py",
     ]
-    return rooms + [p for room in ("tracking", "report") for p in sorted((PACKAGE / room).glob("*.py"))]
+    folders = ("evaluation", "personal", "tracking", "report")
+    return rooms + [p for room in folders for p in sorted((PACKAGE / room).glob("*.py"))]
 
 
 @pytest.mark.parametrize("path", blind(), ids=lambda p: p.name)

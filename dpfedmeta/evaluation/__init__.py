@@ -4,21 +4,33 @@ from dpfedmeta.evaluation.accuracy import Accuracy, Examination
 from dpfedmeta.evaluation.classification import Classification
 from dpfedmeta.evaluation.few_shot import (
     PROTOCOL,
+    TRANSDUCTIVE_PROTOCOL,
     Benchmark,
     adapted_accuracy,
     contest,
+    outcomes,
     pixel_neighbour_accuracy,
     pixel_prototype_accuracy,
 )
+from dpfedmeta.evaluation.fine_tuning import FineTuning, choose_fine_tuning
+from dpfedmeta.evaluation.personalisation import Findings, Question, distribution, investigate
 
 __all__ = [
     "PROTOCOL",
+    "TRANSDUCTIVE_PROTOCOL",
     "Accuracy",
     "Benchmark",
     "Classification",
     "Examination",
+    "Findings",
+    "FineTuning",
+    "Question",
     "adapted_accuracy",
+    "choose_fine_tuning",
     "contest",
+    "distribution",
+    "investigate",
+    "outcomes",
     "pixel_neighbour_accuracy",
     "pixel_prototype_accuracy",
 ]

@@ -4,34 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import nn
 
 from dpfedmeta.data.episode import Episode, EpisodeShape, check_shape, draw_episode
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.evaluation.accuracy import Accuracy
-from dpfedmeta.federation.backend import Workers
-from dpfedmeta.meta.adapt import Adaptation, adapted_logits
-from dpfedmeta.models import NetworkSpec, build_network
+from dpfedmeta.evaluation.contestants import Adapted, Contestant, PixelNeighbour, PixelPrototype, arrays_of
+from dpfedmeta.federation.backend import InProcess, Workers
+from dpfedmeta.meta.adapt import Adaptation
+from dpfedmeta.models import NetworkSpec
 from dpfedmeta.parameters import Params
 from dpfedmeta.randomness import Purpose, public_generator
 
 PROTOCOL = "single model, inductive, held-out test classes"
+TRANSDUCTIVE_PROTOCOL = (
+    "single model, TRANSDUCTIVE (normalisation statistics from support and query images together), "
+    "held-out test classes"
+)
 _EPISODES_PER_CHUNK = 10
+
+Outcomes = npt.NDArray[np.float64]
+"""Accuracies [episodes, numbers of steps] of one contestant."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """A fixed sequence of episodes from public classes; the same seed gives the same episodes."""
+    """A fixed sequence of episodes from public classes; the same seed gives the same episodes.
+
+    Attributes:
+        pool: The classes.
+        shape: Size of an episode.
+        seed: Which episodes.
+        split: What the classes are, for messages.
+        transductive: Whether normalisation takes its statistics from support and query images together.
+    """
 
     pool: ClassPool
     shape: EpisodeShape
     seed: int
     split: str
+    transductive: bool = False
 
     def __post_init__(self) -> None:
         check_shape(self.pool, self.shape, self.split)
@@ -43,7 +57,7 @@ class Benchmark:
     @property
     def protocol(self) -> str:
         """What the accuracies mean."""
-        return PROTOCOL
+        return TRANSDUCTIVE_PROTOCOL if self.transductive else PROTOCOL
 
     def accuracy(
         self, workers: Workers, network: NetworkSpec, model: Params, adaptation: Adaptation, episodes: int
@@ -64,6 +78,33 @@ class Benchmark:
         return contest(workers, network, trained, untrained, self, adaptation, episodes)
 
 
+def outcomes(
+    workers: Workers, benchmark: Benchmark, contestants: Mapping[str, Contestant], episodes: int
+) -> dict[str, Outcomes]:
+    """Everybody on the same episodes; each episode is drawn once.
+
+    Returns:
+        By contestant: accuracies [episodes, numbers of steps it is asked after].
+    """
+    tasks = (
+        (benchmark, contestants, start, min(start + _EPISODES_PER_CHUNK, episodes))
+        for start in range(0, episodes, _EPISODES_PER_CHUNK)
+    )
+    parts = list(workers.map(_chunk, tasks))
+    return {name: np.array([row for part in parts for row in part[name]]) for name in contestants}
+
+
+def _chunk(
+    benchmark: Benchmark, contestants: Mapping[str, Contestant], start: int, end: int
+) -> dict[str, list[list[float]]]:
+    found: dict[str, list[list[float]]] = {name: [] for name in contestants}
+    for number in range(start, end):
+        episode = benchmark.episode(number)
+        for name, contestant in contestants.items():
+            found[name].append(contestant.accuracies(episode, transductive=benchmark.transductive))
+    return found
+
+
 def adapted_accuracy(
     workers: Workers,
     network: NetworkSpec,
@@ -73,58 +114,22 @@ def adapted_accuracy(
     episodes: int,
 ) -> Accuracy:
     """Accuracy after adapting `model` to each episode (steps = 0: before adaptation)."""
-    arrays = {name: value.cpu().numpy() for name, value in model.items()}
-    tasks = (
-        (network, arrays, benchmark, adaptation, start, min(start + _EPISODES_PER_CHUNK, episodes))
-        for start in range(0, episodes, _EPISODES_PER_CHUNK)
-    )
-    return Accuracy.of([value for part in workers.map(_chunk, tasks) for value in part])
-
-
-def _chunk(
-    spec: NetworkSpec,
-    model: Mapping[str, npt.NDArray[np.float32]],
-    benchmark: Benchmark,
-    adaptation: Adaptation,
-    start: int,
-    end: int,
-) -> list[float]:
-    params = {name: torch.from_numpy(value.copy()) for name, value in model.items()}
-    network = _network(spec)
-    accuracies = []
-    for number in range(start, end):
-        episode = benchmark.episode(number)
-        predicted = adapted_logits(network, params, episode, adaptation).argmax(1)
-        accuracies.append(float((predicted == episode.query_labels).double().mean()))
-    return accuracies
-
-
-@lru_cache(maxsize=4)
-def _network(spec: NetworkSpec) -> nn.Module:
-    return build_network(spec)
+    one = Adapted(network=network, weights=arrays_of(model), adaptation=adaptation, at=(adaptation.steps,))
+    return _alone(workers, benchmark, one, episodes)
 
 
 def pixel_prototype_accuracy(benchmark: Benchmark, episodes: int) -> Accuracy:
     """Nearest class mean in pixels: needs no learning at all."""
-    values = []
-    for number in range(episodes):
-        episode = benchmark.episode(number)
-        ways, shots = benchmark.shape.ways, benchmark.shape.shots
-        means = episode.support_images.reshape(ways, shots, -1).mean(1)
-        nearest = torch.cdist(episode.query_images.flatten(1), means).argmin(1)
-        values.append(float((nearest == episode.query_labels).double().mean()))
-    return Accuracy.of(values)
+    return _alone(InProcess(), benchmark, PixelPrototype(), episodes)
 
 
 def pixel_neighbour_accuracy(benchmark: Benchmark, episodes: int) -> Accuracy:
     """Nearest support image in pixels."""
-    values = []
-    for number in range(episodes):
-        episode = benchmark.episode(number)
-        distance = torch.cdist(episode.query_images.flatten(1), episode.support_images.flatten(1))
-        predicted = episode.support_labels[distance.argmin(1)]
-        values.append(float((predicted == episode.query_labels).double().mean()))
-    return Accuracy.of(values)
+    return _alone(InProcess(), benchmark, PixelNeighbour(), episodes)
+
+
+def _alone(workers: Workers, benchmark: Benchmark, contestant: Contestant, episodes: int) -> Accuracy:
+    return Accuracy.of(outcomes(workers, benchmark, {"it": contestant}, episodes)["it"][:, 0].tolist())
 
 
 def contest(
@@ -141,14 +146,14 @@ def contest(
     Returns:
         Accuracies by their names in summary.json and evaluation.json.
     """
-
-    def adapted(params: Params, how: Adaptation) -> Accuracy:
-        return adapted_accuracy(workers, network, params, benchmark, how, episodes)
-
-    return {
-        "accuracy": adapted(trained, adaptation),
-        "accuracy_before_adaptation": adapted(trained, replace(adaptation, steps=0)),
-        "accuracy_untrained": adapted(untrained, adaptation),
-        "accuracy_pixel_prototype": pixel_prototype_accuracy(benchmark, episodes),
-        "accuracy_pixel_neighbour": pixel_neighbour_accuracy(benchmark, episodes),
+    at = (adaptation.steps,)
+    after = Adapted(network=network, weights=arrays_of(trained), adaptation=adaptation, at=at)
+    contestants: dict[str, Contestant] = {
+        "accuracy": after,
+        "accuracy_before_adaptation": replace(after, at=(0,)),
+        "accuracy_untrained": replace(after, weights=arrays_of(untrained)),
+        "accuracy_pixel_prototype": PixelPrototype(),
+        "accuracy_pixel_neighbour": PixelNeighbour(),
     }
+    found = outcomes(workers, benchmark, contestants, episodes)
+    return {name: Accuracy.of(values[:, 0].tolist()) for name, values in found.items()}

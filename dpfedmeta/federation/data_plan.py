@@ -13,6 +13,7 @@ from dpfedmeta.evaluation import Benchmark, Classification, Examination
 from dpfedmeta.federation.clients import ClientSide
 from dpfedmeta.federation.plan import Plan
 from dpfedmeta.federation.population_plan import plan_population
+from dpfedmeta.models import build_network, mixes_queries
 from dpfedmeta.randomness import KeyedSource
 
 
@@ -56,4 +57,6 @@ def examination(plan: Plan, dataset: Dataset, split: Literal["val", "test"]) -> 
         few = plan.settings.evaluation.validation_episodes * plan.settings.evaluation.queries
         return Classification(pool=pool, seed=seed, images=few if split == "val" else None)
     shape = replace(plan.shape, queries=plan.settings.evaluation.queries)
-    return Benchmark(pool=pool, shape=shape, seed=seed, split=split)
+    # Where the network cannot tell support from query images, the protocol must say so.
+    mixed = mixes_queries(build_network(plan.network))
+    return Benchmark(pool=pool, shape=shape, seed=seed, split=split, transductive=mixed)

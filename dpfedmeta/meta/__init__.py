@@ -1,6 +1,6 @@
 """Client-side mathematics: adaptation and meta-gradients, pure functions of (model, episode, noise)."""
 
-from dpfedmeta.meta.adapt import Adaptation, adapted_logits
+from dpfedmeta.meta.adapt import Adaptation, adapted_logits, adapted_params, logits_along
 from dpfedmeta.meta.gradients import Message, MetaSpec, contribution
 from dpfedmeta.meta.local import LocalSteps, PrivateSteps, local_update, private_local_update
 from dpfedmeta.meta.private import RecordSpec, private_contributions
@@ -13,8 +13,10 @@ __all__ = [
     "PrivateSteps",
     "RecordSpec",
     "adapted_logits",
+    "adapted_params",
     "contribution",
     "local_update",
+    "logits_along",
     "private_contributions",
     "private_local_update",
 ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -52,6 +52,7 @@ def inner_problem(
     adapt: Literal["all", "head"],
     *,
     first_order: bool,
+    transductive: bool = False,
 ) -> InnerProblem:
     """Set up the inner loop. A head on a fixed body needs the body's features only once.
 
@@ -61,27 +62,27 @@ def inner_problem(
         episode: Support and query set.
         adapt: Which parameters adapt.
         first_order: Cut the path from the support features to the body (FOMAML).
+        transductive: Take batch statistics, if any, from support and query images together, in every step.
     """
-    support = episode.support_labels.shape[0]
+    labels = episode.support_labels
+    support = labels.shape[0]
+    reference = None if transductive else support
     both = channels_last(torch.cat([episode.support_images, episode.query_images]))
     if adapt == "head":
-        features = apply_body(network, params, both, support)
+        features = apply_body(network, params, both, reference)
         support_features, query_features = features[:support], features[support:]
         if first_order:
             support_features = support_features.detach()
         return InnerProblem(
             initial=head_of(params),
-            support_loss=lambda head: cross_entropy(
-                apply_head(network, head, support_features), episode.support_labels
-            ),
+            support_loss=lambda head: cross_entropy(apply_head(network, head, support_features), labels),
             query_logits=lambda head: apply_head(network, head, query_features),
         )
+    seen = both if transductive else both[:support]
     return InnerProblem(
         initial=dict(params),
-        support_loss=lambda theta: cross_entropy(
-            apply(network, theta, both[:support], support), episode.support_labels
-        ),
-        query_logits=lambda theta: apply(network, theta, both, support)[support:],
+        support_loss=lambda theta: cross_entropy(apply(network, theta, seen, reference)[:support], labels),
+        query_logits=lambda theta: apply(network, theta, both, reference)[support:],
     )
 
 
@@ -109,11 +110,50 @@ def as_leaves(params: Mapping[str, Tensor]) -> Params:
 def adapted_logits(
     network: nn.Module, params: Mapping[str, Tensor], episode: Episode, adaptation: Adaptation
 ) -> Tensor:
-    """Query logits after adaptation on the support set, for evaluation; no noise, nothing leaves the device.
+    """Query logits [n_q, ways] after adaptation on the support set; no noise, nothing leaves the device.
 
     Inductive: the prediction for one query image does not depend on the others.
     """
-    problem = inner_problem(network, as_leaves(params), episode, adaptation.adapt, first_order=True)
+    (logits,) = logits_along(network, params, episode, adaptation, (adaptation.steps,))
+    return logits
+
+
+def logits_along(
+    network: nn.Module,
+    params: Mapping[str, Tensor],
+    episode: Episode,
+    adaptation: Adaptation,
+    at: Sequence[int],
+    *,
+    transductive: bool = False,
+) -> list[Tensor]:
+    """Query logits [n_q, ways] after each of the numbers of steps in `at`, on one path of gradient steps.
+
+    Args:
+        network: The module that `params` belong to.
+        params: The initialisation.
+        episode: Support and query set; query labels are not read.
+        adaptation: What adapts and its step size; `at` takes the place of its number of steps.
+        at: Ascending.
+        transductive: As in `inner_problem`.
+    """
+    problem = inner_problem(
+        network, as_leaves(params), episode, adaptation.adapt, first_order=True, transductive=transductive
+    )
+    logits, done = [], 0
+    for steps in at:
+        theta = descend(problem, steps - done, adaptation.lr, second_order=False)
+        problem, done = replace(problem, initial=theta), steps
+        with torch.no_grad():
+            logits.append(problem.query_logits(theta))
+    return logits
+
+
+def adapted_params(
+    network: nn.Module, params: Mapping[str, Tensor], images: Tensor, labels: Tensor, adaptation: Adaptation
+) -> Params:
+    """All parameters after adaptation on support images [n, channels, h, w] with labels [n]."""
+    nobody = Episode(support_images=images, support_labels=labels, query_images=images[:0], query_labels=labels[:0])
+    problem = inner_problem(network, as_leaves(params), nobody, adaptation.adapt, first_order=True)
     theta = descend(problem, adaptation.steps, adaptation.lr, second_order=False)
-    with torch.no_grad():
-        return problem.query_logits(theta)
+    return {name: value.detach() for name, value in {**params, **theta}.items()}

@@ -1,5 +1,6 @@
 """Small stateless networks: no running statistics, no hidden state, weights always passed in."""
 
+from dpfedmeta.models.frozen import Fixed, frozen_network, mixes_queries, restored_network
 from dpfedmeta.models.functional import (
     apply,
     apply_body,
@@ -16,8 +17,10 @@ from dpfedmeta.models.registry import (
     learned_part,
 )
 from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.models.ways import check_weights, with_ways
 
 __all__ = [
+    "Fixed",
     "NetworkSpec",
     "apply",
     "apply_body",
@@ -26,8 +29,13 @@ __all__ = [
     "channels_last",
     "check_has_head",
     "check_records_uncoupled",
+    "check_weights",
+    "frozen_network",
     "head_of",
     "initial_weights",
     "learned_part",
+    "mixes_queries",
+    "restored_network",
+    "with_ways",
     "without_prefix",
 ]

@@ -9,6 +9,10 @@ from torch import Tensor, nn
 
 from dpfedmeta.models.spec import NetworkSpec
 
+# Added to a variance before its root is divided by.
+VARIANCE_FLOOR = 1e-5
+LENGTH_FLOOR = 1e-6
+
 
 class ReferenceBatchNorm(nn.Module):
     """Batch normalisation whose statistics come from the first `reference` images only.
@@ -33,7 +37,7 @@ class ReferenceBatchNorm(nn.Module):
         share[:size] = 1.0 / size
         centred = rows - share @ rows
         variance = share @ centred.square()
-        normalised = torch.addcmul(self.bias, centred, self.weight * torch.rsqrt(variance + 1e-5))
+        normalised = torch.addcmul(self.bias, centred, self.weight * torch.rsqrt(variance + VARIANCE_FLOOR))
         return normalised.view(count, height, width, channels).permute(0, 3, 1, 2)
 
 
@@ -89,7 +93,7 @@ class RecordScale(nn.Module):
         super().__init__()
         self.length = length
 
-    def forward(self, features: Tensor, reference: int | None = None) -> Tensor:
+    def forward(self, features: Tensor) -> Tensor:
         """[n, d] -> [n, d], each row of norm `length`."""
         return self.length * nn.functional.normalize(features, dim=1)
 
@@ -108,7 +112,7 @@ class SupportScale(nn.Module):
         """[n, d] -> [n, d]."""
         size = features.shape[0] if reference is None else reference
         centred = features - features[:size].sum(0) / size
-        return self.length * centred * torch.rsqrt(centred[:size].square().sum(1).mean() + 1e-6)
+        return self.length * centred * torch.rsqrt(centred[:size].square().sum(1).mean() + LENGTH_FLOOR)
 
 
 class Body(nn.Module):
@@ -125,9 +129,8 @@ class Body(nn.Module):
         for layer in self.layers:
             hidden = layer(hidden, reference) if isinstance(layer, Block) else layer(hidden)
         features: Tensor = hidden.flatten(1)
-        if isinstance(self.scale, RecordScale | SupportScale):
-            return cast(Tensor, self.scale(features, reference))
-        return features
+        coupled = isinstance(self.scale, SupportScale)
+        return cast(Tensor, self.scale(features, reference) if coupled else self.scale(features))
 
 
 class FewShotNetwork(nn.Module):

@@ -65,6 +65,11 @@ def test_train_evaluate_account_report(tiny_task_file, tmp_path, algo):
     command("evaluate", run, "--shots", 1, 2, "--episodes", 6, "--workers", 1, cwd=tmp_path, check=0)
     evaluation = json.loads((run / "evaluation.json").read_text())
     assert [result["shots"] for result in evaluation["results"]] == [1, 2]
+    assert (run / "evaluation-steps.png").exists()
+    refused = command("evaluate", run, "--steps", -1, cwd=tmp_path, check=2)
+    assert [line for line in refused.stderr.splitlines() if not line.startswith("warning")] == [
+        "error: --steps -1: a number of gradient steps is 0 or more"
+    ]
     verified = command("account", "--verify", run, "--json", cwd=tmp_path, check=0)
     assert json.loads(verified.stdout)["guarantees"] == summary["guarantees"]
     command("report", run, cwd=tmp_path, check=0)

@@ -1,0 +1,170 @@
+"""What adaptation brings to single clients: by steps, by client, beside what needs no meta-learning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dpfedmeta.data.episode import EpisodeShape
+from dpfedmeta.evaluation.accuracy import Accuracy
+from dpfedmeta.evaluation.contestants import (
+    Adapted,
+    Contestant,
+    FeaturePrototype,
+    PixelNeighbour,
+    PixelPrototype,
+    arrays_of,
+)
+from dpfedmeta.evaluation.few_shot import Benchmark, Outcomes, outcomes
+from dpfedmeta.evaluation.fine_tuning import FineTuning
+from dpfedmeta.federation.backend import Workers
+from dpfedmeta.meta.adapt import Adaptation
+from dpfedmeta.models import NetworkSpec
+from dpfedmeta.parameters import Params
+
+BINS = 20
+WORST = 0.1
+_PATHS = ("accuracy", "accuracy_untrained", "accuracy_fine_tuned")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Question:
+    """Who competes, and after how many steps they are asked.
+
+    Attributes:
+        network: For the number of classes of the episodes.
+        trained: Weights to evaluate.
+        untrained: Weights before training.
+        adaptation: As held-out clients adapt; its steps are K.
+        at: Numbers of steps, ascending; holds 0 and K.
+        fine_tuning: How the untrained network is fine-tuned.
+        has_body: Whether the network has features to look at.
+    """
+
+    network: NetworkSpec
+    trained: Params
+    untrained: Params
+    adaptation: Adaptation
+    at: tuple[int, ...]
+    fine_tuning: FineTuning
+    has_body: bool
+
+    @property
+    def fine_tuned_at(self) -> tuple[int, ...]:
+        """Of `at`, what lies within the steps that the step size was chosen for; ends with these."""
+        last = self.fine_tuning.steps
+        return (*(steps for steps in self.at if steps < last), last)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Findings:
+    """What the episodes of one shape gave, over one or several seeds.
+
+    Attributes:
+        shape: Size of an episode.
+        question: What was asked.
+        seeds: One for each sequence of episodes.
+        by_seed: Accuracies [episodes, steps] by contestant, for each seed.
+    """
+
+    shape: EpisodeShape
+    question: Question
+    seeds: tuple[int, ...]
+    by_seed: tuple[Mapping[str, Outcomes], ...]
+
+    def values(self, name: str) -> Outcomes:
+        """Accuracies [episodes of all seeds, steps] of a contestant.
+
+        All seeds judge the same weights and every episode is an independent draw, so pooling is joining.
+        """
+        return np.concatenate([found[name] for found in self.by_seed])
+
+    def as_json(self) -> dict[str, object]:
+        """One entry of `results` in evaluation.json."""
+        asked, shape = self.question, self.shape
+        last = asked.at.index(asked.adaptation.steps)
+        single = [name for name in self.by_seed[0] if name not in _PATHS]
+        first = asked.at.index(0)
+        return {
+            "ways": shape.ways,
+            "shots": shape.shots,
+            "queries": shape.queries,
+            "accuracy": self._accuracy("accuracy", last, steps=asked.adaptation.steps),
+            "accuracy_before_adaptation": self._accuracy("accuracy", first),
+            "accuracy_untrained": self._accuracy("accuracy_untrained", last),
+            "accuracy_fine_tuned": self._accuracy("accuracy_fine_tuned", -1, **asked.fine_tuning.as_json()),
+            **{name: self._accuracy(name, 0) for name in single},
+            "by_steps": [self._at(place, steps) for place, steps in enumerate(asked.at)],
+            "clients": {
+                name: distribution(self.values(name)[:, last].tolist()) for name in ("accuracy", "accuracy_untrained")
+            },
+            "seeds": [
+                {"seed": seed, "accuracy": Accuracy.of(found["accuracy"][:, last].tolist()).as_json()}
+                for seed, found in zip(self.seeds, self.by_seed, strict=True)
+            ],
+        }
+
+    def _accuracy(self, name: str, place: int, **more: object) -> dict[str, object]:
+        return Accuracy.of(self.values(name)[:, place].tolist()).as_json(**more)
+
+    def _at(self, place: int, steps: int) -> dict[str, object]:
+        row: dict[str, object] = {"steps": steps}
+        row |= {name: self._accuracy(name, place) for name in ("accuracy", "accuracy_untrained")}
+        if steps in self.question.fine_tuned_at:
+            row["accuracy_fine_tuned"] = self._accuracy("accuracy_fine_tuned", self.question.fine_tuned_at.index(steps))
+        return row
+
+
+def investigate(
+    workers: Workers, benchmark: Benchmark, question: Question, seeds: Sequence[int], episodes: int
+) -> Findings:
+    """Ask everybody on the same episodes.
+
+    Args:
+        workers: Where episodes run.
+        benchmark: Classes and shape; its seed is replaced by each of `seeds`.
+        question: Who competes.
+        seeds: One sequence of episodes for each.
+        episodes: For each seed, at least 2.
+    """
+    contestants = _contestants(question)
+    found = tuple(outcomes(workers, replace(benchmark, seed=seed), contestants, episodes) for seed in seeds)
+    return Findings(shape=benchmark.shape, question=question, seeds=tuple(seeds), by_seed=found)
+
+
+def _contestants(question: Question) -> dict[str, Contestant]:
+    trained, untrained = arrays_of(question.trained), arrays_of(question.untrained)
+    path = Adapted(network=question.network, weights=trained, adaptation=question.adaptation, at=question.at)
+    made: dict[str, Contestant] = {
+        "accuracy": path,
+        "accuracy_untrained": replace(path, weights=untrained),
+        "accuracy_fine_tuned": replace(
+            path, weights=untrained, adaptation=question.fine_tuning.adaptation, at=question.fine_tuned_at
+        ),
+    }
+    if question.has_body:
+        made["accuracy_trained_prototype"] = FeaturePrototype(network=question.network, weights=trained)
+        made["accuracy_untrained_prototype"] = FeaturePrototype(network=question.network, weights=untrained)
+    return {**made, "accuracy_pixel_prototype": PixelPrototype(), "accuracy_pixel_neighbour": PixelNeighbour()}
+
+
+def distribution(values: Sequence[float]) -> dict[str, object]:
+    """How accuracy spreads over clients: mean of the worst tenth, and a histogram of BINS equal bins of [0, 1]."""
+    worst = sorted(values)[: math.ceil(WORST * len(values))]
+    return {
+        "worst_tenth": float(np.mean(worst)),
+        "histogram": {
+            "edges": [place / BINS for place in range(BINS + 1)],
+            "episodes": _histogram(np.asarray(values, dtype=np.float64)).tolist(),
+        },
+    }
+
+
+def _histogram(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    # Accuracies are fractions with few values, many of them on an edge: the edge belongs to the bin above.
+    places = np.minimum(np.floor(values * BINS + 1e-9).astype(np.int64), BINS - 1)
+    return np.bincount(places, minlength=BINS).astype(np.int64)

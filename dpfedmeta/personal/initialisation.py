@@ -1,0 +1,106 @@
+"""A trained initialisation: from a run directory to a model of one's own in a few gradient steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+
+import torch
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.federation.trained_run import open_run
+from dpfedmeta.meta import Adaptation, adapted_params
+from dpfedmeta.models import NetworkSpec, build_network, frozen_network, with_ways
+from dpfedmeta.parameters import Params, is_finite
+from dpfedmeta.personal.images import ImageForm, Images, Labels, checked_labels
+from dpfedmeta.personal.model import PersonalModel
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Initialisation:
+    """What the federation learned.
+
+    Attributes:
+        network: The network.
+        weights: Its weights before adaptation.
+        adaptation: As held-out clients adapt.
+        form: What images it takes.
+    """
+
+    network: NetworkSpec
+    weights: Params
+    adaptation: Adaptation
+    form: ImageForm
+
+    def adapt(
+        self,
+        images: Images,
+        labels: Labels,
+        *,
+        class_names: Sequence[str] = (),
+        ways: int | None = None,
+        steps: int | None = None,
+        lr: float | None = None,
+    ) -> PersonalModel:
+        """Adapt to labelled images of one's own. Nothing leaves the machine, so no noise is added.
+
+        Args:
+            images: The support set, [n, channels, height, width]: uint8, or floats standardised as in training.
+            labels: [n], whole numbers 0 ... classes - 1, an image of each at least.
+            class_names: A name for each class; kept in the model.
+            ways: Number of classes; None: that of the names, else of the labels, at most as many as in training.
+            steps: Gradient steps; None: as the run evaluates.
+            lr: Step size; None: as the run evaluates.
+
+        Raises:
+            InputError: Images or labels do not fit, steps < 0, or the adaptation diverged.
+        """
+        how = self._adaptation(steps, lr)
+        support = self.form.tensor(images)
+        wanted = _wanted_ways(ways, class_names)
+        known, classes = checked_labels(labels, len(support), self.network.ways, wanted)
+        spec, weights = with_ways(self.network, self.weights, classes)
+        network = build_network(spec)
+        with torch.enable_grad():
+            params = adapted_params(network, weights, support, known, how)
+        if not is_finite(params):
+            raise InputError(f"the adaptation diverged after {how.steps} steps of {how.lr:g}; take a smaller lr")
+        return PersonalModel(
+            network=spec,
+            module=frozen_network(network, params, support),
+            form=self.form,
+            steps=how.steps,
+            class_names=tuple(class_names),
+        )
+
+    def _adaptation(self, steps: int | None, lr: float | None) -> Adaptation:
+        if steps is not None and steps < 0:
+            raise InputError(f"steps = {steps}: a number of gradient steps is 0 or more")
+        if lr is not None and not (isfinite(lr) and lr > 0):
+            raise InputError(f"lr = {lr}: a step size is positive and finite")
+        known = self.adaptation
+        return replace(known, steps=known.steps if steps is None else steps, lr=known.lr if lr is None else lr)
+
+
+def _wanted_ways(ways: int | None, class_names: Sequence[str]) -> int | None:
+    if class_names and ways not in (None, len(class_names)):
+        raise InputError(f"ways = {ways}, but there are {len(class_names)} class_names")
+    return len(class_names) if class_names else ways
+
+
+def load(path: str | os.PathLike[str]) -> Initialisation:
+    """The initialisation that a run has learned; the images of its benchmark are not needed.
+
+    Args:
+        path: A run directory.
+
+    Raises:
+        InputError: Not a run directory, or its weights are missing, damaged or of another network.
+    """
+    run = open_run(Path(path))
+    task = run.task
+    form = ImageForm(channels=task.channels, size=task.image_size, mean=task.mean, deviation=task.deviation)
+    return Initialisation(network=run.network, weights=run.weights, adaptation=run.adaptation, form=form)
