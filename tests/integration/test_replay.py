@@ -24,6 +24,7 @@ from dpfedmeta.tracking.trackers import JsonLines
 SMALL = {
     "model.width": "4", "server.rounds": "6", "task.ways": "3", "task.shots": "2", "task.queries": "2",
     "population.cohort": "20", "clip.window": "3", "evaluation.every": "3", "evaluation.validation_episodes": "4",
+    "server.schedule": "[]",
 }  # fmt: skip
 
 
@@ -48,13 +49,16 @@ class Frozen:
 
     def release(self, query, generator):
         self.round += 1
-        fixed = Bounded(value={n: torch.zeros_like(v) for n, v in query.value.items()}, sensitivity=query.sensitivity)
+        # Without a clip bound (local-dp) the server adds no noise, and the frozen release is any fixed value.
+        scale = query.sensitivity if math.isfinite(query.sensitivity) else 1.0
+        fixed = Bounded(value={n: torch.zeros_like(v) for n, v in query.value.items()}, sensitivity=scale)
         mechanism = GaussianMechanism(total_multiplier=1.0, charged_multiplier=1.0, denominator=self.denominator)
         return mechanism.release(fixed, KeyedSource(9).generator(Purpose.SERVER_NOISE, self.round))
 
 
 def replay(tiny_strokes, tmp_path, monkeypatch, algo, seed):
-    plan = make_plan(resolve(algo, "strokes", None, SMALL), tiny_strokes.task)
+    local = {"meta.batch": "5"} if algo.startswith(("dp-fedavg", "local-dp")) else {}
+    plan = make_plan(resolve(algo, "strokes", None, {**SMALL, **local}), tiny_strokes.task)
     frozen = Frozen(plan)
     monkeypatch.setattr(Plan, "mechanism", lambda self, round_: frozen)
     run = create(tmp_path, f"{algo}-{seed}")

@@ -236,7 +236,7 @@ class Numbers:
 
 
 def side_that_sends(monkeypatch, messages):
-    monkeypatch.setattr(clients_module, "is_sound", lambda *form: True)
+    monkeypatch.setattr(clients_module, "is_sound", lambda *form, **rest: True)
     monkeypatch.setattr(clients_module, "contribution", lambda network, model, fixed, data, meta: messages[data])
     return side_of(Numbers())
 
