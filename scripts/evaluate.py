@@ -30,6 +30,11 @@ def main(console: Console) -> int:
     arguments.add_argument(
         "--transductive", action="store_true", help="normalisation statistics from support and query images together"
     )
+    arguments.add_argument(
+        "--no-fine-tuning",
+        action="store_true",
+        help="leave out the slowest baseline, fine-tuning without meta-learning",
+    )
     arguments.add_argument("--out", type=Path, help="picture that compares the runs (evaluation-comparison.png)")
     arguments.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
     arguments.add_argument("--workers", type=int, help="worker processes (default: cores)")
@@ -42,6 +47,7 @@ def main(console: Console) -> int:
         seeds=tuple(options.seeds or ()),
         episodes=options.episodes,
         transductive=options.transductive,
+        fine_tuning=not options.no_fine_tuning,
         out=options.out,
         data_folder=options.data_dir,
         workers=options.workers,

@@ -41,7 +41,7 @@ class Question:
         untrained: Weights before training.
         adaptation: As held-out clients adapt; its steps are K.
         at: Numbers of steps, ascending; holds 0 and K.
-        fine_tuning: How the untrained network is fine-tuned.
+        fine_tuning: How the untrained network is fine-tuned; None: this baseline is left out.
         has_body: Whether the network has features to look at.
     """
 
@@ -50,12 +50,14 @@ class Question:
     untrained: Params
     adaptation: Adaptation
     at: tuple[int, ...]
-    fine_tuning: FineTuning
+    fine_tuning: FineTuning | None
     has_body: bool
 
     @property
     def fine_tuned_at(self) -> tuple[int, ...]:
         """Of `at`, what lies within the steps that the step size was chosen for; ends with these."""
+        if self.fine_tuning is None:
+            return ()
         last = self.fine_tuning.steps
         return (*(steps for steps in self.at if steps < last), last)
 
@@ -96,7 +98,7 @@ class Findings:
             "accuracy": self._accuracy("accuracy", last, steps=asked.adaptation.steps),
             "accuracy_before_adaptation": self._accuracy("accuracy", first),
             "accuracy_untrained": self._accuracy("accuracy_untrained", last),
-            "accuracy_fine_tuned": self._accuracy("accuracy_fine_tuned", -1, **asked.fine_tuning.as_json()),
+            **self._fine_tuned(),
             **{name: self._accuracy(name, 0) for name in single},
             "by_steps": [self._at(place, steps) for place, steps in enumerate(asked.at)],
             "clients": {
@@ -107,6 +109,12 @@ class Findings:
                 for seed, found in zip(self.seeds, self.by_seed, strict=True)
             ],
         }
+
+    def _fine_tuned(self) -> dict[str, object]:
+        tuning = self.question.fine_tuning
+        if tuning is None:
+            return {}
+        return {"accuracy_fine_tuned": self._accuracy("accuracy_fine_tuned", -1, **tuning.as_json())}
 
     def _accuracy(self, name: str, place: int, **more: object) -> dict[str, object]:
         return Accuracy.of(self.values(name)[:, place].tolist()).as_json(**more)
@@ -142,10 +150,11 @@ def _contestants(question: Question) -> dict[str, Contestant]:
     made: dict[str, Contestant] = {
         "accuracy": path,
         "accuracy_untrained": replace(path, weights=untrained),
-        "accuracy_fine_tuned": replace(
-            path, weights=untrained, adaptation=question.fine_tuning.adaptation, at=question.fine_tuned_at
-        ),
     }
+    if question.fine_tuning is not None:
+        made["accuracy_fine_tuned"] = replace(
+            path, weights=untrained, adaptation=question.fine_tuning.adaptation, at=question.fine_tuned_at
+        )
     if question.has_body:
         made["accuracy_trained_prototype"] = FeaturePrototype(network=question.network, weights=trained)
         made["accuracy_untrained_prototype"] = FeaturePrototype(network=question.network, weights=untrained)

@@ -110,7 +110,7 @@ def _question(
         untrained=untrained,
         adaptation=run.adaptation,
         at=request.at(run.adaptation.steps),
-        fine_tuning=_fine_tuning(request, run, benchmark, dataset, workers),
+        fine_tuning=_fine_tuning(request, run, benchmark, dataset, workers) if request.fine_tuning else None,
         has_body=run.has_body,
     )
 

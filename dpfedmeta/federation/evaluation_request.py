@@ -26,6 +26,7 @@ class EvaluationRequest:
         seeds: One sequence of episodes each; empty: the seed of the (first) run.
         episodes: Episodes per evaluation and seed.
         transductive: Statistics from support and query images together.
+        fine_tuning: Whether the untrained network is fine-tuned beside, which takes most of the time.
         out: Picture that compares the runs; None: none for a single run, evaluation-comparison.png for several.
         data_folder: Where the images are.
         workers: Worker processes; None: cores.
@@ -38,6 +39,7 @@ class EvaluationRequest:
     seeds: tuple[int, ...] = ()
     episodes: int = ENOUGH_EPISODES
     transductive: bool = False
+    fine_tuning: bool = True
     out: Path | None = None
     data_folder: Path | None = None
     workers: int | None = None

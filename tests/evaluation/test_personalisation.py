@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from dpfedmeta.data import EpisodeShape
@@ -64,3 +66,10 @@ def test_the_distribution_over_clients():
     assert sum(counts) == 11
     # 60 of 75 lies on an edge, whatever its last bit.
     assert distribution([k / 75 for k in (60, 60)])["histogram"]["episodes"][16] == 2
+
+
+def test_the_slowest_baseline_may_be_left_out(benchmark):
+    result = investigate(InProcess(), benchmark, replace(question(), fine_tuning=None), (0,), 4).as_json()
+    assert "accuracy_fine_tuned" not in result
+    assert all("accuracy_fine_tuned" not in row for row in result["by_steps"])
+    assert result["accuracy"]["episodes"] == 4
