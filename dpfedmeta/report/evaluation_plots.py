@@ -124,6 +124,8 @@ def _panels(results: Sequence[Result]) -> tuple[Figure, list[Axes]]:
 
 
 def _path(axis: Axes, result: Result, key: str, *, label: str, colour: str, style: str, faint: bool = False) -> None:
+    if key not in result:
+        return
     rows = [row for row in result["by_steps"] if key in row]
     if len(rows) < 2:
         # Asked at its end alone: a level, since it belongs to no step of the others.
