@@ -178,6 +178,10 @@ def _displace(given: dict[str, Given]) -> dict[str, Given]:
             )
         for loser in [target] if kept[target].level < level else stated:
             kept[loser] = Given(None, kept[loser].level, kept[loser].where)
+    epsilon, limit = (kept.get(f"privacy.client.{name}") for name in ("epsilon", "limit"))
+    if epsilon and limit and None not in (epsilon.value, limit.value) and epsilon.level > limit.level:
+        # A target is for all rounds; the limit came with the noise that it displaced.
+        kept["privacy.client.limit"] = Given(None, limit.level, limit.where)
     return kept
 
 

@@ -150,6 +150,13 @@ def test_dp_fedavg_ends_before_epsilon_passes_its_limit(digits, tmp_path):
     assert deltas[-1] <= 1e-3
 
 
+def test_a_target_displaces_the_limit_that_came_with_a_noise():
+    plan = plan_of("dp-fedavg", **{"privacy.client.epsilon": "4", "clip.policy": "constant"})
+    assert plan.settings.privacy.client.limit is None
+    assert 0.99 * 4 <= plan.planned[0].epsilon <= 4
+    assert plan.privacy.rounds == 4
+
+
 def test_dp_fedavg_follows_its_schedules():
     plan = make_plan(resolve("dp-fedavg", "mnist-shards"), load_task("mnist-shards")[0])
     first, last = plan.privacy.at(0), plan.privacy.at(plan.privacy.rounds - 1)
