@@ -111,6 +111,25 @@ def test_a_killed_run_goes_on_to_the_identical_result(tiny_task_file, tmp_path, 
     assert "summary.json agrees" in audit(run).remarks
 
 
+def test_aborted_rounds_are_resumed_as_they_were(tiny_task_file, tmp_path, monkeypatch):
+    """Which clients answer is drawn from the seed too, so that a round done again aborts again."""
+    failing = {"server.abort_on_failure": "true", "population.dropout": "0.1", "run.checkpoint_every": "3"}
+    run, _ = begin(tiny_task_file, tmp_path / "whole", **failing)
+    aborted = [row["round"] for row in run.rounds() if row.get("aborted")]
+    assert 0 < len(aborted) < 6
+    computed = next(round_ for round_ in range(aborted[0], 6) if round_ not in aborted)
+    cut = halted(tiny_task_file, tmp_path, monkeypatch, computed, **failing)
+    resume(cut)
+    assert results(cut) == results(run)
+    assert [row["round"] for row in cut.rounds() if row.get("aborted")] == aborted
+
+
+def test_any_number_of_workers_resumes(tiny_task_file, tmp_path, monkeypatch, whole):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 4)
+    resume(run, **{"run.workers": "2"})
+    assert results(run) == whole
+
+
 def test_a_resumed_run_can_be_killed_again_and_says_what_it_does(tiny_task_file, tmp_path, monkeypatch, whole):
     run = halted(tiny_task_file, tmp_path, monkeypatch, 3)
     for _ in range(2):
