@@ -240,6 +240,10 @@ class ModelSettings:
     width: Annotated[Count, Field(description="channels, hidden units, or the side of the averaged image (linear)")] = (
         32
     )
+    downscale: Annotated[
+        Count | None,
+        Field(description="first average images over squares of this side; null: 2 for conv3-blur, else 1"),
+    ] = None
     norm: Annotated[Literal["group", "batch", "none"], Field(description="normalisation")] = "batch"
     groups: Annotated[Count | None, Field(description="groups of norm: group; null: one per channel")] = 4
     activation: Annotated[Literal["relu", "tanh"], Field(description="nonlinearity of the convolutional networks")] = (

@@ -81,6 +81,7 @@ def network_spec(settings: Settings, task: Task) -> NetworkSpec:
         activation=settings.model.activation,
         features=settings.model.features,
         feature_scale=settings.model.feature_scale,
+        downscale=settings.model.downscale,
         learn=settings.meta.learn,
     )
 

@@ -35,30 +35,29 @@ class NetworkFactory(Protocol):
 def _conv4(spec: NetworkSpec, *, strided: bool) -> FewShotNetwork:
     """Four blocks that halve the image (Vinyals et al. 2016), by pooling or by strides."""
     blocks = nn.ModuleList()
-    channels, side = spec.channels, spec.image_size
+    channels, side = spec.channels, _side(spec)
     for _ in range(4):
         pool = None if strided else nn.MaxPool2d(2)
         blocks.append(Block(channels, spec, stride=2 if strided else 1, pool=pool))
         channels, side = spec.width, (side + 1) // 2 if strided else side // 2
     if side < 1:
-        raise InputError(f"model.name = {spec.name} needs images of at least 16 pixels, got {spec.image_size}")
+        raise InputError(f"model.name = {spec.name} needs images of at least 16 pixels, got {_side(spec)}")
     return _few_shot(blocks, spec, spec.width * side * side)
 
 
 def _conv3_blur(spec: NetworkSpec) -> FewShotNetwork:
-    """Three blocks on halved images with overlapping average pooling: few parameters, little aliasing.
+    """Three blocks with overlapping average pooling: few parameters, little aliasing; images are halved by default.
 
     For training under record-level noise, where every parameter costs signal-to-noise ratio.
     """
     layers = nn.ModuleList(
         [
-            nn.AvgPool2d(2),
             Block(spec.channels, spec, kernel=5, pool=_blur()),
             Block(spec.width, spec),
             Block(spec.width, spec, pool=_blur(), active=False),
         ]
     )
-    side = spec.image_size // 2
+    side = _side(spec)
     for _ in range(2):
         side = (side + 1) // 2
     return _few_shot(layers, spec, spec.width * side * side)
@@ -69,7 +68,7 @@ def _blur() -> nn.Module:
 
 
 def _perceptron(spec: NetworkSpec) -> FewShotNetwork:
-    size = spec.channels * spec.image_size**2
+    size = spec.channels * _side(spec) ** 2
     layers = nn.ModuleList(
         [nn.Flatten(), nn.Linear(size, spec.width), nn.ReLU(), nn.Linear(spec.width, spec.width), nn.ReLU()]
     )
@@ -82,7 +81,18 @@ def _linear(spec: NetworkSpec) -> FewShotNetwork:
     return _few_shot(layers, spec, spec.channels * spec.width**2)
 
 
+def _downscale(spec: NetworkSpec) -> int:
+    return spec.downscale or (2 if spec.name == "conv3-blur" else 1)
+
+
+def _side(spec: NetworkSpec) -> int:
+    """Of the images that the first layer sees."""
+    return spec.image_size // _downscale(spec)
+
+
 def _few_shot(layers: nn.ModuleList, spec: NetworkSpec, features: int) -> FewShotNetwork:
+    if (downscale := _downscale(spec)) > 1:
+        layers.insert(0, nn.AvgPool2d(downscale))
     scale: nn.Module = nn.Identity()
     if spec.features != "raw":
         scale = (RecordScale if spec.features == "record" else SupportScale)(spec.feature_scale)
@@ -102,13 +112,18 @@ def build_network(spec: NetworkSpec) -> nn.Module:
     """The network of a spec; its own weights are never used, see `initial_weights`.
 
     Raises:
-        InputError: The name is not known, or the user's factory cannot be imported or called.
+        InputError: The name is not known, the user's factory cannot be imported or called, or nothing is left of an
+            image.
     """
     if spec.name in _REGISTRY:
+        if _side(spec) < 1:
+            raise InputError(f"model.downscale = {spec.downscale}: images have {spec.image_size} pixels a side")
         return _REGISTRY[spec.name](spec)
     if ":" not in spec.name:
         known = ", ".join(_REGISTRY)
         raise InputError(f"model.name = {spec.name}: known are {known}, or package.module:factory of your own")
+    if spec.downscale is not None:
+        raise InputError(f"model.downscale: {spec.name} gets images as they are; average them in the network")
     module, _, attribute = spec.name.partition(":")
     try:
         factory = cast(NetworkFactory, getattr(importlib.import_module(module), attribute))

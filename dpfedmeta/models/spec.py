@@ -15,6 +15,7 @@ class NetworkSpec:
     name: str
     channels: int
     image_size: int
+    downscale: int | None = None
     ways: int
     width: int
     norm: Norm

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch.func import functional_call
 
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.models import (
@@ -25,11 +26,26 @@ def spec_of(name="conv4-strided", **changes):
 @pytest.mark.parametrize("size", [28, 32])
 def test_every_network_maps_images_to_logits(name, norm, size):
     spec = spec_of(name, norm=norm, image_size=size)
-    logits = torch.func.functional_call(
-        build_network(spec), initial_weights(spec, 0), (torch.rand(6, 1, size, size), 4)
-    )
+    logits = functional_call(build_network(spec), initial_weights(spec, 0), (torch.rand(6, 1, size, size), 4))
     assert logits.shape == (6, 5)
     assert torch.isfinite(logits).all()
+
+
+@pytest.mark.parametrize("name", ["conv4", "conv4-strided", "conv3-blur", "mlp", "linear"])
+def test_downscaled_images_are_averaged_first(name):
+    small, large = spec_of(name, image_size=16, downscale=1), spec_of(name, image_size=48, downscale=3)
+    weights = initial_weights(small, 0)
+    images = torch.randn(4, 1, 48, 48, generator=torch.Generator().manual_seed(0))
+    shifted = dict(zip(initial_weights(large, 0), weights.values(), strict=True))
+    averaged = torch.nn.functional.avg_pool2d(images, 3)
+    expected = functional_call(build_network(small), weights, averaged)
+    assert torch.allclose(functional_call(build_network(large), shifted, images), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{"downscale": 40}, {"name": "os:path", "downscale": 2}])
+def test_a_downscale_that_cannot_be_is_refused(changes):
+    with pytest.raises(InputError, match=r"model\.downscale"):
+        build_network(spec_of(**changes))
 
 
 @pytest.mark.parametrize("name", NAMES)
