@@ -168,11 +168,21 @@ class RecordSettings:
     """Record-level privacy inside the clients."""
 
     __pydantic_config__ = _STRICT
-    enabled: Annotated[bool, Field(description="DP-SGD in support and query steps")] = False
+    enabled: Annotated[bool, Field(description="noise inside the clients, by record")] = False
+    release: Annotated[
+        Literal["steps", "micro-episodes"],
+        Field(
+            description="what a client releases: support steps and the query gradient, clipped record by record; or "
+            "the meta-gradients of small disjoint episodes of its records, each clipped as one"
+        ),
+    ] = "steps"
+    micro_ways: Annotated[int | None, Field(ge=2, description="classes of a micro-episode; null: task.ways")] = None
+    micro_shots: Annotated[Count, Field(description="support images per class of a micro-episode")] = 1
+    micro_queries: Annotated[Count, Field(description="query images per class of a micro-episode")] = 1
     support_clip: Annotated[
-        Positive | None, Field(description="C_s, the same in every round; null: support_clip_ratio times C_q")
+        Positive | None, Field(description="C_s of steps, in every round; null: support_clip_ratio times C_q")
     ] = None
-    support_clip_ratio: Annotated[Positive, Field(description="C_s/C_q, where support_clip is null")] = 1.0
+    support_clip_ratio: Annotated[Positive, Field(description="C_s/C_q of steps, where support_clip is null")] = 1.0
     message_clip_ratio: Annotated[Positive, Field(description="C/C_q, in stacked mode")] = 12.0
     support_noise: Annotated[Positive | None, Field(description="z_s; null: solved or balanced")] = None
     query_noise: Annotated[Positive | None, Field(description="z_q; null: solved or balanced")] = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dpfedmeta.data.episode import EpisodeShape
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.meta import Adaptation, Message, MetaSpec
+from dpfedmeta.meta import Adaptation, Message, MetaSpec, micro_slots
 from dpfedmeta.models import NetworkSpec
 from dpfedmeta.settings import Settings
 
@@ -30,10 +30,16 @@ def meta_spec(settings: Settings) -> MetaSpec:
     message, order, adapt = _METHODS[method]
     wanted_order = settings.meta.order or order
     wanted_adapt = settings.meta.adapt or adapt
-    if record and wanted_order == 2:
+    micro = settings.record.release == "micro-episodes"
+    if record and micro and message != "query":
+        raise RefusedPlan(
+            f"meta.method = {method} with record.release = micro-episodes: their guarantee is for meta-gradients "
+            "(maml, fomaml, anil); use --record.release steps"
+        )
+    if record and not micro and wanted_order == 2:
         raise RefusedPlan(
             "meta.order = 2 with record-level privacy: the meta-gradient would read the support records again "
-            "through Hessian terms that no noise covers; use --order 1"
+            "through Hessian terms that no noise covers; use --order 1, or --record.release micro-episodes"
         )
     if record and message == "update" and settings.server.noise_mode == "shared":
         raise RefusedPlan(
@@ -104,6 +110,35 @@ def local_records(settings: Settings, task: Task) -> int:
     """n, records that a client of federated averaging trains on; a public constant."""
     shape = episode_shape(settings)
     return settings.population.records if task.shared_classes else shape.support_records + shape.query_records
+
+
+def micro_shape(settings: Settings) -> EpisodeShape:
+    """A micro-episode of a client's records.
+
+    Raises:
+        InputError: A client's records do not make even one.
+        RefusedPlan: Setting of another kind of release.
+    """
+    record, client = settings.record, episode_shape(settings)
+    shape = EpisodeShape(ways=record.micro_ways or client.ways, shots=record.micro_shots, queries=record.micro_queries)
+    if record.support_noise is not None:
+        raise RefusedPlan(
+            "record.support_noise with record.release = micro-episodes: they have no support release; give "
+            "record.query_noise"
+        )
+    if record.engine == "opacus":
+        raise InputError("record.engine = opacus: its hooks know records, not micro-episodes; use auto or vmap")
+    if settings.meta.learn == "all" and shape.ways != client.ways:
+        raise InputError(
+            f"record.micro_ways = {shape.ways}: a head for task.ways = {client.ways} classes is learned "
+            "(meta.learn = all); use --meta.learn body, or --record.micro_ways null"
+        )
+    if not len(micro_slots(client, shape)):
+        raise InputError(
+            f"record.micro_ways, micro_shots, micro_queries: {shape.ways} classes of {shape.shots} + {shape.queries} "
+            f"images do not fit into a client with {client.ways} classes of {client.shots} + {client.queries}"
+        )
+    return shape
 
 
 def episode_shape(settings: Settings) -> EpisodeShape:

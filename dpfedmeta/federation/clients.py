@@ -15,19 +15,23 @@ from dpfedmeta.data.episode import Episode, blank_episode, is_sound
 from dpfedmeta.data.population import Population
 from dpfedmeta.meta import (
     MetaSpec,
+    MicroSpec,
     PrivateSteps,
     RecordSpec,
     contribution,
     local_update,
+    micro_contributions,
     private_contributions,
     private_local_update,
 )
 from dpfedmeta.meta.private import ClientNoise
-from dpfedmeta.models import NetworkSpec, build_network, initial_weights, learned_part
+from dpfedmeta.models import NetworkSpec, build_network, initial_weights, learned_part, with_ways
 from dpfedmeta.parameters import Params, dimension, flatten, is_finite, norm, unflatten, zeros_like
 from dpfedmeta.privacy.clipping import clip, clip_per_layer
+from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.per_record import PerRecordGradients, per_record_engine
 from dpfedmeta.privacy.policies import ATTACHED, Attachment
+from dpfedmeta.privacy.units import Record
 from dpfedmeta.randomness import Purpose, SecretSource
 
 
@@ -54,7 +58,7 @@ class ClientSide:
     weights_seed: int
     population: Population
     meta: MetaSpec
-    record: RecordSpec | None
+    record: RecordSpec | MicroSpec | None
     message_clip_ratio: float | None
     engine: Literal["auto", "vmap", "opacus"]
     source: SecretSource
@@ -79,7 +83,7 @@ class ClientSide:
             return (self.message_noise * self.message_bound(bound)) ** 2
         if self.record is None or self.message_clip_ratio is not None:
             return 0.0
-        return (self.record.query_noise * bound / self.record.query_records) ** 2
+        return (self.record.message_deviation * bound) ** 2
 
     def longest_message(self, bound: float, size: int) -> float:
         """An honest message (a bounded part, and Gaussian noise) is longer with probability below exp(-50)."""
@@ -125,10 +129,7 @@ class ClientSide:
                 clipped = zeros_like(self.form(model)) if message is None else self._clipped(message, bound)
                 yield self._with_own_noise(clipped, bound, round_, client)
             return
-        network = _network(self.network, self.device)
-        fixed = _fixed(self.network, self.weights_seed, self.device)
-        engine = _engine(self.engine)
-        size = len(clients) if engine.batches else 1
+        size = len(clients) if _engine(self.engine).batches else 1
         for start in range(0, len(clients), max(size, 1)):
             group = clients[start : start + size]
             held = [self.population.episode(client) for client in group]
@@ -137,15 +138,28 @@ class ClientSide:
             pairs = zip(held, sound, strict=True)
             episodes = [(episode if good else self._blank()).to(self.device) for episode, good in pairs]
             noises = [self._noise(round_, client) for client in group]
-            messages = private_contributions(network, model, fixed, episodes, bound, noises, self.record, engine)
+            messages = self._private_messages(model, episodes, bound, noises)
             for released, good in zip(messages, sound, strict=True):
                 yield self._clipped_again(released.value, bound) if good else {}
+
+    def _private_messages(
+        self, model: Params, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
+    ) -> list[Released[Record, Params]]:
+        fixed = _fixed(self.network, self.weights_seed, self.device)
+        if isinstance(self.record, MicroSpec):
+            # The head, which starts at zero for any number of classes.
+            spec, rest = with_ways(self.network, fixed, self.record.shape.ways)
+            queries = [noise.query for noise in noises]
+            return micro_contributions(_network(spec, self.device), model, rest, episodes, bound, queries, self.record)
+        assert self.record is not None
+        network, engine = _network(self.network, self.device), _engine(self.engine)
+        return private_contributions(network, model, fixed, episodes, bound, noises, self.record, engine)
 
     def _sound(self, episode: Episode) -> bool:
         """Whether a client's data have the form that the plan states; an empty or misshapen episode sends nothing."""
         network, counts = self.network, None
         if self.record is not None:
-            counts = (self.record.support_records, self.record.query_records)
+            counts = self.record.counts
         image = (network.channels, network.image_size, network.image_size)
         return is_sound(episode, image, network.ways, counts, queries=self.meta.message != "local")
 
@@ -153,7 +167,7 @@ class ClientSide:
         assert self.record is not None
         network = self.network
         shape = (network.channels, network.image_size, network.image_size)
-        return blank_episode(shape, self.record.support_records, self.record.query_records)
+        return blank_episode(shape, *self.record.counts)
 
     def _message(
         self, network: nn.Module, model: Params, fixed: Params, episode: Episode, round_: int, client: int

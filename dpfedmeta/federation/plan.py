@@ -13,11 +13,12 @@ from dpfedmeta.federation.client_plan import (
     episode_shape,
     evaluation_adaptation,
     meta_spec,
+    micro_shape,
     network_spec,
 )
 from dpfedmeta.federation.clip_plan import clip_policy
 from dpfedmeta.federation.privacy_plan import make_privacy
-from dpfedmeta.meta import Adaptation, MetaSpec, PrivateSteps, RecordSpec
+from dpfedmeta.meta import Adaptation, MetaSpec, MicroSpec, PrivateSteps, RecordSpec
 from dpfedmeta.models import NetworkSpec, build_network, check_has_head, check_records_uncoupled
 from dpfedmeta.privacy.accounting import guarantees, running_grid
 from dpfedmeta.privacy.guarantee import Guarantee
@@ -48,7 +49,7 @@ class Plan:
     shape: EpisodeShape
     network: NetworkSpec
     meta: MetaSpec
-    record: RecordSpec | None
+    record: RecordSpec | MicroSpec | None
     private_steps: PrivateSteps | None
     evaluation: Adaptation
     privacy: PrivacyPlan
@@ -129,7 +130,7 @@ def make_plan(settings: Settings, task: Task) -> Plan:
 def _check_network(spec: NetworkSpec, settings: Settings, *, heads: bool) -> None:
     network = build_network(spec)
     if settings.record.enabled:
-        check_records_uncoupled(network, spec)
+        check_records_uncoupled(network, spec, inside_micro_episodes=settings.record.release == "micro-episodes")
     if heads:
         check_has_head(network, spec.name)
 
@@ -145,9 +146,17 @@ def _private_steps(settings: Settings, privacy: PrivacyPlan, meta: MetaSpec) -> 
     )
 
 
-def _record(settings: Settings, privacy: PrivacyPlan, meta: MetaSpec) -> RecordSpec | None:
+def _record(settings: Settings, privacy: PrivacyPlan, meta: MetaSpec) -> RecordSpec | MicroSpec | None:
     if privacy.record is None or meta.message == "local":
         return None
+    if privacy.record.message == "episodes":
+        return MicroSpec(
+            client=episode_shape(settings),
+            shape=micro_shape(settings),
+            order=meta.order,
+            adaptation=meta.adaptation,
+            noise=privacy.record.query_noise,
+        )
     return RecordSpec(
         message=meta.message,
         adaptation=meta.adaptation,

@@ -7,7 +7,8 @@ from typing import Literal
 
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.federation.client_plan import episode_shape, local_records, meta_spec
+from dpfedmeta.federation.client_plan import episode_shape, local_records, meta_spec, micro_shape
+from dpfedmeta.meta import micro_slots
 from dpfedmeta.privacy.calibration import Targets, calibrate, largest_cohort, most_rounds
 from dpfedmeta.privacy.plan import Change, PrivacyPlan, RecordLayer
 from dpfedmeta.settings import Settings
@@ -99,6 +100,17 @@ def _record_layer(settings: Settings, task: Task) -> RecordLayer | None:
     meta, shape = meta_spec(settings), episode_shape(settings)
     if meta.message == "local":
         return _local_layer(settings, local_records(settings, task))
+    if record.release == "micro-episodes":
+        # Nothing is released in a support step.
+        return RecordLayer(
+            support_noise=1.0,
+            query_noise=record.query_noise or 1.0,
+            support_steps=1,
+            support_records=1,
+            query_records=len(micro_slots(shape, micro_shape(settings))),
+            message="episodes",
+            query_to_message_bound=1.0 / record.message_clip_ratio,
+        )
     # A role without a noise of its own gets the balanced one; solved noises replace both.
     root = meta.adaptation.steps**0.5
     query = record.query_noise or (record.support_noise or root) / root

@@ -3,6 +3,7 @@
 from dpfedmeta.meta.adapt import Adaptation, adapted_logits, adapted_params, logits_along
 from dpfedmeta.meta.gradients import Message, MetaSpec, contribution
 from dpfedmeta.meta.local import LocalSteps, PrivateSteps, local_update, private_local_update
+from dpfedmeta.meta.micro import MicroSpec, micro_contributions, micro_slots
 from dpfedmeta.meta.private import RecordSpec, private_contributions
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "LocalSteps",
     "Message",
     "MetaSpec",
+    "MicroSpec",
     "PrivateSteps",
     "RecordSpec",
     "adapted_logits",
@@ -17,6 +19,8 @@ __all__ = [
     "contribution",
     "local_update",
     "logits_along",
+    "micro_contributions",
+    "micro_slots",
     "private_contributions",
     "private_local_update",
 ]

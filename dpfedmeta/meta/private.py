@@ -46,6 +46,16 @@ class RecordSpec:
     support_records: int
     query_records: int
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """(n_s, n_q) of a client."""
+        return self.support_records, self.query_records
+
+    @property
+    def message_deviation(self) -> float:
+        """Deviation of a query message's own noise over C_q."""
+        return self.query_noise / self.query_records
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClientNoise:

@@ -177,8 +177,11 @@ def check_has_head(network: nn.Module, name: str) -> None:
         )
 
 
-def check_records_uncoupled(network: nn.Module, spec: NetworkSpec) -> None:
+def check_records_uncoupled(network: nn.Module, spec: NetworkSpec, *, inside_micro_episodes: bool = False) -> None:
     """Refuse a network in which one record can influence another's gradient (privacy rule 3).
+
+    Inside a micro-episode, which is clipped as one, records may; statistics that a network keeps would carry them
+    out of it.
 
     Raises:
         RefusedPlan: Names the module, and offers the converted model.
@@ -186,7 +189,7 @@ def check_records_uncoupled(network: nn.Module, spec: NetworkSpec) -> None:
     coupled = (nn.modules.batchnorm._BatchNorm, ReferenceBatchNorm, SupportScale)
     for name, module in network.named_modules():
         tracks = getattr(module, "track_running_stats", False)
-        if isinstance(module, coupled) or tracks:
+        if tracks or (isinstance(module, coupled) and not inside_micro_episodes):
             offer = (
                 "use --model.norm group and --model.features record"
                 if spec.name in _REGISTRY

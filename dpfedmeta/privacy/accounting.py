@@ -123,9 +123,10 @@ def _client_server(stretches: Sequence[Stretch], terms: Terms) -> Guarantee:
     record = terms.record
     if record is None:
         bound = _of_noisy_messages(stretches, terms, terms.client_delta)
-    elif record.message == "query":
+    elif record.message != "update":
         mu = 2.0 * record.query_records / record.query_noise
-        bound = _worst_participations(stretches, terms, mu, "2 n_q / z_q", terms.client_delta)
+        count = "n_q" if record.message == "query" else "M"
+        bound = _worst_participations(stretches, terms, mu, f"2 {count} / z_q", terms.client_delta)
     else:
         mu = 2.0 * math.sqrt(record.support_steps) * record.support_records / record.support_noise
         bound = _worst_participations(stretches, terms, mu, "2 sqrt(K) n_s / z_s", terms.client_delta)
@@ -209,9 +210,9 @@ def _of_local_steps(stretches: Sequence[Stretch], terms: Terms, record: RecordLa
 
 
 def local_mu(record: RecordLayer) -> tuple[float, float]:
-    """(mu_s, mu_q) of one participation towards the server; Reptile has no query release."""
-    support = math.sqrt(record.support_steps) / record.support_noise
-    return support, 1.0 / record.query_noise if record.message == "query" else 0.0
+    """(mu_s, mu_q) of one participation towards the server; Reptile has no query release, micro-episodes no other."""
+    support = 0.0 if record.message == "episodes" else math.sqrt(record.support_steps) / record.support_noise
+    return support, 0.0 if record.message == "update" else 1.0 / record.query_noise
 
 
 def _worse_role_mu(noise: float, terms: Terms) -> float:

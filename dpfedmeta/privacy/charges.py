@@ -22,9 +22,9 @@ class RoundEvent:
         rate: q.
         noise_multiplier: z or z_eff that the public faces; None without a client-level mechanism.
         surplus_probability: How likely shared mode dropped surplus clients.
-        support_noise: z_s, or None.
+        support_noise: z_s; None without noisy support steps.
         query_noise: z_q, or None.
-        support_steps: K, or None.
+        support_steps: K; None with z_s.
         message_noise: Deviation of each message's own noise over C; 0 where the server adds it all.
         attempt: 0, or how often the round had been charged before.
         inputs: Digest of the released state and the environment that the round is computed from: what is done again
@@ -57,6 +57,7 @@ class RoundEvent:
 def planned_event(plan: PrivacyPlan, round_: int) -> RoundEvent:
     """The event that round `round_` of the plan will be charged with."""
     record, constants = plan.record, plan.at(round_)
+    stepping = record if record and record.message != "episodes" else None
     return RoundEvent(
         round=round_,
         sampler=constants.sampler,
@@ -65,8 +66,8 @@ def planned_event(plan: PrivacyPlan, round_: int) -> RoundEvent:
         rate=constants.rate,
         noise_multiplier=constants.effective_noise,
         surplus_probability=constants.surplus_probability,
-        support_noise=record.support_noise if record else None,
+        support_noise=stepping.support_noise if stepping else None,
         query_noise=record.query_noise if record else None,
-        support_steps=record.support_steps if record else None,
+        support_steps=stepping.support_steps if stepping else None,
         message_noise=constants.message_noise,
     )

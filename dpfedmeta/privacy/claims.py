@@ -67,7 +67,8 @@ def _records_of_one_pool(plan: PrivacyPlan) -> float:
         rounds=plan.rounds,
         effective_noise=plan.record.query_noise,
     )
-    return rdp_epsilon([inner, outer], plan.record_delta)
+    # Micro-episodes have no inner release.
+    return rdp_epsilon([outer] if plan.record.message == "episodes" else [inner, outer], plan.record_delta)
 
 
 def _local_steps(plan: PrivacyPlan) -> float:

@@ -52,7 +52,7 @@ def clipped_record_sum(gradients: Mapping[str, Tensor], bound: float) -> Bounded
     """Sum of per-record gradients, each clipped to `bound` over all tensors together.
 
     Args:
-        gradients: Per-record gradients, each tensor [records, *shape].
+        gradients: Per-record gradients, each tensor [records, *shape]; or gradients of parts that share no record.
         bound: C_s or C_q.
 
     Returns:

@@ -29,12 +29,13 @@ class RecordLayer:
     """Record-level noise inside the clients.
 
     Attributes:
-        support_noise: z_s, per support step.
+        support_noise: z_s, per support step; ignored for micro-episodes, which have no support release.
         query_noise: z_q; ignored for Reptile, which has no query release.
-        support_steps: K.
+        support_steps: K; ignored with z_s.
         support_records: n_s.
-        query_records: n_q.
-        message: What a client sends: its noisy query gradient, or the noisy support update (Reptile).
+        query_records: n_q, or M for micro-episodes: what the query release adds up, each clipped to C_q.
+        message: What a client sends: its noisy query gradient, the noisy support update (Reptile), or the noisy sum
+            over micro-episodes that share no record.
         query_to_message_bound: C_q/C, used in stacked mode.
         batch_rate: How likely a record is in the mini-batch of a support step, by a coin of the client's own.
         accountant: What composes mini-batched steps.
@@ -45,7 +46,7 @@ class RecordLayer:
     support_steps: int
     support_records: int
     query_records: int
-    message: Literal["query", "update"] = "query"
+    message: Literal["query", "update", "episodes"] = "query"
     query_to_message_bound: float = 1.0
     batch_rate: float = 1.0
     accountant: AccountantName = "pld"

@@ -14,7 +14,10 @@ class Client:
 
 
 class Record:
-    """Privacy unit: one record of one client (adjacency: replaced by a null record of gradient 0)."""
+    """Privacy unit: one record of one client (adjacency: replaced by a null record, which adds nothing).
+
+    The gradient of a null record is 0, and so is that of a micro-episode that holds one.
+    """
 
 
 Unit = TypeVar("Unit")

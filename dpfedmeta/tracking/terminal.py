@@ -67,7 +67,11 @@ def noise_lines(plan: PrivacyPlan) -> list[str]:
         for change in plan.schedule
     ]
     record, first = plan.record, plan.at(0)
-    if record is not None:
+    if record is not None and record.message == "episodes":
+        lines.append(
+            f"client noise z_q = {record.query_noise:.4g} on the sum over {record.query_records} micro-episodes"
+        )
+    elif record is not None:
         drawn = f" (each record with probability {record.batch_rate:.4g})" if record.batch_rate < 1 else ""
         query = f", z_q = {record.query_noise:.4g} in the query step" if record.message == "query" else ""
         steps = f"in each of {record.support_steps} support steps{drawn}"
