@@ -53,6 +53,7 @@ def inner_problem(
     *,
     first_order: bool,
     transductive: bool = False,
+    layout: Callable[[Tensor], Tensor] = channels_last,
 ) -> InnerProblem:
     """Set up the inner loop. A head on a fixed body needs the body's features only once.
 
@@ -63,11 +64,12 @@ def inner_problem(
         adapt: Which parameters adapt.
         first_order: Cut the path from the support features to the body (FOMAML).
         transductive: Take batch statistics, if any, from support and query images together, in every step.
+        layout: How images lie in memory.
     """
     labels = episode.support_labels
     support = labels.shape[0]
     reference = None if transductive else support
-    both = channels_last(torch.cat([episode.support_images, episode.query_images]))
+    both = layout(torch.cat([episode.support_images, episode.query_images]))
     if adapt == "head":
         features = apply_body(network, params, both, reference)
         support_features, query_features = features[:support], features[support:]

@@ -66,8 +66,11 @@ def micro_slots(client: EpisodeShape, shape: EpisodeShape) -> Tensor:
     records = torch.cat([support, query], dim=1)
     used = [0] * client.ways
     found = []
-    # The classes with the most records left; among equals the first.
-    while used[(chosen := sorted(range(client.ways), key=used.__getitem__)[: shape.ways])[-1]] + each <= held:
+    while shape.ways <= client.ways:
+        # The classes with the most records left; among equals the first.
+        chosen = sorted(range(client.ways), key=used.__getitem__)[: shape.ways]
+        if used[chosen[-1]] + each > held:
+            break
         found.append(torch.stack([records[way, used[way] : used[way] + each] for way in chosen]))
         for way in chosen:
             used[way] += each
@@ -130,7 +133,10 @@ def _meta_gradients(
             query_images=images[:, shots:].flatten(0, 1),
             query_labels=labels.repeat_interleave(spec.shape.queries),
         )
-        problem = inner_problem(network, {**fixed, **theta}, own, spec.adaptation.adapt, first_order=first_order)
+        weights = {**fixed, **theta}
+        problem = inner_problem(
+            network, weights, own, spec.adaptation.adapt, first_order=first_order, layout=lambda stacked: stacked
+        )
         adapted = problem.initial
         for _ in range(spec.adaptation.steps):
             step: Params = grad(problem.support_loss)(adapted)

@@ -93,6 +93,12 @@ _ORIGINS: Mapping[str, tuple[str, str, Callable[[PrivacyPlan], float], str]] = {
         _records_of_one_pool,
         "it composes the steps of all clients over one pool of 60,000 records; a record sees its own client's only",
     ),
+    "dp-agrlr-steps": (
+        _RECORD,
+        "released code, RDP",
+        _records_of_one_pool,
+        "it composes the steps of all clients over one pool of 60,000 records; a record sees its own client's only",
+    ),
     "dp-fedavg": (
         _CLIENT,
         "Geyer et al. 2017, moments accountant",

@@ -41,7 +41,7 @@ def cohort_of(*clients):
     return Cohort(round=0, clients=np.array(clients, dtype=np.int64))
 
 
-@pytest.mark.parametrize("algo", ["maml", "dp-agr", "dp-aqc", "dp-agrlr"])
+@pytest.mark.parametrize("algo", ["maml", "dp-agr", "dp-aqc", "dp-agrlr", "dp-agrlr-steps"])
 def test_the_sum_is_bit_identical_for_any_number_of_workers(tiny_strokes, algo):
     _, clients, model = setting(tiny_strokes, algo)
     sums = []
@@ -66,13 +66,14 @@ def test_one_client_moves_the_sum_by_at_most_the_sensitivity(tiny_strokes, bound
     assert 0 < change <= bound * (1 + 1e-5)
 
 
-def test_shared_mode_states_the_noise_that_entered_the_sum(tiny_strokes):
-    plan, clients, model = setting(tiny_strokes, "dp-agrlr")
+@pytest.mark.parametrize("algo", ["dp-agrlr", "dp-agrlr-steps"])
+def test_shared_mode_states_the_noise_that_entered_the_sum(tiny_strokes, algo):
+    plan, clients, model = setting(tiny_strokes, algo)
     bound = 0.3
     with open_workers(1) as workers:
         backend = LocalBackend(clients=clients, workers=workers)
         got = backend.cohort_sum(model, bound, cohort_of(*range(40)))
-    one = (plan.privacy.record.query_noise * bound / plan.shape.query_records) ** 2
+    one = (plan.privacy.record.query_noise * bound / plan.privacy.record.query_records) ** 2
     assert got.noise_variance == pytest.approx(40 * one)
     spread = torch.cat([v.flatten() for v in got.value.values()]).std()
     assert float(spread) == pytest.approx((40 * one) ** 0.5, rel=0.2)

@@ -34,7 +34,7 @@ def test_every_preset_keeps_what_it_promises(algo):
     assert client_public.epsilon <= 1.5
     assert client_public.delta == 1e-6
     assert plan.privacy.clients == 400_000
-    if algo == "dp-agrlr":
+    if algo in ("dp-agrlr", "dp-agrlr-steps"):
         assert 2.47 <= record_server.epsilon <= 2.5
         assert plan.privacy.max_participations == 1
     else:
@@ -42,10 +42,12 @@ def test_every_preset_keeps_what_it_promises(algo):
 
 
 REFUSED = [
-    ("dp-agrlr", {"meta.order": 2}, "Hessian"),
-    ("dp-agrlr", {"model.norm": "batch"}, r"--model\.norm group"),
-    ("dp-agrlr", {"model.features": "support"}, r"--model\.features record"),
-    ("dp-agrlr", {"meta.method": "reptile", "meta.learn": "all", "meta.adapt": "all"}, "stacked"),
+    ("dp-agrlr-steps", {"meta.order": 2}, "Hessian"),
+    ("dp-agrlr-steps", {"model.norm": "batch"}, r"--model\.norm group"),
+    ("dp-agrlr-steps", {"model.features": "support"}, r"--model\.features record"),
+    ("dp-agrlr-steps", {"meta.method": "reptile", "meta.learn": "all", "meta.adapt": "all"}, "stacked"),
+    ("dp-agrlr", {"meta.method": "reptile", "meta.adapt": "all", "meta.order": 1}, "micro-episodes"),
+    ("dp-agrlr", {"record.support_noise": 2.0}, "no support release"),
     ("dp-agrlr", {"privacy.client.colluding": 10**6, "server.noise_multiplier": 0}, "colluding"),
     ("dp-agr", {"server.noise_multiplier": 0}, "infinite"),
     ("dp-agr", {"privacy.client.epsilon": "null"}, "neither a target"),
@@ -70,6 +72,10 @@ WRONG = [
     ("maml", {"model.name": "resnet"}, "known are conv3-blur, conv4"),
     ("maml", {"model.name": "no.such:thing"}, "model.name"),
     ("dp-agr", {"clip.window": 1}, "at least 2"),
+    ("dp-agrlr", {"record.engine": "opacus"}, "micro-episodes"),
+    ("dp-agrlr", {"record.micro_ways": 2, "meta.learn": "all"}, "meta.learn body"),
+    ("dp-agrlr", {"record.micro_shots": 10}, "do not fit"),
+    ("dp-agrlr", {"record.micro_ways": 6}, "do not fit"),
     ("dp-agr", {"model.name": "torch.nn:Identity"}, r"model\.name"),
 ]
 
@@ -95,9 +101,9 @@ def test_the_account_of_the_interface_needs_no_data():
 
 
 def test_a_role_without_its_own_noise_gets_the_balanced_one():
-    privacy = plan_of("dp-agrlr", **{"record.query_noise": 2.0, "meta.steps": 4}).privacy
+    privacy = plan_of("dp-agrlr-steps", **{"record.query_noise": 2.0, "meta.steps": 4}).privacy
     assert privacy.record.support_noise == pytest.approx(4.0)
-    privacy = plan_of("dp-agrlr", **{"record.support_noise": 4.0, "meta.steps": 4}).privacy
+    privacy = plan_of("dp-agrlr-steps", **{"record.support_noise": 4.0, "meta.steps": 4}).privacy
     assert privacy.record.query_noise == pytest.approx(2.0)
 
 
