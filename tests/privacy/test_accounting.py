@@ -45,6 +45,19 @@ def test_checked_numbers_of_shared_mode():
     assert replace(AGRLR, record=replace(LAYER, query_records=5)).at(0).total_noise == pytest.approx(13.70, rel=0.01)
 
 
+def test_micro_episodes_are_one_release_of_every_record():
+    micro = replace(LAYER, message="episodes", query_records=5)
+    plan = replace(AGRLR, record=micro)
+    assert cells(plan)["record", "server"].epsilon == pytest.approx(gaussian_epsilon(1 / 1.634, 1e-5))
+    assert cells(plan)["client", "server"].epsilon == pytest.approx(gaussian_epsilon(2 * 5 / 1.634, 1e-6))
+    # The server tops M noisy sums up, each of z_q over the number of micro-episodes.
+    assert plan.at(0).total_noise == pytest.approx(1.634 / 5 * math.sqrt(plan.at(0).largest_cohort))
+    # Nothing is released in a support step, so its noise buys and costs nothing.
+    loud, quiet = (replace(plan, record=replace(micro, support_noise=z)) for z in (1e-2, 1e2))
+    assert guarantees(loud) == guarantees(quiet)
+    assert mixture(plan) <= mixture(replace(plan, record=replace(micro, message="query")))
+
+
 @pytest.mark.parametrize(("cap", "expected"), [(None, 4.590), (1, 2.432), (2, 3.425), (3, 4.023)])
 def test_checked_numbers_of_the_mixture(cap, expected):
     # One participation is 1/1.634-GDP whatever the server does: take the server's noise away.
