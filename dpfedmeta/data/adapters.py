@@ -65,11 +65,13 @@ class SequencePopulation:
                 f"client {client}: {sizes[0]} support and {sizes[1]} query records of {sizes[2]} classes, expected "
                 f"{expected[0]}, {expected[1]} and {expected[2]}, with the same classes in both"
             )
+        # Class by class, as everywhere; among equals in the order of the pair.
+        support_order, query_order = (labels.argsort(stable=True) for labels in (support_labels, query_labels))
         return Episode(
-            support_images=support_images,
-            support_labels=torch.searchsorted(values, support_labels),
-            query_images=query_images,
-            query_labels=torch.searchsorted(values, query_labels),
+            support_images=support_images[support_order],
+            support_labels=torch.searchsorted(values, support_labels[support_order]),
+            query_images=query_images[query_order],
+            query_labels=torch.searchsorted(values, query_labels[query_order]),
         )
 
 

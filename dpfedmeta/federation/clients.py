@@ -161,7 +161,8 @@ class ClientSide:
         if self.record is not None:
             counts = self.record.counts
         image = (network.channels, network.image_size, network.image_size)
-        return is_sound(episode, image, network.ways, counts, queries=self.meta.message != "local")
+        sound = is_sound(episode, image, network.ways, counts, queries=self.meta.message != "local")
+        return sound and (not isinstance(self.record, MicroSpec) or self.record.fits(episode))
 
     def _blank(self) -> Episode:
         assert self.record is not None

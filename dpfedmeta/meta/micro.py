@@ -43,6 +43,13 @@ class MicroSpec:
         """(n_s, n_q) of a client."""
         return self.client.support_records, self.client.query_records
 
+    def fits(self, episode: Episode) -> bool:
+        """Whether records lie class by class, as many of each as the plan says: micro-episodes are cut by number."""
+        ways = torch.arange(self.client.ways, device=episode.support_labels.device)
+        return torch.equal(episode.support_labels, ways.repeat_interleave(self.client.shots)) and torch.equal(
+            episode.query_labels, ways.repeat_interleave(self.client.queries)
+        )
+
     @property
     def message_deviation(self) -> float:
         """Deviation of a message's own noise over C_q."""
@@ -124,7 +131,7 @@ def _meta_gradients(
 ) -> Params:
     """SECRET: each tensor [clients * M, *shape], client by client."""
     ways, shots, first_order = spec.shape.ways, spec.shape.shots, spec.order == 1
-    labels = torch.arange(ways, device=slots.device)
+    labels = torch.arange(ways, device=episodes[0].support_labels.device)
 
     def query_loss(theta: Params, images: Tensor) -> Tensor:
         own = Episode(

@@ -32,9 +32,11 @@ def test_a_sequence_of_pairs():
     episode = population.episode(1)
     assert episode.support_images.shape == (6, 1, 8, 8)
     assert episode.support_images.dtype == torch.float32
-    assert episode.support_labels.tolist() == [1, 1, 0, 0, 2, 2]
-    assert episode.query_labels.tolist() == [1, 0, 2]
-    assert torch.allclose(episode.query_images[:, 0, 0, 0] * 255, torch.tensor([1.0, 0.0, 5.0]))
+    # Class by class, and each image still beside its label.
+    assert episode.support_labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert episode.query_labels.tolist() == [0, 1, 2]
+    assert torch.allclose(episode.query_images[:, 0, 0, 0] * 255, torch.tensor([0.0, 1.0, 5.0]))
+    assert torch.allclose(episode.support_images[:, 0, 0, 0] * 255, torch.tensor([0.0, 0.0, 1.0, 1.0, 5.0, 5.0]))
     assert same(episode, pickle.loads(pickle.dumps(population)).episode(1))
     with pytest.raises(IndexError, match="population of 2"):
         population.episode(2)

@@ -122,6 +122,14 @@ def test_a_message_is_the_mean_of_the_clipped_meta_gradients(order, adapt, chang
         assert torch.allclose(flatten(message), expected, atol=2e-5)
 
 
+def test_records_that_do_not_lie_class_by_class_do_not_fit():
+    data = episode()
+    assert spec_of().fits(data)
+    assert not spec_of().fits(replace(data, query_labels=data.query_labels.flip(0)))
+    # Other numbers of images of each class.
+    assert not spec_of().fits(replace(data, support_labels=torch.tensor([0, 0, 0, 1, 1, 2])))
+
+
 def moved(spec, network, weights, change, place):
     whole = episode(2)
     other = replace(whole, query_images=whole.query_images.clone())
