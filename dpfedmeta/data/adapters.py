@@ -35,7 +35,7 @@ class SequencePopulation:
     Attributes:
         pairs: The episodes. Images are [n, channels, height, width], bytes or numbers in [0, 1]; labels of any values,
             renumbered from 0 in ascending order.
-        shape: What every episode must have: n_s = ways * shots, n_q = ways * queries.
+        shape: What every episode must have: shots support and queries query images of each of its ways.
     """
 
     pairs: Pairs
@@ -65,6 +65,11 @@ class SequencePopulation:
                 f"client {client}: {sizes[0]} support and {sizes[1]} query records of {sizes[2]} classes, expected "
                 f"{expected[0]}, {expected[1]} and {expected[2]}, with the same classes in both"
             )
+        parts = ((support_labels, self.shape.shots, "support"), (query_labels, self.shape.queries, "query"))
+        for labels, each, what in parts:
+            held = [int((labels == value).sum()) for value in values]
+            if any(count != each for count in held):
+                raise InputError(f"client {client}: {held} {what} records of its classes, expected {each} of each")
         # Class by class, as everywhere; among equals in the order of the pair.
         support_order, query_order = (labels.argsort(stable=True) for labels in (support_labels, query_labels))
         return Episode(

@@ -78,6 +78,12 @@ def _local_steps(plan: PrivacyPlan) -> float:
 
 
 _CLIENT, _RECORD = "(client, public)", "(record, server)"
+_AGRLR = (
+    _RECORD,
+    "released code, RDP",
+    _records_of_one_pool,
+    "it composes the steps of all clients over one pool of 60,000 records; a record sees its own client's only",
+)
 _ORIGINS: Mapping[str, tuple[str, str, Callable[[PrivacyPlan], float], str]] = {
     "dp-const": (_CLIENT, "McMahan et al. 2018, moments accountant", _moments, "RDP is loose; the plan is the same"),
     "dp-aqc": (_CLIENT, "Andrew et al. 2021, RDP", _moments, "RDP is loose; the joint formula is the same"),
@@ -87,18 +93,8 @@ _ORIGINS: Mapping[str, tuple[str, str, Callable[[PrivacyPlan], float], str]] = {
         _moments,
         "RDP is loose; the released code takes its bound from raw norms and reads tasks in order: nothing holds there",
     ),
-    "dp-agrlr": (
-        _RECORD,
-        "released code, RDP",
-        _records_of_one_pool,
-        "it composes the steps of all clients over one pool of 60,000 records; a record sees its own client's only",
-    ),
-    "dp-agrlr-steps": (
-        _RECORD,
-        "released code, RDP",
-        _records_of_one_pool,
-        "it composes the steps of all clients over one pool of 60,000 records; a record sees its own client's only",
-    ),
+    "dp-agrlr": _AGRLR,
+    "dp-agrlr-steps": _AGRLR,
     "dp-fedavg": (
         _CLIENT,
         "Geyer et al. 2017, moments accountant",

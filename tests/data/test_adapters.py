@@ -49,6 +49,8 @@ def test_a_sequence_of_pairs():
         pair(0, labels=(1, 1, 2)),
         (pair(0)[0], pair(0, labels=(4, 7, 8))[1]),
         (pair(0)[0], pair(0, labels=(4, 7))[1]),
+        ((pair(0)[0][0], np.array([4, 4, 4, 7, 7, 9])), pair(0)[1]),
+        (pair(0)[0], (pair(0)[1][0], np.array([4, 4, 9]))),
     ],
 )
 def test_an_episode_of_another_size_is_refused(bad):
