@@ -161,6 +161,12 @@ class MetaSettings:
         Field(description="B, records of a local step (fedavg); expected with record-level privacy; null: all"),
     ] = None
     lr: Annotated[Positive, Field(description="inner step size")] = 0.4
+    divisions: Annotated[
+        Count, Field(description="divisions of a client's records into support and query; their mean is sent (head)")
+    ] = 1
+    division_shots: Annotated[
+        Count | None, Field(description="support images per class in each of several divisions; null: task.shots")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,6 +270,13 @@ class ModelSettings:
         Field(description="scale features to one length: each record's own, or about the support set's mean"),
     ] = "raw"
     feature_scale: Annotated[Positive, Field(description="that length, unless features are raw")] = 1.0
+    initial: Annotated[
+        str | None,
+        Field(
+            description="public weights that the body begins with: textures (built in), a run directory, or a "
+            "safetensors file; null: random"
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

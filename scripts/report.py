@@ -8,6 +8,7 @@ from rich.console import Console
 
 from dpfedmeta.command_line import DONE, parser, run_command
 from dpfedmeta.report import write_report
+from dpfedmeta.report.epsilon_plot import epsilon_plot
 from dpfedmeta.report.groups import group_runs
 from dpfedmeta.report.page import write_comparison
 from dpfedmeta.sweeps.directory import is_sweep
@@ -22,6 +23,7 @@ def main(console: Console) -> int:
     )
     arguments.add_argument("runs", type=Path, nargs="+", help="run directories, or the folder of a sweep")
     arguments.add_argument("--out", type=Path, default=Path("comparison.html"), help="page of a comparison")
+    arguments.add_argument("--epsilon-plot", type=Path, help="also draw accuracy against epsilon into this PNG file")
     options = arguments.parse_args()
     sweeps = [path for path in options.runs if is_sweep(path)]
     runs = [RunDirectory(path) for path in options.runs if path not in sweeps]
@@ -34,6 +36,9 @@ def main(console: Console) -> int:
         inside = [run for path in sweeps for setting in settings_of_sweep(path) for run in setting.group.runs]
         groups = group_runs([*runs, *inside])
         console.print(f"comparison: {write_comparison(groups, options.out)}", highlight=False, soft_wrap=True)
+        if options.epsilon_plot is not None:
+            epsilon_plot(options.epsilon_plot, groups)
+            console.print(f"accuracy against epsilon: {options.epsilon_plot}", highlight=False, soft_wrap=True)
     return DONE
 
 

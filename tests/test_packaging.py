@@ -101,6 +101,9 @@ def test_the_wheel_holds_every_module_and_nothing_else(installed):
     beside = {f"dpfedmeta/{folder}/__init__.py" for folder in ("tasks", "configs")}
     assert {file for file in files if file.endswith(".py")} == modules | beside
     assert {file.split("/")[0] for file in files} == {"dpfedmeta"}
+    weights = {path.relative_to(ROOT).as_posix() for path in (ROOT / "dpfedmeta").rglob("*.safetensors")}
+    assert weights
+    assert {file for file in files if file.endswith(".safetensors")} == weights
 
 
 def test_metadata_name_the_version_and_the_extras(installed):

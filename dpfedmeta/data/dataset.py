@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfedmeta.data import cifar100, image_folder, mini_imagenet, mnist, omniglot, strokes
+from dpfedmeta.data import cifar100, image_folder, mini_imagenet, mnist, omniglot, strokes, textures
 from dpfedmeta.data.archives import find, find_any, warn_if_unknown
 from dpfedmeta.data.cache import Cached, cache_folder, cached, source_key
 from dpfedmeta.data.contents import SPLITS, ClassEntry, Contents, Split
 from dpfedmeta.data.folders import default_data_folder
 from dpfedmeta.data.pool import ClassPool, ImageArray
-from dpfedmeta.data.task import ArchiveSource, FolderSource, MnistSource, StrokesSource, Task, load_task
+from dpfedmeta.data.task import ArchiveSource, DrawnSource, FolderSource, MnistSource, Task, load_task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +69,10 @@ def _pool(task: Task, decoded: Cached, split: Split) -> ClassPool:
 
 
 def _decoded(
-    task: Task, source: ArchiveSource | FolderSource | StrokesSource, splits: Mapping[str, Split], folder: Path
+    task: Task, source: ArchiveSource | FolderSource | DrawnSource, splits: Mapping[str, Split], folder: Path
 ) -> Cached:
-    if isinstance(source, StrokesSource):
-        return _strokes(task, source)
+    if isinstance(source, DrawnSource):
+        return _drawn(task, source)
     if isinstance(source, FolderSource):
         return _folder(task, source, splits)
     if source.reader == "omniglot":
@@ -140,20 +140,23 @@ def _folder(task: Task, source: FolderSource, splits: Mapping[str, Split]) -> Ca
     return cached(cache_folder(None), f"{path.resolve().name}-{task.image_size}", key, _shape(task), contents)
 
 
-def _strokes(task: Task, source: StrokesSource) -> Cached:
+def _drawn(task: Task, source: DrawnSource) -> Cached:
     assert isinstance(task.split, dict)
-    counts, drawers, size = task.split, _images_per_class(task), task.image_size
+    counts, images, size = task.split, _images_per_class(task), task.image_size
+    draw, name = (
+        (strokes.draw_character, "character") if source.reader == "strokes" else (textures.draw_texture, "texture")
+    )
     splits: list[Split] = [split for split in SPLITS for _ in range(counts[split])]
-    named = {f"character{number:04d}": split for number, split in enumerate(splits)}
+    named = {f"{name}{number:04d}": split for number, split in enumerate(splits)}
 
     def decode() -> Iterator[ImageArray]:
         for number in range(len(named)):
-            yield strokes.draw_character(source.seed, number, drawers, size, source.variation)
+            yield draw(source.seed, number, images, size, source.variation)
 
     def contents() -> Contents:
-        return Contents(classes=_entries(named, drawers), decode=decode)
+        return Contents(classes=_entries(named, images), decode=decode)
 
-    key = [source.seed, source.variation, named, drawers, size]
+    key = [source.seed, source.variation, named, images, size]
     return cached(cache_folder(None), f"{task.name}-{size}", key, _shape(task), contents)
 
 

@@ -41,11 +41,11 @@ class FolderSource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StrokesSource:
-    """Images made from a seed."""
+class DrawnSource:
+    """Images made from a seed; `variation` is how much those of a class differ."""
 
     __pydantic_config__ = _STRICT
-    reader: Literal["strokes"]
+    reader: Literal["strokes", "textures"]
     seed: Annotated[int, Field(ge=0)]
     variation: Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
 
@@ -84,7 +84,7 @@ class Task:
 
     __pydantic_config__ = _STRICT
     name: str
-    source: Annotated[ArchiveSource | FolderSource | MnistSource | StrokesSource, Field(discriminator="reader")]
+    source: Annotated[ArchiveSource | FolderSource | MnistSource | DrawnSource, Field(discriminator="reader")]
     split: str | dict[Split, Annotated[int, Field(ge=1)]] | None = None
     image_size: Annotated[int, Field(ge=8, le=512)]
     channels: Literal[1, 3]
@@ -178,7 +178,7 @@ def _parse(text: str, where: str) -> Task:
 
 
 def _check_split(task: Task, where: str) -> None:
-    made, free = isinstance(task.source, StrokesSource), isinstance(task.source, FolderSource | MnistSource)
+    made, free = isinstance(task.source, DrawnSource), isinstance(task.source, FolderSource | MnistSource)
     if made != isinstance(task.split, dict) or (isinstance(task.split, dict) and set(task.split) != set(SPLITS)):
         raise InputError(
             f"{where}: split: expected "
@@ -190,14 +190,23 @@ def _check_split(task: Task, where: str) -> None:
         raise InputError(f"{where}: shared_classes: expected with reader mnist, and only there")
 
 
+# Of those that do not take both.
+_CHANNELS = {
+    "strokes": (1,),
+    "textures": (3,),
+    "omniglot": (1,),
+    "mnist": (1,),
+    "cifar100": (3,),
+    "mini-imagenet": (3,),
+}
+
+
 def _check_form(task: Task, where: str) -> None:
     reader = task.source.reader
-    channels = {"strokes": (1,), "omniglot": (1,), "mnist": (1,), "cifar100": (3,), "mini-imagenet": (3,)}.get(
-        reader, (1, 3)
-    )
+    channels = _CHANNELS.get(reader, (1, 3))
     if task.channels not in channels:
         raise InputError(f"{where}: channels: {reader} has {channels[0]}, got {task.channels}")
-    if task.images_per_class is None and reader in ("strokes", "omniglot", "cifar100"):
+    if task.images_per_class is None and reader in ("strokes", "textures", "omniglot", "cifar100"):
         raise InputError(f"{where}: images_per_class: missing")
     if any(len(values) not in (0, task.channels) for values in (task.mean, task.deviation)):
         raise InputError(f"{where}: mean and deviation: expected {task.channels} value(s) each, one per channel")

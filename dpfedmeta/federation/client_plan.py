@@ -5,7 +5,7 @@ from __future__ import annotations
 from dpfedmeta.data.episode import EpisodeShape
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.meta import Adaptation, Message, MetaSpec, micro_slots
+from dpfedmeta.meta import Adaptation, Divisions, Message, MetaSpec, micro_slots
 from dpfedmeta.models import NetworkSpec
 from dpfedmeta.settings import Settings
 
@@ -57,11 +57,35 @@ def meta_spec(settings: Settings) -> MetaSpec:
     return MetaSpec(
         message=message,
         order=2 if wanted_order == 2 else 1,
+        divisions=_divisions(settings, message, wanted_adapt),
         batch=settings.meta.batch,
         adaptation=Adaptation(
             adapt="head" if wanted_adapt == "head" else "all", steps=settings.meta.steps, lr=settings.meta.lr
         ),
     )
+
+
+def _divisions(settings: Settings, message: Message, adapt: str) -> Divisions | None:
+    count, shots = settings.meta.divisions, settings.meta.division_shots
+    if count == 1 and shots is None:
+        return None
+    if settings.record.enabled:
+        raise RefusedPlan(
+            f"meta.divisions = {count} with record-level privacy: a record would enter every division's gradient, "
+            "and the noise is for one; --record.release micro-episodes divides records so that each enters once"
+        )
+    if message != "query" or adapt != "head":
+        raise InputError(
+            f"meta.divisions = {count}: divisions share one pass through the body, so they need a meta-gradient that "
+            "adapts the head: --meta.adapt head, and maml, fomaml or anil"
+        )
+    held, shots = settings.task.shots + settings.task.queries, shots or settings.task.shots
+    if not (shots < held and count <= held):
+        raise InputError(
+            f"meta.divisions = {count}, meta.division_shots = {shots}: a client holds {held} records of each class: "
+            f"at most {held} divisions with at most {held - 1} support records are different ones"
+        )
+    return Divisions(count=count, shots=shots)
 
 
 def evaluation_adaptation(settings: Settings) -> Adaptation:
@@ -89,6 +113,7 @@ def network_spec(settings: Settings, task: Task) -> NetworkSpec:
         feature_scale=settings.model.feature_scale,
         downscale=settings.model.downscale,
         learn=settings.meta.learn,
+        initial=settings.model.initial,
     )
 
 

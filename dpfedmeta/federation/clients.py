@@ -162,7 +162,8 @@ class ClientSide:
             counts = self.record.counts
         image = (network.channels, network.image_size, network.image_size)
         sound = is_sound(episode, image, network.ways, counts, queries=self.meta.message != "local")
-        return sound and (not isinstance(self.record, MicroSpec) or self.record.fits(episode))
+        divided = self.record if isinstance(self.record, MicroSpec) else self.meta.divisions
+        return sound and (divided is None or divided.fits(episode))
 
     def _blank(self) -> Episode:
         assert self.record is not None

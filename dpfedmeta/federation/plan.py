@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from torch import nn
+
 from dpfedmeta.data.episode import EpisodeShape
 from dpfedmeta.data.task import Task
+from dpfedmeta.errors import InputError
 from dpfedmeta.federation.client_plan import (
     check_protocol,
     episode_shape,
@@ -17,6 +20,7 @@ from dpfedmeta.federation.client_plan import (
     network_spec,
 )
 from dpfedmeta.federation.clip_plan import clip_policy
+from dpfedmeta.federation.initial_plan import check_initial
 from dpfedmeta.federation.privacy_plan import make_privacy
 from dpfedmeta.meta import Adaptation, MetaSpec, MicroSpec, PrivateSteps, RecordSpec
 from dpfedmeta.models import NetworkSpec, build_network, check_has_head, check_records_uncoupled
@@ -112,6 +116,7 @@ def make_plan(settings: Settings, task: Task) -> Plan:
     network = network_spec(settings, task)
     evaluation = evaluation_adaptation(settings)
     _check_network(network, settings, heads=("head" in (meta.adaptation.adapt, evaluation.adapt)))
+    check_initial(settings, network, task)
     plan = Plan(
         settings=settings,
         shape=episode_shape(settings),
@@ -133,6 +138,8 @@ def _check_network(spec: NetworkSpec, settings: Settings, *, heads: bool) -> Non
         check_records_uncoupled(network, spec, inside_micro_episodes=settings.record.release == "micro-episodes")
     if heads:
         check_has_head(network, spec.name)
+    if settings.meta.divisions > 1 and not isinstance(network.get_submodule("head"), nn.Linear):
+        raise InputError(f"meta.divisions: model.name = {spec.name}: its head must be one torch.nn.Linear")
 
 
 def _private_steps(settings: Settings, privacy: PrivacyPlan, meta: MetaSpec) -> PrivateSteps | None:

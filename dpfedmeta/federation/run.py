@@ -32,6 +32,7 @@ from dpfedmeta.federation.client_ledgers import ClientLedgers
 from dpfedmeta.federation.clients import ClientSide
 from dpfedmeta.federation.data_plan import examination, population, public_side
 from dpfedmeta.federation.environment import environment_of
+from dpfedmeta.federation.initial_plan import initial_line
 from dpfedmeta.federation.plan import Plan, make_plan
 from dpfedmeta.federation.resume import check_data, keep_data_digest, keep_secret, registered, secret_of_run
 from dpfedmeta.federation.summary import SIMULATION, summary_of
@@ -249,7 +250,7 @@ def _print_plan(
     plan: Plan, dataset: Dataset, rate: float, settings: Settings, console: Console, statement: PopulationStatement
 ) -> None:
     console.print(f"[bold]{settings.algo}[/bold] on {dataset.task.name}", highlight=False, soft_wrap=True)
-    for line in (*noise_lines(plan.privacy), statement.text):
+    for line in (*noise_lines(plan.privacy), *initial_line(settings), statement.text):
         console.print("  " + line, highlight=False, soft_wrap=True)
     clients = plan.privacy.expected_participations
     console.print(

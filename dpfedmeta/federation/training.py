@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import torch
+
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Examination
 from dpfedmeta.federation.availability import Availability
@@ -32,7 +34,7 @@ from dpfedmeta.privacy.sampled_gaussian import neighbours_of_a_client, sampled_d
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Client
 from dpfedmeta.randomness import Purpose, SecretSource
-from dpfedmeta.tracking.run_directory import RunDirectory, save_weights
+from dpfedmeta.tracking.run_directory import RunDirectory, load_weights, save_weights
 from dpfedmeta.tracking.trackers import Tracker
 
 Status = Literal["completed", "budget", "interrupted"]
@@ -80,6 +82,7 @@ class Training:
         """
         plan = self.plan
         weights = initial_weights(plan.network, plan.settings.run.seed)
+        self._check_initial(weights)
         save_weights(self.run.initial_weights, weights)
         initial = initial_state(learned_part(plan.network, weights), plan.policy)
         if not self.run.ledger.exists():
@@ -92,6 +95,19 @@ class Training:
             for cohort in found.journal.participations.before(found.state.round):
                 self._answering(cohort)
         return self._rounds(found.state, found.journal)
+
+    def _check_initial(self, weights: Params) -> None:
+        """A run goes on from where it began; one whose file a crash damaged takes it from the plan again."""
+        path = self.run.initial_weights
+        try:
+            before = load_weights(path)
+        except InputError:
+            return
+        if {*before} != {*weights} or any(not torch.equal(before[name], weights[name]) for name in weights):
+            raise InputError(
+                f"{path}: the run began with other weights than model.initial = {self.plan.settings.model.initial} and "
+                "run.seed give now; put the file back that it began with"
+            )
 
     def _rounds(self, state: ServerState, journal: Journal) -> tuple[ServerState, Status]:
         status: Status = "budget" if self.plan.shortened else "completed"

@@ -1,6 +1,7 @@
 """Client-side mathematics: adaptation and meta-gradients, pure functions of (model, episode, noise)."""
 
 from dpfedmeta.meta.adapt import Adaptation, adapted_logits, adapted_params, logits_along
+from dpfedmeta.meta.divisions import Divisions, division_slots
 from dpfedmeta.meta.gradients import Message, MetaSpec, contribution
 from dpfedmeta.meta.local import LocalSteps, PrivateSteps, local_update, private_local_update
 from dpfedmeta.meta.micro import MicroSpec, micro_contributions, micro_slots
@@ -8,6 +9,7 @@ from dpfedmeta.meta.private import RecordSpec, private_contributions
 
 __all__ = [
     "Adaptation",
+    "Divisions",
     "LocalSteps",
     "Message",
     "MetaSpec",
@@ -17,6 +19,7 @@ __all__ = [
     "adapted_logits",
     "adapted_params",
     "contribution",
+    "division_slots",
     "local_update",
     "logits_along",
     "micro_contributions",

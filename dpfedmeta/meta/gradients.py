@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.adapt import Adaptation, as_leaves, descend, inner_problem
+from dpfedmeta.meta.divisions import Divisions, divided_contribution
 from dpfedmeta.meta.local import LocalSteps
 from dpfedmeta.parameters import Params, detached, difference, zeros_like
 
@@ -29,12 +30,14 @@ class MetaSpec:
         order: 2 differentiates through the inner steps (Finn et al. 2017, eq. 1), 1 does not (FOMAML).
         adaptation: The inner loop; `adapt: head` makes it ANIL (Raghu et al. 2020).
         batch: B of local training; None: all records.
+        divisions: How a client divides its records again and again; None: as its episode does, once.
     """
 
     message: Message
     order: Literal[1, 2]
     adaptation: Adaptation
     batch: int | None = None
+    divisions: Divisions | None = None
 
     @property
     def local(self) -> LocalSteps:
@@ -65,6 +68,8 @@ def contribution(
         None by itself: the value is secret and unbounded until it is clipped, summed and released.
     """
     adaptation = spec.adaptation
+    if spec.divisions is not None:
+        return divided_contribution(network, model, fixed, episode, adaptation, spec.order, spec.divisions)
     leaves = as_leaves({**fixed, **model})
     first_order = spec.order == 1
     problem = inner_problem(network, leaves, episode, adaptation.adapt, first_order=first_order)

@@ -9,11 +9,11 @@ from dpfedmeta.models.functional import (
     head_of,
     without_prefix,
 )
+from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import (
     build_network,
     check_has_head,
     check_records_uncoupled,
-    initial_weights,
     learned_part,
 )
 from dpfedmeta.models.spec import NetworkSpec

@@ -6,7 +6,6 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
-import torch
 from torch import Tensor, nn
 
 from dpfedmeta.errors import InputError, RefusedPlan
@@ -21,7 +20,6 @@ from dpfedmeta.models.layers import (
 )
 from dpfedmeta.models.spec import NetworkSpec, Norm
 from dpfedmeta.parameters import Params
-from dpfedmeta.randomness import Purpose, public_generator
 
 
 class NetworkFactory(Protocol):
@@ -139,18 +137,6 @@ def build_network(spec: NetworkSpec) -> nn.Module:
     if not isinstance(network, nn.Module):
         raise InputError(f"model.name = {spec.name}: the factory returned {type(network).__name__}, not a Module")
     return network
-
-
-def initial_weights(spec: NetworkSpec, seed: int) -> Params:
-    """The initialisation before training, a function of (spec, seed)."""
-    generator = public_generator(seed, Purpose.WEIGHTS)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(generator.integers(2**62)))
-        network = build_network(spec)
-    weights = {name: value.detach().clone() for name, value in network.named_parameters()}
-    if spec.learn == "all":
-        return weights
-    return {n: torch.zeros_like(v) if n.startswith(HEAD) else v for n, v in weights.items()}
 
 
 def learned_part(spec: NetworkSpec, weights: Mapping[str, Tensor]) -> Params:

@@ -24,3 +24,4 @@ class NetworkSpec:
     features: Literal["raw", "record", "support"] = "raw"
     feature_scale: float = 1.0
     learn: Literal["all", "body", "scales"] = "all"
+    initial: str | None = None

@@ -3,25 +3,31 @@ import pytest
 
 from dpfedmeta.data import EpisodeShape, open_dataset
 from dpfedmeta.data.strokes import draw_character
+from dpfedmeta.data.textures import draw_texture
 from dpfedmeta.evaluation import Benchmark, pixel_neighbour_accuracy, pixel_prototype_accuracy
 
+DRAWN = pytest.mark.parametrize(("draw", "channels"), [(draw_character, 1), (draw_texture, 3)])
 
-def test_images_are_a_function_of_the_seed():
-    one, two = (draw_character(5, 3, 4, 28, 1.0) for _ in range(2))
+
+@DRAWN
+def test_images_are_a_function_of_the_seed(draw, channels):
+    one, two = (draw(5, 3, 4, 28, 1.0) for _ in range(2))
     assert np.array_equal(one, two)
-    assert one.shape == (4, 1, 28, 28)
+    assert one.shape == (4, channels, 28, 28)
     assert one.dtype == np.uint8
 
 
-def test_seeds_characters_and_drawers_differ():
-    base = draw_character(5, 3, 4, 28, 1.0)
-    assert not np.array_equal(base, draw_character(6, 3, 4, 28, 1.0))
-    assert not np.array_equal(base, draw_character(5, 4, 4, 28, 1.0))
+@DRAWN
+def test_seeds_classes_and_images_differ(draw, channels):
+    base = draw(5, 3, 4, 28, 1.0)
+    assert not np.array_equal(base, draw(6, 3, 4, 28, 1.0))
+    assert not np.array_equal(base, draw(5, 4, 4, 28, 1.0))
     assert len({image.tobytes() for image in base}) == 4
 
 
-def test_further_drawers_do_not_change_the_first():
-    assert np.array_equal(draw_character(5, 3, 9, 28, 1.0)[:4], draw_character(5, 3, 4, 28, 1.0))
+@DRAWN
+def test_further_images_do_not_change_the_first(draw, channels):
+    assert np.array_equal(draw(5, 3, 9, 28, 1.0)[:4], draw(5, 3, 4, 28, 1.0))
 
 
 def test_without_variation_all_drawers_draw_alike():

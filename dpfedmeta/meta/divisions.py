@@ -1,0 +1,112 @@
+"""One client's meta-gradient over several divisions of its records into support and query, for one pass of the body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.meta.adapt import Adaptation, InnerProblem, as_leaves, descend
+from dpfedmeta.models import apply_body, channels_last, head_of
+from dpfedmeta.parameters import Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class Divisions:
+    """How often, and how, a client divides its own records.
+
+    Attributes:
+        count: S.
+        shots: Support records of a class in each; the others of the client are the query set.
+    """
+
+    count: int
+    shots: int
+
+    def fits(self, episode: Episode) -> bool:
+        """Whether a client holds as many records of each class, and more than go into a support set."""
+        held = torch.bincount(torch.cat([episode.support_labels, episode.query_labels]))
+        return bool((held == held[0]).all()) and int(held[0]) > self.shots
+
+
+def division_slots(divisions: Divisions, held: int) -> tuple[Tensor, Tensor]:
+    """Which of the `held` records of each class are support and which query: a window that moves round.
+
+    Returns:
+        [S, shots] and [S, held - shots] numbers.
+    """
+    starts = torch.arange(divisions.count) * held // divisions.count
+    turned = (starts[:, None] + torch.arange(held)) % held
+    return turned[:, : divisions.shots], turned[:, divisions.shots :]
+
+
+def divided_contribution(
+    network: nn.Module,
+    model: Mapping[str, Tensor],
+    fixed: Mapping[str, Tensor],
+    episode: Episode,
+    adaptation: Adaptation,
+    order: int,
+    divisions: Divisions,
+) -> Params:
+    """The mean over the divisions of the gradient of the query loss at the adapted head.
+
+    All divisions share one pass through the body, so batch statistics, if any, are those of all records of the client.
+    That is for training alone, where all of them are the client's own.
+
+    Args:
+        network: A body followed by one linear layer, the head.
+        model: The released initialisation: what is learned.
+        fixed: The rest of the weights.
+        episode: The client's data, as many records of each class.
+        adaptation: Of the head.
+        order: As in MetaSpec.
+        divisions: How many, and how they are cut.
+
+    Guarantee:
+        None by itself, as of `contribution`: a function of one client's data, secret until it is clipped and released.
+    """
+    leaves = as_leaves({**fixed, **model})
+    labels = torch.cat([episode.support_labels, episode.query_labels])
+    by_class = torch.argsort(labels, stable=True)
+    ways = int(labels.max()) + 1
+    images = torch.cat([episode.support_images, episode.query_images])[by_class]
+    features = apply_body(network, leaves, channels_last(images), None)
+    slots = (part.to(labels.device) for part in division_slots(divisions, len(labels) // ways))
+    support, query = (_divided(features, part, ways) for part in slots)
+    if order == 1:
+        support = support.detach()
+    problem = InnerProblem(
+        initial={name: value.expand(divisions.count, *value.shape) for name, value in head_of(leaves).items()},
+        support_loss=lambda heads: _summed_loss(heads, support, ways),
+        query_logits=lambda heads: _logits(heads, query),
+    )
+    heads = descend(problem, adaptation.steps, adaptation.lr, second_order=order == 2)
+    loss = _summed_loss(heads, query, ways) / divisions.count
+    at = {**leaves, **heads} if order == 1 else leaves
+    gradients = torch.autograd.grad(loss, tuple(at[name] for name in model), materialize_grads=True)
+    found = dict(zip(model, gradients, strict=True))
+    # First order: every division's own head stands for the common one.
+    return {name: value.sum(0) if order == 1 and name in heads else value for name, value in found.items()}
+
+
+def _divided(features: Tensor, slots: Tensor, ways: int) -> Tensor:
+    """[ways * held, d] -> [S, ways * k, d], class by class."""
+    by_class = features.view(ways, -1, features.shape[1])[:, slots]
+    return by_class.transpose(0, 1).flatten(1, 2)
+
+
+def _logits(heads: Mapping[str, Tensor], features: Tensor) -> Tensor:
+    weight, bias = heads["head.weight"], heads["head.bias"]
+    return torch.baddbmm(bias.unsqueeze(1), features, weight.transpose(1, 2))
+
+
+def _summed_loss(heads: Mapping[str, Tensor], features: Tensor, ways: int) -> Tensor:
+    """Each division's mean cross-entropy, summed: its gradient holds every division's own."""
+    count, records, _ = features.shape
+    labels = torch.arange(ways, device=features.device).repeat_interleave(records // ways).repeat(count)
+    return cross_entropy(_logits(heads, features).flatten(0, 1), labels, reduction="sum") / records

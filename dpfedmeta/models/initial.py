@@ -1,0 +1,95 @@
+"""Where training begins: random weights, or a body that is public already."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.models.functional import BODY, HEAD
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.parameters import Params
+from dpfedmeta.randomness import Purpose, public_generator
+
+_LAYER = re.compile(r"^(body\.layers\.)(\d+)\.")
+BUILT_IN = "textures"
+"""Bodies that were trained on the procedural images of tasks/textures.yaml, which show nobody's data."""
+
+
+def initial_weights(spec: NetworkSpec, seed: int) -> Params:
+    """The initialisation before training, a function of (spec, seed) and of the file that spec.initial names.
+
+    Raises:
+        InputError: There is no such file, it is damaged, or it is of another network.
+    """
+    generator = public_generator(seed, Purpose.WEIGHTS)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(generator.integers(2**62)))
+        network = build_network(spec)
+    weights = {name: value.detach().clone() for name, value in network.named_parameters()}
+    if spec.learn != "all":
+        weights = {n: torch.zeros_like(v) if n.startswith(HEAD) else v for n, v in weights.items()}
+    return weights if spec.initial is None else {**weights, **_public_body(spec, spec.initial, weights)}
+
+
+def _public_body(spec: NetworkSpec, initial: str, expected: Mapping[str, Tensor]) -> Params:
+    """The body's part of a file: the head belongs to classes that nobody will see again."""
+    content, where = _content(spec, initial)
+    try:
+        found: Params = load(content)
+    except (SafetensorError, ValueError) as error:
+        raise InputError(f"model.initial: {where}: not a whole safetensors file ({error})") from error
+    wanted = {name: tuple(value.shape) for name, value in expected.items() if name.startswith(BODY)}
+    body = _renumbered({name: value for name, value in found.items() if name.startswith(BODY)}, list(wanted))
+    if not wanted:
+        raise InputError(f"model.initial: {spec.name} has no part named body that another network could pass on")
+    for name in sorted(wanted.keys() | body.keys()):
+        shape = tuple(body[name].shape) if name in body else "nothing"
+        if shape != wanted.get(name, "nothing"):
+            raise InputError(
+                f"model.initial: {where}: {name}: expected {wanted.get(name, 'nothing')}, found {shape}; model.name, "
+                "model.width, model.norm and the channels must be those of the run that trained it"
+            )
+        if not bool(torch.isfinite(body[name]).all()):
+            raise InputError(f"model.initial: {where}: {name}: holds values that are not finite")
+    return {name: value.to(expected[name].dtype) for name, value in body.items()}
+
+
+def _renumbered(body: Params, wanted: list[str]) -> Params:
+    """The first layer may be one that averages images (model.downscale): it has no weights, but it counts."""
+    numbers, due = (sorted({int(n.split(".")[2]) for n in names if _LAYER.match(n)}) for names in (body, wanted))
+    if len(numbers) != len(due):
+        return body
+    place = dict(zip(numbers, due, strict=True))
+    return {_LAYER.sub(lambda found: f"{found[1]}{place[int(found[2])]}.", name): value for name, value in body.items()}
+
+
+def _content(spec: NetworkSpec, initial: str) -> tuple[bytes, str]:
+    if initial == BUILT_IN:
+        folder = resources.files("dpfedmeta.models") / "initial_bodies"
+        name = f"{BUILT_IN}-{spec.name}-{spec.width}.safetensors"
+        if not (folder / name).is_file():
+            known = ", ".join(sorted(file.name for file in folder.iterdir()))
+            raise InputError(
+                f"model.initial = {BUILT_IN}: none for {spec.name} of width {spec.width}, only {known}; "
+                "train one with --algo maml --dataset textures and name its run directory"
+            )
+        return (folder / name).read_bytes(), name
+    path = Path(initial)
+    if path.is_dir():
+        path = path / "checkpoint" / "model.safetensors"
+    try:
+        return path.read_bytes(), str(path)
+    except OSError as error:
+        raise InputError(
+            f"model.initial = {initial}: cannot be read ({error.strerror}); expected {BUILT_IN}, a run directory, or a "
+            "safetensors file"
+        ) from error

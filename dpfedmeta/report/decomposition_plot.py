@@ -1,0 +1,34 @@
+"""The picture of what each noise costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+from dpfedmeta.federation.decomposition import Decomposition
+from dpfedmeta.report.plots import save
+
+_MARKS = (
+    ("without", "no noise: sampling of the cohort alone", "#8a8f98", "o"),
+    ("support_only", "support noise only", "#2a8c4a", "s"),
+    ("query_only", "query noise only", "#d9730d", "D"),
+)
+
+
+def decomposition_plot(path: Path, found: Mapping[str, Decomposition]) -> None:
+    """A bar for each variant as released, with marks where one noise or both are left out."""
+    places = list(range(len(found)))[::-1]
+    figure, axis = plt.subplots(figsize=(8.2, 0.34 * len(found) + 1.6))
+    axis.barh(places, [row.both for row in found.values()], height=0.62, color="#1f5fa8", label="both, as released")
+    for key, label, colour, marker in _MARKS:
+        values = [getattr(row, key) for row in found.values()]
+        axis.plot(values, places, marker, color=colour, markersize=5, label=label, linestyle="none")
+    axis.set_yticks(places, list(found), fontsize=8)
+    axis.set_xlim(0.0, 1.02)
+    axis.set_xlabel("cosine of a round's aggregate with its direction without noise")
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="lower center", ncol=2, frameon=False, fontsize=8)
+    figure.tight_layout(rect=(0, 0.16 if len(found) < 8 else 0.07, 1, 1))
+    save(figure, path)

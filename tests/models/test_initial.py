@@ -1,0 +1,88 @@
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.models import NetworkSpec, initial_weights
+from dpfedmeta.models.initial import BUILT_IN
+
+
+def spec_of(**changes):
+    chosen = {"name": "conv4", "channels": 3, "image_size": 32, "ways": 5, "width": 8, "norm": "batch", "learn": "body"}
+    return NetworkSpec(**{**chosen, **changes})
+
+
+@pytest.fixture
+def saved(tmp_path):
+    weights = {name: value + 1.0 for name, value in initial_weights(spec_of(), 3).items()}
+    save_file(weights, tmp_path / "public.safetensors")
+    return tmp_path / "public.safetensors", weights
+
+
+def test_the_body_comes_from_the_file_and_the_head_does_not(saved):
+    path, weights = saved
+    begun = initial_weights(spec_of(initial=str(path)), 0)
+    assert begun.keys() == weights.keys()
+    for name, value in begun.items():
+        if name.startswith("body."):
+            assert torch.equal(value, weights[name])
+        else:
+            assert not value.any()
+
+
+def test_a_run_directory_stands_for_its_model(saved, tmp_path):
+    path, weights = saved
+    (tmp_path / "run" / "checkpoint").mkdir(parents=True)
+    path.rename(tmp_path / "run" / "checkpoint" / "model.safetensors")
+    begun = initial_weights(spec_of(initial=str(tmp_path / "run")), 0)
+    assert torch.equal(begun["body.layers.0.convolution.weight"], weights["body.layers.0.convolution.weight"])
+
+
+def test_images_of_another_size_do_not_matter(saved):
+    # Averaging comes as a first layer without weights, which moves the numbers of the others.
+    path, weights = saved
+    begun = initial_weights(spec_of(initial=str(path), image_size=64, downscale=2), 0)
+    assert torch.equal(begun["body.layers.1.convolution.weight"], weights["body.layers.0.convolution.weight"])
+    assert torch.equal(begun["body.layers.4.norm.bias"], weights["body.layers.3.norm.bias"])
+
+
+@pytest.mark.parametrize("changes", [{"channels": 1}, {"width": 16}, {"norm": "none"}, {"name": "conv3-blur"}])
+def test_another_network_is_refused(saved, changes):
+    path, _ = saved
+    with pytest.raises(InputError, match=r"model\.initial: .*public\.safetensors: body\.\S+: expected .*, found"):
+        initial_weights(spec_of(initial=str(path), **changes), 0)
+
+
+def test_a_missing_or_damaged_file_is_named(saved, tmp_path):
+    path, weights = saved
+    with pytest.raises(InputError, match=r"model\.initial = .*nowhere.*cannot be read"):
+        initial_weights(spec_of(initial=str(tmp_path / "nowhere")), 0)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(InputError, match="not a whole safetensors file"):
+        initial_weights(spec_of(initial=str(path)), 0)
+    save_file({**weights, "body.layers.0.norm.bias": torch.full((8,), torch.nan)}, path)
+    with pytest.raises(InputError, match=r"layers\.0\.norm\.bias: holds values that are not finite"):
+        initial_weights(spec_of(initial=str(path)), 0)
+
+
+def test_a_network_without_a_body_has_nothing_to_begin_with(saved):
+    path, _ = saved
+    with pytest.raises(InputError, match="no part named body"):
+        initial_weights(spec_of(initial=str(path), name="tests.models.test_initial:flat", learn="all"), 0)
+
+
+def flat(*, channels, image_size, ways, width, norm):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(channels * image_size**2, ways))
+
+
+@pytest.mark.parametrize(("name", "width"), [("conv4", 32), ("conv3-blur", 16)])
+def test_what_is_built_in_is_whole_and_the_same_for_every_seed(name, width):
+    one, two = (initial_weights(spec_of(name=name, width=width, downscale=1, initial=BUILT_IN), s) for s in (0, 1))
+    random = initial_weights(spec_of(name=name, width=width, downscale=1), 0)
+    assert all(torch.equal(one[n], two[n]) and torch.isfinite(one[n]).all() for n in one)
+    assert not torch.equal(one["body.layers.0.convolution.weight"], random["body.layers.0.convolution.weight"])
+
+
+def test_what_is_not_built_in_says_what_is():
+    with pytest.raises(InputError, match=r"none for conv4 of width 7, only .*textures-conv4-32\.safetensors"):
+        initial_weights(spec_of(width=7, initial=BUILT_IN), 0)

@@ -1,0 +1,68 @@
+import json
+
+import pytest
+import yaml
+from PIL import Image
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.report import epsilon_plot as module
+from dpfedmeta.report.epsilon_plot import epsilon_plot
+from dpfedmeta.report.groups import group_runs
+from dpfedmeta.tracking.run_directory import RunDirectory
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    def made(name, algo, mean, cells, dataset="strokes", seed=0):
+        path = tmp_path / name
+        path.mkdir()
+        config = {"algo": algo, "privacy": {"cells": cells}, "run": {"seed": seed}}
+        (path / "config.yaml").write_text(yaml.safe_dump(config))
+        accuracy = {"mean": mean, "ci95": 0.004}
+        summary = {"algo": algo, "dataset": dataset, "guarantees": [{"epsilon": epsilon} for epsilon in cells]}
+        names = ("accuracy", "accuracy_untrained", "accuracy_pixel_prototype")
+        (path / "summary.json").write_text(json.dumps(summary | dict.fromkeys(names, accuracy if mean else None)))
+        return RunDirectory(path)
+
+    return made
+
+
+def drawn(monkeypatch, path, runs):
+    """The picture's axis, as it is saved."""
+    kept = []
+    save = module.save
+    monkeypatch.setattr(module, "save", lambda figure, path: (kept.append(figure.axes[0]), save(figure, path)))
+    epsilon_plot(path, group_runs(runs))
+    return kept[0]
+
+
+def test_each_algorithm_is_drawn_over_the_cell_that_it_is_for(make_run, monkeypatch, tmp_path):
+    runs = [
+        make_run("a", "dp-agr", 0.8, [1.5, None, None, 0.8]),
+        make_run("b", "dp-agr", 0.9, [8.0, None, None, 4.0]),
+        make_run("b1", "dp-agr", 0.92, [8.0, None, None, 4.0], seed=1),
+        make_run("c", "dp-agrlr", 0.7, [0.01, 40.0, 2.5, 0.02]),
+        make_run("d", "maml", 0.95, [None, None, None, None]),
+    ]
+    axis = drawn(monkeypatch, tmp_path / "out.png", runs)
+    lines = {container.get_label(): container.lines[0].get_xydata().tolist() for container in axis.containers}
+    assert lines["dp-agr, (client, public)"] == [[1.5, 80.0], [8.0, pytest.approx(91.0)]]
+    assert lines["dp-agrlr, (record, server)"] == [[2.5, 70.0]]
+    labels = axis.get_legend_handles_labels()[1]
+    assert {"maml, no privacy", "pixel prototypes", "dp-agr, before training"} <= set(labels)
+    assert [tick.get_text() for tick in axis.get_xticklabels()] == ["1.5", "2.5", "8"]
+    with Image.open(tmp_path / "out.png") as image:
+        assert image.width > 300
+
+
+def test_runs_on_two_data_sets_are_refused(make_run, tmp_path):
+    runs = [make_run("a", "dp-agr", 0.8, [1.5, None, None, 0.8]), make_run("b", "maml", 0.9, [None] * 4, "omniglot")]
+    with pytest.raises(InputError, match="expected evaluated runs on one data set"):
+        epsilon_plot(tmp_path / "out.png", group_runs(runs))
+
+
+def test_runs_that_nobody_evaluated_are_refused(make_run, tmp_path):
+    runs = [make_run("a", "dp-agr", None, [1.5, None, None, 0.8])]
+    with pytest.raises(InputError, match="expected evaluated runs"):
+        epsilon_plot(tmp_path / "out.png", group_runs(runs))
+    assert not (tmp_path / "out.png").exists()
