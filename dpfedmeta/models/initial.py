@@ -19,7 +19,7 @@ from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import Params
 from dpfedmeta.randomness import Purpose, public_generator
 
-_LAYER = re.compile(r"^(body\.layers\.)(\d+)\.")
+_LAYER = re.compile(r"^(body\.layers\.)(\d{1,6})\.")
 BUILT_IN = "textures"
 """Bodies that were trained on the procedural images of tasks/textures.yaml, which show nobody's data."""
 

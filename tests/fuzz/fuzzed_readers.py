@@ -21,6 +21,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.federation.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from dpfedmeta.federation.participations import _read as read_participations
 from dpfedmeta.federation.server import initial_state
+from dpfedmeta.models import NetworkSpec, initial_weights
 from dpfedmeta.parameters import digest
 from dpfedmeta.privacy.charges import planned_event
 from dpfedmeta.privacy.ledger import Identity, Ledger, check_rounds, read_content
@@ -34,6 +35,8 @@ CORPUS = Path(__file__).parent / "corpus"
 LAYER = RecordLayer(support_noise=2.0, query_noise=1.6, support_steps=1, support_records=4, query_records=4)
 PLAN = PrivacyPlan(clients=500, cohort=5, rounds=4, noise_multiplier=0.8, record=LAYER)
 STATE = initial_state({"w": torch.arange(6.0).reshape(2, 3), "b": torch.zeros(2)}, Window(initial_bound=0.3))
+BODY = NetworkSpec(name="conv3-blur", channels=1, image_size=8, ways=2, width=2, norm="group", groups=1)
+FORM = {name: value.shape for name, value in initial_weights(BODY, 0).items()}
 
 TOKENS = [
     b"&a", b"*a", b"<<: *a", b"!!python/object/apply:os.system [x]", b"!!binary x", b"2001-99-99", b".nan", b"-.inf",
@@ -122,6 +125,13 @@ def weights(path: Path, original: bytes) -> None:
     assert all(isinstance(value, torch.Tensor) for value in load_weights(path).values())
 
 
+def initial(path: Path, original: bytes) -> None:
+    """A body that fits and is finite."""
+    begun = initial_weights(replace(BODY, initial=str(path)), 0)
+    assert {name: value.shape for name, value in begun.items()} == FORM
+    assert all(bool(torch.isfinite(value).all()) for value in begun.values())
+
+
 def rows(path: Path, original: bytes) -> None:
     """Rows are mappings."""
     assert all(isinstance(row, dict) for row in RunDirectory(path.parent).rounds())
@@ -151,7 +161,8 @@ READERS: dict[str, tuple[Reader, str, float]] = {
     "split": (split, "split.csv", 0.08),
     "ledger": (ledger, "ledger.jsonl", 0.20),
     "checkpoint": (checkpoint, "round-000000.safetensors", 0.18),
-    "weights": (weights, "model.safetensors", 0.10),
+    "weights": (weights, "model.safetensors", 0.05),
+    "initial": (initial, "public.safetensors", 0.05),
     "rows": (rows, "rounds.jsonl", 0.08),
     "summary": (summary, "summary.json", 0.06),
     "participations": (participations, "participations.jsonl", 0.06),
@@ -195,6 +206,7 @@ def write_corpus() -> None:
         made.charge(replace(planned_event(PLAN, round_), inputs="ab" * 16))
     save_checkpoint(folders["checkpoint"], Checkpoint(state=STATE, lines=3, head="0" * 64), keep=1)
     save_weights(folders["weights"] / "model.safetensors", STATE.model)
+    save_weights(folders["initial"] / "public.safetensors", initial_weights(BODY, 1))
     (folders["rows"] / "rounds.jsonl").write_text('{"round": 0, "clip": 0.1}\n{"round": 1, "epsilons": {"a": null}}\n')
     (folders["summary"] / "summary.json").write_text('{"status": "completed", "guarantees": [{"epsilon": 1.5}]}\n')
     (folders["participations"] / "p.jsonl").write_text('{"round": 0, "clients": [1, 2]}\n{"round": 1, "clients": []}\n')
