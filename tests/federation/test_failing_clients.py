@@ -56,7 +56,9 @@ class Hostile:
 
 
 def side_of(tiny_strokes, algo):
-    plan = make_plan(resolve(algo, "strokes", None, SMALL), tiny_strokes.task)
+    algo, _, divisions = algo.partition(" in ")
+    given = {**SMALL, "meta.divisions": divisions or "1"}
+    plan = make_plan(resolve(algo, "strokes", None, given), tiny_strokes.task)
     side = ClientSide(
         network=plan.network, weights_seed=0,
         population=VirtualPopulation(pool=tiny_strokes.train, shape=plan.shape, clients=1000, seed=0),
@@ -72,7 +74,7 @@ def sum_over(side, model, *clients):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr", "dp-aqc"])
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agr in 3", "dp-agrlr", "dp-aqc"])
 @pytest.mark.parametrize("how", HOSTILE)
 def test_a_hostile_client_touches_no_other_contribution_and_no_noise(tiny_strokes, algo, how):
     plan, side, model = side_of(tiny_strokes, algo)

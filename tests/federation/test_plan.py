@@ -1,7 +1,9 @@
 import math
 import warnings
+from collections import OrderedDict
 
 import pytest
+import torch
 
 from dpfedmeta.config import algorithm_names, resolve
 from dpfedmeta.data import load_task
@@ -11,6 +13,13 @@ from dpfedmeta.federation.privacy_plan import make_privacy
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism
 
 TASK = load_task("strokes")[0]
+
+
+def two_layers(*, channels, image_size, ways, width, norm):
+    """A body and a head that is more than one layer."""
+    body = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(channels * image_size**2, width))
+    head = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Linear(width, ways))
+    return torch.nn.Sequential(OrderedDict(body=body, head=head))
 
 
 def plan_of(algo, **given):
@@ -49,6 +58,7 @@ REFUSED = [
     ("dp-agrlr", {"meta.method": "reptile", "meta.adapt": "all", "meta.order": 1}, "micro-episodes"),
     ("dp-agrlr", {"record.support_noise": 2.0}, "no support release"),
     ("dp-agrlr", {"privacy.client.colluding": 10**6, "server.noise_multiplier": 0}, "colluding"),
+    ("dp-agrlr", {"meta.divisions": 5}, "a record would enter every division's gradient"),
     ("dp-agr", {"server.noise_multiplier": 0}, "infinite"),
     ("dp-agr", {"privacy.client.epsilon": "null"}, "neither a target"),
     ("dp-agrlr", {"privacy.record.epsilon": "null"}, "neither a target"),
@@ -77,6 +87,10 @@ WRONG = [
     ("dp-agrlr", {"record.micro_shots": 10}, "do not fit"),
     ("dp-agrlr", {"record.micro_ways": 6}, "do not fit"),
     ("dp-agr", {"model.name": "torch.nn:Identity"}, r"model\.name"),
+    ("dp-agr", {"meta.divisions": 11}, "10 records of each class: at most 10 divisions"),
+    ("dp-agr", {"meta.divisions": 2, "meta.division_shots": 10}, "at most 9 support records"),
+    ("dp-agr", {"meta.divisions": 2, "meta.adapt": "all"}, "one pass through the body"),
+    ("dp-agr", {"meta.divisions": 2, "model.name": "tests.federation.test_plan:two_layers"}, r"one torch\.nn\.Linear"),
 ]
 
 
