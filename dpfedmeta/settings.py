@@ -162,7 +162,11 @@ class MetaSettings:
     ] = None
     lr: Annotated[Positive, Field(description="inner step size")] = 0.4
     divisions: Annotated[
-        Count, Field(description="divisions of a client's records into support and query; their mean is sent (head)")
+        Count,
+        Field(
+            description="how often a client divides its records into support and query, at most as often as it has "
+            "records of a class; the mean is sent"
+        ),
     ] = 1
     division_shots: Annotated[
         Count | None, Field(description="support images per class in each of several divisions; null: task.shots")

@@ -81,9 +81,11 @@ def _table(found: dict[str, Decomposition]) -> Table:
     table = Table(
         title="cosine of a round's aggregate with its direction without noise",
         title_justify="left",
-        caption="rho: agreement of messages without noise; then the cosines: with neither noise, with that of the\n"
-        "support steps alone, with that of messages and aggregate alone, with both, as released",
+        caption="rho: agreement of messages without noise. Cosines: with neither noise, with that\n"
+        "of support steps alone, with that of messages and aggregate alone, with both.",
         caption_justify="left",
+        box=None,
+        padding=(0, 1, 0, 0),
     )
     for column in ("variant", "d", "z_s", "z", "rho", "neither", "support", "query", "both"):
         table.add_column(column, justify="left" if column == "variant" else "right", no_wrap=True)

@@ -80,12 +80,12 @@ def _divisions(settings: Settings, message: Message, adapt: str) -> Divisions | 
             "adapts the head: --meta.adapt head, and maml, fomaml or anil"
         )
     held, shots = settings.task.shots + settings.task.queries, shots or settings.task.shots
-    if not (shots < held and count <= held):
+    if shots >= held:
         raise InputError(
-            f"meta.divisions = {count}, meta.division_shots = {shots}: a client holds {held} records of each class: "
-            f"at most {held} divisions with at most {held - 1} support records are different ones"
+            f"meta.division_shots = {shots}: a client holds {held} records of each class, and a query set needs one"
         )
-    return Divisions(count=count, shots=shots)
+    # A window that moves round has no more than `held` places.
+    return Divisions(count=min(count, held), shots=shots)
 
 
 def evaluation_adaptation(settings: Settings) -> Adaptation:

@@ -80,7 +80,7 @@ def _content(spec: NetworkSpec, initial: str) -> tuple[bytes, str]:
             known = ", ".join(sorted(file.name for file in folder.iterdir()))
             raise InputError(
                 f"model.initial = {BUILT_IN}: none for {spec.name} of width {spec.width}, only {known}; "
-                "train one with --algo maml --dataset textures and name its run directory"
+                "use --model.initial null (random), or train one with --algo maml --dataset textures and name its run"
             )
         return (folder / name).read_bytes(), name
     path = Path(initial)

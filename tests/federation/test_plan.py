@@ -87,8 +87,7 @@ WRONG = [
     ("dp-agrlr", {"record.micro_shots": 10}, "do not fit"),
     ("dp-agrlr", {"record.micro_ways": 6}, "do not fit"),
     ("dp-agr", {"model.name": "torch.nn:Identity"}, r"model\.name"),
-    ("dp-agr", {"meta.divisions": 11}, "10 records of each class: at most 10 divisions"),
-    ("dp-agr", {"meta.divisions": 2, "meta.division_shots": 10}, "at most 9 support records"),
+    ("dp-agr", {"meta.divisions": 2, "meta.division_shots": 10}, "10 records of each class, and a query set needs one"),
     ("dp-agr", {"meta.divisions": 2, "meta.adapt": "all"}, "one pass through the body"),
     ("dp-agr", {"meta.divisions": 2, "model.name": "tests.federation.test_plan:two_layers"}, r"one torch\.nn\.Linear"),
 ]
@@ -98,6 +97,11 @@ WRONG = [
 def test_settings_that_do_not_fit_name_the_key(algo, given, reason):
     with pytest.raises(InputError, match=reason):
         plan_of(algo, **given)
+
+
+def test_there_are_no_more_divisions_than_records_of_a_class():
+    assert plan_of("dp-agr", **{"meta.divisions": 10}).meta.divisions.count == 10
+    assert plan_of("dp-agr", **{"meta.divisions": 10, "task.shots": 1}).meta.divisions.count == 6
 
 
 def test_a_delta_that_exposes_clients_is_warned_about():

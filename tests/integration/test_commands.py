@@ -254,3 +254,27 @@ def test_ctrl_c_and_sigterm_leave_a_clean_checkpoint_and_what_was_spent(tiny_tas
     assert summary["status"] == "interrupted"
     assert 0 < summary["guarantees"][0]["epsilon"] < summary["planned"][0]["epsilon"]
     assert (tmp_path / "runs/r/checkpoint/model.safetensors").stat().st_size > 0
+
+
+def test_decompose_tells_what_each_noise_costs(tiny_task_file, tmp_path):
+    words = ["--algo=dp-agrlr-steps", "--dataset", tiny_task_file, "--model.width=4", "--ways=3", "--sample=20"]
+    done = command("decompose", *words, "--vary=meta.steps=2", "--out=noise.png", cwd=tmp_path, check=0)
+    as_it_is, changed = (line for line in done.stdout.splitlines() if line.startswith(("as it is", "meta.steps = 2")))
+    values = [float(word) for word in as_it_is.split()[-5:]]
+    assert all(-1 <= value <= 1 for value in values)
+    assert float(as_it_is.split()[4]) < float(changed.split()[4])  # z_s grows with the root of the steps
+    assert (tmp_path / "noise.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--vary=meta.steps"], "expected a setting and its values"),
+        (["--weights=nowhere"], "nowhere"),
+    ],
+)
+def test_decompose_refuses_in_one_line(tiny_task_file, tmp_path, words, reason):
+    base = ["--algo=dp-agrlr-steps", "--dataset", tiny_task_file, "--ways=3", "--model.width=4", "--sample=10"]
+    done = command("decompose", *base, *words, cwd=tmp_path, check=2)
+    assert reason in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
