@@ -40,6 +40,8 @@ def main(console: Console) -> int:
     arguments.add_argument("--out", type=Path, help="write a picture to this PNG file")
     options, _ = arguments.parse_known_args()
     given = given_settings(arguments)
+    if options.bound is not None and options.bound <= 0:
+        raise InputError(f"--bound {options.bound:g}: a clip bound is greater than 0")
     if options.sample < _FEWEST:
         raise InputError(f"--sample {options.sample}: at least {_FEWEST} clients are needed")
     found = {}
@@ -73,7 +75,9 @@ def _measured(options: argparse.Namespace, given: dict[str, str]) -> Decompositi
         path = RunDirectory(options.weights).weights
         weights = load_weights(path)
         check_weights(plan.network, weights, str(path))
-    bound = options.bound or settings.clip.lowest or settings.clip.initial / 300
+    if options.sample > plan.privacy.clients:
+        raise InputError(f"--sample {options.sample}: there are {plan.privacy.clients} clients (population.clients)")
+    bound = options.bound if options.bound is not None else settings.clip.lowest or settings.clip.initial / 300
     return decompose(plan, side, learned_part(plan.network, weights), bound, range(options.sample))
 
 
@@ -82,7 +86,8 @@ def _table(found: dict[str, Decomposition]) -> Table:
         title="cosine of a round's aggregate with its direction without noise",
         title_justify="left",
         caption="rho: agreement of messages without noise. Cosines: with neither noise, with that\n"
-        "of support steps alone, with that of messages and aggregate alone, with both.",
+        "of support steps alone, with that of messages and aggregate alone, with both.\n"
+        "Not private: computed from secret messages, for simulated clients only.",
         caption_justify="left",
         box=None,
         padding=(0, 1, 0, 0),

@@ -32,10 +32,11 @@ def main(console: Console) -> int:
     for path in sweeps:
         write_results(path)
         console.print(f"sweep: {path / PAGE}", highlight=False, soft_wrap=True)
-    if len(options.runs) > 1:
+    if len(options.runs) > 1 or options.epsilon_plot is not None:
         inside = [run for path in sweeps for setting in settings_of_sweep(path) for run in setting.group.runs]
         groups = group_runs([*runs, *inside])
-        console.print(f"comparison: {write_comparison(groups, options.out)}", highlight=False, soft_wrap=True)
+        if len(options.runs) > 1:
+            console.print(f"comparison: {write_comparison(groups, options.out)}", highlight=False, soft_wrap=True)
         if options.epsilon_plot is not None:
             epsilon_plot(options.epsilon_plot, groups)
             console.print(f"accuracy against epsilon: {options.epsilon_plot}", highlight=False, soft_wrap=True)

@@ -72,12 +72,13 @@ def _divisions(settings: Settings, message: Message, adapt: str) -> Divisions | 
     if settings.record.enabled:
         raise RefusedPlan(
             f"meta.divisions = {count} with record-level privacy: a record would enter every division's gradient, "
-            "and the noise is for one; --record.release micro-episodes divides records so that each enters once"
+            "and the noise is for one; use --meta.divisions 1, or --record.release micro-episodes, "
+            "which divides records so that each enters once"
         )
     if message != "query" or adapt != "head":
         raise InputError(
             f"meta.divisions = {count}: divisions share one pass through the body, so they need a meta-gradient that "
-            "adapts the head: --meta.adapt head, and maml, fomaml or anil"
+            "adapts the head (--meta.adapt head, and maml, fomaml or anil); or use --meta.divisions 1"
         )
     held, shots = settings.task.shots + settings.task.queries, shots or settings.task.shots
     if shots >= held:

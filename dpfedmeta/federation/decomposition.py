@@ -81,7 +81,7 @@ def decompose(plan: Plan, side: ClientSide, model: Params, bound: float, clients
         parameters=dimension(model),
         support_noise=side.record.support_noise if isinstance(side.record, RecordSpec) else None,
         query_noise=deviation,
-        agreement=direction / math.sqrt(float(exact.square().sum(1).mean())),
+        agreement=direction / max(math.sqrt(float(exact.square().sum(1).mean())), 1e-30),
         without=cosine(exact, 0.0),
         support_only=cosine(noisy, 0.0),
         query_only=cosine(exact, deviation),

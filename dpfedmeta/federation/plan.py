@@ -116,6 +116,8 @@ def make_plan(settings: Settings, task: Task) -> Plan:
     network = network_spec(settings, task)
     evaluation = evaluation_adaptation(settings)
     _check_network(network, settings, heads=("head" in (meta.adaptation.adapt, evaluation.adapt)))
+    if meta.divisions is not None and not isinstance(build_network(network).get_submodule("head"), nn.Linear):
+        raise InputError(f"meta.divisions: model.name = {network.name}: its head must be one torch.nn.Linear")
     check_initial(settings, network, task)
     plan = Plan(
         settings=settings,
@@ -138,8 +140,6 @@ def _check_network(spec: NetworkSpec, settings: Settings, *, heads: bool) -> Non
         check_records_uncoupled(network, spec, inside_micro_episodes=settings.record.release == "micro-episodes")
     if heads:
         check_has_head(network, spec.name)
-    if settings.meta.divisions > 1 and not isinstance(network.get_submodule("head"), nn.Linear):
-        raise InputError(f"meta.divisions: model.name = {spec.name}: its head must be one torch.nn.Linear")
 
 
 def _private_steps(settings: Settings, privacy: PrivacyPlan, meta: MetaSpec) -> PrivateSteps | None:

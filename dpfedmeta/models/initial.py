@@ -74,6 +74,11 @@ def _renumbered(body: Params, wanted: list[str]) -> Params:
 
 def _content(spec: NetworkSpec, initial: str) -> tuple[bytes, str]:
     if initial == BUILT_IN:
+        if spec.norm != "batch":
+            raise InputError(
+                f"model.initial = {BUILT_IN}: trained with model.norm = batch, not {spec.norm}; use --model.initial "
+                "null"
+            )
         folder = resources.files("dpfedmeta.models") / "initial_bodies"
         name = f"{BUILT_IN}-{spec.name}-{spec.width}.safetensors"
         if not (folder / name).is_file():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,11 @@ def epsilon_plot(path: Path, groups: Sequence[Group]) -> None:
         InputError: The runs are of several data sets, or none was evaluated.
     """
     found = [group for group in groups if group.accuracy() is not None]
-    names = sorted({summary["dataset"] for group in found for summary in group.summaries})
+    names = sorted({_benchmark(summary) for group in found for summary in group.summaries})
     if len(names) != 1:
-        raise InputError(f"accuracy against epsilon: expected evaluated runs on one data set, found {names}")
+        raise InputError(
+            f"accuracy against epsilon: expected evaluated runs on one data set, ways and shots, found {names}"
+        )
     curves = {(g.summaries[0]["algo"], _cell(g)): [h for h in found if _same(g, h)] for g in found}
     figure, axis = new_figure(7.2, 4.2)
     for (curve, members), (colour, _) in zip(curves.items(), looks(len(curves)), strict=True):
@@ -45,6 +47,12 @@ def epsilon_plot(path: Path, groups: Sequence[Group]) -> None:
     axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.tight_layout()
     save(figure, path)
+
+
+def _benchmark(summary: Mapping[str, Any]) -> str:
+    """Accuracies of one picture are of one kind of episode."""
+    task = summary.get("task") or {}
+    return f"{summary['dataset']}" + (f", {task['ways']}-way {task['shots']}-shot" if task.get("ways") else "")
 
 
 def _cell(group: Group) -> int | None:
