@@ -65,9 +65,23 @@ def test_random_weights_say_nothing(tiny_task_file, tmp_path):
 @pytest.mark.parametrize("algo", ["maml", "dp-agr"])
 def test_a_run_on_the_same_images_is_no_beginning(tiny_task_file, tmp_path, algo):
     run, _ = train(tiny_task_file, tmp_path, "first", algo=algo)
-    with pytest.raises(RefusedPlan, match=r"model\.initial = .*first: that run learned from the images of"):
+    with pytest.raises(RefusedPlan, match=r"model\.initial = .*first: a run behind it learned from the images of"):
         train(tiny_task_file, tmp_path, "second", **{"model.initial": str(run.path)})
     assert not (tmp_path / "second").exists()
+
+
+def test_neither_a_detour_nor_the_file_alone_hides_the_same_images(tiny_task_file, tmp_path, others):
+    first, _ = train(tiny_task_file, tmp_path, "first", algo="maml")
+    through, _ = train(others, tmp_path, "through", algo="maml", **{"model.initial": str(first.path)})
+    for initial in (through.path, first.weights, through.weights):
+        with pytest.raises(RefusedPlan, match="a run behind it learned from the images of"):
+            train(tiny_task_file, tmp_path, "second", **{"model.initial": str(initial)})
+
+
+def test_weights_of_another_normalisation_fit_by_shape_alone_and_are_refused(tiny_task_file, tmp_path, public):
+    given = {"model.initial": str(public.path), "model.norm": "group"}
+    with pytest.raises(InputError, match=r"trained with model\.norm = batch, not group"):
+        train(tiny_task_file, tmp_path, "own", **given)
 
 
 def test_bad_weights_leave_no_run_directory(tiny_task_file, tmp_path):

@@ -83,6 +83,11 @@ def test_what_is_built_in_is_whole_and_the_same_for_every_seed(name, width):
     assert not torch.equal(one["body.layers.0.convolution.weight"], random["body.layers.0.convolution.weight"])
 
 
+def test_what_is_built_in_is_for_the_normalisation_that_trained_it():
+    with pytest.raises(InputError, match=r"trained with model\.norm = batch, not group"):
+        initial_weights(spec_of(width=32, norm="group", initial=BUILT_IN), 0)
+
+
 def test_what_is_not_built_in_says_what_is():
     with pytest.raises(InputError, match=r"none for conv4 of width 7, only .*textures-conv4-32\.safetensors"):
         initial_weights(spec_of(width=7, initial=BUILT_IN), 0)
