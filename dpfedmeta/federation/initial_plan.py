@@ -52,9 +52,9 @@ def _origins(initial: str, depth: int = 0) -> Iterator[Settings]:
         yield from _origins(settings.model.initial, depth + 1)
 
 
-def initial_line(settings: Settings) -> list[str]:
-    """What the guarantees leave out, in words."""
+def initial_words(settings: Settings) -> str | None:
+    """What the guarantees leave out; None where training begins with random weights."""
     if settings.model.initial is None:
-        return []
+        return None
     known = "procedural images, nobody's data" if settings.model.initial == "textures" else "taken as public"
-    return [f"begins with the body of {settings.model.initial} ({known}); no guarantee covers what it learned from"]
+    return f"begins with the body of {settings.model.initial} ({known}); no guarantee covers what it learned from"

@@ -32,7 +32,7 @@ from dpfedmeta.federation.client_ledgers import ClientLedgers
 from dpfedmeta.federation.clients import ClientSide
 from dpfedmeta.federation.data_plan import examination, population, public_side
 from dpfedmeta.federation.environment import environment_of
-from dpfedmeta.federation.initial_plan import initial_line
+from dpfedmeta.federation.initial_plan import initial_words
 from dpfedmeta.federation.plan import Plan, make_plan
 from dpfedmeta.federation.resume import check_data, keep_data_digest, keep_secret, registered, secret_of_run
 from dpfedmeta.federation.summary import SIMULATION, summary_of
@@ -235,6 +235,7 @@ def _first_files(
 def _write_plan(run: RunDirectory, plan: Plan, rate: float, statement: PopulationStatement) -> None:
     content = {
         "planned": [guarantee.as_json() for guarantee in plan.planned],
+        "begins_with": initial_words(plan.settings),
         "privacy": dataclasses.asdict(plan.privacy),
         "population": dataclasses.asdict(statement),
         "stretches": [{**dataclasses.asdict(stretch), "rate": stretch.rate} for stretch in plan.privacy.stretches],
@@ -250,7 +251,7 @@ def _print_plan(
     plan: Plan, dataset: Dataset, rate: float, settings: Settings, console: Console, statement: PopulationStatement
 ) -> None:
     console.print(f"[bold]{settings.algo}[/bold] on {dataset.task.name}", highlight=False, soft_wrap=True)
-    for line in (*noise_lines(plan.privacy), *initial_line(settings), statement.text):
+    for line in filter(None, (*noise_lines(plan.privacy), initial_words(settings), statement.text)):
         console.print("  " + line, highlight=False, soft_wrap=True)
     clients = plan.privacy.expected_participations
     console.print(

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from dpfedmeta import __version__
+from dpfedmeta.federation.initial_plan import initial_words
 from dpfedmeta.federation.plan import Plan
 from dpfedmeta.federation.server import ServerState
 from dpfedmeta.federation.training import Status
@@ -43,6 +44,7 @@ def summary_of(
             "sampler": plan.settings.population.sampler,
             "max_participations": privacy.max_participations,
         },
+        "begins_with": initial_words(plan.settings),
         **{f"accuracy{name}": accuracies.get(f"accuracy{name}") for name in names},
         "guarantees": [guarantee.as_json() for guarantee in spent(privacy, events)],
         "planned": [guarantee.as_json() for guarantee in plan.planned],

@@ -11,6 +11,7 @@ from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.federation.resume import settings_of_run
 from dpfedmeta.federation.run import RunOptions, run_training
 from dpfedmeta.personal import load
+from dpfedmeta.report import write_report
 
 TINY = {
     "model.width": "4", "server.rounds": "2", "population.cohort": "6", "population.clients": "60", "task.ways": "3",
@@ -52,14 +53,18 @@ def test_a_run_begins_with_the_body_of_another(tiny_task_file, tmp_path, public)
     assert all(torch.equal(begun[name], given[name]) for name in given if name.startswith("body."))
     assert "begins with the body of" in said
     assert "no guarantee covers what it learned from" in said
+    for name in ("plan.json", "summary.json"):
+        assert str(public.path) in run.read_json(name)["begins_with"]
+    assert "no guarantee covers what it learned from" in write_report(run).read_text()
     # What it learned is in its own checkpoint.
     shutil.rmtree(public.path)
     load(run.path)
 
 
 def test_random_weights_say_nothing(tiny_task_file, tmp_path):
-    _, said = train(tiny_task_file, tmp_path, "own")
+    run, said = train(tiny_task_file, tmp_path, "own")
     assert "begins with" not in said
+    assert run.read_json("summary.json")["begins_with"] is None
 
 
 @pytest.mark.parametrize("algo", ["maml", "dp-agr"])
