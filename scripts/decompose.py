@@ -13,6 +13,7 @@ from dpfedmeta.command_line import DONE, given_settings, parser, run_command
 from dpfedmeta.config import resolve
 from dpfedmeta.data import open_dataset
 from dpfedmeta.errors import InputError
+from dpfedmeta.federation.clip_plan import clip_limits
 from dpfedmeta.federation.data_plan import population
 from dpfedmeta.federation.decomposition import Decomposition, decompose
 from dpfedmeta.federation.plan import make_plan
@@ -35,7 +36,7 @@ def main(console: Console) -> int:
         "--vary", action="append", default=[], metavar="KEY=A,B,C", help="a setting and its values; may be repeated"
     )
     arguments.add_argument("--sample", type=int, default=100, help="clients that are looked at (default: 100)")
-    arguments.add_argument("--bound", type=float, help="clip bound (default: clip.lowest, where all are clipped)")
+    arguments.add_argument("--bound", type=float, help="clip bound (default: C_min, where all are clipped)")
     arguments.add_argument("--weights", type=Path, help="measure at the weights of this run, not at the initial ones")
     arguments.add_argument("--out", type=Path, help="write a picture to this PNG file")
     options, _ = arguments.parse_known_args()
@@ -77,7 +78,9 @@ def _measured(options: argparse.Namespace, given: dict[str, str]) -> Decompositi
         check_weights(plan.network, weights, str(path))
     if options.sample > plan.privacy.clients:
         raise InputError(f"--sample {options.sample}: there are {plan.privacy.clients} clients (population.clients)")
-    bound = options.bound if options.bound is not None else settings.clip.lowest or settings.clip.initial / 300
+    if settings.clip.policy == "none":
+        raise InputError(f"{settings.algo}: nothing is clipped and no noise is added (clip.policy = none)")
+    bound = clip_limits(settings.clip)[0] if options.bound is None else options.bound
     return decompose(plan, side, learned_part(plan.network, weights), bound, range(options.sample))
 
 
@@ -85,8 +88,8 @@ def _table(found: dict[str, Decomposition]) -> Table:
     table = Table(
         title="cosine of a round's aggregate with its direction without noise",
         title_justify="left",
-        caption="rho: agreement of messages without noise. Cosines: with neither noise, with that\n"
-        "of support steps alone, with that of messages and aggregate alone, with both.\n"
+        caption="rho: agreement of messages without noise. Cosines: with neither noise,\n"
+        "with that of support steps, with that of messages and aggregate, with both.\n"
         "Not private: computed from secret messages, for simulated clients only.",
         caption_justify="left",
         box=None,

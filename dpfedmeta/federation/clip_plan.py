@@ -34,7 +34,7 @@ def clip_policy(settings: Settings, privacy: PrivacyPlan) -> ClipPolicy[Any]:
         RefusedPlan: The policy needs what the algorithm does not release.
     """
     clip = settings.clip
-    lowest, highest = _limits(clip)
+    lowest, highest = clip_limits(clip)
     _check(settings)
     if clip.policy == "none":
         return Constant(initial_bound=math.inf)
@@ -66,7 +66,12 @@ def clip_policy(settings: Settings, privacy: PrivacyPlan) -> ClipPolicy[Any]:
     )
 
 
-def _limits(clip: ClipSettings) -> tuple[float, float]:
+def clip_limits(clip: ClipSettings) -> tuple[float, float]:
+    """C_min and C_max.
+
+    Raises:
+        InputError: C_0 is not between them.
+    """
     lowest = clip.initial / _RANGE if clip.lowest is None else clip.lowest
     highest = clip.initial * _RANGE if clip.highest is None else clip.highest
     if not lowest <= clip.initial <= highest or lowest == highest:

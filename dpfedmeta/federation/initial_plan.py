@@ -8,12 +8,9 @@ from pathlib import Path
 from dpfedmeta.config import resolve
 from dpfedmeta.data.task import Task, load_task
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.models import NetworkSpec, initial_weights
+from dpfedmeta.models import BUILT_IN, NetworkSpec, initial_weights
 from dpfedmeta.settings import Settings
-from dpfedmeta.tracking.run_directory import CONFIG
-
-# Runs that began with each other in a circle.
-_DEEPEST = 20
+from dpfedmeta.tracking.run_directory import CONFIG, LEDGER
 
 
 def check_initial(settings: Settings, spec: NetworkSpec, task: Task) -> None:
@@ -39,22 +36,28 @@ def check_initial(settings: Settings, spec: NetworkSpec, task: Task) -> None:
         )
 
 
-def _origins(initial: str, depth: int = 0) -> Iterator[Settings]:
+def _origins(initial: str | None) -> Iterator[Settings]:
     """Settings of the run that left these weights, of the one that it began with, and so on."""
-    path = Path(initial)
-    folders = (folder for folder in (path, path.parent, path.parent.parent) if (folder / CONFIG).is_file())
-    found = next(folders, None)
-    if found is None or depth > _DEEPEST:
-        return
-    settings = resolve(None, None, found / CONFIG)
-    yield settings
-    if settings.model.initial is not None:
-        yield from _origins(settings.model.initial, depth + 1)
+    seen: set[Path] = set()
+    while initial is not None and initial != BUILT_IN:
+        path = Path(initial).resolve()
+        run = next((folder for folder in (path, path.parent, path.parent.parent) if _is_run(folder)), None)
+        if run is None or run in seen:
+            return
+        seen.add(run)
+        settings = resolve(None, None, run / CONFIG)
+        yield settings
+        initial = settings.model.initial
+
+
+def _is_run(folder: Path) -> bool:
+    # A config.yaml alone may be the user's own, beside a file of weights.
+    return (folder / CONFIG).is_file() and (folder / LEDGER).is_file()
 
 
 def initial_words(settings: Settings) -> str | None:
     """What the guarantees leave out; None where training begins with random weights."""
     if settings.model.initial is None:
         return None
-    known = "procedural images, nobody's data" if settings.model.initial == "textures" else "taken as public"
+    known = "procedural images, nobody's data" if settings.model.initial == BUILT_IN else "taken as public"
     return f"begins with the body of {settings.model.initial} ({known}); no guarantee covers what it learned from"

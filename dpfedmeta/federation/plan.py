@@ -115,9 +115,8 @@ def make_plan(settings: Settings, task: Task) -> Plan:
     meta = meta_spec(settings)
     network = network_spec(settings, task)
     evaluation = evaluation_adaptation(settings)
-    _check_network(network, settings, heads=("head" in (meta.adaptation.adapt, evaluation.adapt)))
-    if meta.divisions is not None and not isinstance(build_network(network).get_submodule("head"), nn.Linear):
-        raise InputError(f"meta.divisions: model.name = {network.name}: its head must be one torch.nn.Linear")
+    heads = "head" in (meta.adaptation.adapt, evaluation.adapt)
+    _check_network(network, settings, heads=heads, linear=meta.divisions is not None)
     check_initial(settings, network, task)
     plan = Plan(
         settings=settings,
@@ -134,12 +133,14 @@ def make_plan(settings: Settings, task: Task) -> Plan:
     return plan
 
 
-def _check_network(spec: NetworkSpec, settings: Settings, *, heads: bool) -> None:
+def _check_network(spec: NetworkSpec, settings: Settings, *, heads: bool, linear: bool) -> None:
     network = build_network(spec)
     if settings.record.enabled:
         check_records_uncoupled(network, spec, inside_micro_episodes=settings.record.release == "micro-episodes")
     if heads:
         check_has_head(network, spec.name)
+    if linear and not isinstance(network.get_submodule("head"), nn.Linear):
+        raise InputError(f"meta.divisions: model.name = {spec.name}: its head must be one torch.nn.Linear")
 
 
 def _private_steps(settings: Settings, privacy: PrivacyPlan, meta: MetaSpec) -> PrivateSteps | None:

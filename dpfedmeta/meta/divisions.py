@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.adapt import Adaptation, InnerProblem, as_leaves, descend
+from dpfedmeta.meta.local import records
 from dpfedmeta.models import apply_body, channels_last, head_of
 from dpfedmeta.parameters import Params
 
@@ -29,7 +30,7 @@ class Divisions:
 
     def fits(self, episode: Episode) -> bool:
         """Whether a client holds as many records of each class, and more than go into a support set."""
-        held = torch.bincount(torch.cat([episode.support_labels, episode.query_labels]))
+        held = torch.bincount(records(episode)[1])
         return bool((held == held[0]).all()) and int(held[0]) > self.shots
 
 
@@ -71,22 +72,21 @@ def divided_contribution(
         None by itself, as of `contribution`: a function of one client's data, secret until it is clipped and released.
     """
     leaves = as_leaves({**fixed, **model})
-    labels = torch.cat([episode.support_labels, episode.query_labels])
+    images, labels = records(episode)
     by_class = torch.argsort(labels, stable=True)
     ways = int(labels.max()) + 1
-    images = torch.cat([episode.support_images, episode.query_images])[by_class]
-    features = apply_body(network, leaves, channels_last(images), None)
+    features = apply_body(network, leaves, channels_last(images[by_class]), None)
     slots = (part.to(labels.device) for part in division_slots(divisions, len(labels) // ways))
     support, query = (_divided(features, part, ways) for part in slots)
     if order == 1:
         support = support.detach()
     problem = InnerProblem(
         initial={name: value.expand(divisions.count, *value.shape) for name, value in head_of(leaves).items()},
-        support_loss=lambda heads: _summed_loss(heads, support, ways),
+        support_loss=lambda heads: _summed_loss(_logits(heads, support), ways),
         query_logits=lambda heads: _logits(heads, query),
     )
     heads = descend(problem, adaptation.steps, adaptation.lr, second_order=order == 2)
-    loss = _summed_loss(heads, query, ways) / divisions.count
+    loss = _summed_loss(problem.query_logits(heads), ways) / divisions.count
     at = {**leaves, **heads} if order == 1 else leaves
     gradients = torch.autograd.grad(loss, tuple(at[name] for name in model), materialize_grads=True)
     found = dict(zip(model, gradients, strict=True))
@@ -105,8 +105,8 @@ def _logits(heads: Mapping[str, Tensor], features: Tensor) -> Tensor:
     return torch.baddbmm(bias.unsqueeze(1), features, weight.transpose(1, 2))
 
 
-def _summed_loss(heads: Mapping[str, Tensor], features: Tensor, ways: int) -> Tensor:
-    """Each division's mean cross-entropy, summed: its gradient holds every division's own."""
-    count, records, _ = features.shape
-    labels = torch.arange(ways, device=features.device).repeat_interleave(records // ways).repeat(count)
-    return cross_entropy(_logits(heads, features).flatten(0, 1), labels, reduction="sum") / records
+def _summed_loss(logits: Tensor, ways: int) -> Tensor:
+    """Each division's mean cross-entropy, summed: its gradient holds every division's own. Logits: [S, n, ways]."""
+    count, size, _ = logits.shape
+    labels = torch.arange(ways, device=logits.device).repeat_interleave(size // ways).repeat(count)
+    return cross_entropy(logits.flatten(0, 1), labels, reduction="sum") / size

@@ -9,7 +9,7 @@ from dpfedmeta.models.functional import (
     head_of,
     without_prefix,
 )
-from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.initial import BUILT_IN, initial_weights
 from dpfedmeta.models.registry import (
     build_network,
     check_has_head,
@@ -20,6 +20,7 @@ from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.models.ways import check_weights, with_ways
 
 __all__ = [
+    "BUILT_IN",
     "Fixed",
     "NetworkSpec",
     "apply",

@@ -27,7 +27,7 @@ def decomposition_plot(path: Path, found: Mapping[str, Decomposition]) -> None:
         axis.plot(values, places, marker, color=colour, markersize=5, label=label, linestyle="none")
     axis.set_yticks(places, list(found), fontsize=8)
     axis.set_xlim(0.0, 1.02)
-    axis.set_xlabel("cosine of a round's aggregate with its direction without noise")
+    axis.set_xlabel("cosine of a round's aggregate with its direction without noise\n(simulated clients; not private)")
     axis.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="lower center", ncol=2, frameon=False, fontsize=8)
     figure.tight_layout(rect=(0, 0.16 if len(found) < 8 else 0.07, 1, 1))

@@ -21,7 +21,7 @@ def epsilon_plot(path: Path, groups: Sequence[Group]) -> None:
     The cell is (record, server) where that is finite, else (client, public). Intervals are those of `pooled`.
 
     Raises:
-        InputError: The runs are of several data sets, or none was evaluated.
+        InputError: The runs are of several data sets, ways or shots, or none was evaluated.
     """
     found = [group for group in groups if group.accuracy() is not None]
     names = sorted({_benchmark(summary) for group in found for summary in group.summaries})

@@ -83,6 +83,14 @@ def test_neither_a_detour_nor_the_file_alone_hides_the_same_images(tiny_task_fil
             train(tiny_task_file, tmp_path, "second", **{"model.initial": str(initial)})
 
 
+def test_a_config_beside_the_weights_is_no_run(tiny_task_file, tmp_path, public):
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    shutil.copy(public.weights, folder / "public.safetensors")
+    (folder / "config.yaml").write_text(f"algo: maml\ndataset: {tiny_task_file}\n")
+    train(tiny_task_file, tmp_path, "own", **{"model.initial": str(folder / "public.safetensors")})
+
+
 def test_weights_of_another_normalisation_fit_by_shape_alone_and_are_refused(tiny_task_file, tmp_path, public):
     given = {"model.initial": str(public.path), "model.norm": "group"}
     with pytest.raises(InputError, match=r"trained with model\.norm = batch, not group"):
