@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dpfedmeta.data.episode import Episode
+from dpfedmeta.meta.linear_head import LinearSupport, descended_head
 from dpfedmeta.models import apply, apply_body, apply_head, channels_last, head_of
 from dpfedmeta.parameters import Params
 
@@ -38,11 +39,13 @@ class InnerProblem:
         initial: theta_0 of the adapted parameters.
         support_loss: Mean cross-entropy on the support set.
         query_logits: Logits [n_q, ways]; batch statistics, if any, come from the support set.
+        linear: The support set as a linear head sees it, where that is all that adapts.
     """
 
     initial: Params
     support_loss: Callable[[Params], Tensor]
     query_logits: Callable[[Params], Tensor]
+    linear: LinearSupport | None = None
 
 
 def inner_problem(
@@ -75,10 +78,12 @@ def inner_problem(
         support_features, query_features = features[:support], features[support:]
         if first_order:
             support_features = support_features.detach()
+        linear = isinstance(network.get_submodule("head"), nn.Linear)
         return InnerProblem(
             initial=head_of(params),
             support_loss=lambda head: cross_entropy(apply_head(network, head, support_features), labels),
             query_logits=lambda head: apply_head(network, head, query_features),
+            linear=LinearSupport(features=support_features, labels=labels) if linear else None,
         )
     seen = both if transductive else both[:support]
     return InnerProblem(
@@ -91,6 +96,10 @@ def inner_problem(
 def descend(problem: InnerProblem, steps: int, lr: float, *, second_order: bool) -> Params:
     """theta_K. With `second_order` it stays differentiable in theta_0, else it is a fresh leaf."""
     theta = problem.initial
+    if problem.linear is not None:
+        with torch.set_grad_enabled(second_order):
+            theta = descended_head(theta, problem.linear, steps, lr)
+        return theta if second_order else as_leaves(theta)
     for _ in range(steps):
         gradients = torch.autograd.grad(
             problem.support_loss(theta),

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.meta.adapt import Adaptation, InnerProblem, as_leaves, descend
+from dpfedmeta.meta.adapt import Adaptation, as_leaves
+from dpfedmeta.meta.linear_head import LinearSupport, descended_head
 from dpfedmeta.meta.local import records
 from dpfedmeta.models import apply_body, channels_last, head_of
 from dpfedmeta.parameters import Params
@@ -80,13 +81,14 @@ def divided_contribution(
     support, query = (_divided(features, part, ways) for part in slots)
     if order == 1:
         support = support.detach()
-    problem = InnerProblem(
-        initial={name: value.expand(divisions.count, *value.shape) for name, value in head_of(leaves).items()},
-        support_loss=lambda heads: _summed_loss(_logits(heads, support), ways),
-        query_logits=lambda heads: _logits(heads, query),
-    )
-    heads = descend(problem, adaptation.steps, adaptation.lr, second_order=order == 2)
-    loss = _summed_loss(problem.query_logits(heads), ways) / divisions.count
+    initial = {name: value.expand(divisions.count, *value.shape) for name, value in head_of(leaves).items()}
+    own = LinearSupport(features=support, labels=torch.arange(ways).repeat_interleave(divisions.shots).to(labels))
+    with torch.set_grad_enabled(order == 2):
+        heads = descended_head(initial, own, adaptation.steps, adaptation.lr)
+    heads = heads if order == 2 else as_leaves(heads)
+    logits = _logits(heads, query)
+    targets = torch.arange(ways).repeat_interleave(logits.shape[1] // ways).repeat(divisions.count)
+    loss = cross_entropy(logits.flatten(0, 1), targets.to(labels))
     at = {**leaves, **heads} if order == 1 else leaves
     gradients = torch.autograd.grad(loss, tuple(at[name] for name in model), materialize_grads=True)
     found = dict(zip(model, gradients, strict=True))
@@ -103,10 +105,3 @@ def _divided(features: Tensor, slots: Tensor, ways: int) -> Tensor:
 def _logits(heads: Mapping[str, Tensor], features: Tensor) -> Tensor:
     weight, bias = heads["head.weight"], heads["head.bias"]
     return torch.baddbmm(bias.unsqueeze(1), features, weight.transpose(1, 2))
-
-
-def _summed_loss(logits: Tensor, ways: int) -> Tensor:
-    """Each division's mean cross-entropy, summed: its gradient holds every division's own. Logits: [S, n, ways]."""
-    count, size, _ = logits.shape
-    labels = torch.arange(ways, device=logits.device).repeat_interleave(size // ways).repeat(count)
-    return cross_entropy(logits.flatten(0, 1), labels, reduction="sum") / size

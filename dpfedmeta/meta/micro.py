@@ -12,8 +12,9 @@ from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
 from dpfedmeta.data.episode import Episode, EpisodeShape
-from dpfedmeta.meta.adapt import Adaptation, inner_problem
-from dpfedmeta.parameters import Params, detached, difference, scaled
+from dpfedmeta.meta.adapt import Adaptation, InnerProblem, inner_problem
+from dpfedmeta.meta.linear_head import descended_head
+from dpfedmeta.parameters import Params, added, detached, difference, scaled
 from dpfedmeta.privacy.clipping import clipped_record_sum
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released
 from dpfedmeta.privacy.units import Record
@@ -144,15 +145,23 @@ def _meta_gradients(
         problem = inner_problem(
             network, weights, own, spec.adaptation.adapt, first_order=first_order, layout=lambda stacked: stacked
         )
-        adapted = problem.initial
-        for _ in range(spec.adaptation.steps):
-            step: Params = grad(problem.support_loss)(adapted)
-            if first_order:
-                step = detached(step)
-            adapted = difference(adapted, scaled(step, spec.adaptation.lr))
+        adapted = _adapted(problem, spec)
         return cross_entropy(problem.query_logits(adapted), own.query_labels)
 
     # [clients * M, ways, shots + queries, channels, height, width]
     images = torch.cat([torch.cat([held.support_images, held.query_images])[slots] for held in episodes])
     gradients: Params = vmap(grad(query_loss), in_dims=(None, 0))(dict(model), images)
     return gradients
+
+
+def _adapted(problem: InnerProblem, spec: MicroSpec) -> Params:
+    """theta_K under torch.func, where autograd's own calls do not work."""
+    theta, steps, lr = problem.initial, spec.adaptation.steps, spec.adaptation.lr
+    if problem.linear is not None:
+        found = descended_head(theta, problem.linear, steps, lr)
+        # First order: the derivative of theta_K by theta_0 is 1.
+        return found if spec.order == 2 else added([theta, detached(difference(found, theta))])
+    for _ in range(steps):
+        step: Params = grad(problem.support_loss)(theta)
+        theta = difference(theta, scaled(step if spec.order == 2 else detached(step), lr))
+    return theta

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.models.functional import channels_last
-from dpfedmeta.models.layers import LENGTH_FLOOR, VARIANCE_FLOOR, ReferenceBatchNorm, SupportScale
+from dpfedmeta.models.layers import LENGTH_FLOOR, SupportScale
+from dpfedmeta.models.normalisation import VARIANCE_FLOOR, ReferenceBatchNorm
 
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 _PARTS = ("centre", "scale", "shift")
@@ -111,6 +112,8 @@ def _fixed(module: nn.Module, seen: Tensor) -> Fixed:
         centre = seen.mean(0)
         length = module.length * torch.rsqrt((seen - centre).square().sum(1).mean() + LENGTH_FLOOR)
         return Fixed(centre, length.expand_as(centre), torch.zeros_like(centre))
+    if isinstance(module, ReferenceBatchNorm) and module.pooled:
+        seen = seen * module.signs().view(-1, 1, 1)
     others = [axis for axis in range(seen.ndim) if axis != 1]
     floor = module.eps if isinstance(module, _BatchNorm) else VARIANCE_FLOOR
     scale = torch.rsqrt(seen.var(others, correction=0) + floor)

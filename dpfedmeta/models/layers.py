@@ -7,38 +7,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from dpfedmeta.models.normalisation import ReferenceBatchNorm
 from dpfedmeta.models.spec import NetworkSpec
 
-# Added to a variance before its root is divided by.
-VARIANCE_FLOOR = 1e-5
 LENGTH_FLOOR = 1e-6
-
-
-class ReferenceBatchNorm(nn.Module):
-    """Batch normalisation whose statistics come from the first `reference` images only.
-
-    With the support images first, no query image influences the prediction of another (inductive), and no
-    statistic outlives the call.
-    """
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
-
-    def forward(self, images: Tensor, reference: int | None = None) -> Tensor:
-        """[n, channels, height, width] -> the same shape."""
-        count, channels, height, width = images.shape
-        # Rows of channels: a view of channels-last images, on which products are far faster than var_mean; a row of
-        # weights, 0 for the images that do not count, spares the backward pass the slices.
-        rows = images.permute(0, 2, 3, 1).reshape(-1, channels)
-        size = rows.shape[0] if reference is None else reference * height * width
-        share = torch.zeros(rows.shape[0], dtype=rows.dtype, device=rows.device)
-        share[:size] = 1.0 / size
-        centred = rows - share @ rows
-        variance = share @ centred.square()
-        normalised = torch.addcmul(self.bias, centred, self.weight * torch.rsqrt(variance + VARIANCE_FLOOR))
-        return normalised.view(count, height, width, channels).permute(0, 3, 1, 2)
 
 
 class Block(nn.Module):
@@ -70,20 +42,28 @@ class Block(nn.Module):
         if norm == "group":
             self.norm = nn.GroupNorm(spec.groups or width, width)
         elif norm == "batch":
-            self.norm = ReferenceBatchNorm(width)
+            self.norm = ReferenceBatchNorm(width, pooled=isinstance(pool, nn.MaxPool2d))
         else:
             self.norm = nn.Identity()
-        nonlinearity = {"relu": nn.ReLU, "tanh": nn.Tanh}[spec.activation]() if active else nn.Identity()
-        shrink = pool or nn.Identity()
-        order = [shrink, nonlinearity] if isinstance(pool, nn.MaxPool2d) else [nonlinearity, shrink]
-        self.after = nn.Sequential(*order)
+        self.shrink = pool or nn.Identity()
+        self.nonlinearity = {"relu": nn.ReLU, "tanh": nn.Tanh}[spec.activation]() if active else nn.Identity()
 
     def forward(self, images: Tensor, reference: int | None = None) -> Tensor:
         """[n, channels, h, w] -> [n, width, smaller h, smaller w]."""
-        hidden = self.convolution(images)
-        coupled = isinstance(self.norm, ReferenceBatchNorm)
-        hidden = self.norm(hidden, reference) if coupled else self.norm(hidden)
-        return cast(Tensor, self.after(hidden))
+        if isinstance(self.norm, ReferenceBatchNorm):
+            hidden = self.norm(self._signed(images) if self.norm.pooled else self.convolution(images), reference)
+            return cast(Tensor, self.nonlinearity(hidden) if self.norm.pooled else self._after(hidden))
+        return self._after(self.norm(self.convolution(images)))
+
+    def _signed(self, images: Tensor) -> Tensor:
+        """The convolution, times the signs that its normalisation asks for."""
+        weight = self.convolution.weight * cast(ReferenceBatchNorm, self.norm).signs().view(-1, 1, 1, 1)
+        return nn.functional.conv2d(images, weight, None, self.convolution.stride, self.convolution.padding)
+
+    def _after(self, hidden: Tensor) -> Tensor:
+        if isinstance(self.shrink, nn.MaxPool2d):
+            return cast(Tensor, self.nonlinearity(self.shrink(hidden)))
+        return cast(Tensor, self.shrink(self.nonlinearity(hidden)))
 
 
 class RecordScale(nn.Module):

@@ -15,9 +15,9 @@ from dpfedmeta.models.layers import (
     Body,
     FewShotNetwork,
     RecordScale,
-    ReferenceBatchNorm,
     SupportScale,
 )
+from dpfedmeta.models.normalisation import ReferenceBatchNorm
 from dpfedmeta.models.spec import NetworkSpec, Norm
 from dpfedmeta.parameters import Params
 

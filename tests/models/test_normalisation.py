@@ -1,0 +1,108 @@
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+
+from dpfedmeta.models import NetworkSpec, apply, build_network, channels_last, initial_weights
+from dpfedmeta.models.normalisation import VARIANCE_FLOOR, ReferenceBatchNorm, _compiled_loops_apply
+
+
+def images(*shape: int, seed: int = 0) -> Tensor:
+    return channels_last(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)))
+
+
+def block(values: Tensor, weight: Tensor, bias: Tensor, counted: int) -> Tensor:
+    """Normalise, then pool, as every textbook writes it; in the precision of its arguments."""
+    used = values[:counted]
+    centre, variance = used.mean((0, 2, 3)), used.var((0, 2, 3), correction=0)
+    scale = weight / (variance + VARIANCE_FLOOR).sqrt()
+    normal = (values - centre.view(-1, 1, 1)) * scale.view(-1, 1, 1) + bias.view(-1, 1, 1)
+    return nn.functional.max_pool2d(normal, 2)
+
+
+def norm_with(weight: Tensor, bias: Tensor) -> ReferenceBatchNorm:
+    norm = ReferenceBatchNorm(len(weight), pooled=True)
+    norm.weight.data, norm.bias.data = weight, bias
+    return norm
+
+
+def signed(norm: ReferenceBatchNorm, values: Tensor) -> Tensor:
+    return values * norm.signs().view(-1, 1, 1)
+
+
+WEIGHT, BIAS = torch.tensor([1.0, -0.7, 0.3]), torch.tensor([0.1, 0.0, -2.0])
+
+
+@pytest.mark.parametrize("size", [(6, 3, 8, 8), (6, 3, 7, 7), (6, 3, 4, 9), (6, 3, 3, 2)])
+@pytest.mark.parametrize("counted", [6, 4, 1])
+def test_values_and_gradients_are_those_of_the_textbook(size: tuple[int, ...], counted: int) -> None:
+    values = images(*size).requires_grad_()
+    norm = norm_with(WEIGHT.clone(), BIAS.clone())
+    assert _compiled_loops_apply(values)
+    out = norm(channels_last(signed(norm, values)), counted)
+    exact = [t.detach().double().requires_grad_() for t in (values, WEIGHT, BIAS)]
+    expected = block(*exact, counted)  # type: ignore[arg-type]
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
+    found = torch.autograd.grad((out * weights).sum(), [values, norm.weight, norm.bias])
+    wanted = torch.autograd.grad((expected * weights.double()).sum(), exact)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
+
+
+def test_second_derivatives_are_those_of_the_textbook() -> None:
+    def second(values: Tensor, weight: Tensor, bias: Tensor, compiled: bool) -> tuple[Tensor, ...]:
+        norm = norm_with(weight, bias)
+        inputs = [values, norm.weight, norm.bias]
+        out = norm(channels_last(signed(norm, values)), 3) if compiled else block(*inputs, 3)
+        first = torch.autograd.grad((out**3).sum(), inputs, create_graph=True)
+        return torch.autograd.grad(sum((part**2).sum() for part in first), inputs)  # type: ignore[arg-type]
+
+    values = images(5, 3, 7, 6)
+    found = second(values.requires_grad_(), WEIGHT.clone(), BIAS.clone(), True)
+    wanted = second(values.detach().double().requires_grad_(), WEIGHT.double(), BIAS.double(), False)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=2e-3, atol=2e-3 * float(other.abs().max()))
+
+
+def test_later_images_do_not_touch_earlier_ones() -> None:
+    values = images(6, 3, 8, 8)
+    other = values.clone(memory_format=torch.preserve_format)
+    other[4:] = 100.0
+    norm = ReferenceBatchNorm(3, pooled=True)
+    torch.testing.assert_close(norm(values, 4)[:4], norm(other, 4)[:4], rtol=0, atol=0)
+    assert not torch.equal(norm(values)[:4], norm(other)[:4])
+
+
+def test_a_large_common_offset_cancels_nothing_and_a_constant_image_has_no_variance() -> None:
+    values = images(4, 3, 8, 8)
+    norm = ReferenceBatchNorm(3, pooled=True)
+    shifted = channels_last(values + 1000.0)
+    torch.testing.assert_close(norm(shifted), norm(channels_last(shifted - 1000.0)), rtol=1e-3, atol=1e-3)
+    flat = norm(channels_last(torch.full((4, 3, 8, 8), 0.1)))
+    torch.testing.assert_close(flat, torch.zeros(4, 3, 4, 4), rtol=0, atol=1e-5)
+
+
+def test_what_is_not_finite_stays_visible() -> None:
+    values = images(4, 3, 8, 8)
+    values[0, 1, 2, 3] = float("nan")
+    assert not ReferenceBatchNorm(3, pooled=True)(values, 2)[:, 1].isfinite().any()
+
+
+def test_under_torch_func_and_in_double_precision_it_is_the_same_function() -> None:
+    spec = NetworkSpec(name="conv4", channels=3, image_size=16, ways=2, width=4, norm="batch")
+    network, params = build_network(spec), initial_weights(spec, 0)
+    stacked = torch.stack([images(4, 3, 16, 16, seed=seed) for seed in range(3)])
+
+    def loss(theta: dict[str, Tensor], seen: Tensor) -> Tensor:
+        return apply(network, theta, seen, 2).square().sum()
+
+    together = vmap(grad(loss), in_dims=(None, 0))(params, stacked)
+    for index in range(3):
+        leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
+        alone = torch.autograd.grad(loss(leaves, channels_last(stacked[index])), tuple(leaves.values()))
+        for (name, both), single in zip(together.items(), alone, strict=True):
+            torch.testing.assert_close(both[index], single, rtol=1e-3, atol=1e-4 * float(single.abs().max()), msg=name)
+    exact = {name: value.double() for name, value in params.items()}
+    doubled, single = loss(exact, stacked[0].double()), loss(params, channels_last(stacked[0]))
+    torch.testing.assert_close(doubled.float(), single, rtol=1e-4, atol=1e-4)
