@@ -112,8 +112,8 @@ def _fixed(module: nn.Module, seen: Tensor) -> Fixed:
         centre = seen.mean(0)
         length = module.length * torch.rsqrt((seen - centre).square().sum(1).mean() + LENGTH_FLOOR)
         return Fixed(centre, length.expand_as(centre), torch.zeros_like(centre))
-    if isinstance(module, ReferenceBatchNorm) and module.pooled:
-        seen = seen * module.signs().view(-1, 1, 1)
+    if isinstance(module, ReferenceBatchNorm) and module.pooled and (signs := module.signs()) is not None:
+        seen = seen * signs.view(-1, 1, 1)
     others = [axis for axis in range(seen.ndim) if axis != 1]
     floor = module.eps if isinstance(module, _BatchNorm) else VARIANCE_FLOOR
     scale = torch.rsqrt(seen.var(others, correction=0) + floor)

@@ -24,22 +24,47 @@ def compiled(kernel: Kernel) -> Kernel:
 
 
 @compiled
-def pool_with_moments(images, pooled, corner, shift, sums, squares, counted):  # type: ignore[no-untyped-def]
-    """Maximum over 2 x 2 windows, and the sums that mean and variance need, in one pass.
+def moments(images, first, last, shift, sums, squares):  # type: ignore[no-untyped-def]
+    """Sums that mean and variance need, in one pass.
 
     Args:
         images: [n, height, width, channels].
-        pooled: Out: [n, height // 2, width // 2, channels], the maxima.
-        corner: Out: of the same shape, 0 to 3: where in its window the maximum lies; the first of equals.
+        first: Number of the first image to look at.
+        last: Of the one after the last.
         shift: [channels], near the mean, so that squares do not cancel.
-        sums: Out: [channels], of values - shift over the first `counted` images, in float64.
-        squares: Out: [channels], of their squares, likewise.
-        counted: How many images count.
+        sums: In and out: [channels], of values - shift, in float64.
+        squares: In and out: [channels], of their squares.
     """
-    count, height, width, channels = images.shape
+    _, height, width, channels = images.shape
     row_sums = np.empty(channels, dtype=np.float32)
     row_squares = np.empty(channels, dtype=np.float32)
-    for n in range(count):
+    for n in range(first, last):
+        for i in range(height):
+            row_sums[:] = 0.0
+            row_squares[:] = 0.0
+            for j in range(width):
+                for c in range(channels):
+                    value = images[n, i, j, c] - shift[c]
+                    row_sums[c] += value
+                    row_squares[c] += value * value
+            for c in range(channels):
+                sums[c] += row_sums[c]
+                squares[c] += row_squares[c]
+
+
+@compiled
+def pool(images, first, last, pooled, corner):  # type: ignore[no-untyped-def]
+    """Maximum over 2 x 2 windows.
+
+    Args:
+        images: [n, height, width, channels].
+        first: As before.
+        last: As before.
+        pooled: Out: [n, height // 2, width // 2, channels], the maxima.
+        corner: Out: of the same shape, 0 to 3: where in its window the maximum lies; the first of equals.
+    """
+    _, height, width, channels = images.shape
+    for n in range(first, last):
         for i in range(height // 2):
             for j in range(width // 2):
                 for c in range(channels):
@@ -55,23 +80,92 @@ def pool_with_moments(images, pooled, corner, shift, sums, squares, counted):  #
                     best = value if value > best else best
                     pooled[n, i, j, c] = best
                     corner[n, i, j, c] = at
-            if n < counted:
-                for k in range(2 * i, height if 2 * i + 3 >= height else 2 * i + 2):
-                    row_sums[:] = 0.0
-                    row_squares[:] = 0.0
-                    for j in range(width):
-                        for c in range(channels):
-                            value = images[n, k, j, c] - shift[c]
-                            row_sums[c] += value
-                            row_squares[c] += value * value
-                    for c in range(channels):
-                        sums[c] += row_sums[c]
-                        squares[c] += row_squares[c]
+
+
+@compiled
+def pool_with_moments(images, pooled, corner, shift, sums, squares, counted):  # type: ignore[no-untyped-def]
+    """Both, image by image, so that each is read from the cache the second time; the first `counted` images count."""
+    for n in range(len(images)):
+        pool(images, n, n + 1, pooled, corner)
+        if n < counted:
+            moments(images, n, n + 1, shift, sums, squares)
+
+
+@compiled
+def rescale(values, scale, shift, lowest, out):  # type: ignore[no-untyped-def]
+    """Set out = max(values * scale + shift, lowest): normalisation, and ReLU where `lowest` is 0 and not -infinity.
+
+    Args:
+        values: [n, height, width, channels].
+        scale: [channels].
+        shift: [channels].
+        lowest: A number; nan stays nan.
+        out: Out: of the shape of `values`.
+    """
+    count, height, width, channels = values.shape
+    for n in range(count):
+        for i in range(height):
+            for j in range(width):
+                for c in range(channels):
+                    value = values[n, i, j, c] * scale[c] + shift[c]
+                    out[n, i, j, c] = lowest if value <= lowest else value
+
+
+@compiled
+def rescale_backward(values, out, grads, scale, lowest, kept, sums, products):  # type: ignore[no-untyped-def]
+    """The backward pass of `rescale`.
+
+    Args:
+        values: As before.
+        out: As before.
+        grads: Of the shape of `out`: of `out`.
+        scale: As before.
+        lowest: As before.
+        kept: Out: of the same shape: scale * grads where `out` is above `lowest`, else 0.
+        sums: Out: [channels], of those gradients before scaling, in float64.
+        products: Out: [channels], of them times values.
+    """
+    count, height, width, channels = values.shape
+    row_sums = np.empty(channels, dtype=np.float32)
+    row_products = np.empty(channels, dtype=np.float32)
+    nothing = np.float32(0.0)
+    for n in range(count):
+        for i in range(height):
+            row_sums[:] = nothing
+            row_products[:] = nothing
+            for j in range(width):
+                for c in range(channels):
+                    grad = nothing if out[n, i, j, c] <= lowest else grads[n, i, j, c]
+                    kept[n, i, j, c] = scale[c] * grad
+                    row_sums[c] += grad
+                    row_products[c] += grad * values[n, i, j, c]
+            for c in range(channels):
+                sums[c] += row_sums[c]
+                products[c] += row_products[c]
+
+
+@compiled
+def add_moments(images, constant, slope, counted, out):  # type: ignore[no-untyped-def]
+    """Add constant + slope * images for the first `counted` images: the share of mean and variance in a gradient.
+
+    Args:
+        images: [n, height, width, channels].
+        constant: [channels].
+        slope: [channels].
+        counted: How many images count.
+        out: In and out: of the shape of `images`.
+    """
+    _, height, width, channels = images.shape
+    for n in range(counted):
+        for i in range(height):
+            for j in range(width):
+                for c in range(channels):
+                    out[n, i, j, c] += constant[c] + slope[c] * images[n, i, j, c]
 
 
 @compiled
 def unpool_with_moments(images, grads, corner, constant, slope, counted, out):  # type: ignore[no-untyped-def]
-    """The backward pass of `pool_with_moments`: gradients of maxima to where they lie, and what mean and variance add.
+    """The backward pass of `pool` and `moments`: gradients of maxima to where they lie, and what mean and variance add.
 
     Args:
         images: As before.
@@ -101,3 +195,47 @@ def unpool_with_moments(images, grads, corner, constant, slope, counted, out):  
                         out[n, i - 1, 2 * j + 1, c] += grad if at == 1 else nothing
                         out[n, i, 2 * j, c] += grad if at == 2 else nothing
                         out[n, i, 2 * j + 1, c] += grad if at == 3 else nothing
+
+
+@compiled
+def unpool_with_moments_backward(images, grads, corner, slope, counted, at_maxima, by_images, sums, products):  # type: ignore[no-untyped-def]
+    """The backward pass of `unpool_with_moments`, for second derivatives.
+
+    Args:
+        images: As before.
+        grads: Of the shape of `images`: of `out`.
+        corner: As before.
+        slope: As before.
+        counted: As before.
+        at_maxima: Out: [n, height // 2, width // 2, channels]: `grads` where the maxima lie.
+        by_images: Out: of the shape of `images`: slope * grads for images that count, else 0.
+        sums: Out: [channels], of `grads` over images that count, in float64.
+        products: Out: [channels], of grads * images, likewise.
+    """
+    count, height, width, channels = images.shape
+    row_sums = np.empty(channels, dtype=np.float32)
+    row_products = np.empty(channels, dtype=np.float32)
+    nothing = np.float32(0.0)
+    for n in range(count):
+        for i in range(height):
+            if n < counted:
+                row_sums[:] = nothing
+                row_products[:] = nothing
+                for j in range(width):
+                    for c in range(channels):
+                        grad = grads[n, i, j, c]
+                        by_images[n, i, j, c] = slope[c] * grad
+                        row_sums[c] += grad
+                        row_products[c] += grad * images[n, i, j, c]
+                for c in range(channels):
+                    sums[c] += row_sums[c]
+                    products[c] += row_products[c]
+            else:
+                by_images[n, i] = nothing
+            if i % 2 == 1:
+                for j in range(width // 2):
+                    for c in range(channels):
+                        at = corner[n, i // 2, j, c]
+                        upper = grads[n, i - 1, 2 * j + 1, c] if at == 1 else grads[n, i - 1, 2 * j, c]
+                        lower = grads[n, i, 2 * j + 1, c] if at == 3 else grads[n, i, 2 * j, c]
+                        at_maxima[n, i // 2, j, c] = lower if at >= 2 else upper

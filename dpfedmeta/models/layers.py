@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from dpfedmeta.models.convolution import convolution
 from dpfedmeta.models.normalisation import ReferenceBatchNorm
 from dpfedmeta.models.spec import NetworkSpec
 
@@ -51,14 +52,18 @@ class Block(nn.Module):
     def forward(self, images: Tensor, reference: int | None = None) -> Tensor:
         """[n, channels, h, w] -> [n, width, smaller h, smaller w]."""
         if isinstance(self.norm, ReferenceBatchNorm):
-            hidden = self.norm(self._signed(images) if self.norm.pooled else self.convolution(images), reference)
-            return cast(Tensor, self.nonlinearity(hidden) if self.norm.pooled else self._after(hidden))
+            rectified = isinstance(self.nonlinearity, nn.ReLU)
+            hidden = self.norm(self._convolved(images, self.norm), reference, rectified=rectified)
+            hidden = hidden if rectified else self.nonlinearity(hidden)
+            return cast(Tensor, hidden if self.norm.pooled else self.shrink(hidden))
         return self._after(self.norm(self.convolution(images)))
 
-    def _signed(self, images: Tensor) -> Tensor:
-        """The convolution, times the signs that its normalisation asks for."""
-        weight = self.convolution.weight * cast(ReferenceBatchNorm, self.norm).signs().view(-1, 1, 1, 1)
-        return nn.functional.conv2d(images, weight, None, self.convolution.stride, self.convolution.padding)
+    def _convolved(self, images: Tensor, norm: ReferenceBatchNorm) -> Tensor:
+        """Times the signs that the normalisation asks for."""
+        signs = norm.signs() if norm.pooled else None
+        weight = self.convolution.weight if signs is None else self.convolution.weight * signs.view(-1, 1, 1, 1)
+        stride, padding = self.convolution.stride, cast(tuple[int, ...], self.convolution.padding)
+        return convolution(images, weight, stride, padding)
 
     def _after(self, hidden: Tensor) -> Tensor:
         if isinstance(self.shrink, nn.MaxPool2d):

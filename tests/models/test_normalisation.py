@@ -27,7 +27,8 @@ def norm_with(weight: Tensor, bias: Tensor) -> ReferenceBatchNorm:
 
 
 def signed(norm: ReferenceBatchNorm, values: Tensor) -> Tensor:
-    return values * norm.signs().view(-1, 1, 1)
+    signs = norm.signs()
+    return values if signs is None else values * signs.view(-1, 1, 1)
 
 
 WEIGHT, BIAS = torch.tensor([1.0, -0.7, 0.3]), torch.tensor([0.1, 0.0, -2.0])

@@ -1,0 +1,1 @@
+"""Speed and memory of the engines, beside those of other libraries on the same episodes and weights."""
