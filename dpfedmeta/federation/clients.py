@@ -129,7 +129,9 @@ class ClientSide:
                 clipped = zeros_like(self.form(model)) if message is None else self._clipped(message, bound)
                 yield self._with_own_noise(clipped, bound, round_, client)
             return
-        size = len(clients) if _engine(self.engine).batches else 1
+        # Convolutions that adapt differ from client to client, which one call could only compute as many small ones.
+        together = isinstance(self.record, MicroSpec) or self.record.adaptation.adapt == "head"
+        size = len(clients) if together and _engine(self.engine).batches else 1
         for start in range(0, len(clients), max(size, 1)):
             group = clients[start : start + size]
             held = [self.population.episode(client) for client in group]

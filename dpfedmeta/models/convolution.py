@@ -52,7 +52,7 @@ class _Gradients(torch.autograd.Function):
         ctx.save_for_backward(grad, images, weight)
         ctx.sizes = stride, padding
         ctx.set_materialize_grads(False)
-        return _gradients(grad, images, weight, ctx.sizes, wanted)
+        return convolution_gradients(grad, images, weight, ctx.sizes, wanted)
 
     @staticmethod
     @once_differentiable
@@ -67,15 +67,16 @@ class _Gradients(torch.autograd.Function):
         to_grad = sum(parts[1:], parts[0]) if parts and wanted[0] else None
         to_images = to_weight = None
         if by_weight is not None and wanted[1]:
-            to_images, _ = _gradients(grad, images, by_weight, ctx.sizes, (True, False))
+            to_images, _ = convolution_gradients(grad, images, by_weight, ctx.sizes, (True, False))
         if by_images is not None and wanted[2]:
-            _, to_weight = _gradients(grad, by_images, weight, ctx.sizes, (False, True))
+            _, to_weight = convolution_gradients(grad, by_images, weight, ctx.sizes, (False, True))
         return to_grad, to_images, to_weight, None, None, None
 
 
-def _gradients(
+def convolution_gradients(
     grad: Tensor, images: Tensor, weight: Tensor, sizes: tuple[Sizes, Sizes], wanted: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
+    """By images and by weight, those of the two that are wanted."""
     stride, padding = sizes
     by_images, by_weight, _ = torch.ops.aten.convolution_backward(
         grad, images, weight, None, stride, padding, (1, 1), False, (0, 0), 1, (*wanted, False)

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from dpfedmeta.errors import InputError
+from dpfedmeta.models.compiled_normalisation import VARIANCE_FLOOR
 from dpfedmeta.models.functional import channels_last
 from dpfedmeta.models.layers import LENGTH_FLOOR, SupportScale
-from dpfedmeta.models.normalisation import VARIANCE_FLOOR, ReferenceBatchNorm
+from dpfedmeta.models.normalisation import ReferenceBatchNorm
 
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 _PARTS = ("centre", "scale", "shift")

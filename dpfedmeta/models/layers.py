@@ -56,7 +56,7 @@ class Block(nn.Module):
             hidden = self.norm(self._convolved(images, self.norm), reference, rectified=rectified)
             hidden = hidden if rectified else self.nonlinearity(hidden)
             return cast(Tensor, hidden if self.norm.pooled else self.shrink(hidden))
-        return self._after(self.norm(self.convolution(images)))
+        return self.after(self.norm(self.convolution(images)))
 
     def _convolved(self, images: Tensor, norm: ReferenceBatchNorm) -> Tensor:
         """Times the signs that the normalisation asks for."""
@@ -65,7 +65,8 @@ class Block(nn.Module):
         stride, padding = self.convolution.stride, cast(tuple[int, ...], self.convolution.padding)
         return convolution(images, weight, stride, padding)
 
-    def _after(self, hidden: Tensor) -> Tensor:
+    def after(self, hidden: Tensor) -> Tensor:
+        """Pooling and nonlinearity."""
         if isinstance(self.shrink, nn.MaxPool2d):
             return cast(Tensor, self.nonlinearity(self.shrink(hidden)))
         return cast(Tensor, self.shrink(self.nonlinearity(hidden)))

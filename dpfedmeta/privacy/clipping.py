@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dpfedmeta.parameters import Params, is_finite, norm, zeros_like
+from dpfedmeta.privacy import record_kernels
 from dpfedmeta.privacy.units import Bounded, Record
 
 # Factors are applied in float64, where the largest float32 gradient can still be scaled to the smallest bound.
@@ -59,19 +61,56 @@ def clipped_record_sum(gradients: Mapping[str, Tensor], bound: float) -> Bounded
         The sum, with sensitivity `bound` under zero-out of one record. A record whose gradient is not
         finite counts as 0.
     """
-    flat = torch.cat([value.reshape(value.shape[0], -1) for value in gradients.values()], dim=1).double()
-    weights = _weights(flat, bound)
-    finite = torch.where(weights[:, None] > 0, flat, 0.0)
-    return Bounded(value=_split(weights @ finite, gradients), sensitivity=bound)
+    stored = {name: _as_stored(value) for name, value in gradients.items()}
+    rows = {name: value.reshape(value.shape[0], -1) for name, value in stored.items()}
+    weights = _weights(_lengths(list(rows.values())), bound)
+    parts = {}
+    for name, value in gradients.items():
+        total = _weighted_sum(weights, rows[name]).view(stored[name].shape[1:])
+        parts[name] = total.permute(_reverse(_order(value))).contiguous()
+    return Bounded(value=parts, sensitivity=bound)
 
 
-def _weights(flat: Tensor, bound: float) -> Tensor:
-    """min(1, bound / norm) for each row; 0 for a row that is not finite."""
-    lengths = torch.linalg.vector_norm(flat, dim=1)
+def _order(value: Tensor) -> list[int]:
+    """The axes of one record as they lie in memory, slowest first."""
+    return sorted(range(value.ndim - 1), key=lambda axis: -value.stride(axis + 1))
+
+
+def _reverse(order: Sequence[int]) -> list[int]:
+    return sorted(range(len(order)), key=order.__getitem__)
+
+
+def _as_stored(value: Tensor) -> Tensor:
+    """[records, ...], a record's axes as they lie in memory: its length does not change, and nothing is copied."""
+    return value.permute(0, *(axis + 1 for axis in _order(value)))
+
+
+def _lengths(rows: Sequence[Tensor]) -> Tensor:
+    """Norms [records] in float64, over all tensors together."""
+    if not all(_loops_apply(own) for own in rows):
+        lengths: Tensor = torch.linalg.vector_norm(torch.cat([own.double() for own in rows], dim=1), dim=1)
+        return lengths
+    squares = np.zeros(len(rows[0]))
+    for own in rows:
+        record_kernels.add_squared_lengths(own.detach().numpy(), squares)
+    return torch.from_numpy(np.sqrt(squares))
+
+
+def _weights(lengths: Tensor, bound: float) -> Tensor:
+    """min(1, bound / norm) for each record; 0 for one whose norm is not finite."""
     factors = torch.where(lengths > bound, bound / lengths.clamp_min(math.ulp(0.0)) * _ROUNDING, 1.0)
     return torch.where(torch.isfinite(lengths), factors, 0.0)
 
 
-def _split(vector: Tensor, gradients: Mapping[str, Tensor]) -> Params:
-    parts = torch.split(vector, [value[0].numel() for value in gradients.values()])
-    return {name: part.reshape(value.shape[1:]) for (name, value), part in zip(gradients.items(), parts, strict=True)}
+def _weighted_sum(weights: Tensor, rows: Tensor) -> Tensor:
+    """[d] in float64; a record of weight 0 adds nothing, whatever it holds."""
+    if not _loops_apply(rows):
+        total: Tensor = weights @ torch.where(weights[:, None] > 0, rows.double(), 0.0)
+        return total
+    sums = np.zeros(rows.shape[1])
+    record_kernels.add_weighted_rows(rows.detach().numpy(), weights.numpy(), sums)
+    return torch.from_numpy(sums)
+
+
+def _loops_apply(rows: Tensor) -> bool:
+    return rows.device.type == "cpu" and rows.dtype == torch.float32 and rows.is_contiguous()

@@ -1,4 +1,4 @@
-"""Per-record gradients: torch.func.vmap, or Opacus' GradSampleModule. Both give the same values."""
+"""Per-record gradients: layer by layer, torch.func.vmap, or Opacus' GradSampleModule. All give the same values."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
+from dpfedmeta.models.record_layers import has_record_layers, record_logits
 from dpfedmeta.parameters import Params
 
 
@@ -73,6 +74,36 @@ class VmapGradients:
         return gradients
 
 
+class LayeredGradients:
+    """One backward pass in which every layer returns its records' own gradients (models.record_layers)."""
+
+    batches = True
+
+    def __init__(self) -> None:
+        self._other = VmapGradients()
+
+    def __call__(
+        self,
+        module: nn.Module,
+        params: Mapping[str, Tensor],
+        fixed: Mapping[str, Tensor],
+        varying: frozenset[str],
+        inputs: Tensor,
+        labels: Tensor,
+    ) -> Params:
+        """Each tensor [records, *shape]. A network with layers of the user's own goes to `VmapGradients`."""
+        if not has_record_layers(module) or any(".convolution." in name for name in varying):
+            return self._other(module, params, fixed, varying, inputs, labels)
+
+        def own(name: str, value: Tensor) -> Tensor:
+            return value.detach() if name in varying else value.detach().expand(len(labels), *value.shape)
+
+        leaves = {name: own(name, value).requires_grad_() for name, value in params.items()}
+        weights = {**{name: own(name, value) for name, value in fixed.items()}, **leaves}
+        loss = cross_entropy(record_logits(module, weights, inputs), labels, reduction="sum")
+        return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+
+
 class OpacusGradients:
     """Opacus' hooks. They do not work through functional_call, so the weights are loaded into a copy."""
 
@@ -122,4 +153,6 @@ class OpacusGradients:
 
 def per_record_engine(name: Literal["auto", "vmap", "opacus"]) -> PerRecordGradients:
     """The engine of `record.engine`."""
-    return OpacusGradients() if name == "opacus" else VmapGradients()
+    engines: dict[str, type[PerRecordGradients]]
+    engines = {"auto": LayeredGradients, "vmap": VmapGradients, "opacus": OpacusGradients}
+    return engines[name]()

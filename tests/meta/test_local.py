@@ -10,7 +10,7 @@ from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.local import LocalSteps, PrivateSteps, local_update, private_local_update, records
 from dpfedmeta.models import NetworkSpec, apply, build_network, initial_weights
 from dpfedmeta.parameters import difference, flatten, norm
-from dpfedmeta.privacy.per_record import OpacusGradients, VmapGradients
+from dpfedmeta.privacy.per_record import LayeredGradients, OpacusGradients, VmapGradients
 from dpfedmeta.randomness import KeyedSource, Purpose
 
 SPEC = NetworkSpec(name="linear", channels=1, image_size=8, ways=3, width=4, norm="none")
@@ -94,7 +94,7 @@ def test_other_streams_give_other_orders_and_the_same_stream_the_same():
     assert not torch.equal(flatten(one), flatten(other))
 
 
-@pytest.mark.parametrize("engine", [VmapGradients(), OpacusGradients()])
+@pytest.mark.parametrize("engine", [VmapGradients(), OpacusGradients(), LayeredGradients()])
 def test_without_noise_a_private_step_is_the_clipped_sum_of_its_mini_batch(engine):
     data, steps = data_of(), private(steps=1, batch=6, clip=0.05)
     images, labels = records(data)

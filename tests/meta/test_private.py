@@ -12,10 +12,10 @@ from dpfedmeta.meta import Adaptation, RecordSpec, private_contributions
 from dpfedmeta.meta.private import ClientNoise
 from dpfedmeta.models import NetworkSpec, build_network, check_records_uncoupled, initial_weights
 from dpfedmeta.parameters import norm
-from dpfedmeta.privacy.per_record import OpacusGradients, VmapGradients
+from dpfedmeta.privacy.per_record import LayeredGradients, OpacusGradients, VmapGradients
 from dpfedmeta.randomness import KeyedSource, Purpose
 
-ENGINES = {"vmap": VmapGradients(), "opacus": OpacusGradients()}
+ENGINES = {"layered": LayeredGradients(), "vmap": VmapGradients(), "opacus": OpacusGradients()}
 NETWORKS = [("conv4", "group"), ("conv4-strided", "group"), ("conv4-strided", "none"), ("mlp", "none")]
 
 

@@ -4,7 +4,8 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from dpfedmeta.models import NetworkSpec, apply, build_network, channels_last, initial_weights
-from dpfedmeta.models.normalisation import VARIANCE_FLOOR, ReferenceBatchNorm, _compiled_loops_apply
+from dpfedmeta.models.compiled_normalisation import VARIANCE_FLOOR, loops_apply
+from dpfedmeta.models.normalisation import ReferenceBatchNorm
 
 
 def images(*shape: int, seed: int = 0) -> Tensor:
@@ -39,7 +40,7 @@ WEIGHT, BIAS = torch.tensor([1.0, -0.7, 0.3]), torch.tensor([0.1, 0.0, -2.0])
 def test_values_and_gradients_are_those_of_the_textbook(size: tuple[int, ...], counted: int) -> None:
     values = images(*size).requires_grad_()
     norm = norm_with(WEIGHT.clone(), BIAS.clone())
-    assert _compiled_loops_apply(values)
+    assert loops_apply(values)
     out = norm(channels_last(signed(norm, values)), counted)
     exact = [t.detach().double().requires_grad_() for t in (values, WEIGHT, BIAS)]
     expected = block(*exact, counted)  # type: ignore[arg-type]

@@ -1,0 +1,171 @@
+"""A network whose weights are written down once for each record, so that their gradients are those of each record.
+
+The weights are one tensor seen n times (`expand`), so nothing is copied, and a layer's backward pass returns what a
+sum over records would lose. PyTorch's vmap does the same with grouped convolutions, which take longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
+
+from dpfedmeta.models.compiled_normalisation import Coupling, loops_apply, normalised
+from dpfedmeta.models.convolution import convolution_gradients
+from dpfedmeta.models.functional import channels_last
+from dpfedmeta.models.layers import Block, FewShotNetwork
+from dpfedmeta.models.normalisation import ReferenceBatchNorm
+
+Sizes = tuple[tuple[int, ...], tuple[int, ...]]
+"""Stride and padding of a convolution."""
+
+
+def has_record_layers(module: nn.Module) -> bool:
+    """Whether `record_logits` knows all layers with weights: those of this package's uncoupled networks do."""
+    if isinstance(module, nn.Linear):
+        return True
+    if not isinstance(module, FewShotNetwork):
+        return False
+    uncoupled = not any(isinstance(part, ReferenceBatchNorm) for part in module.modules())
+    own = (layer for layer in module.body.layers if list(layer.parameters()))
+    return uncoupled and all(isinstance(layer, (Block, nn.Linear)) for layer in own)
+
+
+def record_logits(module: nn.Module, weights: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    """Logits [n, ways].
+
+    Args:
+        module: `has_record_layers`.
+        weights: Each [n, *shape], of each record.
+        inputs: [n, ...].
+    """
+    if isinstance(module, nn.Linear):
+        return _linear(inputs, weights, "")
+    network = cast(FewShotNetwork, module)
+    hidden = channels_last(inputs)
+    for index, layer in enumerate(network.body.layers):
+        name = f"body.layers.{index}."
+        if isinstance(layer, Block):
+            hidden = _block(layer, weights, name, hidden)
+        else:
+            hidden = _linear(hidden, weights, name) if isinstance(layer, nn.Linear) else layer(hidden)
+    return _linear(network.body.scale(hidden.flatten(1)), weights, "head.")
+
+
+def _block(block: Block, weights: Mapping[str, Tensor], name: str, images: Tensor) -> Tensor:
+    kernel = weights[f"{name}convolution.weight"]
+    sizes = block.convolution.stride, cast(tuple[int, ...], block.convolution.padding)
+    if not isinstance(block.norm, nn.GroupNorm):
+        return block.after(_convolved(images, kernel, sizes) + weights[f"{name}convolution.bias"][:, :, None, None])
+    scale, shift = weights[f"{name}norm.weight"], weights[f"{name}norm.bias"]
+    hidden, groups = _convolved(images, kernel, sizes), block.norm.num_groups
+    # A maximum commutes with what rises only.
+    pooled = isinstance(block.shrink, nn.MaxPool2d) and bool((scale >= 0).all())
+    maximum_last = isinstance(block.shrink, nn.MaxPool2d) and not pooled
+    rectified = isinstance(block.nonlinearity, nn.ReLU) and not maximum_last
+    if not loops_apply(hidden):
+        return block.after(_group_normalised(hidden, scale, shift, groups))
+
+    def composed(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        normal = _group_normalised(values, weight, bias, groups)
+        normal = nn.functional.max_pool2d(normal, 2) if pooled else normal
+        return torch.relu(normal) if rectified else normal
+
+    coupling = Coupling(groups=groups)
+    hidden = normalised(hidden, scale, shift, coupling, pooled=pooled, rectified=rectified, composed=composed)
+    if maximum_last:
+        return block.after(hidden)
+    hidden = hidden if rectified else block.nonlinearity(hidden)
+    return cast(Tensor, hidden if pooled else block.shrink(hidden))
+
+
+def _convolved(images: Tensor, kernel: Tensor, sizes: Sizes) -> Tensor:
+    out: Tensor = _Convolution.apply(images, kernel, sizes)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _group_normalised(images: Tensor, scale: Tensor, shift: Tensor, groups: int) -> Tensor:
+    return nn.functional.group_norm(images, groups) * scale[:, :, None, None] + shift[:, :, None, None]
+
+
+def _linear(inputs: Tensor, weights: Mapping[str, Tensor], name: str) -> Tensor:
+    out: Tensor = _Linear.apply(inputs, weights[f"{name}weight"])  # type: ignore[no-untyped-call]
+    bias = weights.get(f"{name}bias")
+    return out if bias is None else out + bias
+
+
+def _is_one(weight: Tensor) -> bool:
+    """Whether all records have the same weights, rather than equal or different ones of their own."""
+    return len(weight) == 1 or weight.stride(0) == 0
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(inputs, weight)
+        if _is_one(weight):
+            return inputs @ weight[0].mT
+        return torch.bmm(weight, inputs.unsqueeze(2)).squeeze(2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grads: Tensor) -> tuple[Tensor, Tensor]:
+        inputs, weight = ctx.saved_tensors
+        by_weight = grads.unsqueeze(2) * inputs.unsqueeze(1)
+        if _is_one(weight):
+            return grads @ weight[0], by_weight
+        return torch.bmm(grads.unsqueeze(1), weight).squeeze(1), by_weight
+
+
+class _Convolution(torch.autograd.Function):
+    """With one kernel for all records."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, weight: Tensor, sizes: Sizes) -> Tensor:
+        if not _is_one(weight):
+            raise ValueError("the layered engine takes one client at a time where its convolutions adapt")
+        ctx.save_for_backward(images, weight[0])
+        ctx.sizes = sizes
+        return nn.functional.conv2d(images, weight[0], None, *sizes)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        images, kernel = ctx.saved_tensors
+        by_images = by_weight = None
+        if ctx.needs_input_grad[0]:
+            by_images, _ = convolution_gradients(grads, images, kernel, ctx.sizes, (True, False))
+        if ctx.needs_input_grad[1]:
+            by_weight = kernel_gradients(images, grads, kernel.shape[2], *ctx.sizes)
+        return by_images, by_weight, None
+
+
+def kernel_gradients(
+    images: Tensor, grads: Tensor, size: int, stride: tuple[int, ...], padding: tuple[int, ...]
+) -> Tensor:
+    """Gradients of a convolution's kernel by each record.
+
+    Args:
+        images: Inputs [n, c, height, width], channels last in memory.
+        grads: Of the outputs [n, d, h, w].
+        size: Of the square kernel.
+        stride: Of the convolution.
+        padding: Of the convolution.
+
+    Returns:
+        [n, d, c, size, size].
+    """
+    values, grads = images.permute(0, 2, 3, 1), grads.permute(0, 2, 3, 1)
+    around = pad(values, (0, 0, padding[1], padding[1], padding[0], padding[0]))
+    (count, high, wide, deep), channels = grads.shape, images.shape[1]
+    columns = around.new_empty(count, high, wide, size * size, channels)
+    for place in range(size * size):
+        row, column = place // size, place % size
+        below, right = row + stride[0] * (high - 1) + 1, column + stride[1] * (wide - 1) + 1
+        columns[:, :, :, place] = around[:, row : below : stride[0], column : right : stride[1]]
+    products = torch.bmm(grads.reshape(count, -1, deep).mT, columns.view(count, high * wide, -1))
+    return products.view(count, deep, size, size, channels).permute(0, 1, 4, 2, 3)

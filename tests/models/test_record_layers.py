@@ -1,0 +1,97 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from dpfedmeta.models import NetworkSpec, build_network, initial_weights
+from dpfedmeta.models.record_layers import has_record_layers, kernel_gradients
+from dpfedmeta.privacy.per_record import LayeredGradients, VmapGradients
+
+BASE = NetworkSpec(name="conv4", channels=3, image_size=16, ways=3, width=8, norm="group", groups=2)
+SPECS = {
+    "conv4": BASE,
+    "conv4, one channel": replace(BASE, channels=1),
+    "conv4, odd sides": replace(BASE, image_size=21),
+    "conv4, tanh": replace(BASE, activation="tanh"),
+    "conv4, no norm": replace(BASE, norm="none"),
+    "conv4-strided": replace(BASE, name="conv4-strided"),
+    "conv3-blur": replace(BASE, name="conv3-blur", features="record"),
+    "conv3-blur, no norm": replace(BASE, name="conv3-blur", norm="none"),
+    "mlp": replace(BASE, name="mlp"),
+    "linear": replace(BASE, name="linear"),
+}
+
+
+def batch(spec: NetworkSpec, records: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = (records, spec.channels, spec.image_size, spec.image_size)
+    return torch.rand(shape, generator=torch.Generator().manual_seed(1)), torch.arange(records) % 3
+
+
+def weights_of(spec: NetworkSpec) -> dict[str, torch.Tensor]:
+    """With negative scales too, and shifts that are not 0."""
+    generator = torch.Generator().manual_seed(2)
+    made = initial_weights(spec, 0)
+    return {n: v + 0.8 * torch.randn(v.shape, generator=generator) if v.ndim == 1 else v for n, v in made.items()}
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_each_record_gets_the_gradient_that_vmap_gives_it(name: str, dtype: torch.dtype) -> None:
+    spec = SPECS[name]
+    network, weights = build_network(spec), {n: v.to(dtype) for n, v in weights_of(spec).items()}
+    images, labels = batch(spec)
+    assert has_record_layers(network)
+    engines = (LayeredGradients(), VmapGradients())
+    found, wanted = (e(network, weights, {}, frozenset(), images.to(dtype), labels) for e in engines)
+    assert list(found) == list(wanted)
+    largest = max(float(value.abs().max()) for value in wanted.values())
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    for key, value in wanted.items():
+        torch.testing.assert_close(found[key], value, rtol=0, atol=tolerance * largest, msg=key)
+
+
+def test_heads_may_differ_from_record_to_record_and_some_weights_need_no_gradient() -> None:
+    network, weights = build_network(BASE), weights_of(BASE)
+    images, labels = batch(BASE)
+    heads = {n: v + torch.randn(6, *v.shape) for n, v in weights.items() if n.startswith("head.")}
+    body = {n: v for n, v in weights.items() if n not in heads}
+    arguments = (network, body, heads, frozenset(heads), images, labels)
+    found, wanted = LayeredGradients()(*arguments), VmapGradients()(*arguments)
+    for key, value in wanted.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-4, atol=1e-5, msg=key)
+    assert list(found) == list(body)
+
+
+def test_a_record_does_not_touch_another_ones_gradient() -> None:
+    network, weights = build_network(BASE), weights_of(BASE)
+    images, labels = batch(BASE)
+    alone = LayeredGradients()(network, weights, {}, frozenset(), images[:1], labels[:1])
+    images[1:] = 1e3
+    among = LayeredGradients()(network, weights, {}, frozenset(), images, labels)
+    for key, value in alone.items():
+        torch.testing.assert_close(among[key][:1], value, rtol=1e-4, atol=1e-5, msg=key)
+
+
+def test_coupled_or_foreign_layers_are_left_to_vmap() -> None:
+    assert not has_record_layers(build_network(replace(BASE, norm="batch")))
+    foreign = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 3))
+    assert not has_record_layers(foreign)
+    weights = {name: value.detach() for name, value in foreign.named_parameters()}
+    images, labels = batch(BASE)
+    found = LayeredGradients()(foreign, weights, {}, frozenset(), images, labels)
+    wanted = VmapGradients()(foreign, weights, {}, frozenset(), images, labels)
+    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+
+
+@pytest.mark.parametrize(("stride", "padding", "size"), [(1, 1, 3), (2, 1, 3), (1, 2, 5), (3, 0, 2)])
+def test_kernel_gradients_sum_to_those_of_autograd(stride: int, padding: int, size: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(4, 5, 11, 10, generator=generator, dtype=torch.float64)
+    kernel = torch.randn(6, 5, size, size, generator=generator, dtype=torch.float64, requires_grad=True)
+    out = nn.functional.conv2d(images, kernel, stride=stride, padding=padding)
+    grads = torch.randn(out.shape, generator=generator, dtype=torch.float64)
+    (wanted,) = torch.autograd.grad(out, kernel, grads)
+    each = kernel_gradients(images, grads, size, (stride, stride), (padding, padding))
+    assert each.shape == (4, *kernel.shape)
+    torch.testing.assert_close(each.sum(0), wanted)
