@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constr
 DATA := $(wildcard ../shared/data)
 export DPFEDMETA_DATA ?= $(if $(DATA),$(abspath $(DATA)))
 
-.PHONY: demo test test-slow lint audit clean
+.PHONY: demo test test-slow lint audit peers clean
 
 demo: $(VENV)/.installed
 	name=demo-$$(date +%Y%m%d-%H%M%S) && \
@@ -27,6 +27,13 @@ lint: $(VENV)/.installed-lint
 
 audit: $(VENV)/.installed-lint
 	$(BIN)/python .ci/audit
+
+# Beside the environment, since nothing else needs them: learn2learn has to be compiled here, and its dependencies are
+# no longer installable; bench.py --peers finds it there.
+peers: $(VENV)/.installed-test
+	$(INSTALL) --target $(VENV)/peers cython==3.3.1
+	PYTHONPATH=$(VENV)/peers $(INSTALL) --no-deps --no-build-isolation --use-pep517 \
+	    --config-settings=--global-option=build_ext --target $(VENV)/peers learn2learn==0.2.0
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -20,12 +19,12 @@ def dimension(params: Mapping[str, Tensor]) -> int:
 
 def norm(params: Mapping[str, Tensor]) -> float:
     """L2 norm over all tensors, in float64 so that a norm of 1e30 does not overflow."""
-    return math.sqrt(sum(float(value.detach().double().square().sum()) for value in params.values()))
+    return float(torch.linalg.vector_norm(flatten(params), dtype=torch.float64)) if params else 0.0
 
 
 def is_finite(params: Mapping[str, Tensor]) -> bool:
     """Whether every scalar is finite."""
-    return all(bool(torch.isfinite(value).all()) for value in params.values())
+    return not params or bool(torch.isfinite(flatten(params)).all())
 
 
 def scaled(params: Mapping[str, Tensor], factor: float) -> Params:

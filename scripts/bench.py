@@ -2,48 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import torch
 from rich.console import Console
 from rich.table import Table
 
+from dpfedmeta.bench.measure import Options, measure
+from dpfedmeta.bench.rounds import durability_rows, seconds
+from dpfedmeta.bench.settings import SETTINGS
 from dpfedmeta.command_line import DONE, parser, run_command
-from dpfedmeta.config import resolve
-from dpfedmeta.data import open_dataset
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.backend import InProcess, LocalBackend, keep_freed_memory
-from dpfedmeta.federation.checkpoint import Checkpoint, save_checkpoint
-from dpfedmeta.federation.data_plan import population
-from dpfedmeta.federation.journal import Journal, release_digest
-from dpfedmeta.federation.plan import make_plan
-from dpfedmeta.federation.reopen import reopen
-from dpfedmeta.federation.run import client_side
-from dpfedmeta.federation.server import ServerState, initial_state
-from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.federation.backend import available_cores
 from dpfedmeta.privacy import PrivacyPlan, Targets, calibrate, guarantees
 from dpfedmeta.privacy.charges import planned_event
 from dpfedmeta.privacy.hash_chain import HashChain
-from dpfedmeta.privacy.ledger import Budget, Ledger, head, opening_line, read, spent
-from dpfedmeta.privacy.sampled_gaussian import forget
-from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import KeyedSource, draw_secret_seed
-from dpfedmeta.tracking.run_directory import RunDirectory, append_lines, create
-
-
-def seconds(action: Callable[[], object]) -> float:
-    """Wall clock of one call, with nothing remembered from earlier ones."""
-    forget()
-    begun = time.perf_counter()
-    action()
-    return time.perf_counter() - begun
+from dpfedmeta.privacy.ledger import head, opening_line, read, spent
+from dpfedmeta.report.bench_plot import save_bench_plot
 
 
 def accountant_rows() -> list[dict[str, float]]:
@@ -82,66 +63,62 @@ def _write_ledger(path: Path, plan: PrivacyPlan) -> None:
     chain.append_all(vars(planned_event(plan, round_)) for round_ in range(plan.rounds))
 
 
-def durability_rows() -> list[dict[str, float | str]]:
-    """Seconds of a 200-client round, and of everything that makes a round survive a crash; no worker processes."""
-    rows: list[dict[str, float | str]] = []
-    for algo in ("dp-agr", "dp-agrlr"):
-        dataset = open_dataset("strokes")
-        plan = make_plan(resolve(algo, "strokes", None, {"population.cohort": "200"}), dataset.task)
-        source, device = KeyedSource(draw_secret_seed()), torch.device("cpu")
-        torch.set_num_threads(1)
-        keep_freed_memory()
-        backend = LocalBackend(
-            clients=client_side(plan, population(plan, dataset), source, device), workers=InProcess()
-        )
-        weights = learned_part(plan.network, initial_weights(plan.network, 0))
-        state, cohort = initial_state(weights, plan.policy), Cohort(round=0, clients=np.arange(200))
-        backend.cohort_sum(state.model, state.bound, cohort)
-        computing = seconds(partial(backend.cohort_sum, state.model, state.bound, cohort))
-        with tempfile.TemporaryDirectory(dir=".") as folder:
-            run = create(Path(folder), "run")
-            Ledger(run.ledger, plan.privacy)
-            journal = reopen(run, plan, state, Budget.of(plan.planned), source, "bench", None).journal
-            journal.begin(state)  # asks once how many rounds the budget allows
-            charging = seconds(partial(_charge_rounds, journal, run, state)) / ROUNDS
-            checkpoint = Checkpoint(state=state, lines=journal.ledger.lines, head=journal.ledger.head)
-            saving = seconds(partial(save_checkpoint, run.path / "checkpoint", checkpoint, 2))
-        shares = {"charging": charging / computing, "with a checkpoint": (charging + saving) / computing}
-        rows.append({"algo": algo, "round": computing, "charge": charging, "checkpoint": saving, **shares})
-    return rows
-
-
-ROUNDS = 20
-
-
-def _charge_rounds(journal: Journal, run: RunDirectory, state: ServerState) -> None:
-    for round_ in range(1, ROUNDS + 1):
-        journal.begin(replace(state, round=round_))
-        append_lines(run.rounds_file, [{"round": round_, "release": release_digest(state.model), "clip": state.bound}])
-
-
 def main(console: Console) -> int:
     """Parse, measure, print."""
-    made = parser("Measure this machine.", settings=False)
-    made.add_argument("--accountant", action="store_true", help="planning, calibration and verification")
-    made.add_argument("--durability", action="store_true", help="ledger and checkpoint beside a 200-client round")
+    made = parser("Measure this machine: the engines, by default.", settings=False)
+    made.add_argument("--peers", action="store_true", help="other libraries beside the engines (make peers)")
+    made.add_argument("--setting", action="append", choices=list(SETTINGS), help="only this one; may be repeated")
+    made.add_argument("--workers", type=int, default=available_cores(), help="processes of one thread (all cores)")
+    made.add_argument("--repetitions", type=int, default=5, help="of every cell, in turns (5)")
+    made.add_argument("--accountant", action="store_true", help="instead: planning, calibration and verification")
+    made.add_argument("--durability", action="store_true", help="instead: ledger and checkpoint beside a round")
     made.add_argument("--json", type=Path, metavar="F", help="also write the numbers to a file")
+    made.add_argument("--plot", type=Path, metavar="F.png", help="also draw them")
     options = made.parse_args()
-    if not options.accountant and not options.durability:
-        raise InputError("choose what to measure: --accountant or --durability")
-    measured: dict[str, Sequence[Mapping[str, float | str]]] = {}
+    measured: dict[str, Any] = {}
     if options.accountant:
         measured["accountant"] = accountant_rows()
         _show(console, "Seconds; N = 400,000, (client, public) = (1.5, 1e-6)", measured["accountant"])
     if options.durability:
         measured["durability"] = durability_rows()
         _show(console, "Seconds, and shares of a round of 200 clients in one process", measured["durability"])
+    if not measured:
+        measured = _engines(console, options)
     if options.json is not None:
         options.json.write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")
     return DONE
 
 
-def _show(console: Console, title: str, rows: Sequence[Mapping[str, float | str]]) -> None:
+def _engines(console: Console, options: argparse.Namespace) -> dict[str, Any]:
+    for name, value in (("--workers", options.workers), ("--repetitions", options.repetitions)):
+        if value < 1:
+            raise InputError(f"{name} {value}: at least 1")
+    if options.workers > available_cores():
+        raise InputError(f"--workers {options.workers}: this machine has {available_cores()} cores, one thread each")
+    wanted = Options(
+        peers=options.peers,
+        processes=options.workers,
+        repetitions=options.repetitions,
+        settings=options.setting or list(SETTINGS),
+    )
+    measured = measure(wanted, lambda text: console.print(text, highlight=False))
+    rows = [{key: value for key, value in row.items() if key != "repetitions"} for row in measured["rows"]]
+    _show(console, "The same episodes and network for all; all parameters adapt, 5 steps", rows)
+    _show(console, "Ratios on the setting paper", [{"ratio": k, "value": v} for k, v in measured["ratios"].items()])
+    _show(
+        console,
+        "The machine",
+        [{"setting": name, **edge} for name, edge in measured["machine"]["convolutions"].items()],
+    )
+    for name, parts in measured["rounds"]["overhead"].items():
+        console.print(f"round of 200, {name}: " + ", ".join(f"{key} {value:.3g}" for key, value in parts.items()))
+    if options.plot is not None:
+        for setting in wanted.settings[:1]:
+            save_bench_plot(options.plot, measured["rows"], setting)
+    return measured
+
+
+def _show(console: Console, title: str, rows: Sequence[Mapping[str, float | str | None]]) -> None:
     table = Table(title=title, title_justify="left")
     for name in rows[0]:
         table.add_column(name.replace("_", " "), justify="right")
@@ -150,9 +127,9 @@ def _show(console: Console, title: str, rows: Sequence[Mapping[str, float | str]
     console.print(table)
 
 
-def _shown(name: str, value: float | str) -> str:
-    if isinstance(value, str):
-        return value
+def _shown(name: str, value: float | str | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or "not measured"
     return f"{value:,}" if name == "rounds" else f"{value:.3g}"
 
 

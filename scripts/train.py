@@ -21,7 +21,8 @@ def main(console: Console) -> int:
     """Parse, train, report."""
     arguments = parser("Train, evaluate and summarise one run.", settings=True)
     arguments.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
-    arguments.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    arguments.add_argument("--dry-run", action="store_true", help="print the plan and what it will take, and stop")
+    arguments.add_argument("--calibration", type=float, metavar="S", help="seconds that --dry-run measures for (10)")
     arguments.add_argument(
         "--secure-rng", action="store_true", help="noise and cohorts straight from the operating system"
     )
@@ -30,12 +31,19 @@ def main(console: Console) -> int:
     if known.resume is not None:
         return _resume(RunDirectory(known.resume), known, given_settings(arguments), console)
     options, settings = parse_with_settings(arguments, None)
-    run_options = RunOptions(data_folder=options.data_dir, dry_run=options.dry_run, secure_rng=options.secure_rng)
+    if options.calibration is not None and not 0 < options.calibration <= 600:
+        raise InputError(f"--calibration {options.calibration}: a number of seconds above 0, at most 600")
+    run_options = RunOptions(
+        data_folder=options.data_dir,
+        dry_run=options.dry_run,
+        calibration=options.calibration or RunOptions.calibration,
+        secure_rng=options.secure_rng,
+    )
     return _finish(*run_training(settings, run_options, console), console)
 
 
 def _resume(run: RunDirectory, options: argparse.Namespace, given: dict[str, str], console: Console) -> int:
-    for name in ("algo", "dataset", "config", "dry_run", "secure_rng"):
+    for name in ("algo", "dataset", "config", "dry_run", "calibration", "secure_rng"):
         if getattr(options, name):
             raise InputError(f"--{name.replace('_', '-')}: --resume goes on with the settings that the run began with")
     if not run.path.is_dir():

@@ -10,6 +10,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -70,14 +71,11 @@ def stock_network(setting: Setting, algorithm: Algorithm) -> tuple[StockConv4, l
     """With this project's initial weights, and the names that these have here, in the order of its parameters."""
     network = StockConv4(setting, private=algorithm == "dp-agrlr")
     _, weights = problem(setting, algorithm)
-    names = []
+    mapping = {f"head.{part}": f"head.{part}" for part in ("weight", "bias")}
     for block in range(4):
         own = f"body.layers.{block}"
-        places = {f"convolutions.{block}.weight": f"{own}.convolution.weight"}
-        places |= {f"norms.{block}.{part}": f"{own}.norm.{part}" for part in ("weight", "bias")}
-        names.append(places)
-    mapping = {place: name for places in names for place, name in places.items()}
-    mapping |= {f"head.{part}": f"head.{part}" for part in ("weight", "bias")}
+        mapping[f"convolutions.{block}.weight"] = f"{own}.convolution.weight"
+        mapping |= {f"norms.{block}.{part}": f"{own}.norm.{part}" for part in ("weight", "bias")}
     network.load_state_dict({place: weights[name].clone() for place, name in mapping.items()})
     return network, [mapping[place] for place, _ in network.named_parameters()]
 
@@ -88,6 +86,9 @@ def learn2learn_loop(setting: Setting, algorithm: Algorithm) -> Contestant:
     Raises:
         ImportError: Not installed.
     """
+    folder = str(Path(sys.prefix) / "peers")  # where `make peers` puts it
+    if folder not in sys.path:
+        sys.path.append(folder)
     # The package imports its reinforcement learning and vision parts, whose own dependencies are no longer there.
     for part in ("gym", "vision"):
         sys.modules.setdefault(f"learn2learn.{part}", types.ModuleType(f"learn2learn.{part}"))
@@ -140,7 +141,8 @@ def plain_loop(setting: Setting, algorithm: Algorithm) -> Contestant:
 
     def contestant(episode: Episode) -> Params:
         support, query = channels_last(episode.support_images), episode.query_images
-        theta = start = dict(network.named_parameters())
+        start: Params = dict(network.named_parameters())
+        theta = start
         for _ in range(setting.steps):
             logits = functional_call(network, theta, (support, len(support)))
             loss = cross_entropy(logits, episode.support_labels)
@@ -169,7 +171,7 @@ def opacus_hooks(setting: Setting, algorithm: Algorithm) -> Contestant:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
             cross_entropy(wrapped(images), labels, reduction="sum").backward()  # type: ignore[no-untyped-call]
-        samples: list[Tensor] = [parameter.grad_sample for parameter in network.parameters()]
+        samples: Any = [parameter.grad_sample for parameter in network.parameters()]  # type: ignore[attr-defined]
         return _clipped_mean(samples)
 
     def contestant(episode: Episode) -> Params:
@@ -180,7 +182,7 @@ def opacus_hooks(setting: Setting, algorithm: Algorithm) -> Contestant:
             found = gradients(episode.support_images, episode.support_labels)
             with torch.no_grad():
                 for parameter, gradient in zip(network.parameters(), found, strict=True):
-                    parameter -= setting.lr * gradient
+                    parameter.sub_(setting.lr * gradient)
         return dict(zip(names, gradients(episode.query_images, episode.query_labels), strict=True))
 
     return contestant

@@ -21,24 +21,24 @@ from dpfedmeta.data.population import Population, PopulationStatement, populatio
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Examination
 from dpfedmeta.federation.backend import (
-    CLIENTS_PER_CHUNK,
     LocalBackend,
     Workers,
     available_cores,
     open_workers,
-    sum_chunk,
 )
 from dpfedmeta.federation.client_ledgers import ClientLedgers
 from dpfedmeta.federation.clients import ClientSide
+from dpfedmeta.federation.cost import clients_per_second, cost_of
 from dpfedmeta.federation.data_plan import examination, population, public_side
 from dpfedmeta.federation.environment import environment_of
 from dpfedmeta.federation.initial_plan import initial_words
+from dpfedmeta.federation.memory import peak_memory_mb
 from dpfedmeta.federation.plan import Plan, make_plan
 from dpfedmeta.federation.resume import check_data, keep_data_digest, keep_secret, registered, secret_of_run
 from dpfedmeta.federation.summary import SIMULATION, summary_of
 from dpfedmeta.federation.training import Status, Training, check_finite, complete
 from dpfedmeta.interrupts import deferred
-from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.models import initial_weights
 from dpfedmeta.parameters import Params
 from dpfedmeta.privacy.client_ledger import RecordBudget
 from dpfedmeta.privacy.ledger import Budget, Identity, Ledger, read_content, spent
@@ -56,6 +56,7 @@ class RunOptions:
 
     data_folder: Path | None = None
     dry_run: bool = False
+    calibration: float = 10.0
     secure_rng: bool = False
     population: Population | None = None
     resume: RunDirectory | None = None
@@ -81,9 +82,12 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
             check_data(run, dataset)
         workers = stack.enter_context(open_workers(_worker_count(settings, device)))
         clients = client_side(plan, clients_of, source, device)
-        rate = clients_per_second(clients, plan, dataset, workers, _worker_count(settings, device))
+        count, public = _worker_count(settings, device), public_side(clients, plan, dataset)
+        rate = 0.0 if options.dry_run else clients_per_second(public, workers, count, 0.0)
         _print_plan(plan, dataset, rate, settings, console, statement)
         if options.dry_run:
+            cost = cost_of(plan, public, (validation, test), workers, count, options.calibration)
+            console.print(f"  {cost}", highlight=False, soft_wrap=True)
             return None, "completed"
         if run is None:
             fill = partial(_first_files, plan=plan, rate=rate, source=source, dataset=dataset, statement=statement)
@@ -103,7 +107,7 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
             trackers=trackers,
             budget=Budget.of(plan.planned),
             client_ledgers=_client_ledgers(run, plan),
-            public_clients=public_side(clients, plan, dataset) if settings.track.public_clients else None,
+            public_clients=public if settings.track.public_clients else None,
             environment=environment_of(device),
             lineage=lineage,
             say=lambda remark: console.print(remark, highlight=False, soft_wrap=True, markup=False),
@@ -119,7 +123,8 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
         except KeyboardInterrupt:
             status = "interrupted"
         with deferred():
-            summary = summary_of(run, plan, state, status, seconds, accuracies)
+            memory = peak_memory_mb(workers, count)
+            summary = summary_of(run, plan, state, status, (seconds, memory), accuracies)
             summary["population"] |= {"kind": statement.kind, "statement": dataclasses.asdict(statement)}
             run.write_json(SUMMARY, summary)
             for tracker in trackers:
@@ -136,18 +141,6 @@ def final_accuracies(workers: Workers, plan: Plan, test: Examination, model: Par
     values = {name: accuracy.as_json() for name, accuracy in accuracies.items()}
     values["accuracy"]["protocol"] = test.protocol
     return values
-
-
-def clients_per_second(clients: ClientSide, plan: Plan, dataset: Dataset, workers: Workers, count: int) -> float:
-    """Measured on a few episodes of the public validation classes; also warms the workers up."""
-    public = public_side(clients, plan, dataset)
-    weights = learned_part(clients.network, initial_weights(clients.network, clients.weights_seed))
-    arrays = {name: value.numpy() for name, value in weights.items()}
-    tasks = [(public, arrays, 1.0, 0, list(range(CLIENTS_PER_CHUNK))) for _ in range(count)]
-    list(workers.map(sum_chunk, tasks))
-    begun = time.perf_counter()
-    list(workers.map(sum_chunk, 2 * tasks))
-    return 2 * count * CLIENTS_PER_CHUNK / (time.perf_counter() - begun)
 
 
 def _secret_source(settings: Settings, options: RunOptions) -> SecretSource:
@@ -254,12 +247,13 @@ def _print_plan(
     for line in filter(None, (*noise_lines(plan.privacy), initial_words(settings), statement.text)):
         console.print("  " + line, highlight=False, soft_wrap=True)
     clients = plan.privacy.expected_participations
-    console.print(
-        f"  about {clients / rate / 60:.1f} minutes of training at {rate:.0f} clients/s, "
-        "then the evaluation on test classes",
-        highlight=False,
-        soft_wrap=True,
-    )
+    if rate:
+        console.print(
+            f"  about {clients / rate / 60:.1f} minutes of training at {rate:.0f} clients/s, "
+            "then the evaluation on test classes",
+            highlight=False,
+            soft_wrap=True,
+        )
     console.print(guarantee_table(plan.planned, "What is promised, before round 0"))
     if settings.run.noise_seed is not None:
         console.print(SIMULATION, style="bold yellow")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import platform
-import resource
-import sys
 from typing import Any
 
 from dpfedmeta import __version__
@@ -25,10 +23,11 @@ def summary_of(
     plan: Plan,
     state: ServerState,
     status: Status,
-    seconds: float,
+    spent_on_it: tuple[float, float],
     accuracies: dict[str, dict[str, object]],
 ) -> dict[str, Any]:
-    """Everything that summary.json states; released quantities only."""
+    """Everything that summary.json states; released quantities only. `spent_on_it`: seconds and megabytes."""
+    seconds, memory = spent_on_it
     ledger = read_content(run.ledger, torn=True)
     privacy, events = ledger.plan, ledger.events
     names = ("", "_before_adaptation", "_untrained", "_pixel_prototype", "_pixel_neighbour")
@@ -52,17 +51,9 @@ def summary_of(
         "simulation": SIMULATION if plan.settings.run.noise_seed is not None else None,
         "seconds": seconds,
         "clients_per_second": state.round * privacy.cohort / seconds if seconds else math.nan,
-        "peak_memory_mb": peak_memory_mb(),
+        "peak_memory_mb": memory,
         "versions": versions(),
     }
-
-
-def peak_memory_mb() -> float:
-    """Largest resident size of this process plus that of its largest worker."""
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    # Linux counts in KiB, macOS in bytes.
-    return (own + worker) / (1024.0 if sys.platform != "darwin" else 1024.0**2)
 
 
 def versions() -> dict[str, str]:

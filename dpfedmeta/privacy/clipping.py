@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfedmeta.parameters import Params, is_finite, norm, zeros_like
+from dpfedmeta.parameters import Params, flatten, is_finite, norm, unflatten, zeros_like
 from dpfedmeta.privacy import record_kernels
 from dpfedmeta.privacy.units import Bounded, Record
 
@@ -31,8 +31,9 @@ def clip(contribution: Mapping[str, Tensor], bound: float) -> Params:
     length = norm(contribution)
     if length <= bound:
         return dict(contribution)
-    factor = bound / length * _ROUNDING
-    return {name: (value.double() * factor).to(value.dtype) for name, value in contribution.items()}
+    shortened = flatten(contribution).double() * (bound / length * _ROUNDING)
+    parts = unflatten(shortened, contribution)
+    return {name: part.to(contribution[name].dtype) for name, part in parts.items()}
 
 
 def clip_per_layer(contribution: Mapping[str, Tensor], bound: float) -> Params:

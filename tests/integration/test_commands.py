@@ -105,8 +105,9 @@ def test_secure_rng_keeps_no_seed(tiny_task_file, tmp_path):
 
 
 def test_a_dry_run_shows_the_plan_and_writes_nothing(tiny_task_file, tmp_path):
-    done = train(tiny_task_file, tmp_path, "--dry-run")
+    done = train(tiny_task_file, tmp_path, "--dry-run", "--calibration", "0.5")
     assert "promised" in done.stdout
+    assert re.search(r"about [\d.]+ minutes: .* at \d+ clients/s, .* at most [\d,]+ MB in all processes", done.stdout)
     assert not (tmp_path / "runs").exists()
 
 

@@ -79,8 +79,8 @@ def replay(tiny_strokes, tmp_path, monkeypatch, algo, seed):
         # Wall-clock times: the only thing in a row that is not a function of the releases.
         row["seconds"] = row["clients_per_second"] = 1.0
     run.rounds_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    summary = summary_of(run, plan, state, status, 1.0, {})
-    run.write_json("summary.json", {**summary, "peak_memory_mb": 1.0})
+    summary = summary_of(run, plan, state, status, (1.0, 1.0), {})
+    run.write_json("summary.json", summary)
     report = write_report(run).read_text().replace(run.path.name, "run")
     return state, json.dumps(rows), run.ledger.read_text(), run.weights.read_bytes(), report
 

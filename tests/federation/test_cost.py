@@ -1,0 +1,33 @@
+import pytest
+
+from dpfedmeta.federation.backend import InProcess, open_workers
+from dpfedmeta.federation.cost import Cost, _scaled
+from dpfedmeta.federation.memory import own_peak_mb, peak_memory_mb
+
+
+def test_a_forecast_adds_its_parts_up() -> None:
+    cost = Cost(clients_per_second=100.0, rounds=600.0, validations=120.0, test=60.0, memory_mb=1234.5)
+    assert cost.seconds == 780.0
+    assert str(cost).startswith("about 13.0 minutes: 10.0 of rounds at 100 clients/s, 2.0 of validation")
+
+
+def test_episodes_are_scaled_from_as_many_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked = [0.0], []
+
+    def measure(episodes: int) -> None:
+        asked.append(episodes)
+        clock[0] += 0.5 + 0.1 * episodes  # a start-up that a few episodes would overrate
+
+    monkeypatch.setattr("dpfedmeta.federation.cost.time.perf_counter", lambda: clock[0])
+    few, many = _scaled(measure, 600, 0.1), _scaled(measure, 600, 30.0)
+    truth = 0.5 + 0.1 * 600
+    assert asked[:2] == [16, 16]
+    assert abs(many - truth) < 0.05 * truth < abs(few - truth)
+
+
+def test_memory_of_workers_is_counted_for_each() -> None:
+    own = own_peak_mb()
+    assert own > 50.0
+    assert peak_memory_mb(InProcess(), 1) == pytest.approx(own, rel=0.2)
+    with open_workers(2) as workers:
+        assert peak_memory_mb(workers, 2) > own_peak_mb() + 2 * 50.0
