@@ -321,6 +321,10 @@ class RunSettings:
         int | None, Field(ge=0, lt=2**128, description="noise and cohorts; given, the run is a simulation")
     ] = None
     device: Annotated[Literal["auto", "cpu", "cuda"], Field(description="auto: cuda if there is one")] = "auto"
+    chunk: Annotated[
+        Count | None,
+        Field(description="clients computed at once by torch.func; null: 1 on a CPU, what fits on a GPU"),
+    ] = None
     workers: Annotated[Count | None, Field(description="worker processes; null: cores")] = None
     checkpoint_every: Annotated[Count, Field(description="rounds between checkpoints")] = 20
     keep_checkpoints: Annotated[Count, Field(description="checkpoints that are kept")] = 2

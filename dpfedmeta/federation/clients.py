@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dpfedmeta.data.episode import Episode, blank_episode, is_sound
 from dpfedmeta.data.population import Population
+from dpfedmeta.federation.chunks import Chunks
 from dpfedmeta.meta import (
     MetaSpec,
     MicroSpec,
@@ -23,6 +24,8 @@ from dpfedmeta.meta import (
     micro_contributions,
     private_contributions,
     private_local_update,
+    stacked,
+    stacked_query_gradients,
 )
 from dpfedmeta.meta.private import ClientNoise
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights, learned_part, with_ways
@@ -52,6 +55,7 @@ class ClientSide:
         message_noise: Deviation of the noise that each client adds to its clipped message, over its sensitivity.
         source: The clients' own secret randomness.
         device: Where to compute.
+        chunk: Clients computed at once; None: see federation.chunks.
     """
 
     network: NetworkSpec
@@ -67,6 +71,13 @@ class ClientSide:
     scope: Literal["flat", "per-layer"] = "flat"
     message_noise: float = 0.0
     private_steps: PrivateSteps | None = None
+    chunk: int | None = None
+
+    @property
+    def stacks(self) -> bool:
+        """Whether clients are computed several at a time, by torch.func."""
+        possible = self.record is None and self.meta.message == "query" and self.meta.divisions is None
+        return possible and (self.device.type == "cuda" or (self.chunk or 1) > 1)
 
     def message_bound(self, bound: float) -> float:
         """Largest norm by which one client moves the sum: C, or C_q in shared mode; more with an attachment."""
@@ -114,12 +125,37 @@ class ClientSide:
         """
         network = _network(self.network, self.device)
         fixed = _fixed(self.network, self.weights_seed, self.device)
+        if self.stacks:
+            yield from self._stacked_messages(network, model, fixed, clients)
+            return
         for client in clients:
             episode = self.population.episode(client)
             if self._sound(episode):
                 yield self._message(network, model, fixed, episode.to(self.device), round_, client)
             else:
                 yield None
+
+    def _stacked_messages(
+        self, network: nn.Module, model: Params, fixed: Params, clients: Sequence[int]
+    ) -> Iterator[Params | None]:
+        """Clients of the form of the first sound one together, others one by one."""
+        episodes = [self.population.episode(client) for client in clients]
+        sound = [self._sound(episode) for episode in episodes]
+        form = next((_form(episode) for episode, good in zip(episodes, sound, strict=True) if good), None)
+        alike = [good and _form(episode) == form for episode, good in zip(episodes, sound, strict=True)]
+
+        def together(part: Sequence[Episode]) -> list[Params]:
+            own, spec = stacked(part).to(self.device), self.meta
+            found = stacked_query_gradients(network, model, fixed, own, spec.adaptation, spec.order)
+            return [{name: value[index] for name, value in found.items()} for index in range(len(part))]
+
+        same = [episode for episode, also in zip(episodes, alike, strict=True) if also]
+        computed = iter(_chunks(self.device, self.chunk).compute(together, same))
+        for episode, good, also in zip(episodes, sound, alike, strict=True):
+            if also:
+                yield next(computed)
+            else:
+                yield contribution(network, model, fixed, episode.to(self.device), self.meta) if good else None
 
     def _messages(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> Iterator[Params]:
         """What the clients send, with the norm of each data part at most `message_bound`."""
@@ -219,6 +255,15 @@ def _well_formed(message: Params, form: Params) -> bool:
     shapes = {name: value.shape for name, value in form.items()}
     real = all(value.dtype in (torch.float32, torch.float64) for value in message.values())
     return real and {name: value.shape for name, value in message.items()} == shapes and is_finite(message)
+
+
+def _form(episode: Episode) -> tuple[torch.Size, torch.Size]:
+    return episode.support_images.shape, episode.query_images.shape
+
+
+@lru_cache(maxsize=4)
+def _chunks(device: torch.device, chunk: int | None) -> Chunks:
+    return Chunks(device=device, fixed=chunk)
 
 
 @lru_cache(maxsize=4)

@@ -18,7 +18,7 @@ from dpfedmeta.settings import Settings
 from dpfedmeta.tracking.run_directory import CONFIG, SUMMARY, RunDirectory, load_weights, write_text
 
 # What may differ from the run that is continued: it changes no result, or the rounds it touches are charged again.
-MAY_CHANGE = ("run.workers", "run.device")
+MAY_CHANGE = ("run.workers", "run.device", "run.chunk")
 _SEED, _DATA = "noise_seed.json", "data.json"
 
 

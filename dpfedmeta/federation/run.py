@@ -181,6 +181,7 @@ def client_side(plan: Plan, population: Population, source: SecretSource, device
         attachment=plan.policy.attachment,
         scope=plan.settings.clip.scope,
         message_noise=plan.message_noise,
+        chunk=plan.settings.run.chunk,
     )
 
 

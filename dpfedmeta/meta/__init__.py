@@ -6,6 +6,7 @@ from dpfedmeta.meta.gradients import Message, MetaSpec, contribution
 from dpfedmeta.meta.local import LocalSteps, PrivateSteps, local_update, private_local_update
 from dpfedmeta.meta.micro import MicroSpec, micro_contributions, micro_slots
 from dpfedmeta.meta.private import RecordSpec, private_contributions
+from dpfedmeta.meta.stacked import stacked, stacked_query_gradients
 
 __all__ = [
     "Adaptation",
@@ -26,4 +27,6 @@ __all__ = [
     "micro_slots",
     "private_contributions",
     "private_local_update",
+    "stacked",
+    "stacked_query_gradients",
 ]

@@ -48,7 +48,9 @@ def descended_head(initial: Mapping[str, Tensor], support: LinearSupport, steps:
     scale = lr / features.shape[-2]
     products = features @ features.mT if bias is None else features @ features.mT + 1.0
     start = features @ weight.mT if bias is None else features @ weight.mT + bias.unsqueeze(-2)
-    targets = torch.nn.functional.one_hot(support.labels, weight.shape[-2]).to(features.dtype)
+    targets = (support.labels.unsqueeze(-1) == torch.arange(weight.shape[-2], device=features.device)).to(
+        features.dtype
+    )
     residuals = torch.softmax(start, -1) - targets
     for _ in range(steps - 1):
         residuals = residuals + (torch.softmax(start - scale * (products @ residuals), -1) - targets)

@@ -8,13 +8,11 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, vmap
-from torch.nn.functional import cross_entropy
 
 from dpfedmeta.data.episode import Episode, EpisodeShape
-from dpfedmeta.meta.adapt import Adaptation, InnerProblem, inner_problem
-from dpfedmeta.meta.linear_head import descended_head
-from dpfedmeta.parameters import Params, added, detached, difference, scaled
+from dpfedmeta.meta.adapt import Adaptation
+from dpfedmeta.meta.stacked import stacked_query_gradients
+from dpfedmeta.parameters import Params
 from dpfedmeta.privacy.clipping import clipped_record_sum
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released
 from dpfedmeta.privacy.units import Record
@@ -131,37 +129,14 @@ def _meta_gradients(
     spec: MicroSpec,
 ) -> Params:
     """SECRET: each tensor [clients * M, *shape], client by client."""
-    ways, shots, first_order = spec.shape.ways, spec.shape.shots, spec.order == 1
-    labels = torch.arange(ways, device=episodes[0].support_labels.device)
-
-    def query_loss(theta: Params, images: Tensor) -> Tensor:
-        own = Episode(
-            support_images=images[:, :shots].flatten(0, 1),
-            support_labels=labels.repeat_interleave(shots),
-            query_images=images[:, shots:].flatten(0, 1),
-            query_labels=labels.repeat_interleave(spec.shape.queries),
-        )
-        weights = {**fixed, **theta}
-        problem = inner_problem(
-            network, weights, own, spec.adaptation.adapt, first_order=first_order, layout=lambda stacked: stacked
-        )
-        adapted = _adapted(problem, spec)
-        return cross_entropy(problem.query_logits(adapted), own.query_labels)
-
+    shape = spec.shape
     # [clients * M, ways, shots + queries, channels, height, width]
     images = torch.cat([torch.cat([held.support_images, held.query_images])[slots] for held in episodes])
-    gradients: Params = vmap(grad(query_loss), in_dims=(None, 0))(dict(model), images)
-    return gradients
-
-
-def _adapted(problem: InnerProblem, spec: MicroSpec) -> Params:
-    """theta_K under torch.func, where autograd's own calls do not work."""
-    theta, steps, lr = problem.initial, spec.adaptation.steps, spec.adaptation.lr
-    if problem.linear is not None:
-        found = descended_head(theta, problem.linear, steps, lr)
-        # First order: the derivative of theta_K by theta_0 is 1.
-        return found if spec.order == 2 else added([theta, detached(difference(found, theta))])
-    for _ in range(steps):
-        step: Params = grad(problem.support_loss)(theta)
-        theta = difference(theta, scaled(step if spec.order == 2 else detached(step), lr))
-    return theta
+    labels = torch.arange(shape.ways, device=images.device).expand(len(images), shape.ways)
+    parts = Episode(
+        support_images=images[:, :, : shape.shots].flatten(1, 2),
+        support_labels=labels.repeat_interleave(shape.shots, 1),
+        query_images=images[:, :, shape.shots :].flatten(1, 2),
+        query_labels=labels.repeat_interleave(shape.queries, 1),
+    )
+    return stacked_query_gradients(network, model, fixed, parts, spec.adaptation, spec.order)
