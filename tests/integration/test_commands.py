@@ -279,3 +279,14 @@ def test_decompose_refuses_in_one_line(tiny_task_file, tmp_path, words, reason):
     done = command("decompose", *base, *words, cwd=tmp_path, check=2)
     assert reason in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "remark"),
+    [(["--workers", "0"], "--workers 0: at least 1"), (["--workers", "9999"], "cores, one thread each"),
+     (["--setting", "none"], "invalid choice"), (["--repetitions", "x"], "invalid int")],
+)  # fmt: skip
+def test_bench_refuses_what_it_cannot_measure(words, remark, tmp_path):
+    done = command("bench", *words, cwd=tmp_path, check=2)
+    assert remark in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr

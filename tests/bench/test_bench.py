@@ -1,0 +1,94 @@
+import json
+import math
+
+import pytest
+import torch
+
+from dpfedmeta.bench import contestants, measure, settings, timing
+from dpfedmeta.bench.machine import client_operations, convolution_seconds
+from dpfedmeta.bench.settings import ALGORITHMS, SETTINGS, Setting
+from dpfedmeta.bench.timing import CONVOLUTIONS, Cell, Speed
+from dpfedmeta.errors import InputError
+from dpfedmeta.report.bench_plot import save_bench_plot
+
+TINY = Setting(name="tiny", channels=3, size=16, width=8, steps=2)
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    monkeypatch.setitem(SETTINGS, "tiny", TINY)
+
+
+def available(algorithm):
+    left_out = contestants.missing_peers()
+    return [name for name in contestants.names(algorithm, peers=True) if name not in left_out]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_all_compute_the_same_meta_gradient(algorithm):
+    first, *others = available(algorithm)
+    for name in others:
+        assert contestants.disagreement("tiny", algorithm, name, first) < 1e-3, name
+
+
+def test_another_meta_gradient_is_refused(monkeypatch):
+    make, algorithms = contestants.PEERS["plain loop"]
+    wrong = {**contestants.PEERS, "plain loop": (lambda s, _: make(s, "maml-2"), algorithms)}
+    monkeypatch.setattr(contestants, "PEERS", wrong)
+    contestants.contestant.cache_clear()
+    cells = [Cell(setting="tiny", algorithm="maml-1", name="plain loop")]
+    with pytest.raises(InputError, match="plain loop and dpfedmeta differ by"):
+        measure._check(cells)
+    contestants.contestant.cache_clear()
+
+
+def test_a_peer_that_is_not_installed_is_named(monkeypatch):
+    def absent(*_):
+        raise ImportError("No module named 'learn2learn'")
+
+    monkeypatch.setitem(dict(contestants.PEERS), "learn2learn", (absent, ("maml-1",)))
+    monkeypatch.setattr(contestants, "PEERS", {**contestants.PEERS, "learn2learn": (absent, ("maml-1",))})
+    contestants.contestant.cache_clear()
+    assert contestants.missing_peers()["learn2learn"] == "No module named 'learn2learn'"
+    contestants.contestant.cache_clear()
+
+
+def test_episodes_are_the_same_for_everybody_and_learnable():
+    one, two = settings.episodes(TINY, 2)
+    assert torch.equal(settings.episodes(TINY, 2)[0].support_images, one.support_images)
+    assert not torch.equal(one.support_images, two.support_images)
+    apart = one.support_images.unflatten(0, (5, 5)).var(1).mean() / one.support_images.var(0).mean()
+    assert apart < 0.8  # images of a class are more alike than all
+
+
+def test_operations_are_counted_as_on_paper():
+    """A 3 x 3 convolution takes 2 * 9 * c * d a pixel, three times, or twice where images need no gradient."""
+    pixels, inputs = (256, 64, 16, 4), (3, 8, 8, 8)
+    once = [2 * 9 * c * 8 * p for c, p in zip(inputs, pixels, strict=True)]
+    image = 2 * once[0] + 3 * sum(once[1:])
+    assert client_operations(TINY) == pytest.approx((TINY.steps * 25 + 50) * image)
+    assert 0 < convolution_seconds(TINY, 0.0) < 10
+
+
+def test_ratios_are_of_medians_and_empty_where_nothing_was_measured():
+    found = {
+        ("paper", "maml-1", "dpfedmeta"): Speed(rates=(9.0, 10.0, 100.0)),
+        ("paper", "maml-1", "learn2learn"): Speed(rates=(5.0,)),
+        ("paper", "maml-1", CONVOLUTIONS): Speed(rates=(20.0,)),
+    }
+    ratios = measure._ratios(found)
+    assert (ratios["maml1_vs_learn2learn"], ratios["share_of_conv_peak"]) == (2.0, 0.5)
+    assert ratios["agrlr_vs_opacus"] is None
+
+
+def test_a_cell_is_timed_by_clients_and_drawn(tmp_path):
+    rate = timing._rate(Cell(setting="tiny", algorithm="dp-agr", name="dpfedmeta"), 0.05)
+    assert math.isfinite(rate)
+    assert rate > 0
+    rows = [
+        {"setting": "tiny", "engine": name, "algorithm": "maml-1", "clients_per_second": value}
+        for name, value in (("dpfedmeta", 20.0), ("learn2learn", 9.5))
+    ]
+    save_bench_plot(tmp_path / "bench.png", rows, "tiny")
+    assert (tmp_path / "bench.png").stat().st_size > 5000
+    json.dumps(rows)
