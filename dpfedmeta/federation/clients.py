@@ -29,7 +29,7 @@ from dpfedmeta.meta import (
 )
 from dpfedmeta.meta.private import ClientNoise
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights, learned_part, with_ways
-from dpfedmeta.parameters import Params, dimension, flatten, is_finite, norm, unflatten, zeros_like
+from dpfedmeta.parameters import Params, dimension, flatten, norm, unflatten, zeros_like
 from dpfedmeta.privacy.clipping import clip, clip_per_layer
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.per_record import PerRecordGradients, per_record_engine
@@ -113,8 +113,9 @@ class ClientSide:
         longest = self.longest_message(bound, dimension(form))
         entered = 0
         for message in self._messages(model, bound, round_, clients):
-            if _well_formed(message, form) and norm(message) <= longest:
-                total += flatten(message).double()
+            # In float64 a norm is finite where every scalar is.
+            if _of_form(message, form) and math.isfinite(length := norm(message)) and length <= longest:
+                total += flatten(message)
                 entered += 1
         return total.cpu(), entered
 
@@ -251,10 +252,10 @@ class ClientSide:
         return message if self.message_clip_ratio is None else clip(message, self.message_bound(bound))
 
 
-def _well_formed(message: Params, form: Params) -> bool:
+def _of_form(message: Params, form: Params) -> bool:
     shapes = {name: value.shape for name, value in form.items()}
     real = all(value.dtype in (torch.float32, torch.float64) for value in message.values())
-    return real and {name: value.shape for name, value in message.items()} == shapes and is_finite(message)
+    return real and {name: value.shape for name, value in message.items()} == shapes
 
 
 def _form(episode: Episode) -> tuple[torch.Size, torch.Size]:

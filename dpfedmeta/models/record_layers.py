@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
+from dpfedmeta.models import fused_kernels
 from dpfedmeta.models.compiled_normalisation import Coupling, loops_apply, normalised
 from dpfedmeta.models.convolution import convolution_gradients
 from dpfedmeta.models.functional import channels_last
 from dpfedmeta.models.layers import Block, FewShotNetwork
 from dpfedmeta.models.normalisation import ReferenceBatchNorm
+
+# Below so many channels a matrix product of windows would be mostly copying.
+_FEW_CHANNELS = 4
 
 Sizes = tuple[tuple[int, ...], tuple[int, ...]]
 """Stride and padding of a convolution."""
@@ -162,6 +167,10 @@ def kernel_gradients(
     values, grads = images.permute(0, 2, 3, 1), grads.permute(0, 2, 3, 1)
     around = pad(values, (0, 0, padding[1], padding[1], padding[0], padding[0]))
     (count, high, wide, deep), channels = grads.shape, images.shape[1]
+    if channels < _FEW_CHANNELS and stride == (1, 1) and loops_apply(images):
+        found = np.zeros((count, size, size, channels, deep), np.float32)
+        fused_kernels.window_products(around.contiguous().numpy(), grads.contiguous().numpy(), found)
+        return torch.from_numpy(found).permute(0, 4, 3, 1, 2)
     columns = around.new_empty(count, high, wide, size * size, channels)
     for place in range(size * size):
         row, column = place // size, place % size
