@@ -80,9 +80,10 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
         source = _secret_source(settings, options)
         if run is not None:
             check_data(run, dataset)
-        workers = stack.enter_context(open_workers(_worker_count(settings, device)))
+        count = _worker_count(settings, device, console)
+        workers = stack.enter_context(open_workers(count))
         clients = client_side(plan, clients_of, source, device)
-        count, public = _worker_count(settings, device), public_side(clients, plan, dataset)
+        public = public_side(clients, plan, dataset)
         rate = 0.0 if options.dry_run else clients_per_second(public, workers, count, 0.0)
         _print_plan(plan, dataset, rate, settings, console, statement)
         if options.dry_run:
@@ -161,8 +162,15 @@ def _device(settings: Settings) -> torch.device:
     return torch.device("cuda" if available and settings.run.device != "cpu" else "cpu")
 
 
-def _worker_count(settings: Settings, device: torch.device) -> int:
-    return 1 if device.type == "cuda" else settings.run.workers or available_cores()
+def _worker_count(settings: Settings, device: torch.device, console: Console) -> int:
+    if device.type == "cuda":
+        return 1
+    cores = available_cores()
+    wanted = settings.run.workers or cores
+    if wanted > cores:
+        # More would only take turns, each with its own memory; the results are the same.
+        console.print(f"run.workers = {wanted}: this machine has {cores} cores, so {cores} workers", highlight=False)
+    return min(wanted, cores)
 
 
 def client_side(plan: Plan, population: Population, source: SecretSource, device: torch.device) -> ClientSide:

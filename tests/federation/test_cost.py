@@ -1,8 +1,14 @@
-import pytest
+import io
 
-from dpfedmeta.federation.backend import InProcess, open_workers
+import pytest
+import torch
+from rich.console import Console
+
+from dpfedmeta.config import resolve
+from dpfedmeta.federation.backend import InProcess, available_cores, open_workers
 from dpfedmeta.federation.cost import Cost, _scaled
 from dpfedmeta.federation.memory import own_peak_mb, peak_memory_mb
+from dpfedmeta.federation.run import _worker_count
 
 
 def test_a_forecast_adds_its_parts_up() -> None:
@@ -31,3 +37,13 @@ def test_memory_of_workers_is_counted_for_each() -> None:
     assert peak_memory_mb(InProcess(), 1) == pytest.approx(own, rel=0.2)
     with open_workers(2) as workers:
         assert peak_memory_mb(workers, 2) > own_peak_mb() + 2 * 50.0
+
+
+def test_more_workers_than_cores_are_left_out_and_it_is_said() -> None:
+    settings = resolve("dp-agr", "strokes", None, {"run.workers": "9999"})
+    said = io.StringIO()
+    console = Console(file=said, width=200)
+    count = _worker_count(settings, torch.device("cpu"), console)
+    assert count == available_cores()
+    assert said.getvalue() == f"run.workers = 9999: this machine has {count} cores, so {count} workers\n"
+    assert _worker_count(settings, torch.device("cuda"), console) == 1

@@ -4,6 +4,7 @@ import errno
 import importlib.util
 import io
 import json
+import multiprocessing
 import os
 import shutil
 import sys
@@ -124,10 +125,25 @@ def test_aborted_rounds_are_resumed_as_they_were(tiny_task_file, tmp_path, monke
     assert [row["round"] for row in cut.rounds() if row.get("aborted")] == aborted
 
 
-def test_any_number_of_workers_resumes(tiny_task_file, tmp_path, monkeypatch, whole):
-    run = halted(tiny_task_file, tmp_path, monkeypatch, 4)
+def test_a_killed_worker_ends_the_run_and_any_number_of_them_resumes_it(tiny_task_file, tmp_path, monkeypatch, whole):
+    computed = LocalBackend.cohort_sum
+
+    def cohort_sum(self, model, bound, cohort):
+        if cohort.round == 4:
+            for worker in multiprocessing.active_children():
+                worker.kill()
+        return computed(self, model, bound, cohort)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalBackend, "cohort_sum", cohort_sum)
+        with pytest.raises(RuntimeError, match="a worker process was killed"):
+            begin(tiny_task_file, tmp_path, **{"run.workers": "2"})
+    run = RunDirectory(tmp_path / "r")
+    charged = read(run.ledger)[1]
+    assert [event.round for event in charged] == [0, 1, 2, 3, 4]
     resume(run, **{"run.workers": "2"})
     assert results(run) == whole
+    assert read(run.ledger)[1][:5] == charged
 
 
 def test_a_resumed_run_can_be_killed_again_and_says_what_it_does(tiny_task_file, tmp_path, monkeypatch, whole):
