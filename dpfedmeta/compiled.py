@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 # Sums may be taken in any order, so that they use vector instructions; nan and infinities keep their meaning.
+# What is kept on disk does not notice a change here: touch the kernels' files as well.
 _FAST = {"reassoc", "contract", "nsz"}
 
 

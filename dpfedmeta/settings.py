@@ -323,7 +323,7 @@ class RunSettings:
     device: Annotated[Literal["auto", "cpu", "cuda"], Field(description="auto: cuda if there is one")] = "auto"
     chunk: Annotated[
         Count | None,
-        Field(description="clients computed at once by torch.func; null: 1 on a CPU, what fits on a GPU"),
+        Field(description="clients at once (exact meta-gradients); null: 1 on a CPU, what fits on a GPU"),
     ] = None
     workers: Annotated[Count | None, Field(description="worker processes; null: cores")] = None
     checkpoint_every: Annotated[Count, Field(description="rounds between checkpoints")] = 20

@@ -31,6 +31,8 @@ def main(console: Console) -> int:
     if known.resume is not None:
         return _resume(RunDirectory(known.resume), known, given_settings(arguments), console)
     options, settings = parse_with_settings(arguments, None)
+    if options.calibration is not None and not options.dry_run:
+        raise InputError("--calibration belongs to --dry-run; drop it, or add --dry-run")
     if options.calibration is not None and not 0 < options.calibration <= 600:
         raise InputError(f"--calibration {options.calibration}: a number of seconds above 0, at most 600")
     run_options = RunOptions(
@@ -44,7 +46,7 @@ def main(console: Console) -> int:
 
 def _resume(run: RunDirectory, options: argparse.Namespace, given: dict[str, str], console: Console) -> int:
     for name in ("algo", "dataset", "config", "dry_run", "calibration", "secure_rng"):
-        if getattr(options, name):
+        if getattr(options, name) not in (None, False):
             raise InputError(f"--{name.replace('_', '-')}: --resume goes on with the settings that the run began with")
     if not run.path.is_dir():
         raise InputError(f"--resume {run.path}: there is no such run directory")

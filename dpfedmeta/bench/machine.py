@@ -80,6 +80,7 @@ def convolution_seconds(setting: Setting, seconds: float) -> float:
 
 def bandwidth(repetitions: int = 20) -> float:
     """Gigabytes per second of one process that adds arrays too large for any cache."""
+    torch.set_num_threads(1)
     one, two = torch.ones(16_000_000), torch.ones(16_000_000)
     fastest = float("inf")
     for _ in range(repetitions):

@@ -123,8 +123,9 @@ def _charge_rounds(journal: Journal, run: RunDirectory, state: ServerState) -> N
 def overhead(dataset: str, options: Mapping[str, str], repetitions: int = 2) -> dict[str, float]:
     """Share of a 200-client round of dp-agr that is not the clients' meta-gradients of data in memory.
 
-    Seconds of the meta-gradients, of the cohort's sum (data, meta-gradients, clipping, adding up), and of ledger and
-    row; the least of some repetitions in turns. A checkpoint, at the preset's interval, is spread over its rounds.
+    The rest is data, clipping, adding up, the ledger, the row and checkpoints (spread over the rounds between two); the
+    server's step, milliseconds a round, and pipes to worker processes are not in it. Seconds of the meta-gradients, of
+    the cohort's sum, and of ledger and row; the least of some repetitions in turns.
     """
     bench = _bench("dp-agr", dataset, CLIENTS, options)
     clients, weights = bench.clients, bench.state.model

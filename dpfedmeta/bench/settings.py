@@ -87,7 +87,7 @@ SETTINGS = {
 }
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=8)
 def episodes(setting: Setting, count: int) -> list[Episode]:
     """Random images around one random pattern for each class: as hard to compute with as real ones."""
     made, shape = [], setting.shape

@@ -72,8 +72,9 @@ def _rate(cell: Cell, seconds: float) -> float:
     setting = SETTINGS[cell.setting]
     if cell.name == CONVOLUTIONS:
         return 1.0 / convolution_seconds(setting, seconds)
-    run, begun = contestant(cell.setting, cell.algorithm, cell.name), time.perf_counter()
-    for done, episode in enumerate(cycle(episodes(setting, _EPISODES)), start=1):
+    run, held = contestant(cell.setting, cell.algorithm, cell.name), episodes(setting, _EPISODES)
+    begun = time.perf_counter()
+    for done, episode in enumerate(cycle(held), start=1):
         run(episode)
         elapsed = time.perf_counter() - begun
         if elapsed >= seconds and done >= 2:
@@ -82,20 +83,20 @@ def _rate(cell: Cell, seconds: float) -> float:
 
 
 def peak_memory(cells: Sequence[Cell], processes: int) -> dict[Cell, float]:
-    """Megabytes of a fresh process that computes a few clients, less those of one that has only imported everything."""
-    base = in_fresh_process(own_peak_mb)
+    """Megabytes that computing a few clients adds to a fresh process that has everything ready for it."""
     with ThreadPoolExecutor(processes) as side_by_side:
-        peaks = list(side_by_side.map(partial(in_fresh_process, _peak), cells))
-    return {cell: peak - base for cell, peak in zip(cells, peaks, strict=True)}
+        return dict(zip(cells, side_by_side.map(partial(in_fresh_process, _peak), cells), strict=True))
 
 
 def _peak(cell: Cell) -> float:
     torch.set_num_threads(1)
     keep_freed_memory()
     run = contestant(cell.setting, cell.algorithm, cell.name)
-    for episode in episodes(SETTINGS[cell.setting], 2):
+    held = episodes(SETTINGS[cell.setting], 2)
+    before = own_peak_mb()
+    for episode in held:
         run(episode)
-    return own_peak_mb()
+    return own_peak_mb() - before
 
 
 def in_fresh_process(function: Callable[..., T], *arguments: object) -> T:

@@ -29,8 +29,8 @@ T = TypeVar("T")
 # Clients whose contributions are summed together. A constant: it fixes the order of every float addition,
 # so results do not depend on the number of workers.
 CLIENTS_PER_CHUNK = 8
-# A GPU computes more at once, and sums them in order just the same.
-CLIENTS_PER_GPU_CHUNK = 1024
+# Where clients are computed several at once, and then summed in order just the same.
+CLIENTS_PER_STACK = 256
 
 
 class RoundAborted(Exception):
@@ -149,7 +149,7 @@ class LocalBackend:
         """
         arrays = {name: value.cpu().numpy() for name, value in model.items()}
         ids = cohort.clients.tolist()
-        size = CLIENTS_PER_GPU_CHUNK if self.clients.device.type == "cuda" else CLIENTS_PER_CHUNK
+        size = clients_per_task(self.clients)
         chunks = [ids[i : i + size] for i in range(0, len(ids), size)]
         clients = replace(self.clients, source=self.clients.source.again(cohort.again))
         tasks = ((clients, arrays, bound, cohort.round, chunk) for chunk in chunks)
@@ -166,6 +166,11 @@ class LocalBackend:
             sensitivity=self.clients.message_bound(bound),
             noise_variance=entered * self.clients.message_noise_variance(bound),
         )
+
+
+def clients_per_task(clients: ClientSide) -> int:
+    """Clients of one call of `sum_chunk`."""
+    return CLIENTS_PER_STACK if clients.stacks else CLIENTS_PER_CHUNK
 
 
 def sum_chunk(

@@ -49,23 +49,26 @@ class Chunks:
             size = self.size or _FIRST
             piece = items[len(done) : len(done) + size]
             try:
-                results = self._measured(function, piece)
-            except torch.cuda.OutOfMemoryError as error:
-                torch.cuda.empty_cache()
-                if size == 1:
-                    raise InputError(
-                        "run.device: one client alone does not fit into the GPU's free memory; free some of it, lower "
-                        "model.width or task.queries, or use --device cpu"
-                    ) from error
-                if self.fixed is not None:
-                    raise InputError(
-                        f"run.chunk = {self.fixed}: so many clients do not fit into the GPU's free memory; lower it, "
-                        "or leave it out to have it found"
-                    ) from error
-                self._found = size // 2
+                done.extend(self._measured(function, piece))
                 continue
-            done.extend(results)
+            except torch.cuda.OutOfMemoryError:
+                self._check_smaller_is_possible(size)
+            # Only now nothing holds what the failed attempt left.
+            torch.cuda.empty_cache()
+            self._found = size // 2
         return done
+
+    def _check_smaller_is_possible(self, size: int) -> None:
+        if self.fixed is not None and size > 1:
+            raise InputError(
+                f"run.chunk = {self.fixed}: so many clients do not fit into the GPU's free memory; lower it, "
+                "or leave it out to have it found"
+            )
+        if size == 1:
+            raise InputError(
+                "run.device: one client alone does not fit into the GPU's free memory; free some of it, lower "
+                "model.width or task.queries, or use --device cpu"
+            )
 
     def _measured(self, function: Callable[[Sequence[T]], Sequence[R]], piece: Sequence[T]) -> Sequence[R]:
         if self.size is not None:

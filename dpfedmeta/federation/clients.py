@@ -151,7 +151,7 @@ class ClientSide:
             return [{name: value[index] for name, value in found.items()} for index in range(len(part))]
 
         same = [episode for episode, also in zip(episodes, alike, strict=True) if also]
-        computed = iter(_chunks(self.device, self.chunk).compute(together, same))
+        computed = iter(_chunks(self.network, self.device, self.chunk).compute(together, same))
         for episode, good, also in zip(episodes, sound, alike, strict=True):
             if also:
                 yield next(computed)
@@ -263,7 +263,8 @@ def _form(episode: Episode) -> tuple[torch.Size, torch.Size]:
 
 
 @lru_cache(maxsize=4)
-def _chunks(device: torch.device, chunk: int | None) -> Chunks:
+def _chunks(_: NetworkSpec, device: torch.device, chunk: int | None) -> Chunks:
+    """What is found for one network says nothing about another."""
     return Chunks(device=device, fixed=chunk)
 
 

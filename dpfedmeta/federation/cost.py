@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dpfedmeta.evaluation import Examination
-from dpfedmeta.federation.backend import CLIENTS_PER_CHUNK, Workers, sum_chunk
+from dpfedmeta.federation.backend import Workers, clients_per_task, sum_chunk
 from dpfedmeta.federation.clients import ClientSide
 from dpfedmeta.federation.memory import peak_memory_mb
 from dpfedmeta.federation.plan import Plan
@@ -57,12 +57,13 @@ def clients_per_second(public: ClientSide, workers: Workers, count: int, seconds
     """
     weights = _learned(public)
     arrays = {name: value.numpy() for name, value in weights.items()}
-    tasks = [(public, arrays, 1.0, 0, list(range(CLIENTS_PER_CHUNK))) for _ in range(count)]
+    size = clients_per_task(public)
+    tasks = [(public, arrays, 1.0, 0, list(range(size))) for _ in range(count)]
     list(workers.map(sum_chunk, tasks))
     done, begun = 0, time.perf_counter()
     while not done or time.perf_counter() - begun < seconds:
         list(workers.map(sum_chunk, 2 * tasks))
-        done += 2 * count * CLIENTS_PER_CHUNK
+        done += 2 * count * size
     return done / (time.perf_counter() - begun)
 
 
@@ -110,11 +111,14 @@ def _scaled(measure: Callable[[int], None], episodes: int, seconds: float) -> fl
     """Seconds for so many episodes, from a first few and then as many as fit."""
     few = min(episodes, 16)
     measure(few)  # warms up
-    taken = _seconds(measure, few)
-    more = min(episodes, int(few * seconds / max(taken, 1e-6)))
-    if more > few:
-        taken, few = _seconds(measure, more), more
-    return taken * episodes / few
+    first = _seconds(measure, few)
+    more = min(episodes, max(2 * few, int(few * seconds / max(first, 1e-6))))
+    if more == few:
+        return first
+    second = _seconds(measure, more)
+    # By two points: what does not depend on the number of episodes is not multiplied by it.
+    each = max(0.0, second - first) / (more - few)
+    return second + each * (episodes - more)
 
 
 def _seconds(measure: Callable[[int], None], episodes: int) -> float:

@@ -17,18 +17,25 @@ import dpfedmeta
 from dpfedmeta.data.archives import digest_of
 from dpfedmeta.data.pool import ClassPool
 
-_LIBRARIES = ("torch", "numpy", "scipy", "opacus")
+_LIBRARIES = ("torch", "numpy", "scipy", "opacus", "numba", "llvmlite")
+_SWITCHES = ("MKL_", "ATEN_", "NUMBA_CPU_", "NUMBA_OPT", "NUMBA_ENABLE_AVX", "NUMBA_DISABLE_JIT")
 
 
-def environment_of(device: torch.device) -> str | None:
-    """Digest of everything that could change the last bits of a result; None where they are never certain (a GPU)."""
+def environment_of(device: torch.device, chunk: int | None = None) -> str | None:
+    """Digest of everything that could change the last bits of a result; None where they are never certain (a GPU).
+
+    Args:
+        device: Where clients are computed.
+        chunk: run.chunk.
+    """
     if device.type != "cpu":
         return None
     parts = {
         "source": _source_digest(),
         "versions": [platform.python_version(), *(metadata.version(name) for name in _LIBRARIES)],
         "machine": [platform.system(), platform.machine(), _processor(), torch.backends.cpu.get_cpu_capability()],
-        "switches": {name: value for name, value in sorted(os.environ.items()) if name.startswith(("MKL_", "ATEN_"))},
+        "switches": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_SWITCHES)},
+        "chunk": chunk or 1,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -15,9 +15,10 @@ def own_peak_mb() -> float:
     Linux counts it from the start of the program; `getrusage` would count the parent's memory at the fork as well.
     """
     status = Path("/proc/self/status")
-    if status.exists():
-        (line,) = (line for line in status.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:"))
-        return int(line.split()[1]) * 1024 / 1e6
+    lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
+    peak = next((line for line in lines if line.startswith("VmHWM:")), None)
+    if peak is not None:
+        return int(peak.split()[1]) * 1024 / 1e6
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
@@ -27,7 +28,10 @@ def peak_memory_mb(workers: Workers, count: int) -> float:
     own = own_peak_mb()
     if isinstance(workers, InProcess):
         return own
-    return own + count * max(workers.map(_peak_of_worker, [(number,) for number in range(count)]))
+    try:
+        return own + count * max(workers.map(_peak_of_worker, [(number,) for number in range(count)]))
+    except RuntimeError:  # the workers are gone, as after an interruption: what they held is not known
+        return own
 
 
 def _peak_of_worker(_: int) -> float:

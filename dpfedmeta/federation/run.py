@@ -109,7 +109,7 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
             budget=Budget.of(plan.planned),
             client_ledgers=_client_ledgers(run, plan),
             public_clients=public if settings.track.public_clients else None,
-            environment=environment_of(device),
+            environment=environment_of(device, settings.run.chunk),
             lineage=lineage,
             say=lambda remark: console.print(remark, highlight=False, soft_wrap=True, markup=False),
         )
@@ -159,6 +159,8 @@ def _device(settings: Settings) -> torch.device:
     available = torch.cuda.is_available()
     if settings.run.device == "cuda" and not available:
         raise InputError("run.device = cuda: PyTorch sees no CUDA device here; use --device cpu or auto")
+    # Shorter mantissas would be faster; what they do to a bound has not been tested.
+    torch.backends.cudnn.allow_tf32 = False
     return torch.device("cuda" if available and settings.run.device != "cpu" else "cpu")
 
 

@@ -58,6 +58,6 @@ def summary_of(
 
 def versions() -> dict[str, str]:
     """What produced the result."""
-    packages = ("torch", "opacus", "dp-accounting", "numpy", "scipy")
+    packages = ("torch", "opacus", "dp-accounting", "numpy", "scipy", "numba")
     found = {name: importlib.metadata.version(name) for name in packages}
     return {"dpfedmeta": __version__, "python": platform.python_version(), **found}

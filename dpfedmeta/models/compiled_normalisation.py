@@ -57,6 +57,7 @@ Composed = Callable[[Tensor, Tensor, Tensor], Tensor]
 def loops_apply(images: Tensor) -> bool:
     """Whether images are what the compiled loops are for."""
     plain = images.device.type == "cpu" and images.dtype == torch.float32 and not under_torch_func(images)
+    plain = plain and len(images) > 0 and min(images.shape[2:]) > 1
     return plain and images.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -114,8 +115,10 @@ class _Normalised(torch.autograd.Function):
     def backward(ctx: Any, grads: Tensor) -> tuple[Tensor | None, ...]:
         images, weight, bias, out = ctx.saved_tensors
         if torch.is_grad_enabled():
-            again = ctx.composed(images, weight, bias)
-            return *torch.autograd.grad(again, (images, weight, bias), grads, create_graph=True), *(None,) * 4
+            inputs, wanted = (images, weight, bias), ctx.needs_input_grad[:3]
+            used = [value for value, needed in zip(inputs, wanted, strict=True) if needed]
+            found = iter(torch.autograd.grad(ctx.composed(*inputs), used, grads, create_graph=True))
+            return *(next(found) if needed else None for needed in wanted), *(None,) * 4
         seen, shape = ctx.seen, ctx.seen.mean.shape
         kept, sums, products = np.empty_like(seen.largest), np.zeros(shape), np.zeros(shape)
         fused_kernels.rescale_backward(
@@ -154,7 +157,7 @@ def see(images: Tensor, coupling: Coupling, pooled: bool) -> Seen:
     """Maxima and moments; without pooling `largest` is the images themselves and `corner` None."""
     values = array_of(images)
     count, height, width, channels = values.shape
-    sums, squares, shift = np.zeros((count, channels)), np.zeros((count, channels)), values[0, 0, 0].copy()
+    sums, squares, shift = np.zeros((count, channels)), np.zeros((count, channels)), values[:, 0, 0].copy()
     largest, corner = values, None
     if pooled:
         half = (count, height // 2, width // 2, channels)

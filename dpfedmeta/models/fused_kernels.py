@@ -1,7 +1,7 @@
 """Compiled loops over channels-last arrays that read each value once; PyTorch takes a pass for every operation.
 
 Everywhere: images and what has their shape are [n, height, width, channels] in float32, what belongs to the channels
-of an image is [n, channels], and sums over many values are in float64.
+of an image is [n, channels]. Sums over an image are of its rows' sums in float32, added up in float64.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def moments_of(images, n, shift, sums, squares):
     Args:
         images: All of them.
         n: Which.
-        shift: [channels], near the mean, so that squares do not cancel.
+        shift: Per image and channel, a value of that image's own, so that squares do not cancel.
         sums: Out: per image and channel.
         squares: Out: likewise.
     """
@@ -30,7 +30,7 @@ def moments_of(images, n, shift, sums, squares):
         row_squares[:] = 0.0
         for j in range(width):
             for c in range(channels):
-                value = images[n, i, j, c] - shift[c]
+                value = images[n, i, j, c] - shift[n, c]
                 row_sums[c] += value
                 row_squares[c] += value * value
         for c in range(channels):
@@ -46,7 +46,7 @@ def pool_of(images, n, pooled, corner):
         images: All of them.
         n: Which.
         pooled: Out: [n, height // 2, width // 2, channels], the maxima.
-        corner: Out: of the same shape, 0 to 3: where in its window the maximum lies; the first of equals.
+        corner: Out: of the same shape, 0 to 3: where in its window the maximum lies; the first of equals, or nan.
     """
     _, height, width, channels = images.shape
     for i in range(height // 2):
@@ -54,14 +54,14 @@ def pool_of(images, n, pooled, corner):
             for c in range(channels):
                 best, at = images[n, 2 * i, 2 * j, c], np.uint8(0)
                 value = images[n, 2 * i, 2 * j + 1, c]
-                at = np.uint8(1) if value > best else at
-                best = value if value > best else best
+                at = np.uint8(1) if value > best or value != value else at
+                best = value if value > best or value != value else best
                 value = images[n, 2 * i + 1, 2 * j, c]
-                at = np.uint8(2) if value > best else at
-                best = value if value > best else best
+                at = np.uint8(2) if value > best or value != value else at
+                best = value if value > best or value != value else best
                 value = images[n, 2 * i + 1, 2 * j + 1, c]
-                at = np.uint8(3) if value > best else at
-                best = value if value > best else best
+                at = np.uint8(3) if value > best or value != value else at
+                best = value if value > best or value != value else best
                 pooled[n, i, j, c] = best
                 corner[n, i, j, c] = at
 
@@ -229,7 +229,7 @@ def window_products(around, grads, products):
     Args:
         around: Padded inputs, as images.
         grads: Of the outputs: [n, height - size + 1, width - size + 1, outputs].
-        products: In and out: [n, size, size, channels, outputs].
+        products: In and out: [n, size, size, channels, outputs]; all in float32.
     """
     count, height, width, outputs = grads.shape
     size, channels = products.shape[1], products.shape[3]

@@ -42,7 +42,7 @@ class ReferenceBatchNorm(nn.Module):
         signs = self.signs() if self.pooled else None
         weight = self.weight if signs is None else self.weight * signs
         composed = partial(_normalised, counted=counted, pooled=self.pooled, rectified=rectified)
-        if not loops_apply(images):
+        if not loops_apply(images) or counted < 1:
             return composed(images, weight, self.bias)
         coupling = Coupling(counted=counted)
         return normalised(

@@ -19,7 +19,7 @@ from dpfedmeta.models import fused_kernels
 from dpfedmeta.models.compiled_normalisation import Coupling, loops_apply, normalised
 from dpfedmeta.models.convolution import convolution_gradients
 from dpfedmeta.models.functional import channels_last
-from dpfedmeta.models.layers import Block, FewShotNetwork
+from dpfedmeta.models.layers import Block, Body, FewShotNetwork, RecordScale
 from dpfedmeta.models.normalisation import ReferenceBatchNorm
 
 # Below so many channels a matrix product of windows would be mostly copying.
@@ -29,15 +29,19 @@ Sizes = tuple[tuple[int, ...], tuple[int, ...]]
 """Stride and padding of a convolution."""
 
 
+# Those of models.registry; of a subclass nothing is known.
+_LAYERS = (Block, nn.Linear, nn.Flatten, nn.ReLU, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+
+
 def has_record_layers(module: nn.Module) -> bool:
     """Whether `record_logits` knows all layers with weights: those of this package's uncoupled networks do."""
-    if isinstance(module, nn.Linear):
+    if type(module) is nn.Linear:
         return True
-    if not isinstance(module, FewShotNetwork):
+    if type(module) is not FewShotNetwork or type(module.body) is not Body or type(module.head) is not nn.Linear:
         return False
-    uncoupled = not any(isinstance(part, ReferenceBatchNorm) for part in module.modules())
-    own = (layer for layer in module.body.layers if list(layer.parameters()))
-    return uncoupled and all(isinstance(layer, (Block, nn.Linear)) for layer in own)
+    coupled = any(isinstance(part, ReferenceBatchNorm) for part in module.modules())
+    known = all(type(layer) in _LAYERS for layer in module.body.layers)
+    return known and not coupled and type(module.body.scale) in (nn.Identity, RecordScale)
 
 
 def record_logits(module: nn.Module, weights: Mapping[str, Tensor], inputs: Tensor) -> Tensor:

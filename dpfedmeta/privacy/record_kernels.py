@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from dpfedmeta.compiled import compiled
 
 
@@ -16,7 +18,7 @@ def add_squared_lengths(rows, lengths):
     for n in range(len(rows)):
         total = 0.0
         for i in range(rows.shape[1]):
-            value = float(rows[n, i])
+            value = np.float64(rows[n, i])
             total += value * value
         lengths[n] += total
 

@@ -46,7 +46,6 @@ def test_a_peer_that_is_not_installed_is_named(monkeypatch):
     def absent(*_):
         raise ImportError("No module named 'learn2learn'")
 
-    monkeypatch.setitem(dict(contestants.PEERS), "learn2learn", (absent, ("maml-1",)))
     monkeypatch.setattr(contestants, "PEERS", {**contestants.PEERS, "learn2learn": (absent, ("maml-1",))})
     contestants.contestant.cache_clear()
     assert contestants.missing_peers()["learn2learn"] == "No module named 'learn2learn'"

@@ -122,7 +122,7 @@ def test_the_real_learn2learn():
     images = torch.arange(60.0).reshape(60, 1, 1, 1).expand(60, 1, 8, 8) / 60
     meta = data.MetaDataset(torch.utils.data.TensorDataset(images, torch.arange(60) % 10))
     steps = [transforms.NWays(meta, 3), transforms.KShots(meta, 3), transforms.LoadData(meta)]
-    population = from_learn2learn(data.TaskDataset(meta, steps, num_tasks=20), SHAPE, 5)
+    population = from_learn2learn(data.Taskset(meta, steps, num_tasks=20), SHAPE, 5)
     assert population.episode(4).support_images.shape == (6, 1, 8, 8)
 
 

@@ -25,10 +25,10 @@ def test_episodes_are_scaled_from_as_many_as_fit(monkeypatch: pytest.MonkeyPatch
         clock[0] += 0.5 + 0.1 * episodes  # a start-up that a few episodes would overrate
 
     monkeypatch.setattr("dpfedmeta.federation.cost.time.perf_counter", lambda: clock[0])
-    few, many = _scaled(measure, 600, 0.1), _scaled(measure, 600, 30.0)
-    truth = 0.5 + 0.1 * 600
-    assert asked[:2] == [16, 16]
-    assert abs(many - truth) < 0.05 * truth < abs(few - truth)
+    for seconds in (0.1, 30.0):
+        assert _scaled(measure, 600, seconds) == pytest.approx(0.5 + 0.1 * 600)
+    assert asked[:3] == [16, 16, 32]
+    assert max(asked) <= 600
 
 
 def test_memory_of_workers_is_counted_for_each() -> None:

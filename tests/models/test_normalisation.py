@@ -108,3 +108,12 @@ def test_under_torch_func_and_in_double_precision_it_is_the_same_function() -> N
     exact = {name: value.double() for name, value in params.items()}
     doubled, single = loss(exact, stacked[0].double()), loss(params, channels_last(stacked[0]))
     torch.testing.assert_close(doubled.float(), single, rtol=1e-4, atol=1e-4)
+
+
+def test_nan_anywhere_in_a_window_stays_visible() -> None:
+    values = images(3, 3, 4, 4)
+    for row in range(2):
+        for column in range(2):
+            broken = values.clone(memory_format=torch.preserve_format)
+            broken[2, 1, row, column] = float("nan")
+            assert ReferenceBatchNorm(3, pooled=True)(broken, 2)[2, 1, 0, 0].isnan()

@@ -63,18 +63,36 @@ def test_heads_may_differ_from_record_to_record_and_some_weights_need_no_gradien
     assert list(found) == list(body)
 
 
-def test_a_record_does_not_touch_another_ones_gradient() -> None:
+@pytest.mark.parametrize("bad", [1e3, 1e6, 1e30, float("inf"), float("nan")])
+@pytest.mark.parametrize("place", [0, 3, 5])
+def test_a_record_does_not_touch_another_ones_gradient(bad: float, place: int) -> None:
     network, weights = build_network(BASE), weights_of(BASE)
     images, labels = batch(BASE)
-    alone = LayeredGradients()(network, weights, {}, frozenset(), images[:1], labels[:1])
-    images[1:] = 1e3
+    others = [record for record in range(6) if record != place]
+    honest = LayeredGradients()(network, weights, {}, frozenset(), images, labels)
+    images[place] = bad
     among = LayeredGradients()(network, weights, {}, frozenset(), images, labels)
-    for key, value in alone.items():
-        torch.testing.assert_close(among[key][:1], value, rtol=1e-4, atol=1e-5, msg=key)
+    for key, value in honest.items():
+        torch.testing.assert_close(among[key][others], value[others], rtol=1e-5, atol=1e-6, msg=key)
 
 
 def test_coupled_or_foreign_layers_are_left_to_vmap() -> None:
     assert not has_record_layers(build_network(replace(BASE, norm="batch")))
+    assert not has_record_layers(build_network(replace(BASE, features="support")))
+
+    class Centre(nn.Module):
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            return values - values.mean(0)
+
+    class Cosine(nn.Linear):
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            return nn.functional.linear(nn.functional.normalize(values), self.weight)
+
+    coupled, other_head = build_network(BASE), build_network(BASE)
+    coupled.body.layers.append(Centre())  # type: ignore[union-attr]
+    other_head.head = Cosine(other_head.head.in_features, 3)  # type: ignore[union-attr, arg-type]
+    assert not has_record_layers(coupled)
+    assert not has_record_layers(other_head)
     foreign = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 3))
     assert not has_record_layers(foreign)
     weights = {name: value.detach() for name, value in foreign.named_parameters()}

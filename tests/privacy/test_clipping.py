@@ -93,3 +93,17 @@ def test_a_record_that_is_not_finite_counts_as_zero_and_touches_no_other(bad):
         tensor[2] = 0.0
     left, right = (clipped_record_sum(g, 0.7).value for g in (poisoned, removed))
     assert all(torch.allclose(left[n], right[n], atol=1e-7) for n in left)
+
+
+def test_lengths_are_taken_in_float64_and_nothing_is_copied_in_any_layout():
+    long = torch.tensor([[1e25, 0.0], [3.0, 4.0], [1e-25, 0.0]])
+    clipped = clipped_record_sum({"w": long}, 1.0).value["w"]
+    assert torch.allclose(clipped, torch.tensor([1.6, 0.8], dtype=torch.float64), rtol=1e-5)
+    generator = torch.Generator().manual_seed(0)
+    plain = torch.randn(5, 2, 3, 4, generator=generator)
+    turned = plain.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    other = torch.randn(5, 7, generator=generator)
+    one, two = (clipped_record_sum({"a": value, "b": other}, 0.5).value for value in (plain, turned))
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value)
+        assert two[name].is_contiguous()
