@@ -49,7 +49,7 @@ def record_logits(module: nn.Module, weights: Mapping[str, Tensor], inputs: Tens
 
     Args:
         module: `has_record_layers`.
-        weights: Each [n, *shape], of each record.
+        weights: Each [n, *shape]: n times the same.
         inputs: [n, ...].
     """
     if isinstance(module, nn.Linear):
@@ -107,27 +107,19 @@ def _linear(inputs: Tensor, weights: Mapping[str, Tensor], name: str) -> Tensor:
     return out if bias is None else out + bias
 
 
-def _is_one(weight: Tensor) -> bool:
-    """Whether all records have the same weights, rather than equal or different ones of their own."""
-    return len(weight) == 1 or weight.stride(0) == 0
-
-
 class _Linear(torch.autograd.Function):
+    """With one matrix for all records."""
+
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(inputs, weight)
-        if _is_one(weight):
-            return inputs @ weight[0].mT
-        return torch.bmm(weight, inputs.unsqueeze(2)).squeeze(2)
+        ctx.save_for_backward(inputs, weight[0])
+        return inputs @ weight[0].mT
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grads: Tensor) -> tuple[Tensor, Tensor]:
         inputs, weight = ctx.saved_tensors
-        by_weight = grads.unsqueeze(2) * inputs.unsqueeze(1)
-        if _is_one(weight):
-            return grads @ weight[0], by_weight
-        return torch.bmm(grads.unsqueeze(1), weight).squeeze(1), by_weight
+        return grads @ weight, grads.unsqueeze(2) * inputs.unsqueeze(1)
 
 
 class _Convolution(torch.autograd.Function):
@@ -135,8 +127,6 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, weight: Tensor, sizes: Sizes) -> Tensor:
-        if not _is_one(weight):
-            raise ValueError("the layered engine takes one client at a time where its convolutions adapt")
         ctx.save_for_backward(images, weight[0])
         ctx.sizes = sizes
         return nn.functional.conv2d(images, weight[0], None, *sizes)

@@ -91,15 +91,19 @@ class LayeredGradients:
         inputs: Tensor,
         labels: Tensor,
     ) -> Params:
-        """Each tensor [records, *shape]. A network with layers of the user's own goes to `VmapGradients`."""
-        if not has_record_layers(module) or any(".convolution." in name for name in varying):
+        """Each tensor [records, *shape].
+
+        Weights that vary go to `VmapGradients`, which is faster on many clients of a small network side by side, and
+        so does a network with layers of the user's own.
+        """
+        if varying or not has_record_layers(module) or not len(labels):
             return self._other(module, params, fixed, varying, inputs, labels)
 
-        def own(name: str, value: Tensor) -> Tensor:
-            return value.detach() if name in varying else value.detach().expand(len(labels), *value.shape)
+        def own(value: Tensor) -> Tensor:
+            return value.detach().expand(len(labels), *value.shape)
 
-        leaves = {name: own(name, value).requires_grad_() for name, value in params.items()}
-        weights = {**{name: own(name, value) for name, value in fixed.items()}, **leaves}
+        leaves = {name: own(value).requires_grad_() for name, value in params.items()}
+        weights = {**{name: own(value) for name, value in fixed.items()}, **leaves}
         loss = cross_entropy(record_logits(module, weights, inputs), labels, reduction="sum")
         return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
 
