@@ -269,7 +269,7 @@ def test_secure_rng_charges_again_and_keeps_cap_and_budget(tiny_task_file, tmp_p
 def test_in_another_environment_rounds_done_again_are_new_releases(tiny_task_file, tmp_path, monkeypatch, whole):
     run = halted(tiny_task_file, tmp_path, monkeypatch, 3)
     first = {row["round"]: row["release"] for row in run.rounds()}
-    monkeypatch.setattr(run_module, "environment_of", lambda device: "another")
+    monkeypatch.setattr(run_module, "environment_of", lambda device, chunk=None: "another")
     killed_in_round(monkeypatch, 3, lambda: resume(run))
     assert [(e.round, e.attempt) for e in read(run.ledger)[1]] == [(0, 0), (1, 0), (2, 0), (3, 0), (2, 1), (3, 1)]
     again = {row["round"]: row["release"] for row in run.rounds()}
@@ -362,7 +362,7 @@ def test_copies_that_shared_their_noise_are_exposed(tiny_task_file, tmp_path, mo
     resume(identical)
     assert compose([run, identical]).events == audit(run).events
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "a third machine"))
-    monkeypatch.setattr(run_module, "environment_of", lambda device: "another")
+    monkeypatch.setattr(run_module, "environment_of", lambda device, chunk=None: "another")
     resume(copy)
     with pytest.raises(InputError, match="the same noise in round"):
         compose([run, copy])
