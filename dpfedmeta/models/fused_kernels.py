@@ -220,25 +220,3 @@ def unpool_with_moments_backward(images, grads, corner, slope, at_maxima, by_ima
                         upper = grads[n, i - 1, 2 * j + 1, c] if at == 1 else grads[n, i - 1, 2 * j, c]
                         lower = grads[n, i, 2 * j + 1, c] if at == 3 else grads[n, i, 2 * j, c]
                         at_maxima[n, i // 2, j, c] = lower if at >= 2 else upper
-
-
-@compiled
-def window_products(around, grads, products):
-    """Each image's gradient of a convolution's kernel, for few input channels.
-
-    Args:
-        around: Padded inputs, as images.
-        grads: Of the outputs: [n, height - size + 1, width - size + 1, outputs].
-        products: In and out: [n, size, size, channels, outputs]; all in float32.
-    """
-    count, height, width, outputs = grads.shape
-    size, channels = products.shape[1], products.shape[3]
-    for n in range(count):
-        for i in range(height):
-            for j in range(width):
-                for p in range(size):
-                    for q in range(size):
-                        for c in range(channels):
-                            value = around[n, i + p, j + q, c]
-                            for d in range(outputs):
-                                products[n, p, q, c, d] += value * grads[n, i, j, d]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from dpfedmeta.models import fused_kernels
+from dpfedmeta.models import product_kernels
 from dpfedmeta.models.compiled_normalisation import Coupling, loops_apply, normalised
 from dpfedmeta.models.convolution import convolution_gradients
 from dpfedmeta.models.functional import channels_last
@@ -161,14 +161,32 @@ def kernel_gradients(
     values, grads = images.permute(0, 2, 3, 1), grads.permute(0, 2, 3, 1)
     around = pad(values, (0, 0, padding[1], padding[1], padding[0], padding[0]))
     (count, high, wide, deep), channels = grads.shape, images.shape[1]
-    if channels < _FEW_CHANNELS and stride == (1, 1) and loops_apply(images):
+    if not loops_apply(images):
+        products = _products_of_windows(around, grads, size, stride)
+    elif channels < _FEW_CHANNELS and stride == (1, 1):
         found = np.zeros((count, size, size, channels, deep), np.float32)
-        fused_kernels.window_products(around.contiguous().numpy(), grads.contiguous().numpy(), found)
+        product_kernels.window_products(around.contiguous().numpy(), grads.contiguous().numpy(), found)
         return torch.from_numpy(found).permute(0, 4, 3, 1, 2)
+    else:
+        places = np.arange(high)[:, None] * stride[0] * around.shape[2] + np.arange(wide) * stride[1]
+        found = np.zeros((count, deep, size, size * channels), np.float32)
+        product_kernels.window_row_products(
+            around.reshape(count, -1).numpy(),
+            places.ravel() * channels,
+            around.shape[2] * channels,
+            grads.reshape(count, high * wide, deep).numpy(),
+            found,
+        )
+        products = torch.from_numpy(found)
+    return products.view(count, deep, size, size, channels).permute(0, 1, 4, 2, 3)
+
+
+def _products_of_windows(around: Tensor, grads: Tensor, size: int, stride: tuple[int, ...]) -> Tensor:
+    """The same in PyTorch's operations: around [n, height, width, c], grads [n, h, w, d] -> [n, d, size * size * c]."""
+    (count, high, wide, deep), channels = grads.shape, around.shape[3]
     columns = around.new_empty(count, high, wide, size * size, channels)
     for place in range(size * size):
         row, column = place // size, place % size
         below, right = row + stride[0] * (high - 1) + 1, column + stride[1] * (wide - 1) + 1
         columns[:, :, :, place] = around[:, row : below : stride[0], column : right : stride[1]]
-    products = torch.bmm(grads.reshape(count, -1, deep).mT, columns.view(count, high * wide, -1))
-    return products.view(count, deep, size, size, channels).permute(0, 1, 4, 2, 3)
+    return torch.bmm(grads.reshape(count, -1, deep).mT, columns.view(count, high * wide, -1))

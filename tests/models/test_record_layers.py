@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights
+from dpfedmeta.models.functional import channels_last
 from dpfedmeta.models.record_layers import has_record_layers, kernel_gradients
 from dpfedmeta.privacy.per_record import LayeredGradients, VmapGradients
 
@@ -113,3 +114,20 @@ def test_kernel_gradients_sum_to_those_of_autograd(stride: int, padding: int, si
     each = kernel_gradients(images, grads, size, (stride, stride), (padding, padding))
     assert each.shape == (4, *kernel.shape)
     torch.testing.assert_close(each.sum(0), wanted)
+
+
+@pytest.mark.parametrize("channels", [1, 5, 16])
+@pytest.mark.parametrize(("stride", "padding", "size"), [(1, 1, 3), (2, 1, 3), (1, 2, 5), (3, 0, 2), (4, 0, 3)])
+def test_compiled_kernel_gradients_agree_with_double_precision(
+    channels: int, stride: int, padding: int, size: int
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(3, channels, 11, 9, generator=generator)
+    shape = nn.functional.conv2d(images, torch.zeros(7, channels, size, size), stride=stride, padding=padding).shape
+    sizes = size, (stride, stride), (padding, padding)
+    images, grads = channels_last(images), channels_last(torch.randn(shape, generator=generator))
+    each, wanted = kernel_gradients(images, grads, *sizes), kernel_gradients(images.double(), grads.double(), *sizes)
+    torch.testing.assert_close(each.double(), wanted, rtol=1e-5, atol=1e-4)
+    # A record that is not finite spoils its own gradient only.
+    images[1] = torch.inf
+    torch.testing.assert_close(kernel_gradients(images, grads, *sizes)[[0, 2]], each[[0, 2]], rtol=0, atol=0)
