@@ -325,6 +325,10 @@ class RunSettings:
         Count | None,
         Field(description="clients at once (exact meta-gradients); null: 1 on a CPU, what fits on a GPU"),
     ] = None
+    precision: Annotated[
+        Literal["float32", "tf32", "bfloat16"],
+        Field(description="of what convolutions multiply; tf32: on a GPU; bfloat16: faster where the hardware has it"),
+    ] = "float32"
     workers: Annotated[Count | None, Field(description="worker processes; null: cores")] = None
     checkpoint_every: Annotated[Count, Field(description="rounds between checkpoints")] = 20
     keep_checkpoints: Annotated[Count, Field(description="checkpoints that are kept")] = 2

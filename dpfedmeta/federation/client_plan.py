@@ -115,6 +115,7 @@ def network_spec(settings: Settings, task: Task) -> NetworkSpec:
         downscale=settings.model.downscale,
         learn=settings.meta.learn,
         initial=settings.model.initial,
+        precision=settings.run.precision,
     )
 
 

@@ -159,9 +159,11 @@ def _device(settings: Settings) -> torch.device:
     available = torch.cuda.is_available()
     if settings.run.device == "cuda" and not available:
         raise InputError("run.device = cuda: PyTorch sees no CUDA device here; use --device cpu or auto")
-    # Shorter mantissas would be faster; what they do to a bound has not been tested.
-    torch.backends.cudnn.allow_tf32 = False
-    return torch.device("cuda" if available and settings.run.device != "cpu" else "cpu")
+    device = torch.device("cuda" if available and settings.run.device != "cpu" else "cpu")
+    if settings.run.precision == "tf32" and device.type != "cuda":
+        raise InputError("run.precision = tf32: only GPUs have it; use float32 or bfloat16 on a CPU")
+    torch.backends.cudnn.allow_tf32 = settings.run.precision == "tf32"
+    return device
 
 
 def _worker_count(settings: Settings, device: torch.device, console: Console) -> int:

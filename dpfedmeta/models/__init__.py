@@ -13,6 +13,7 @@ from dpfedmeta.models.initial import BUILT_IN, initial_weights
 from dpfedmeta.models.registry import (
     build_network,
     check_has_head,
+    check_precision,
     check_records_uncoupled,
     learned_part,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "build_network",
     "channels_last",
     "check_has_head",
+    "check_precision",
     "check_records_uncoupled",
     "check_weights",
     "frozen_network",

@@ -1,24 +1,50 @@
-"""Convolution whose second derivatives are convolutions too.
+"""Convolution whose second derivatives are convolutions too, of operands as short as one likes.
 
 PyTorch's own compute them with batch and channels exchanged, in a layout for which its kernels are slow.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import conv2d
 
-Sizes = tuple[int, ...]
+from dpfedmeta.models.spec import Precision
+
+# With fewer input channels, those of images, bfloat16 is no faster.
+FEW_CHANNELS = 4
 
 
-def convolution(images: Tensor, weight: Tensor, stride: Sizes, padding: Sizes) -> Tensor:
-    """As torch.nn.functional.conv2d; differentiable twice."""
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionSpec:
+    """How a kernel moves over images, and what its products are made of.
+
+    Attributes:
+        stride: Of the kernel.
+        padding: With zeros.
+        precision: bfloat16: both operands are rounded to it, and so is the result (Micikevicius et al. 2018, Mixed
+            Precision Training). tf32 is a switch of PyTorch's for GPUs, not a matter of operands.
+    """
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    precision: Precision = "float32"
+
+    def operands(self, *values: Tensor) -> list[Tensor]:
+        """Images and kernel, or what takes their places, the kernel last: as they enter a product."""
+        short = self.precision == "bfloat16" and values[-1].shape[1] >= FEW_CHANNELS
+        return [value.bfloat16() for value in values] if short else list(values)
+
+
+def convolution(images: Tensor, weight: Tensor, spec: ConvolutionSpec) -> Tensor:
+    """As torch.nn.functional.conv2d, of the images' type; differentiable twice."""
     if under_torch_func(images) or under_torch_func(weight):
-        return torch.nn.functional.conv2d(images, weight, None, stride, padding)
-    out: Tensor = _Convolution.apply(images, weight, stride, padding)  # type: ignore[no-untyped-call]
+        return _forward(images, weight, spec)
+    out: Tensor = _Convolution.apply(images, weight, spec)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -27,19 +53,24 @@ def under_torch_func(tensor: Tensor) -> bool:
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
+def _forward(images: Tensor, weight: Tensor, spec: ConvolutionSpec) -> Tensor:
+    left, kernel = spec.operands(images, weight)
+    return conv2d(left, kernel, None, spec.stride, spec.padding).to(images.dtype)
+
+
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, images: Tensor, weight: Tensor, stride: Sizes, padding: Sizes) -> Tensor:
+    def forward(ctx: Any, images: Tensor, weight: Tensor, spec: ConvolutionSpec) -> Tensor:
         ctx.save_for_backward(images, weight)
-        ctx.sizes = stride, padding
-        return torch.nn.functional.conv2d(images, weight, None, stride, padding)
+        ctx.spec = spec
+        return _forward(images, weight, spec)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         images, weight = ctx.saved_tensors
         wanted = ctx.needs_input_grad[:2]
-        by_images, by_weight = _Gradients.apply(grad, images, weight, *ctx.sizes, wanted)  # type: ignore[no-untyped-call]
-        return by_images if wanted[0] else None, by_weight if wanted[1] else None, None, None
+        by_images, by_weight = _Gradients.apply(grad, images, weight, ctx.spec, wanted)  # type: ignore[no-untyped-call]
+        return by_images if wanted[0] else None, by_weight if wanted[1] else None, None
 
 
 class _Gradients(torch.autograd.Function):
@@ -47,38 +78,49 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, grad: Tensor, images: Tensor, weight: Tensor, stride: Sizes, padding: Sizes, wanted: tuple[bool, bool]
+        ctx: Any, grad: Tensor, images: Tensor, weight: Tensor, spec: ConvolutionSpec, wanted: tuple[bool, bool]
     ) -> tuple[Tensor | None, Tensor | None]:
         ctx.save_for_backward(grad, images, weight)
-        ctx.sizes = stride, padding
+        ctx.spec = spec
         ctx.set_materialize_grads(False)
-        return convolution_gradients(grad, images, weight, ctx.sizes, wanted)
+        return convolution_gradients(grad, images, weight, spec, wanted)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_images: Tensor | None, by_weight: Tensor | None) -> tuple[Tensor | None, ...]:
         grad, images, weight = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
+        spec, wanted = ctx.spec, ctx.needs_input_grad
         parts = []
         if by_images is not None:
-            parts.append(torch.nn.functional.conv2d(by_images, weight, None, *ctx.sizes))
+            parts.append(_forward(by_images, weight, spec))
         if by_weight is not None:
-            parts.append(torch.nn.functional.conv2d(images, by_weight, None, *ctx.sizes))
+            parts.append(_forward(images, by_weight, spec))
         to_grad = sum(parts[1:], parts[0]) if parts and wanted[0] else None
         to_images = to_weight = None
         if by_weight is not None and wanted[1]:
-            to_images, _ = convolution_gradients(grad, images, by_weight, ctx.sizes, (True, False))
+            to_images, _ = convolution_gradients(grad, images, by_weight, spec, (True, False))
         if by_images is not None and wanted[2]:
-            _, to_weight = convolution_gradients(grad, by_images, weight, ctx.sizes, (False, True))
-        return to_grad, to_images, to_weight, None, None, None
+            _, to_weight = convolution_gradients(grad, by_images, weight, spec, (False, True))
+        return to_grad, to_images, to_weight, None, None
 
 
 def convolution_gradients(
-    grad: Tensor, images: Tensor, weight: Tensor, sizes: tuple[Sizes, Sizes], wanted: tuple[bool, bool]
+    grad: Tensor, images: Tensor, weight: Tensor, spec: ConvolutionSpec, wanted: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """By images and by weight, those of the two that are wanted."""
-    stride, padding = sizes
-    by_images, by_weight, _ = torch.ops.aten.convolution_backward(
-        grad, images, weight, None, stride, padding, (1, 1), False, (0, 0), 1, (*wanted, False)
+    """By images and by weight, those of the two that are wanted, of the type of `grad`."""
+    outward, inward, kernel = spec.operands(grad, images, weight)
+    found = torch.ops.aten.convolution_backward(
+        outward,
+        inward,
+        kernel,
+        None,
+        spec.stride,
+        spec.padding,
+        (1, 1),
+        False,
+        (0, 0),
+        1,
+        (*wanted, False),
     )
+    by_images, by_weight = (None if value is None else value.to(grad.dtype) for value in found[:2])
     return by_images, by_weight

@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from dpfedmeta.models.convolution import convolution
+from dpfedmeta.models.convolution import ConvolutionSpec, convolution
 from dpfedmeta.models.normalisation import ReferenceBatchNorm
 from dpfedmeta.models.spec import NetworkSpec
 
@@ -35,6 +35,7 @@ class Block(nn.Module):
         width, norm = spec.width, spec.norm
         # The normalisations bring their own shift.
         self.convolution = nn.Conv2d(channels, width, kernel, stride=stride, padding=kernel // 2, bias=norm == "none")
+        self.sizes = ConvolutionSpec(stride=(stride,) * 2, padding=(kernel // 2,) * 2, precision=spec.precision)
         # Large enough (He et al. 2015) that server steps, which do not shrink with the weights, stay small beside them.
         nn.init.kaiming_normal_(self.convolution.weight, nonlinearity="relu")
         if self.convolution.bias is not None:
@@ -56,14 +57,20 @@ class Block(nn.Module):
             hidden = self.norm(self._convolved(images, self.norm), reference, rectified=rectified)
             hidden = hidden if rectified else self.nonlinearity(hidden)
             return cast(Tensor, hidden if self.norm.pooled else self.shrink(hidden))
+        if self.sizes.precision == "bfloat16":
+            return self.after(self.norm(self._shifted(convolution(images, self.convolution.weight, self.sizes))))
+        # Through the module, on which Opacus hangs its hooks.
         return self.after(self.norm(self.convolution(images)))
 
     def _convolved(self, images: Tensor, norm: ReferenceBatchNorm) -> Tensor:
         """Times the signs that the normalisation asks for."""
         signs = norm.signs() if norm.pooled else None
         weight = self.convolution.weight if signs is None else self.convolution.weight * signs.view(-1, 1, 1, 1)
-        stride, padding = self.convolution.stride, cast(tuple[int, ...], self.convolution.padding)
-        return convolution(images, weight, stride, padding)
+        return convolution(images, weight, self.sizes)
+
+    def _shifted(self, hidden: Tensor) -> Tensor:
+        bias = self.convolution.bias
+        return hidden if bias is None else hidden + bias.view(-1, 1, 1)
 
     def after(self, hidden: Tensor) -> Tensor:
         """Pooling and nonlinearity."""

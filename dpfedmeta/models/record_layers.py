@@ -17,17 +17,10 @@ from torch.nn.functional import pad
 
 from dpfedmeta.models import product_kernels
 from dpfedmeta.models.compiled_normalisation import Coupling, loops_apply, normalised
-from dpfedmeta.models.convolution import convolution_gradients
+from dpfedmeta.models.convolution import FEW_CHANNELS, ConvolutionSpec, convolution, convolution_gradients
 from dpfedmeta.models.functional import channels_last
 from dpfedmeta.models.layers import Block, Body, FewShotNetwork, RecordScale
 from dpfedmeta.models.normalisation import ReferenceBatchNorm
-
-# Below so many channels a matrix product of windows would be mostly copying.
-_FEW_CHANNELS = 4
-
-Sizes = tuple[tuple[int, ...], tuple[int, ...]]
-"""Stride and padding of a convolution."""
-
 
 # Those of models.registry; of a subclass nothing is known.
 _LAYERS = (Block, nn.Linear, nn.Flatten, nn.ReLU, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
@@ -67,7 +60,7 @@ def record_logits(module: nn.Module, weights: Mapping[str, Tensor], inputs: Tens
 
 def _block(block: Block, weights: Mapping[str, Tensor], name: str, images: Tensor) -> Tensor:
     kernel = weights[f"{name}convolution.weight"]
-    sizes = block.convolution.stride, cast(tuple[int, ...], block.convolution.padding)
+    sizes = block.sizes
     if not isinstance(block.norm, nn.GroupNorm):
         return block.after(_convolved(images, kernel, sizes) + weights[f"{name}convolution.bias"][:, :, None, None])
     scale, shift = weights[f"{name}norm.weight"], weights[f"{name}norm.bias"]
@@ -92,7 +85,7 @@ def _block(block: Block, weights: Mapping[str, Tensor], name: str, images: Tenso
     return cast(Tensor, hidden if pooled else block.shrink(hidden))
 
 
-def _convolved(images: Tensor, kernel: Tensor, sizes: Sizes) -> Tensor:
+def _convolved(images: Tensor, kernel: Tensor, sizes: ConvolutionSpec) -> Tensor:
     out: Tensor = _Convolution.apply(images, kernel, sizes)  # type: ignore[no-untyped-call]
     return out
 
@@ -126,10 +119,10 @@ class _Convolution(torch.autograd.Function):
     """With one kernel for all records."""
 
     @staticmethod
-    def forward(ctx: Any, images: Tensor, weight: Tensor, sizes: Sizes) -> Tensor:
+    def forward(ctx: Any, images: Tensor, weight: Tensor, sizes: ConvolutionSpec) -> Tensor:
         ctx.save_for_backward(images, weight[0])
         ctx.sizes = sizes
-        return nn.functional.conv2d(images, weight[0], None, *sizes)
+        return convolution(images, weight[0], sizes)
 
     @staticmethod
     @once_differentiable
@@ -139,7 +132,7 @@ class _Convolution(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             by_images, _ = convolution_gradients(grads, images, kernel, ctx.sizes, (True, False))
         if ctx.needs_input_grad[1]:
-            by_weight = kernel_gradients(images, grads, kernel.shape[2], *ctx.sizes)
+            by_weight = kernel_gradients(images, grads, kernel.shape[2], ctx.sizes.stride, ctx.sizes.padding)
         return by_images, by_weight, None
 
 
@@ -163,7 +156,7 @@ def kernel_gradients(
     (count, high, wide, deep), channels = grads.shape, images.shape[1]
     if not loops_apply(images):
         products = _products_of_windows(around, grads, size, stride)
-    elif channels < _FEW_CHANNELS and stride == (1, 1):
+    elif channels < FEW_CHANNELS and stride == (1, 1):
         found = np.zeros((count, size, size, channels, deep), np.float32)
         product_kernels.window_products(around.contiguous().numpy(), grads.contiguous().numpy(), found)
         return torch.from_numpy(found).permute(0, 4, 3, 1, 2)

@@ -163,6 +163,15 @@ def check_has_head(network: nn.Module, name: str) -> None:
         )
 
 
+def check_precision(network: nn.Module, spec: NetworkSpec) -> None:
+    """Refuse a precision that a network would not notice."""
+    if spec.precision == "bfloat16" and not any(isinstance(module, Block) for module in network.modules()):
+        raise InputError(
+            f"run.precision = bfloat16: model.name = {spec.name} has none of this package's convolutions, the only "
+            "thing it is for; leave it out"
+        )
+
+
 def check_records_uncoupled(network: nn.Module, spec: NetworkSpec, *, inside_micro_episodes: bool = False) -> None:
     """Refuse a network in which one record can influence another's gradient (privacy rule 3).
 

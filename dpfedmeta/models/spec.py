@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Norm = Literal["group", "batch", "none"]
+Precision = Literal["float32", "tf32", "bfloat16"]
+"""What the products in a convolution are rounded to before they are added up in float32; all else is float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,3 +27,4 @@ class NetworkSpec:
     feature_scale: float = 1.0
     learn: Literal["all", "body", "scales"] = "all"
     initial: str | None = None
+    precision: Precision = "float32"
