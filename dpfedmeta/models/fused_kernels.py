@@ -168,18 +168,16 @@ def unpool_with_moments(images, grads, corner, constant, slope, out):
     nothing = np.float32(0.0)
     for n in range(count):
         for i in range(height):
-            for j in range(width):
+            # An odd row or column at the end is in no window.
+            inside = width - width % 2 if i < height - height % 2 else 0
+            for j in range(inside):
+                place = 2 * (i % 2) + j % 2
+                for c in range(channels):
+                    grad = grads[n, i // 2, j // 2, c] if corner[n, i // 2, j // 2, c] == place else nothing
+                    out[n, i, j, c] = constant[n, c] + slope[n, c] * images[n, i, j, c] + grad
+            for j in range(inside, width):
                 for c in range(channels):
                     out[n, i, j, c] = constant[n, c] + slope[n, c] * images[n, i, j, c]
-            # The rows of a window are still in the cache; all in one expression per value would not be vectorised.
-            if i % 2 == 1:
-                for j in range(width // 2):
-                    for c in range(channels):
-                        grad, at = grads[n, i // 2, j, c], corner[n, i // 2, j, c]
-                        out[n, i - 1, 2 * j, c] += grad if at == 0 else nothing
-                        out[n, i - 1, 2 * j + 1, c] += grad if at == 1 else nothing
-                        out[n, i, 2 * j, c] += grad if at == 2 else nothing
-                        out[n, i, 2 * j + 1, c] += grad if at == 3 else nothing
 
 
 @compiled
