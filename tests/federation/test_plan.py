@@ -83,6 +83,8 @@ WRONG = [
     ("maml", {"model.name": "no.such:thing"}, "model.name"),
     ("dp-agr", {"clip.window": 1}, "at least 2"),
     ("dp-agrlr", {"record.engine": "opacus"}, "micro-episodes"),
+    ("dp-agrlr-steps", {"record.engine": "opacus", "run.precision": "bfloat16"}, "hooks see float32 only"),
+    ("maml", {"model.name": "mlp", "run.precision": "bfloat16"}, "none of this package's convolutions"),
     ("dp-agrlr", {"record.micro_ways": 2, "meta.learn": "all"}, "meta.learn body"),
     ("dp-agrlr", {"record.micro_shots": 10}, "do not fit"),
     ("dp-agrlr", {"record.micro_ways": 6}, "do not fit"),

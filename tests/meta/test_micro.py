@@ -139,7 +139,7 @@ def moved(spec, network, weights, change, place):
     return norm(difference(left, right)) * len(micro_slots(spec.client, spec.shape))
 
 
-@pytest.mark.parametrize("changes", NETWORKS)
+@pytest.mark.parametrize("changes", [*NETWORKS, {**NETWORKS[0], "precision": "bfloat16"}])
 def test_a_null_record_moves_the_sum_by_at_most_the_bound(changes):
     """A record of NaN is a null record: its micro-episode counts as 0, and no other one sees it."""
     network, weights = network_of(**changes)

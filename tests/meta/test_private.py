@@ -26,8 +26,8 @@ class Silent:
         return np.zeros(size)
 
 
-def network_of(name="conv4-strided", norm_="group"):
-    spec = NetworkSpec(name=name, channels=1, image_size=28, ways=3, width=4, norm=norm_)
+def network_of(name="conv4-strided", norm_="group", precision="float32"):
+    spec = NetworkSpec(name=name, channels=1, image_size=28, ways=3, width=4, norm=norm_, precision=precision)
     return build_network(spec), initial_weights(spec, 1)
 
 
@@ -119,8 +119,9 @@ def clipped_mean(gradients, bound):
     return total
 
 
-def test_the_message_without_its_noise_is_at_most_the_query_bound():
-    network, weights = network_of()
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_message_without_its_noise_is_at_most_the_query_bound(precision):
+    network, weights = network_of(precision=precision)
     silent = ClientNoise(support=Silent(), query=Silent())
     for seed in range(5):
         message = private_contribution(network, weights, {}, episode(seed), 1e-3, silent, spec_of(), ENGINES["vmap"])
@@ -142,8 +143,10 @@ def test_the_noise_of_a_message_has_the_planned_deviation():
     assert float(residual.std()) == pytest.approx(bound / 6, rel=0.03)
 
 
-def test_one_query_record_moves_the_message_by_at_most_c_over_n():
-    network, weights = network_of()
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("engine", ["layered", "vmap"])
+def test_one_query_record_moves_the_message_by_at_most_c_over_n(engine, precision):
+    network, weights = network_of(precision=precision)
     silent = ClientNoise(support=Silent(), query=Silent())
     data, bound = episode(), 0.8
 
@@ -154,7 +157,7 @@ def test_one_query_record_moves_the_message_by_at_most_c_over_n():
             query_images=images,
             query_labels=data.query_labels,
         )
-        return private_contribution(network, weights, {}, changed, bound, silent, spec_of(), ENGINES["vmap"]).value
+        return private_contribution(network, weights, {}, changed, bound, silent, spec_of(), ENGINES[engine]).value
 
     whole = sent(data.query_images)
     poisoned = data.query_images.clone()
