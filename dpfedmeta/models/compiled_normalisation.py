@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,9 +51,6 @@ class Coupling:
         return np.ascontiguousarray(values, np.float32)
 
 
-Composed = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
 def loops_apply(images: Tensor) -> bool:
     """Whether images are what the compiled loops are for."""
     plain = images.device.type == "cpu" and images.dtype == torch.float32 and not under_torch_func(images)
@@ -69,7 +66,6 @@ def normalised(
     *,
     pooled: bool,
     rectified: bool,
-    composed: Composed,
 ) -> Tensor:
     """Normalise, take the maximum over 2 x 2 windows if `pooled`, and ReLU if `rectified`.
 
@@ -80,23 +76,17 @@ def normalised(
         coupling: Which values share a mean and a variance.
         pooled: As above.
         rectified: As above.
-        composed: The same function of the three in differentiable operations, for derivatives of derivatives.
+
+    Differentiable once, batch normalisation twice.
     """
-    out: Tensor = _Normalised.apply(images, weight, bias, coupling, pooled, rectified, composed)  # type: ignore[no-untyped-call]
+    out: Tensor = _Normalised.apply(images, weight, bias, coupling, pooled, rectified)  # type: ignore[no-untyped-call]
     return out
 
 
 class _Normalised(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        images: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        coupling: Coupling,
-        pooled: bool,
-        rectified: bool,
-        composed: Composed,
+        ctx: Any, images: Tensor, weight: Tensor, bias: Tensor, coupling: Coupling, pooled: bool, rectified: bool
     ) -> Tensor:
         seen = see(images, coupling, pooled)
         factors = _per_image(weight, len(images))
@@ -107,40 +97,113 @@ class _Normalised(torch.autograd.Function):
         fused_kernels.rescale(seen.largest, scale, shift, lowest, out)
         made = tensor_of(out)
         ctx.save_for_backward(images, weight, bias, made)
-        ctx.seen, ctx.inverse, ctx.scale, ctx.lowest = seen, inverse, scale, lowest
-        ctx.coupling, ctx.pooled, ctx.composed = coupling, pooled, composed
+        ctx.done = _Forward(coupling, seen, inverse, scale, lowest)
         return made
 
     @staticmethod
     def backward(ctx: Any, grads: Tensor) -> tuple[Tensor | None, ...]:
         images, weight, bias, out = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            inputs, wanted = (images, weight, bias), ctx.needs_input_grad[:3]
-            used = [value for value, needed in zip(inputs, wanted, strict=True) if needed]
-            found = iter(torch.autograd.grad(ctx.composed(*inputs), used, grads, create_graph=True))
-            return *(next(found) if needed else None for needed in wanted), *(None,) * 4
-        seen, shape = ctx.seen, ctx.seen.mean.shape
+        found = _Gradients.apply(grads, images, weight, bias, out.detach(), ctx.done)  # type: ignore[no-untyped-call]
+        return *found, None, None, None
+
+
+class _Forward(NamedTuple):
+    """What the forward pass leaves for the others; arrays [n, channels]."""
+
+    coupling: Coupling
+    seen: Seen
+    inverse: Any
+    scale: Any
+    lowest: Any
+
+
+class _Gradients(torch.autograd.Function):
+    """Gradients by images, weight and bias.
+
+    With g = `grads` where ReLU lets it through, m the maxima, N the values behind a mean mu and a variance, whose
+    inverse root is r:
+
+        S = sum g,  Q = sum g (m - mu),  by_bias = S,  by_weight = r Q,
+        by_images = unpool(w r g) - [counted] w r / N (S + r^2 Q (images - mu)).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, grads: Tensor, images: Tensor, weight: Tensor, bias: Tensor, out: Tensor, done: _Forward
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        seen, shape = done.seen, done.seen.mean.shape
         kept, sums, products = np.empty_like(seen.largest), np.zeros(shape), np.zeros(shape)
         fused_kernels.rescale_backward(
-            seen.largest, array_of(out), array_of(_last(grads)), ctx.scale, ctx.lowest, kept, sums, products
+            seen.largest, array_of(out), array_of(_last(grads)), done.scale, done.lowest, kept, sums, products
         )
         centred = products - seen.mean * sums
-        by_images = tensor_of(_with_moments(ctx, images, _per_image(weight, len(images)), kept, sums, centred))
-        return by_images, _summed(ctx.inverse * centred, weight), _summed(sums, bias), *(None,) * 4
+        ctx.save_for_backward(grads, images, weight, out)
+        ctx.done, ctx.sums, ctx.centred = done, sums, centred
+        by_images = _with_moments(done, images, _per_image(weight, len(images)), kept, sums, centred)
+        return tensor_of(by_images), _summed(done.inverse * centred, weight), _summed(sums, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *found: Tensor) -> tuple[Tensor | None, ...]:
+        """With A, a, b = `found`, the derivative of <A, by_images> + <a, by_weight> + <b, by_bias> by the inputs."""
+        done = ctx.done
+        if done.coupling.counted is None:
+            raise NotImplementedError("second derivatives of group normalisation in compiled loops")
+        grads, images, weight, out = ctx.saved_tensors
+        seen, counted, size = done.seen, done.coupling.counted, done.coupling.size(images.shape)
+        outer, at_maxima = array_of(_last(found[0])), np.empty_like(seen.largest)
+        shape = seen.mean.shape
+        sums, products, pairs = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        fused_kernels.take_with_sums(array_of(images), outer, seen.corner, at_maxima, sums, products)
+        outer_sum, outer_product = sums[:counted].sum(0), products[:counted].sum(0)
+        by_weight, by_bias = (value.detach().numpy().astype(np.float64) for value in found[1:])
+        w, r, mean = weight.detach().numpy().astype(np.float64), done.inverse[0], seen.mean[0]
+        s, q, covariance = ctx.sums.sum(0), ctx.centred.sum(0), outer_product - mean * outer_sum
+        by_q = by_weight * r - r**3 * w * covariance / size
+        by_covariance = -(r**3) * w * q / size
+        to_grads, kept = np.empty_like(seen.largest), np.empty_like(seen.largest)
+        fused_kernels.rescale_second(
+            (seen.largest, array_of(out), array_of(_last(grads)), at_maxima),
+            done.lowest,
+            (by_bias - w * r * outer_sum / size - by_q * mean).astype(np.float32),
+            (w * r).astype(np.float32),
+            by_q.astype(np.float32),
+            to_grads,
+            kept,
+            pairs,
+        )
+        t = pairs.sum(0)
+        to_weight = r * (t - s * outer_sum / size - r**2 * q * covariance / size)
+        by_r = w * (t - s * outer_sum / size - 3.0 * r**2 * q * covariance / size) + by_weight * q
+        slope = -by_r * r**3 / size
+        constant = -(by_q * s + by_covariance * outer_sum) / size - slope * mean
+        share = partial(_share, done.coupling, len(images))
+        to_images = _spread(array_of(images), kept, seen.corner, share(constant), share(slope))
+        fused_kernels.add_moments(outer, share(np.zeros_like(slope)), share(by_covariance), to_images)
+        return tensor_of(to_grads), tensor_of(to_images), torch.from_numpy(to_weight.astype(np.float32)), *(None,) * 3
 
 
-def _with_moments(ctx: Any, images: Tensor, factors: Any, kept: Any, sums: Any, centred: Any) -> Any:
+def _share(coupling: Coupling, count: int, values: Any) -> Any:
+    """[channels] for each image that counts, 0 for the others."""
+    return coupling.share(np.broadcast_to(values, (count, len(values))))
+
+
+def _with_moments(done: _Forward, images: Tensor, factors: Any, kept: Any, sums: Any, centred: Any) -> Any:
     """`kept`, unpooled, with the paths through mean and variance."""
-    coupling, inverse, seen = ctx.coupling, ctx.inverse, ctx.seen
-    size = coupling.size(images.shape)
+    coupling, inverse, seen = done.coupling, done.inverse, done.seen
+    size = coupling.size(tuple(images.shape))
     slope = -(inverse**3) * coupling.together(factors * centred, counted_only=False) / size
     constant = -inverse * coupling.together(factors * sums, counted_only=False) / size - slope * seen.mean
-    values, constant, slope = array_of(images), coupling.share(constant), coupling.share(slope)
-    if not ctx.pooled:
+    return _spread(array_of(images), kept, seen.corner, coupling.share(constant), coupling.share(slope))
+
+
+def _spread(values: Any, kept: Any, corner: Any, constant: Any, slope: Any) -> Any:
+    """`kept` to where the maxima lie, if any were taken, plus constant + slope * values; may write into `kept`."""
+    if corner is None:
         fused_kernels.add_moments(values, constant, slope, kept)
         return kept
     unpooled = np.empty_like(values)
-    fused_kernels.unpool_with_moments(values, kept, seen.corner, constant, slope, unpooled)
+    fused_kernels.unpool_with_moments(values, kept, corner, constant, slope, unpooled)
     return unpooled
 
 
@@ -171,66 +234,6 @@ def see(images: Tensor, coupling: Coupling, pooled: bool) -> Seen:
     around = squares + 2.0 * apart * sums + pixels * apart**2
     variance = coupling.together(around, counted_only=True) / size
     return Seen(largest, corner, mean, np.maximum(variance, 0.0))
-
-
-def pooled_moments(images: Tensor, counted: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Maxima over 2 x 2 windows of all images; mean and variance, each [channels], of the first `counted` ones."""
-    largest, mean, variance = _PooledMoments.apply(images, counted)  # type: ignore[no-untyped-call]
-    return largest, mean, variance
-
-
-class _PooledMoments(torch.autograd.Function):
-    """Differentiable twice."""
-
-    @staticmethod
-    def forward(ctx: Any, images: Tensor, counted: int) -> tuple[Tensor, Tensor, Tensor]:
-        seen = see(images, Coupling(counted=counted), True)
-        mean, variance = (torch.from_numpy(value[0].astype(np.float32)) for value in (seen.mean, seen.variance))
-        ctx.save_for_backward(images, mean)
-        ctx.counted, ctx.corner = counted, seen.corner
-        return tensor_of(seen.largest), mean, variance
-
-    @staticmethod
-    def backward(ctx: Any, grad_largest: Tensor, grad_mean: Tensor, grad_variance: Tensor) -> tuple[Tensor, None]:
-        images, mean = ctx.saved_tensors
-        counted = (torch.arange(len(images)) < ctx.counted).to(images.dtype).unsqueeze(1)
-        size = ctx.counted * images.shape[2] * images.shape[3]
-        slope = grad_variance * (2.0 / size)
-        constant = grad_mean / size - mean * slope
-        return _Unpool.apply(images, grad_largest, counted * constant, counted * slope, ctx.corner), None  # type: ignore[no-untyped-call]
-
-
-class _Unpool(torch.autograd.Function):
-    """`fused_kernels.unpool_with_moments` and its derivative."""
-
-    @staticmethod
-    def forward(ctx: Any, images: Tensor, grads: Tensor, constant: Tensor, slope: Tensor, corner: Any) -> Tensor:
-        ctx.save_for_backward(images, slope)
-        ctx.corner = corner
-        out = torch.empty_like(images)
-        fused_kernels.unpool_with_moments(
-            array_of(images), array_of(_last(grads)), corner, constant.numpy(), slope.numpy(), array_of(out)
-        )
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grads: Tensor) -> tuple[Tensor | None, ...]:
-        images, slope = ctx.saved_tensors
-        by_images, at_maxima = torch.empty_like(images), np.empty(ctx.corner.shape, np.float32)
-        sums, products = np.zeros(slope.shape), np.zeros(slope.shape)
-        fused_kernels.unpool_with_moments_backward(
-            array_of(images),
-            array_of(_last(grads)),
-            ctx.corner,
-            slope.numpy(),
-            at_maxima,
-            array_of(by_images),
-            sums,
-            products,
-        )
-        found = (torch.from_numpy(value.astype(np.float32)) for value in (sums, products))
-        return by_images, tensor_of(at_maxima), *found, None
 
 
 def array_of(images: Tensor) -> Any:

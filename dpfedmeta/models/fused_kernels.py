@@ -181,40 +181,86 @@ def unpool_with_moments(images, grads, corner, constant, slope, out):
 
 
 @compiled
-def unpool_with_moments_backward(images, grads, corner, slope, at_maxima, by_images, sums, products):
-    """The backward pass of `unpool_with_moments`, for second derivatives.
+def take_of(images, n, corner, taken):
+    """One image's values at the maxima.
+
+    Args:
+        images: All of them.
+        n: Which.
+        corner: As before.
+        taken: Out: [n, height // 2, width // 2, channels].
+    """
+    _, height, width, channels = taken.shape
+    for i in range(height):
+        for j in range(width):
+            for c in range(channels):
+                at = corner[n, i, j, c]
+                upper = images[n, 2 * i, 2 * j + 1, c] if at == 1 else images[n, 2 * i, 2 * j, c]
+                lower = images[n, 2 * i + 1, 2 * j + 1, c] if at == 3 else images[n, 2 * i + 1, 2 * j, c]
+                taken[n, i, j, c] = lower if at >= 2 else upper
+
+
+@compiled
+def take_with_sums(images, others, corner, taken, sums, products):
+    """Other values at the maxima of images, and what moments of both need.
 
     Args:
         images: As before.
-        grads: As images: of `out`.
-        corner: As before.
-        slope: As before.
-        at_maxima: Out: [n, height // 2, width // 2, channels]: `grads` where the maxima lie.
-        by_images: Out: as images: slope * grads.
-        sums: Out: of `grads`, per image and channel.
-        products: Out: of grads * images, likewise.
+        others: As images.
+        corner: As before, or None: then every value is taken.
+        taken: Out: `others` at the maxima.
+        sums: Out: of others, per image and channel.
+        products: Out: of others * images, likewise.
     """
     count, height, width, channels = images.shape
     row_sums = np.empty(channels, dtype=np.float32)
     row_products = np.empty(channels, dtype=np.float32)
-    nothing = np.float32(0.0)
     for n in range(count):
+        if corner is None:
+            taken[n] = others[n]
+        else:
+            take_of(others, n, corner, taken)
         for i in range(height):
-            row_sums[:] = nothing
-            row_products[:] = nothing
+            row_sums[:] = 0.0
+            row_products[:] = 0.0
             for j in range(width):
                 for c in range(channels):
-                    grad = grads[n, i, j, c]
-                    by_images[n, i, j, c] = slope[n, c] * grad
-                    row_sums[c] += grad
-                    row_products[c] += grad * images[n, i, j, c]
+                    row_sums[c] += others[n, i, j, c]
+                    row_products[c] += others[n, i, j, c] * images[n, i, j, c]
             for c in range(channels):
                 sums[n, c] += row_sums[c]
                 products[n, c] += row_products[c]
-            if i % 2 == 1:
-                for j in range(width // 2):
-                    for c in range(channels):
-                        at = corner[n, i // 2, j, c]
-                        upper = grads[n, i - 1, 2 * j + 1, c] if at == 1 else grads[n, i - 1, 2 * j, c]
-                        lower = grads[n, i, 2 * j + 1, c] if at == 3 else grads[n, i, 2 * j, c]
-                        at_maxima[n, i // 2, j, c] = lower if at >= 2 else upper
+
+
+@compiled
+def rescale_second(given, lowest, constant, by_other, by_value, to_grads, kept, pairs):
+    """The derivative of `rescale_backward`.
+
+    Args:
+        given: values, out and grads as there, and others: as values.
+        lowest: As there.
+        constant: Per channel.
+        by_other: Per channel.
+        by_value: Per channel.
+        to_grads: Out: constant + by_other * others + by_value * values where `out` is above `lowest`, else 0.
+        kept: Out: by_value * grads there, else 0.
+        pairs: Out: sums of grads * others there, per image and channel.
+    """
+    values, out, grads, others = given
+    count, height, width, channels = values.shape
+    row_pairs = np.empty(channels, dtype=np.float32)
+    nothing = np.float32(0.0)
+    for n in range(count):
+        for i in range(height):
+            row_pairs[:] = nothing
+            for j in range(width):
+                for c in range(channels):
+                    off = out[n, i, j, c] <= lowest
+                    grad = nothing if off else grads[n, i, j, c]
+                    other = others[n, i, j, c]
+                    sloped = constant[c] + by_other[c] * other + by_value[c] * values[n, i, j, c]
+                    to_grads[n, i, j, c] = nothing if off else sloped
+                    kept[n, i, j, c] = by_value[c] * grad
+                    row_pairs[c] += grad * other
+            for c in range(channels):
+                pairs[n, c] += row_pairs[c]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpfedmeta.models.compiled_normalisation import VARIANCE_FLOOR, Coupling, loops_apply, normalised, pooled_moments
+from dpfedmeta.models.compiled_normalisation import VARIANCE_FLOOR, Coupling, loops_apply, normalised
 from dpfedmeta.models.convolution import under_torch_func
 
 
@@ -41,23 +40,15 @@ class ReferenceBatchNorm(nn.Module):
         counted = images.shape[0] if reference is None else reference
         signs = self.signs() if self.pooled else None
         weight = self.weight if signs is None else self.weight * signs
-        composed = partial(_normalised, counted=counted, pooled=self.pooled, rectified=rectified)
         if not loops_apply(images) or counted < 1:
-            return composed(images, weight, self.bias)
+            return _normalised(images, weight, self.bias, counted=counted, pooled=self.pooled, rectified=rectified)
         coupling = Coupling(counted=counted)
-        return normalised(
-            images, weight, self.bias, coupling, pooled=self.pooled, rectified=rectified, composed=composed
-        )
+        return normalised(images, weight, self.bias, coupling, pooled=self.pooled, rectified=rectified)
 
 
 def _normalised(images: Tensor, weight: Tensor, bias: Tensor, *, counted: int, pooled: bool, rectified: bool) -> Tensor:
     """In operations that autograd and torch.func know."""
-    if pooled and loops_apply(images):
-        largest, mean, variance = pooled_moments(images, counted)
-    elif pooled:
-        largest, (mean, variance) = nn.functional.max_pool2d(images, 2), _moments(images[:counted])
-    else:
-        largest, (mean, variance) = images, _moments(images[:counted])
+    largest, (mean, variance) = nn.functional.max_pool2d(images, 2) if pooled else images, _moments(images[:counted])
     scale = weight * torch.rsqrt(variance + VARIANCE_FLOOR)
     count, channels, height, width = largest.shape
     rows = torch.addcmul(bias - scale * mean, _rows(largest), scale)

@@ -72,13 +72,8 @@ def _block(block: Block, weights: Mapping[str, Tensor], name: str, images: Tenso
     if not loops_apply(hidden):
         return block.after(_group_normalised(hidden, scale, shift, groups))
 
-    def composed(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        normal = _group_normalised(values, weight, bias, groups)
-        normal = nn.functional.max_pool2d(normal, 2) if pooled else normal
-        return torch.relu(normal) if rectified else normal
-
     coupling = Coupling(groups=groups)
-    hidden = normalised(hidden, scale, shift, coupling, pooled=pooled, rectified=rectified, composed=composed)
+    hidden = normalised(hidden, scale, shift, coupling, pooled=pooled, rectified=rectified)
     if maximum_last:
         return block.after(hidden)
     hidden = hidden if rectified else block.nonlinearity(hidden)
