@@ -113,6 +113,7 @@ def make_plan(settings: Settings, task: Task) -> Plan:
     check_protocol(settings, task)
     privacy = make_privacy(settings, task)
     meta = meta_spec(settings)
+    _check_chunk(settings, meta)
     network = network_spec(settings, task)
     evaluation = evaluation_adaptation(settings)
     heads = "head" in (meta.adaptation.adapt, evaluation.adapt)
@@ -146,6 +147,15 @@ def _check_network(spec: NetworkSpec, settings: Settings, *, heads: bool, linear
         check_has_head(network, spec.name)
     if linear and not isinstance(network.get_submodule("head"), nn.Linear):
         raise InputError(f"meta.divisions: model.name = {spec.name}: its head must be one torch.nn.Linear")
+
+
+def _check_chunk(settings: Settings, meta: MetaSpec) -> None:
+    """Refuse a number of clients side by side where it would change nothing (ClientSide.stacks)."""
+    if settings.run.chunk and (settings.record.enabled or meta.message != "query" or meta.divisions is not None):
+        raise InputError(
+            f"run.chunk = {settings.run.chunk}: only meta-gradients of one support and query set without record-level "
+            "privacy are computed for several clients at once; leave it out"
+        )
 
 
 def _private_steps(settings: Settings, privacy: PrivacyPlan, meta: MetaSpec) -> PrivateSteps | None:

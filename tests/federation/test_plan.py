@@ -84,6 +84,7 @@ WRONG = [
     ("dp-agr", {"clip.window": 1}, "at least 2"),
     ("dp-agrlr", {"record.engine": "opacus"}, "micro-episodes"),
     ("dp-agrlr-steps", {"record.engine": "opacus", "run.precision": "bfloat16"}, "hooks see float32 only"),
+    ("dp-agrlr", {"run.chunk": 4}, "for several clients at once"),
     ("maml", {"model.name": "mlp", "run.precision": "bfloat16"}, "none of this package's convolutions"),
     ("dp-agrlr", {"record.micro_ways": 2, "meta.learn": "all"}, "meta.learn body"),
     ("dp-agrlr", {"record.micro_shots": 10}, "do not fit"),
