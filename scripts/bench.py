@@ -110,6 +110,7 @@ def _engines(console: Console, options: argparse.Namespace) -> dict[str, Any]:
         "The machine",
         [{"setting": name, **edge} for name, edge in measured["machine"]["convolutions"].items()],
     )
+    _show(console, "One round of dp-agr on strokes, one process", measured["rounds"]["cohorts"])
     for name, parts in measured["rounds"]["overhead"].items():
         console.print(f"round of 200, {name}: " + ", ".join(f"{key} {value:.3g}" for key, value in parts.items()))
     if options.plot is not None:

@@ -13,17 +13,19 @@ from dpfedmeta.bench.settings import SETTINGS, Algorithm, Setting, episodes, pro
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta import contribution, private_contributions
 from dpfedmeta.meta.private import ClientNoise
+from dpfedmeta.models.spec import Precision
 from dpfedmeta.parameters import Params, flatten
 from dpfedmeta.privacy.clipping import clip
 from dpfedmeta.privacy.per_record import per_record_engine
 from dpfedmeta.randomness import KeyedSource, Purpose
 
 OURS = "dpfedmeta"
+ROUNDED = ", bfloat16"
 Make = Callable[[Setting, Algorithm], Contestant]
 
 
-def _exact(setting: Setting, algorithm: Algorithm) -> Contestant:
-    network, weights = problem(setting, algorithm)
+def _exact(setting: Setting, algorithm: Algorithm, *, precision: Precision = "float32") -> Contestant:
+    network, weights = problem(setting, algorithm, precision)
     spec = setting.meta(algorithm)
 
     def contestant(episode: Episode) -> Params:
@@ -33,8 +35,14 @@ def _exact(setting: Setting, algorithm: Algorithm) -> Contestant:
     return contestant
 
 
-def _private(setting: Setting, algorithm: Algorithm, *, engine: Literal["auto", "vmap", "opacus"]) -> Contestant:
-    network, weights = problem(setting, algorithm)
+def _private(
+    setting: Setting,
+    algorithm: Algorithm,
+    *,
+    engine: Literal["auto", "vmap", "opacus"],
+    precision: Precision = "float32",
+) -> Contestant:
+    network, weights = problem(setting, algorithm, precision)
     spec, per_record, source = setting.record(), per_record_engine(engine), KeyedSource(0)
 
     def contestant(episode: Episode) -> Params:
@@ -51,6 +59,8 @@ ENGINES: Mapping[str, tuple[Make, tuple[Algorithm, ...]]] = {
     f"{OURS} layered": (partial(_private, engine="auto"), ("dp-agrlr",)),
     f"{OURS} vmap": (partial(_private, engine="vmap"), ("dp-agrlr",)),
     f"{OURS} opacus": (partial(_private, engine="opacus"), ("dp-agrlr",)),
+    f"{OURS}{ROUNDED}": (partial(_exact, precision="bfloat16"), ("maml-1", "maml-2")),
+    f"{OURS} layered{ROUNDED}": (partial(_private, engine="auto", precision="bfloat16"), ("dp-agrlr",)),
 }
 
 

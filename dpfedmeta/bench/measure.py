@@ -8,15 +8,17 @@ from typing import Any
 
 import torch
 
-from dpfedmeta.bench.contestants import OURS, disagreement, missing_peers, names
+from dpfedmeta.bench.contestants import OURS, ROUNDED, disagreement, missing_peers, names
 from dpfedmeta.bench.machine import bandwidth, client_operations
-from dpfedmeta.bench.rounds import PAPER, cohort_memory, overhead
+from dpfedmeta.bench.rounds import PAPER, overhead, whole_round
 from dpfedmeta.bench.settings import ALGORITHMS, SETTINGS
 from dpfedmeta.bench.timing import CONVOLUTIONS, Cell, Speed, in_fresh_process, peak_memory, speeds
 from dpfedmeta.errors import InputError
 
 # Float32 engines differ by rounding, which five steps amplify, and record-level ones by noise of 1e-6.
 MOST_DISAGREEMENT = 5e-3
+# Rounding to 8 bits tips some maxima and ReLUs over; another function would be as far away as it is long.
+MOST_OF_ROUNDED = 0.5
 COHORTS = (16, 256, 4096)
 
 
@@ -55,20 +57,24 @@ def measure(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
         for name in names(algorithm, peers=options.peers)
         if name not in missing
     ]
-    say("all contestants compute the same meta-gradient: largest relative difference " + f"{_check(cells):.1e}")
+    exact, rounded = (_check([c for c in cells if c.name.endswith(ROUNDED) == short]) for short in (False, True))
+    say(
+        f"all contestants compute the same meta-gradient: largest relative difference {exact:.1e} ({rounded:.1e} where "
+        "convolutions multiply bfloat16)"
+    )
     say(f"{len(cells)} cells, {options.repetitions} repetitions in turns, {options.processes} processes of one thread")
     peak = [Cell(setting=setting, algorithm="maml-1", name=CONVOLUTIONS) for setting in options.settings]
     found = speeds([*cells, *peak], options.processes, options.repetitions, options.seconds)
     say("peak memory, a fresh process for each")
     memory = peak_memory(cells, options.processes)
     say(f"rounds: cohorts of {', '.join(map(str, COHORTS))}, and the overhead of one of 200")
-    cohorts = {cohort: cohort_memory("dp-agr", "strokes", cohort) for cohort in COHORTS}
+    cohorts = {cohort: in_fresh_process(whole_round, "dp-agr", "strokes", cohort) for cohort in COHORTS}
     spent = {
         "paper": in_fresh_process(overhead, "strokes", dict(PAPER)),
         "preset": in_fresh_process(overhead, "strokes", {}),
     }
     ratios = _ratios({(c.setting, c.algorithm, c.name): s for c, s in found.items()})
-    ratios["memory_4096_vs_16"] = cohorts[4096] / cohorts[16]
+    ratios["memory_4096_vs_16"] = cohorts[4096]["peak_memory_mb"] / cohorts[16]["peak_memory_mb"]
     ratios["round_overhead"] = spent["paper"]["overhead"]
     return {
         "rows": [
@@ -84,7 +90,7 @@ def measure(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
         ],
         "ratios": ratios,
         "machine": _machine(options, found, peak),
-        "rounds": {"peak_memory_mb": {str(cohort): value for cohort, value in cohorts.items()}, "overhead": spent},
+        "rounds": {"cohorts": [{"cohort": cohort, **cohorts[cohort]} for cohort in COHORTS], "overhead": spent},
         "left_out": missing,
         "versions": {"torch": torch.__version__},
     }
@@ -97,7 +103,7 @@ def _check(cells: Sequence[Cell]) -> float:
         if cell.algorithm == "dp-agr" or cell.name == first:
             continue
         found = disagreement(cell.setting, cell.algorithm, cell.name, first)
-        if not found <= MOST_DISAGREEMENT:
+        if not found <= (MOST_OF_ROUNDED if cell.name.endswith(ROUNDED) else MOST_DISAGREEMENT):
             raise InputError(
                 f"{cell.name} and {first} differ by {found:.1e} in {cell.algorithm} on {cell.setting}; they are not "
                 "compared in speed"

@@ -13,7 +13,6 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from dpfedmeta.bench.timing import in_fresh_process
 from dpfedmeta.config import resolve
 from dpfedmeta.data import open_dataset
 from dpfedmeta.federation.backend import InProcess, LocalBackend, keep_freed_memory
@@ -91,7 +90,7 @@ def durability_rows() -> list[dict[str, float | str]]:
     """Seconds of a 200-client round, and of everything that makes a round survive a crash; no worker processes."""
     rows: list[dict[str, float | str]] = []
     for algo in ("dp-agr", "dp-agrlr"):
-        bench, cohort = _bench(algo, "strokes", CLIENTS), Cohort(round=0, clients=np.arange(CLIENTS))
+        bench, cohort = _bench(algo, "strokes", CLIENTS), _cohort(CLIENTS)
         bench.backend.cohort_sum(bench.state.model, bench.state.bound, cohort)
         computing = seconds(partial(bench.backend.cohort_sum, bench.state.model, bench.state.bound, cohort))
         charging, saving = _durable_seconds(bench)
@@ -133,7 +132,7 @@ def overhead(dataset: str, options: Mapping[str, str], repetitions: int = 2) -> 
     everything = initial_weights(clients.network, clients.weights_seed)
     fixed: Params = {name: value for name, value in everything.items() if name not in weights}
     episodes = [clients.population.episode(number) for number in range(CLIENTS)]
-    cohort = Cohort(round=0, clients=np.arange(CLIENTS))
+    cohort = _cohort(CLIENTS)
 
     def mathematics() -> None:
         for episode in episodes:
@@ -154,13 +153,16 @@ def overhead(dataset: str, options: Mapping[str, str], repetitions: int = 2) -> 
     }
 
 
-def cohort_memory(algo: str, dataset: str, cohort: int) -> float:
-    """Megabytes that a fresh process holds at most for one round of a cohort, every client of it computed."""
-    return in_fresh_process(_peak_of_round, algo, dataset, cohort)
-
-
-def _peak_of_round(algo: str, dataset: str, cohort: int) -> float:
+def whole_round(algo: str, dataset: str, cohort: int) -> dict[str, float]:
+    """Seconds of one round in this process, every client of the cohort computed, and the most it has held by then."""
     bench = _bench(algo, dataset, cohort)
-    numbers = Cohort(round=0, clients=np.arange(cohort))
-    bench.backend.cohort_sum(bench.state.model, bench.state.bound, numbers)
-    return own_peak_mb()
+    sizes = (1, cohort)  # the first client waits for compiled loops
+    spent = [
+        seconds(partial(bench.backend.cohort_sum, bench.state.model, bench.state.bound, _cohort(size)))
+        for size in sizes
+    ]
+    return {"seconds": spent[-1], "clients_per_second": cohort / spent[-1], "peak_memory_mb": own_peak_mb()}
+
+
+def _cohort(size: int) -> Cohort:
+    return Cohort(round=0, clients=np.arange(size))

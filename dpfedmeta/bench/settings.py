@@ -12,6 +12,7 @@ from dpfedmeta.data.episode import Episode, EpisodeShape
 from dpfedmeta.meta import Adaptation, MetaSpec, RecordSpec
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights
 from dpfedmeta.models.layers import FewShotNetwork
+from dpfedmeta.models.spec import Precision
 from dpfedmeta.parameters import Params
 
 Algorithm = Literal["maml-1", "maml-2", "dp-agr", "dp-agrlr"]
@@ -48,7 +49,7 @@ class Setting:
         """Of all parameters."""
         return Adaptation(adapt="all", steps=self.steps, lr=self.lr)
 
-    def network(self, algorithm: Algorithm) -> NetworkSpec:
+    def network(self, algorithm: Algorithm, precision: Precision = "float32") -> NetworkSpec:
         """Conv4 with batch normalisation, or without coupling between records where these are private."""
         return NetworkSpec(
             name="conv4",
@@ -57,6 +58,7 @@ class Setting:
             ways=5,
             width=self.width,
             norm="group" if algorithm == "dp-agrlr" else "batch",
+            precision=precision,
         )
 
     def meta(self, algorithm: Algorithm) -> MetaSpec:
@@ -108,10 +110,10 @@ def episodes(setting: Setting, count: int) -> list[Episode]:
     return made
 
 
-@lru_cache(maxsize=4)
-def problem(setting: Setting, algorithm: Algorithm) -> tuple[FewShotNetwork, Params]:
+@lru_cache(maxsize=8)
+def problem(setting: Setting, algorithm: Algorithm, precision: Precision = "float32") -> tuple[FewShotNetwork, Params]:
     """The network and its initial weights."""
-    spec = setting.network(algorithm)
+    spec = setting.network(algorithm, precision)
     network = build_network(spec)
     assert isinstance(network, FewShotNetwork)
     return network, initial_weights(spec, 0)
