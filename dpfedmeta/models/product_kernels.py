@@ -1,81 +1,47 @@
-"""Compiled loops for per-record gradients of a convolution's kernel: a sum over places, one for each record.
+"""A compiled loop for per-record gradients of a convolution's kernel: a sum over places, one for each record.
 
-They are matrix products of their own for each record, too small for PyTorch's library to be quick. Everything is in
-float32, arrays lie channels last.
+They are matrix products of their own for each record, too small for PyTorch's library to be quick.
 """
 
 from __future__ import annotations
 
 from dpfedmeta.compiled import compiled
 
-
-@compiled
-def window_products(around, grads, products):
-    """Each image's gradient of a convolution's kernel, for few input channels.
-
-    Args:
-        around: Padded inputs, as images.
-        grads: Of the outputs: [n, height - size + 1, width - size + 1, outputs].
-        products: In and out: [n, size, size, channels, outputs]; all in float32.
-    """
-    count, height, width, outputs = grads.shape
-    size, channels = products.shape[1], products.shape[3]
-    for n in range(count):
-        for i in range(height):
-            for j in range(width):
-                for p in range(size):
-                    for q in range(size):
-                        for c in range(channels):
-                            value = around[n, i + p, j + q, c]
-                            for d in range(outputs):
-                                products[n, p, q, c, d] += value * grads[n, i, j, d]
+AT_ONCE = 12
 
 
 @compiled
-def window_row_products(around, starts, pitch, grads, products):
-    """Each image's gradient of a convolution's kernel, for many input channels.
+def sums_over_places(rows, starts, pitch, factors, sums):
+    """Set sums[n, d, k] to the sum over places of factors[n, place, d] * a piece of rows[n].
 
-    A row of a window is one piece of memory, all channels of it. Eight places are added at once, so that a sum is read
-    and written once for eight products.
+    Twelve places are added at once, so that a sum is read and written once for twelve products.
 
     Args:
-        around: Padded inputs [n, height * width * channels].
-        starts: [places]: where in them each output's window begins.
-        pitch: From one row of a window to the next.
-        grads: Of the outputs: [n, places, outputs].
-        products: In and out: [n, outputs, size, length], where length = size * channels.
+        rows: [n, values].
+        starts: [places]: where each place's piece begins; that of k lies k * pitch further on.
+        pitch: As above.
+        factors: [n, places, outputs]; a multiple of 12 places, the last of them perhaps 0.
+        sums: Out: [n, outputs, pieces, length].
     """
-    count, outputs, size, length = products.shape
-    whole = len(starts) - len(starts) % 8
+    count, outputs, pieces, length = sums.shape
     for n in range(count):
-        for k in range(size):
-            at = starts + k * pitch
-            for t in range(0, whole, 8):
-                row0, row1 = around[n, at[t] : at[t] + length], around[n, at[t + 1] : at[t + 1] + length]
-                row2, row3 = around[n, at[t + 2] : at[t + 2] + length], around[n, at[t + 3] : at[t + 3] + length]
-                row4, row5 = around[n, at[t + 4] : at[t + 4] + length], around[n, at[t + 5] : at[t + 5] + length]
-                row6, row7 = around[n, at[t + 6] : at[t + 6] + length], around[n, at[t + 7] : at[t + 7] + length]
+        sums[n] = 0.0
+        own = rows[n]
+        for k in range(pieces):
+            for t in range(0, len(starts), 12):
+                at = starts[t : t + 12] + k * pitch
+                row0, row1, row2 = own[at[0] :][:length], own[at[1] :][:length], own[at[2] :][:length]
+                row3, row4, row5 = own[at[3] :][:length], own[at[4] :][:length], own[at[5] :][:length]
+                row6, row7, row8 = own[at[6] :][:length], own[at[7] :][:length], own[at[8] :][:length]
+                row9, row10, row11 = own[at[9] :][:length], own[at[10] :][:length], own[at[11] :][:length]
                 for d in range(outputs):
-                    grad0, grad1, grad2, grad3 = (
-                        grads[n, t, d],
-                        grads[n, t + 1, d],
-                        grads[n, t + 2, d],
-                        grads[n, t + 3, d],
-                    )
-                    grad4, grad5, grad6, grad7 = (
-                        grads[n, t + 4, d],
-                        grads[n, t + 5, d],
-                        grads[n, t + 6, d],
-                        grads[n, t + 7, d],
-                    )
-                    sums = products[n, d, k]
+                    by0, by1, by2 = factors[n, t, d], factors[n, t + 1, d], factors[n, t + 2, d]
+                    by3, by4, by5 = factors[n, t + 3, d], factors[n, t + 4, d], factors[n, t + 5, d]
+                    by6, by7, by8 = factors[n, t + 6, d], factors[n, t + 7, d], factors[n, t + 8, d]
+                    by9, by10, by11 = factors[n, t + 9, d], factors[n, t + 10, d], factors[n, t + 11, d]
+                    total = sums[n, d, k]
                     for c in range(length):
-                        low = grad0 * row0[c] + grad1 * row1[c] + grad2 * row2[c] + grad3 * row3[c]
-                        high = grad4 * row4[c] + grad5 * row5[c] + grad6 * row6[c] + grad7 * row7[c]
-                        sums[c] += low + high
-            for t in range(whole, len(starts)):
-                row = around[n, at[t] : at[t] + length]
-                for d in range(outputs):
-                    sums = products[n, d, k]
-                    for c in range(length):
-                        sums[c] += grads[n, t, d] * row[c]
+                        low = by0 * row0[c] + by1 * row1[c] + by2 * row2[c] + by3 * row3[c]
+                        middle = by4 * row4[c] + by5 * row5[c] + by6 * row6[c] + by7 * row7[c]
+                        high = by8 * row8[c] + by9 * row9[c] + by10 * row10[c] + by11 * row11[c]
+                        total[c] += low + middle + high

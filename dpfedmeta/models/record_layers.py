@@ -149,32 +149,43 @@ def kernel_gradients(
     values, grads = images.permute(0, 2, 3, 1), grads.permute(0, 2, 3, 1)
     around = pad(values, (0, 0, padding[1], padding[1], padding[0], padding[0]))
     (count, high, wide, deep), channels = grads.shape, images.shape[1]
+    few = channels < FEW_CHANNELS
+    if few or not loops_apply(images):
+        columns = _columns(around, (high, wide), size, stride)
     if not loops_apply(images):
-        products = _products_of_windows(around, grads, size, stride)
-    elif channels < FEW_CHANNELS and stride == (1, 1):
-        found = np.zeros((count, size, size, channels, deep), np.float32)
-        product_kernels.window_products(around.contiguous().numpy(), grads.contiguous().numpy(), found)
-        return torch.from_numpy(found).permute(0, 4, 3, 1, 2)
+        products = torch.bmm(grads.reshape(count, -1, deep).mT, columns)
+    elif few:
+        # As many outputs lie together as there are, but only a few inputs.
+        places = np.arange(high * wide) * deep
+        products = _sums_over_places(grads, places, columns, length=deep).view(count, -1, deep).mT
     else:
         places = np.arange(high)[:, None] * stride[0] * around.shape[2] + np.arange(wide) * stride[1]
-        found = np.zeros((count, deep, size, size * channels), np.float32)
-        product_kernels.window_row_products(
-            around.reshape(count, -1).numpy(),
-            places.ravel() * channels,
-            around.shape[2] * channels,
-            grads.reshape(count, high * wide, deep).numpy(),
-            found,
-        )
-        products = torch.from_numpy(found)
-    return products.view(count, deep, size, size, channels).permute(0, 1, 4, 2, 3)
+        factors, pitch = grads.reshape(count, high * wide, deep), around.shape[2] * channels
+        starts, length = places.ravel() * channels, size * channels
+        products = _sums_over_places(around, starts, factors, length=length, pieces=size, pitch=pitch)
+    return products.reshape(count, deep, size, size, channels).permute(0, 1, 4, 2, 3)
 
 
-def _products_of_windows(around: Tensor, grads: Tensor, size: int, stride: tuple[int, ...]) -> Tensor:
-    """The same in PyTorch's operations: around [n, height, width, c], grads [n, h, w, d] -> [n, d, size * size * c]."""
-    (count, high, wide, deep), channels = grads.shape, around.shape[3]
+def _columns(around: Tensor, out: tuple[int, int], size: int, stride: tuple[int, ...]) -> Tensor:
+    """What lies under the kernel at each place: [n, height, width, c] -> [n, places, size * size * c]."""
+    (count, _, _, channels), (high, wide) = around.shape, out
     columns = around.new_empty(count, high, wide, size * size, channels)
     for place in range(size * size):
         row, column = place // size, place % size
         below, right = row + stride[0] * (high - 1) + 1, column + stride[1] * (wide - 1) + 1
         columns[:, :, :, place] = around[:, row : below : stride[0], column : right : stride[1]]
-    return torch.bmm(grads.reshape(count, -1, deep).mT, columns.view(count, high * wide, -1))
+    return columns.view(count, high * wide, -1)
+
+
+def _sums_over_places(
+    values: Tensor, starts: Any, factors: Tensor, *, length: int, pieces: int = 1, pitch: int = 0
+) -> Tensor:
+    """See product_kernels: values [n, ...], factors [n, places, d] -> [n, d, pieces, length]."""
+    count, places, deep = factors.shape
+    if (missing := -places % product_kernels.AT_ONCE) > 0:
+        starts, factors = np.append(starts, np.full(missing, starts[-1])), pad(factors, (0, 0, 0, missing))
+    found = values.new_empty(count, deep, pieces, length)
+    product_kernels.sums_over_places(
+        values.reshape(count, -1).numpy(), starts, pitch, factors.contiguous().numpy(), found.numpy()
+    )
+    return found
