@@ -11,9 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
+from dpfedmeta.bench.device import CLIENTS, device_rows
 from dpfedmeta.bench.measure import Options, measure
 from dpfedmeta.bench.rounds import durability_rows, seconds
 from dpfedmeta.bench.settings import SETTINGS
@@ -72,6 +74,7 @@ def main(console: Console) -> int:
     made.add_argument("--repetitions", type=int, default=5, help="of every cell, in turns (5)")
     made.add_argument("--accountant", action="store_true", help="instead: planning, calibration and verification")
     made.add_argument("--durability", action="store_true", help="instead: ledger and checkpoint beside a round")
+    made.add_argument("--device", choices=["cpu", "cuda"], help="instead: the engines there, clients side by side")
     made.add_argument("--json", type=Path, metavar="F", help="also write the numbers to a file")
     made.add_argument("--plot", type=Path, metavar="F.png", help="also draw them")
     options = made.parse_args()
@@ -82,11 +85,25 @@ def main(console: Console) -> int:
     if options.durability:
         measured["durability"] = durability_rows()
         _show(console, "Seconds, and shares of a round of 200 clients in one process", measured["durability"])
+    if options.device:
+        measured["device"] = [_on_device(console, options.device, name) for name in options.setting or SETTINGS]
     if not measured:
         measured = _engines(console, options)
     if options.json is not None:
         options.json.write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")
     return DONE
+
+
+def _on_device(console: Console, name: str, setting: str) -> dict[str, Any]:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device cuda: PyTorch sees no CUDA device here")
+    device = torch.device(name)
+    # A CPU takes seconds for what a GPU does at once.
+    found = device_rows(SETTINGS[setting], device, clients=CLIENTS if name == "cuda" else 4)
+    what = torch.cuda.get_device_name(device) if name == "cuda" else "this machine's CPU, one process"
+    _show(console, f"Clients side by side on {what}", found["rows"])
+    _show(console, "Ratios", [found["ratios"]])
+    return {"on": what, **found}
 
 
 def _engines(console: Console, options: argparse.Namespace) -> dict[str, Any]:

@@ -1,14 +1,16 @@
 import json
 import math
+from functools import partial
 
 import pytest
 import torch
 
-from dpfedmeta.bench import contestants, measure, settings, timing
+from dpfedmeta.bench import contestants, device, measure, settings, timing
 from dpfedmeta.bench.machine import client_operations, convolution_seconds
 from dpfedmeta.bench.settings import ALGORITHMS, SETTINGS, Setting
 from dpfedmeta.bench.timing import CONVOLUTIONS, Cell, Speed
 from dpfedmeta.errors import InputError
+from dpfedmeta.meta.stacked import stacked_query_gradients
 from dpfedmeta.report.bench_plot import save_bench_plot
 
 TINY = Setting(name="tiny", channels=3, size=16, width=8, steps=2)
@@ -93,3 +95,18 @@ def test_a_cell_is_timed_by_clients_and_drawn(tmp_path):
     save_bench_plot(tmp_path / "bench.png", rows, "tiny")
     assert (tmp_path / "bench.png").stat().st_size > 5000
     json.dumps(rows)
+
+
+def test_engines_side_by_side_agree_with_the_loop_and_say_how_fast():
+    found = device.device_rows(TINY, torch.device("cpu"), clients=2, seconds=0.0, peers=False)
+    engines = {(row["algorithm"], row["engine"]) for row in found["rows"]}
+    assert {("maml-2", "float32"), ("maml-1", "bfloat16"), ("dp-agrlr", "per record, opacus")} <= engines
+    assert all(row["clients_per_second"] > 0 for row in found["rows"])
+    assert found["ratios"] == {"maml-1_vs_learn2learn": None, "maml-2_vs_learn2learn": None}
+
+
+def test_an_engine_that_computes_something_else_is_refused(monkeypatch):
+    first_order = partial(stacked_query_gradients, order=1)
+    monkeypatch.setattr(device, "stacked_query_gradients", lambda *given: first_order(*given[:-1]))
+    with pytest.raises(InputError, match=r"float32 on cpu and a loop on a CPU differ by .* in maml-2"):
+        device.device_rows(TINY, torch.device("cpu"), clients=2, seconds=0.0, peers=False)

@@ -1,0 +1,161 @@
+"""Engines on one device, a GPU above all: clients side by side, beside learn2learn's loop on the same device."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+
+from dpfedmeta.bench.contestants import missing_peers
+from dpfedmeta.bench.measure import MOST_DISAGREEMENT, MOST_OF_ROUNDED
+from dpfedmeta.bench.peers import CLIP, learn2learn_loop
+from dpfedmeta.bench.settings import Algorithm, Setting, episodes, problem
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.errors import InputError
+from dpfedmeta.federation.chunks import Chunks
+from dpfedmeta.meta import contribution, private_contributions
+from dpfedmeta.meta.private import ClientNoise
+from dpfedmeta.meta.stacked import stacked, stacked_query_gradients
+from dpfedmeta.models.spec import Precision
+from dpfedmeta.parameters import Params, flatten
+from dpfedmeta.privacy.per_record import per_record_engine
+from dpfedmeta.randomness import KeyedSource, Purpose
+
+Together = Callable[[Sequence[Episode]], list[Params]]
+"""Meta-gradients of several clients whose episodes lie on the device."""
+
+EngineName = Literal["auto", "vmap", "opacus"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "tf32", "bfloat16")
+# A GPU is not busy with fewer; enough for the search for a chunk to end.
+CLIENTS = 512
+
+
+def device_rows(
+    setting: Setting, device: torch.device, *, clients: int = CLIENTS, seconds: float = 5.0, peers: bool = True
+) -> dict[str, Any]:
+    """{"rows", "ratios"}: clients per second of every engine, after a check against the loop on a CPU.
+
+    Args:
+        setting: Network and episodes.
+        device: Where to compute.
+        clients: How many episodes to cycle through.
+        seconds: The least to spend on each.
+        peers: learn2learn too, where it is installed.
+
+    Raises:
+        InputError: An engine does not compute the same meta-gradient there.
+    """
+    known = episodes(setting, min(clients, 64))
+    held = [known[i % len(known)].to(device) for i in range(clients)]
+    rows: list[dict[str, Any]] = []
+    for algorithm, name, together in _contestants(setting, device, peers=peers):
+        apart = _apart(setting, algorithm, together(held[:2])[1])
+        most = MOST_DISAGREEMENT if name in ("float32", "learn2learn") or "per record" in name else MOST_OF_ROUNDED
+        if not apart <= most:
+            raise InputError(f"{name} on {device} and a loop on a CPU differ by {apart:.1e} in {algorithm}")
+        rows.append(
+            {
+                "setting": setting.name,
+                "algorithm": algorithm,
+                "engine": name,
+                "clients_per_second": _rate(together, held, device, seconds),
+                "difference": apart,
+            }
+        )
+    return {"rows": rows, "ratios": _ratios(rows)}
+
+
+def _ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    found = {(row["algorithm"], row["engine"]): row["clients_per_second"] for row in rows}
+
+    def ratio(algorithm: str) -> float | None:
+        ours, theirs = found.get((algorithm, "float32")), found.get((algorithm, "learn2learn"))
+        return ours / theirs if ours and theirs else None
+
+    return {f"{algorithm}_vs_learn2learn": ratio(algorithm) for algorithm in ("maml-1", "maml-2")}
+
+
+def _contestants(setting: Setting, device: torch.device, *, peers: bool) -> list[tuple[Algorithm, str, Together]]:
+    found: list[tuple[Algorithm, str, Together]] = []
+    orders: tuple[Algorithm, ...] = ("maml-1", "maml-2")
+    for algorithm in orders:
+        offered = [precision for precision in PRECISIONS if device.type == "cuda" or precision != "tf32"]
+        found += [(algorithm, precision, _stacked(setting, algorithm, device, precision)) for precision in offered]
+        if peers and "learn2learn" not in missing_peers():
+            found.append((algorithm, "learn2learn", _learn2learn(setting, algorithm, device)))
+    engines: tuple[EngineName, ...] = ("auto", "vmap", "opacus")
+    return found + [("dp-agrlr", f"per record, {engine}", _private(setting, device, engine)) for engine in engines]
+
+
+def _learn2learn(setting: Setting, algorithm: Algorithm, device: torch.device) -> Together:
+    with torch.device(device):
+        loop = learn2learn_loop(setting, algorithm)
+    return lambda part: [loop(episode) for episode in part]
+
+
+def _stacked(setting: Setting, algorithm: Algorithm, device: torch.device, precision: Precision) -> Together:
+    network, weights = problem(setting, algorithm, precision)
+    network, model = copy.deepcopy(network).to(device), {name: value.to(device) for name, value in weights.items()}
+    spec, chunks = setting.meta(algorithm), Chunks(device=device, fixed=None if device.type == "cuda" else 2)
+
+    def piece(part: Sequence[Episode]) -> list[Params]:
+        gradients = stacked_query_gradients(network, model, {}, stacked(part), spec.adaptation, spec.order)
+        return [{name: value[index] for name, value in gradients.items()} for index in range(len(part))]
+
+    def together(part: Sequence[Episode]) -> list[Params]:
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        return chunks.compute(piece, part)
+
+    return together
+
+
+def _private(setting: Setting, device: torch.device, engine: EngineName) -> Together:
+    network, weights = problem(setting, "dp-agrlr")
+    network, model = copy.deepcopy(network).to(device), {name: value.to(device) for name, value in weights.items()}
+    spec, per_record, source = setting.record(), per_record_engine(engine), KeyedSource(0)
+
+    def together(part: Sequence[Episode]) -> list[Params]:
+        torch.backends.cudnn.allow_tf32 = False
+        found = []
+        for episode in part:
+            support, query = (source.generator(use, 0, 0) for use in (Purpose.SUPPORT_NOISE, Purpose.QUERY_NOISE))
+            noise = ClientNoise(support=support, query=query)
+            found += private_contributions(network, model, {}, [episode], CLIP, [noise], spec, per_record)
+        return [released.value for released in found]
+
+    return together
+
+
+def _apart(setting: Setting, algorithm: Algorithm, found: Params) -> float:
+    """Distance from the CPU's loop for the second client, over the length of that."""
+    network, weights = problem(setting, algorithm)
+    episode = episodes(setting, 2)[1]
+    if algorithm == "dp-agrlr":
+        (wanted,) = _private(setting, torch.device("cpu"), "vmap")([episode])
+    else:
+        wanted = contribution(network, weights, {}, episode, setting.meta(algorithm))
+    exact = flatten(wanted).double()
+    return float(torch.linalg.vector_norm(flatten({n: found[n].cpu() for n in wanted}).double() - exact) / exact.norm())
+
+
+def _rate(together: Together, held: Sequence[Episode], device: torch.device, seconds: float) -> float:
+    """Clients per second, of as many of the episodes as that takes."""
+    few = held[: max(1, len(held) // 8)]
+    spent = _seconds(together, few, device)  # also warms up, and finds a chunk
+    part = held if spent * len(held) / len(few) < 2.0 * seconds else few
+    done, spent = 0, 0.0
+    while not done or spent < seconds:
+        spent += _seconds(together, part, device)
+        done += len(part)
+    return done / spent
+
+
+def _seconds(together: Together, part: Sequence[Episode], device: torch.device) -> float:
+    begun = time.perf_counter()
+    together(part)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begun
