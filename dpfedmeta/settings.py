@@ -327,7 +327,7 @@ class RunSettings:
     ] = None
     precision: Annotated[
         Literal["float32", "tf32", "bfloat16"],
-        Field(description="of what convolutions multiply; tf32: on a GPU; bfloat16: faster where the hardware has it"),
+        Field(description="to which convolutions round what they multiply; tf32: on GPUs; bfloat16: if in hardware"),
     ] = "float32"
     workers: Annotated[Count | None, Field(description="worker processes; null: cores")] = None
     checkpoint_every: Annotated[Count, Field(description="rounds between checkpoints")] = 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Literal
@@ -95,7 +96,21 @@ def missing_peers() -> dict[str, str]:
 def disagreement(setting: str, algorithm: Algorithm, name: str, other: str) -> float:
     """Distance of two contestants' meta-gradients of one client, over the length of the second."""
     (episode,) = episodes(SETTINGS[setting], 1)
-    one, two = (contestant(setting, algorithm, who)(episode) for who in (name, other))
+    return apart(*(contestant(setting, algorithm, who)(episode) for who in (name, other)))
+
+
+def distance_of_rounded(setting: Setting, algorithm: Algorithm, found: Params, client: int = 0) -> float:
+    """Of a meta-gradient of shorter operands from that of float32; infinite if that of another order is nearer."""
+    episode = episodes(setting, client + 1)[client]
+    if algorithm == "dp-agrlr":
+        return apart(found, _private(setting, algorithm, engine="vmap")(episode))
+    rival: Algorithm = "maml-1" if algorithm == "maml-2" else "maml-2"
+    own, other = (apart(found, _exact(setting, which)(episode)) for which in (algorithm, rival))
+    return own if own < other else math.inf
+
+
+def apart(one: Params, two: Params) -> float:
+    """Distance of two meta-gradients, over the length of the second."""
     wanted = flatten(two).double()
     found = flatten({key: one[key] for key in two}).double()
     return float(torch.linalg.vector_norm(found - wanted) / torch.linalg.vector_norm(wanted))

@@ -5,22 +5,23 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
 
-from dpfedmeta.bench.contestants import missing_peers
+from dpfedmeta.bench.contestants import apart, contestant, distance_of_rounded, missing_peers, names
 from dpfedmeta.bench.measure import MOST_DISAGREEMENT, MOST_OF_ROUNDED
 from dpfedmeta.bench.peers import CLIP, learn2learn_loop
 from dpfedmeta.bench.settings import Algorithm, Setting, episodes, problem
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.chunks import Chunks
-from dpfedmeta.meta import contribution, private_contributions
+from dpfedmeta.meta import private_contributions
 from dpfedmeta.meta.private import ClientNoise
 from dpfedmeta.meta.stacked import stacked, stacked_query_gradients
 from dpfedmeta.models.spec import Precision
-from dpfedmeta.parameters import Params, flatten
+from dpfedmeta.parameters import Params
 from dpfedmeta.privacy.per_record import per_record_engine
 from dpfedmeta.randomness import KeyedSource, Purpose
 
@@ -28,7 +29,7 @@ Together = Callable[[Sequence[Episode]], list[Params]]
 """Meta-gradients of several clients whose episodes lie on the device."""
 
 EngineName = Literal["auto", "vmap", "opacus"]
-PRECISIONS: tuple[Precision, ...] = ("float32", "tf32", "bfloat16")
+SHORTER: tuple[Precision, ...] = ("tf32", "bfloat16")
 # A GPU is not busy with fewer; enough for the search for a chunk to end.
 CLIENTS = 512
 
@@ -50,21 +51,23 @@ def device_rows(
     """
     known = episodes(setting, min(clients, 64))
     held = [known[i % len(known)].to(device) for i in range(clients)]
-    rows: list[dict[str, Any]] = []
+    before, rows = torch.backends.cudnn.allow_tf32, list[dict[str, Any]]()
     for algorithm, name, together in _contestants(setting, device, peers=peers):
-        apart = _apart(setting, algorithm, together(held[:2])[1])
-        most = MOST_DISAGREEMENT if name in ("float32", "learn2learn") or "per record" in name else MOST_OF_ROUNDED
-        if not apart <= most:
-            raise InputError(f"{name} on {device} and a loop on a CPU differ by {apart:.1e} in {algorithm}")
+        torch.backends.cudnn.allow_tf32 = name == "tf32"
+        difference = _difference(setting, algorithm, name, together(held[:2])[1])
+        most = MOST_OF_ROUNDED if name in SHORTER else MOST_DISAGREEMENT
+        if not difference <= most:
+            raise InputError(f"{name} on {device} and a loop on a CPU differ by {difference:.1e} in {algorithm}")
         rows.append(
             {
                 "setting": setting.name,
                 "algorithm": algorithm,
                 "engine": name,
                 "clients_per_second": _rate(together, held, device, seconds),
-                "difference": apart,
+                "difference": difference,
             }
         )
+    torch.backends.cudnn.allow_tf32 = before
     return {"rows": rows, "ratios": _ratios(rows)}
 
 
@@ -82,7 +85,7 @@ def _contestants(setting: Setting, device: torch.device, *, peers: bool) -> list
     found: list[tuple[Algorithm, str, Together]] = []
     orders: tuple[Algorithm, ...] = ("maml-1", "maml-2")
     for algorithm in orders:
-        offered = [precision for precision in PRECISIONS if device.type == "cuda" or precision != "tf32"]
+        offered = ["float32", *(precision for precision in SHORTER if device.type == "cuda" or precision != "tf32")]
         found += [(algorithm, precision, _stacked(setting, algorithm, device, precision)) for precision in offered]
         if peers and "learn2learn" not in missing_peers():
             found.append((algorithm, "learn2learn", _learn2learn(setting, algorithm, device)))
@@ -105,11 +108,7 @@ def _stacked(setting: Setting, algorithm: Algorithm, device: torch.device, preci
         gradients = stacked_query_gradients(network, model, {}, stacked(part), spec.adaptation, spec.order)
         return [{name: value[index] for name, value in gradients.items()} for index in range(len(part))]
 
-    def together(part: Sequence[Episode]) -> list[Params]:
-        torch.backends.cudnn.allow_tf32 = precision == "tf32"
-        return chunks.compute(piece, part)
-
-    return together
+    return partial(chunks.compute, piece)
 
 
 def _private(setting: Setting, device: torch.device, engine: EngineName) -> Together:
@@ -118,7 +117,6 @@ def _private(setting: Setting, device: torch.device, engine: EngineName) -> Toge
     spec, per_record, source = setting.record(), per_record_engine(engine), KeyedSource(0)
 
     def together(part: Sequence[Episode]) -> list[Params]:
-        torch.backends.cudnn.allow_tf32 = False
         found = []
         for episode in part:
             support, query = (source.generator(use, 0, 0) for use in (Purpose.SUPPORT_NOISE, Purpose.QUERY_NOISE))
@@ -129,16 +127,12 @@ def _private(setting: Setting, device: torch.device, engine: EngineName) -> Toge
     return together
 
 
-def _apart(setting: Setting, algorithm: Algorithm, found: Params) -> float:
-    """Distance from the CPU's loop for the second client, over the length of that."""
-    network, weights = problem(setting, algorithm)
-    episode = episodes(setting, 2)[1]
-    if algorithm == "dp-agrlr":
-        (wanted,) = _private(setting, torch.device("cpu"), "vmap")([episode])
-    else:
-        wanted = contribution(network, weights, {}, episode, setting.meta(algorithm))
-    exact = flatten(wanted).double()
-    return float(torch.linalg.vector_norm(flatten({n: found[n].cpu() for n in wanted}).double() - exact) / exact.norm())
+def _difference(setting: Setting, algorithm: Algorithm, name: str, found: Params) -> float:
+    """Distance of the second client's meta-gradient from that of the CPU's loop in float32, over the length of that."""
+    own = {key: value.cpu() for key, value in found.items()}
+    if name in SHORTER:
+        return distance_of_rounded(setting, algorithm, own, 1)
+    return apart(own, contestant(setting.name, algorithm, names(algorithm, peers=False)[0])(episodes(setting, 2)[1]))
 
 
 def _rate(together: Together, held: Sequence[Episode], device: torch.device, seconds: float) -> float:

@@ -12,7 +12,7 @@ from torch.nn.functional import conv2d
 from dpfedmeta.bench.settings import Setting
 from dpfedmeta.models.convolution import ConvolutionSpec, convolution_gradients
 
-_SIZES = ConvolutionSpec(stride=(1, 1), padding=(1, 1))
+_HOW = ConvolutionSpec(stride=(1, 1), padding=(1, 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class _Layer:
     def run(self) -> None:
         """Forward, and the gradients that training needs."""
         conv2d(self.images, self.kernel, padding=1)
-        convolution_gradients(self.grads, self.images, self.kernel, _SIZES, (not self.first, True))
+        convolution_gradients(self.grads, self.images, self.kernel, _HOW, (not self.first, True))
 
     @property
     def operations(self) -> float:

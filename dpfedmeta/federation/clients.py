@@ -76,8 +76,7 @@ class ClientSide:
     @property
     def stacks(self) -> bool:
         """Whether clients are computed several at a time, by torch.func."""
-        possible = self.record is None and self.meta.message == "query" and self.meta.divisions is None
-        return possible and (self.device.type == "cuda" or (self.chunk or 1) > 1)
+        return self.record is None and self.meta.stackable and (self.device.type == "cuda" or (self.chunk or 1) > 1)
 
     def message_bound(self, bound: float) -> float:
         """Largest norm by which one client moves the sum: C, or C_q in shared mode; more with an attachment."""

@@ -18,7 +18,7 @@ from dpfedmeta.data.archives import digest_of
 from dpfedmeta.data.pool import ClassPool
 
 _LIBRARIES = ("torch", "numpy", "scipy", "opacus", "numba", "llvmlite")
-_SWITCHES = ("MKL_", "ATEN_", "NUMBA_CPU_", "NUMBA_OPT", "NUMBA_ENABLE_AVX", "NUMBA_DISABLE_JIT")
+_SWITCHES = ("MKL_", "ATEN_", "ONEDNN_", "DNNL_", "NUMBA_CPU_", "NUMBA_OPT", "NUMBA_ENABLE_AVX", "NUMBA_DISABLE_JIT")
 
 
 def environment_of(device: torch.device, chunk: int | None = None) -> str | None:
@@ -50,11 +50,15 @@ def _source_digest() -> str:
 
 
 def _processor() -> str:
+    """Name and instructions: a virtual machine may hide some that the name promises, and kernels choose by them."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return "; ".join(
+        next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
+        for key in ("model name", "flags")
+    )
 
 
 def data_digest(pool: ClassPool) -> str:

@@ -150,8 +150,8 @@ def _check_network(spec: NetworkSpec, settings: Settings, *, heads: bool, linear
 
 
 def _check_chunk(settings: Settings, meta: MetaSpec) -> None:
-    """Refuse a number of clients side by side where it would change nothing (ClientSide.stacks)."""
-    if settings.run.chunk and (settings.record.enabled or meta.message != "query" or meta.divisions is not None):
+    """Refuse a number of clients side by side where it would change nothing."""
+    if (settings.run.chunk or 1) > 1 and (settings.record.enabled or not meta.stackable):
         raise InputError(
             f"run.chunk = {settings.run.chunk}: only meta-gradients of one support and query set without record-level "
             "privacy are computed for several clients at once; leave it out"

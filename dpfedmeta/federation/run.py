@@ -70,6 +70,7 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
     """
     started = time.perf_counter()
     device = _device(settings)
+    _use_precision(settings, device)
     dataset = open_dataset(settings.dataset, options.data_folder)
     plan = make_plan(settings, dataset.task)
     clients_of = population(plan, dataset, options.population)
@@ -159,11 +160,23 @@ def _device(settings: Settings) -> torch.device:
     available = torch.cuda.is_available()
     if settings.run.device == "cuda" and not available:
         raise InputError("run.device = cuda: PyTorch sees no CUDA device here; use --device cpu or auto")
-    device = torch.device("cuda" if available and settings.run.device != "cpu" else "cpu")
-    if settings.run.precision == "tf32" and device.type != "cuda":
-        raise InputError("run.precision = tf32: only GPUs have it; use float32 or bfloat16 on a CPU")
-    torch.backends.cudnn.allow_tf32 = settings.run.precision == "tf32"
-    return device
+    return torch.device("cuda" if available and settings.run.device != "cpu" else "cpu")
+
+
+def _use_precision(settings: Settings, device: torch.device) -> None:
+    """Set PyTorch's switch for TF32, which is on by default, to what run.precision says.
+
+    Raises:
+        InputError: The device does not have it; emulated, it would be slow and round in other places.
+    """
+    wanted, on_gpu = settings.run.precision, device.type == "cuda"
+    if wanted == "tf32" and not (on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)):
+        raise InputError(
+            "run.precision = tf32: only NVIDIA GPUs since Ampere have it, and this run would not be on one"
+        )
+    if wanted == "bfloat16" and not on_gpu and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        raise InputError("run.precision = bfloat16: this processor does not have it (avx512_bf16 or amx_bf16)")
+    torch.backends.cudnn.allow_tf32 = wanted == "tf32"
 
 
 def _worker_count(settings: Settings, device: torch.device, console: Console) -> int:

@@ -40,6 +40,11 @@ class MetaSpec:
     divisions: Divisions | None = None
 
     @property
+    def stackable(self) -> bool:
+        """Whether several clients can be computed at once (meta.stacked)."""
+        return self.message == "query" and self.divisions is None
+
+    @property
     def local(self) -> LocalSteps:
         """Local training."""
         return LocalSteps(steps=self.adaptation.steps, batch=self.batch, lr=self.adaptation.lr)

@@ -14,6 +14,9 @@ from torch.autograd.function import once_differentiable
 from dpfedmeta.models import fused_kernels
 from dpfedmeta.models.convolution import under_torch_func
 
+# Values that are not finite are a client's own; clipping counts them as 0 (privacy rule 4) and nobody needs a warning.
+_as_it_comes = np.errstate(all="ignore")
+
 # Added to a variance before its root is divided by.
 VARIANCE_FLOOR = 1e-5
 
@@ -69,6 +72,8 @@ def normalised(
 ) -> Tensor:
     """Normalise, take the maximum over 2 x 2 windows if `pooled`, and ReLU if `rectified`.
 
+    Differentiable once; batch normalisation with one weight for all images twice.
+
     Args:
         images: [n, channels, height, width], `loops_apply` to them; where `pooled`, weights must not be negative.
         weight: [channels], or [n, channels] of each image: then its gradient is of that shape too.
@@ -76,8 +81,6 @@ def normalised(
         coupling: Which values share a mean and a variance.
         pooled: As above.
         rectified: As above.
-
-    Differentiable once, batch normalisation twice.
     """
     out: Tensor = _Normalised.apply(images, weight, bias, coupling, pooled, rectified)  # type: ignore[no-untyped-call]
     return out
@@ -85,6 +88,7 @@ def normalised(
 
 class _Normalised(torch.autograd.Function):
     @staticmethod
+    @_as_it_comes
     def forward(
         ctx: Any, images: Tensor, weight: Tensor, bias: Tensor, coupling: Coupling, pooled: bool, rectified: bool
     ) -> Tensor:
@@ -128,6 +132,7 @@ class _Gradients(torch.autograd.Function):
     """
 
     @staticmethod
+    @_as_it_comes
     def forward(
         ctx: Any, grads: Tensor, images: Tensor, weight: Tensor, bias: Tensor, out: Tensor, done: _Forward
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -144,12 +149,13 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @_as_it_comes
     def backward(ctx: Any, *found: Tensor) -> tuple[Tensor | None, ...]:
         """With A, a, b = `found`, the derivative of <A, by_images> + <a, by_weight> + <b, by_bias> by the inputs."""
         done = ctx.done
-        if done.coupling.counted is None:
-            raise NotImplementedError("second derivatives of group normalisation in compiled loops")
         grads, images, weight, out = ctx.saved_tensors
+        if done.coupling.counted is None or weight.ndim != 1:
+            raise NotImplementedError("second derivatives of other than batch normalisation in compiled loops")
         seen, counted, size = done.seen, done.coupling.counted, done.coupling.size(images.shape)
         outer, at_maxima = array_of(_last(found[0])), np.empty_like(seen.largest)
         shape = seen.mean.shape

@@ -1,4 +1,4 @@
-"""Convolution whose second derivatives are convolutions too, of operands as short as one likes.
+"""Convolution whose second derivatives are convolutions too, in float32 or with operands in bfloat16.
 
 PyTorch's own compute them with batch and channels exchanged, in a layout for which its kernels are slow.
 """
@@ -15,8 +15,8 @@ from torch.nn.functional import conv2d
 
 from dpfedmeta.models.spec import Precision
 
-# With fewer input channels, those of images, bfloat16 is no faster.
-FEW_CHANNELS = 4
+# With fewer input channels, as images have, bfloat16 is no faster.
+LEAST_SHORT_CHANNELS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,23 +26,24 @@ class ConvolutionSpec:
     Attributes:
         stride: Of the kernel.
         padding: With zeros.
-        precision: bfloat16: both operands are rounded to it, and so is the result (Micikevicius et al. 2018, Mixed
-            Precision Training). tf32 is a switch of PyTorch's for GPUs, not a matter of operands.
+        precision: bfloat16: operands and result are rounded to it (Micikevicius et al. 2018, Mixed Precision
+            Training), unless there are few input channels. tf32 is a switch of PyTorch's for GPUs.
     """
 
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
     precision: Precision = "float32"
 
     def operands(self, *values: Tensor) -> list[Tensor]:
         """Images and kernel, or what takes their places, the kernel last: as they enter a product."""
-        short = self.precision == "bfloat16" and values[-1].shape[1] >= FEW_CHANNELS
+        short = self.precision == "bfloat16" and values[-1].shape[1] >= LEAST_SHORT_CHANNELS
         return [value.bfloat16() for value in values] if short else list(values)
 
 
 def convolution(images: Tensor, weight: Tensor, spec: ConvolutionSpec) -> Tensor:
     """As torch.nn.functional.conv2d, of the images' type; differentiable twice."""
-    if under_torch_func(images) or under_torch_func(weight):
+    followed = torch.is_grad_enabled() and (images.requires_grad or weight.requires_grad)
+    if not followed or under_torch_func(images) or under_torch_func(weight):
         return _forward(images, weight, spec)
     out: Tensor = _Convolution.apply(images, weight, spec)  # type: ignore[no-untyped-call]
     return out

@@ -34,8 +34,11 @@ class Block(nn.Module):
         super().__init__()
         width, norm = spec.width, spec.norm
         # The normalisations bring their own shift.
-        self.convolution = nn.Conv2d(channels, width, kernel, stride=stride, padding=kernel // 2, bias=norm == "none")
-        self.sizes = ConvolutionSpec(stride=(stride,) * 2, padding=(kernel // 2,) * 2, precision=spec.precision)
+        how = ConvolutionSpec(stride=(stride, stride), padding=(kernel // 2, kernel // 2), precision=spec.precision)
+        self.how = how
+        self.convolution = nn.Conv2d(
+            channels, width, kernel, stride=how.stride, padding=how.padding, bias=norm == "none"
+        )
         # Large enough (He et al. 2015) that server steps, which do not shrink with the weights, stay small beside them.
         nn.init.kaiming_normal_(self.convolution.weight, nonlinearity="relu")
         if self.convolution.bias is not None:
@@ -57,8 +60,8 @@ class Block(nn.Module):
             hidden = self.norm(self._convolved(images, self.norm), reference, rectified=rectified)
             hidden = hidden if rectified else self.nonlinearity(hidden)
             return cast(Tensor, hidden if self.norm.pooled else self.shrink(hidden))
-        if self.sizes.precision == "bfloat16":
-            return self.after(self.norm(self._shifted(convolution(images, self.convolution.weight, self.sizes))))
+        if self.how.precision == "bfloat16":
+            return self.after(self.norm(self._shifted(convolution(images, self.convolution.weight, self.how))))
         # Through the module, on which Opacus hangs its hooks.
         return self.after(self.norm(self.convolution(images)))
 
@@ -66,7 +69,7 @@ class Block(nn.Module):
         """Times the signs that the normalisation asks for."""
         signs = norm.signs() if norm.pooled else None
         weight = self.convolution.weight if signs is None else self.convolution.weight * signs.view(-1, 1, 1, 1)
-        return convolution(images, weight, self.sizes)
+        return convolution(images, weight, self.how)
 
     def _shifted(self, hidden: Tensor) -> Tensor:
         bias = self.convolution.bias

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dpfedmeta.compiled import compiled
 
+# The loop below names each of them.
 AT_ONCE = 12
 
 
@@ -14,13 +15,13 @@ AT_ONCE = 12
 def sums_over_places(rows, starts, pitch, factors, sums):
     """Set sums[n, d, k] to the sum over places of factors[n, place, d] * a piece of rows[n].
 
-    Twelve places are added at once, so that a sum is read and written once for twelve products.
+    AT_ONCE places are added together, so that a sum is read and written once for as many products.
 
     Args:
         rows: [n, values].
         starts: [places]: where each place's piece begins; that of k lies k * pitch further on.
         pitch: As above.
-        factors: [n, places, outputs]; a multiple of 12 places, the last of them perhaps 0.
+        factors: [n, places, outputs]; a multiple of AT_ONCE places, the last of them perhaps 0.
         sums: Out: [n, outputs, pieces, length].
     """
     count, outputs, pieces, length = sums.shape
@@ -28,8 +29,8 @@ def sums_over_places(rows, starts, pitch, factors, sums):
         sums[n] = 0.0
         own = rows[n]
         for k in range(pieces):
-            for t in range(0, len(starts), 12):
-                at = starts[t : t + 12] + k * pitch
+            for t in range(0, len(starts), AT_ONCE):
+                at = starts[t : t + AT_ONCE] + k * pitch
                 row0, row1, row2 = own[at[0] :][:length], own[at[1] :][:length], own[at[2] :][:length]
                 row3, row4, row5 = own[at[3] :][:length], own[at[4] :][:length], own[at[5] :][:length]
                 row6, row7, row8 = own[at[6] :][:length], own[at[7] :][:length], own[at[8] :][:length]

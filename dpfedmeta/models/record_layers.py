@@ -17,10 +17,13 @@ from torch.nn.functional import pad
 
 from dpfedmeta.models import product_kernels
 from dpfedmeta.models.compiled_normalisation import Coupling, loops_apply, normalised
-from dpfedmeta.models.convolution import FEW_CHANNELS, ConvolutionSpec, convolution, convolution_gradients
+from dpfedmeta.models.convolution import ConvolutionSpec, convolution, convolution_gradients
 from dpfedmeta.models.functional import channels_last
 from dpfedmeta.models.layers import Block, Body, FewShotNetwork, RecordScale
 from dpfedmeta.models.normalisation import ReferenceBatchNorm
+
+# With fewer, a row of a window is too short to be worth a loop; the outputs are what lies together then.
+_FEW_CHANNELS = 4
 
 # Those of models.registry; of a subclass nothing is known.
 _LAYERS = (Block, nn.Linear, nn.Flatten, nn.ReLU, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
@@ -60,11 +63,11 @@ def record_logits(module: nn.Module, weights: Mapping[str, Tensor], inputs: Tens
 
 def _block(block: Block, weights: Mapping[str, Tensor], name: str, images: Tensor) -> Tensor:
     kernel = weights[f"{name}convolution.weight"]
-    sizes = block.sizes
+    how = block.how
     if not isinstance(block.norm, nn.GroupNorm):
-        return block.after(_convolved(images, kernel, sizes) + weights[f"{name}convolution.bias"][:, :, None, None])
+        return block.after(_convolved(images, kernel, how) + weights[f"{name}convolution.bias"][:, :, None, None])
     scale, shift = weights[f"{name}norm.weight"], weights[f"{name}norm.bias"]
-    hidden, groups = _convolved(images, kernel, sizes), block.norm.num_groups
+    hidden, groups = _convolved(images, kernel, how), block.norm.num_groups
     # A maximum commutes with what rises only.
     pooled = isinstance(block.shrink, nn.MaxPool2d) and bool((scale >= 0).all())
     maximum_last = isinstance(block.shrink, nn.MaxPool2d) and not pooled
@@ -80,8 +83,8 @@ def _block(block: Block, weights: Mapping[str, Tensor], name: str, images: Tenso
     return cast(Tensor, hidden if pooled else block.shrink(hidden))
 
 
-def _convolved(images: Tensor, kernel: Tensor, sizes: ConvolutionSpec) -> Tensor:
-    out: Tensor = _Convolution.apply(images, kernel, sizes)  # type: ignore[no-untyped-call]
+def _convolved(images: Tensor, kernel: Tensor, how: ConvolutionSpec) -> Tensor:
+    out: Tensor = _Convolution.apply(images, kernel, how)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -114,20 +117,22 @@ class _Convolution(torch.autograd.Function):
     """With one kernel for all records."""
 
     @staticmethod
-    def forward(ctx: Any, images: Tensor, weight: Tensor, sizes: ConvolutionSpec) -> Tensor:
+    def forward(ctx: Any, images: Tensor, weight: Tensor, how: ConvolutionSpec) -> Tensor:
         ctx.save_for_backward(images, weight[0])
-        ctx.sizes = sizes
-        return convolution(images, weight[0], sizes)
+        ctx.how = how
+        return convolution(images, weight[0], how)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         images, kernel = ctx.saved_tensors
+        how: ConvolutionSpec = ctx.how
         by_images = by_weight = None
         if ctx.needs_input_grad[0]:
-            by_images, _ = convolution_gradients(grads, images, kernel, ctx.sizes, (True, False))
+            by_images, _ = convolution_gradients(grads, images, kernel, how, (True, False))
         if ctx.needs_input_grad[1]:
-            by_weight = kernel_gradients(images, grads, kernel.shape[2], ctx.sizes.stride, ctx.sizes.padding)
+            outward, inward, _ = (value.to(grads.dtype) for value in how.operands(grads, images, kernel))
+            by_weight = kernel_gradients(inward, outward, kernel.shape[2], how.stride, how.padding)
         return by_images, by_weight, None
 
 
@@ -149,13 +154,12 @@ def kernel_gradients(
     values, grads = images.permute(0, 2, 3, 1), grads.permute(0, 2, 3, 1)
     around = pad(values, (0, 0, padding[1], padding[1], padding[0], padding[0]))
     (count, high, wide, deep), channels = grads.shape, images.shape[1]
-    few = channels < FEW_CHANNELS
+    few = channels < _FEW_CHANNELS
     if few or not loops_apply(images):
         columns = _columns(around, (high, wide), size, stride)
     if not loops_apply(images):
         products = torch.bmm(grads.reshape(count, -1, deep).mT, columns)
     elif few:
-        # As many outputs lie together as there are, but only a few inputs.
         places = np.arange(high * wide) * deep
         products = _sums_over_places(grads, places, columns, length=deep).view(count, -1, deep).mT
     else:

@@ -9,6 +9,7 @@ from typing import Protocol, cast
 from torch import Tensor, nn
 
 from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.models.convolution import LEAST_SHORT_CHANNELS
 from dpfedmeta.models.functional import HEAD
 from dpfedmeta.models.layers import (
     Block,
@@ -165,10 +166,14 @@ def check_has_head(network: nn.Module, name: str) -> None:
 
 def check_precision(network: nn.Module, spec: NetworkSpec) -> None:
     """Refuse a precision that a network would not notice."""
-    if spec.precision == "bfloat16" and not any(isinstance(module, Block) for module in network.modules()):
+    blocks = [
+        block for block in network.modules() if isinstance(block, Block) and block.how.precision == spec.precision
+    ]
+    least = LEAST_SHORT_CHANNELS if spec.precision == "bfloat16" else 1
+    if spec.precision != "float32" and not any(block.convolution.in_channels >= least for block in blocks):
         raise InputError(
-            f"run.precision = bfloat16: model.name = {spec.name} has none of this package's convolutions, the only "
-            "thing it is for; leave it out"
+            f"run.precision = {spec.precision}: model.name = {spec.name} of width {spec.width} has none of this "
+            f"package's convolutions with at least {least} input channels, which is all that it changes; leave it out"
         )
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 Norm = Literal["group", "batch", "none"]
 Precision = Literal["float32", "tf32", "bfloat16"]
-"""What the products in a convolution are rounded to before they are added up in float32; all else is float32."""
+"""What operands and result of a convolution are rounded to; its sums, and all else, are float32."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,9 +30,19 @@ def available(algorithm):
 def test_all_compute_the_same_meta_gradient(algorithm):
     first, *others = available(algorithm)
     for name in others:
-        rounded = name.endswith(contestants.ROUNDED)
-        most = measure.MOST_OF_ROUNDED if rounded else 1e-3
-        assert contestants.disagreement("tiny", algorithm, name, first) < most, name
+        difference = contestants.disagreement("tiny", algorithm, name, first)
+        if not name.endswith(contestants.ROUNDED):
+            assert difference < 1e-3, name
+            continue
+        found = contestants.contestant("tiny", algorithm, name)(settings.episodes(TINY, 1)[0])
+        distance = contestants.distance_of_rounded(TINY, algorithm, found)
+        assert 1e-3 < distance < measure.MOST_OF_ROUNDED
+        assert distance == pytest.approx(difference, rel=0.01)
+
+
+def test_another_order_is_not_taken_for_rounding():
+    found = contestants.contestant("tiny", "maml-1", "dpfedmeta")(settings.episodes(TINY, 1)[0])
+    assert contestants.distance_of_rounded(TINY, "maml-2", found) == math.inf
 
 
 def test_another_meta_gradient_is_refused(monkeypatch):

@@ -198,7 +198,7 @@ BAD = [
     (["--ways", "30"], "task.ways"),
     (["--run.name", "../x"], "run.name"),
     (["--device", "cuda"], "cuda"),
-    (["--run.precision", "tf32"], "only GPUs have it"),
+    (["--run.precision", "tf32"], "only NVIDIA GPUs since Ampere"),
     (["--epsilon", "1", "--noise-multiplier", "1"], "both given"),
 ]
 

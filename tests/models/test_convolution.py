@@ -11,7 +11,7 @@ from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta import Adaptation, MetaSpec, contribution
 from dpfedmeta.meta.stacked import stacked, stacked_query_gradients
 from dpfedmeta.models import NetworkSpec, build_network, channels_last, initial_weights
-from dpfedmeta.models.convolution import FEW_CHANNELS, ConvolutionSpec, convolution, convolution_gradients
+from dpfedmeta.models.convolution import LEAST_SHORT_CHANNELS, ConvolutionSpec, convolution, convolution_gradients
 from dpfedmeta.parameters import Params, flatten
 from dpfedmeta.privacy.per_record import LayeredGradients, PerRecordGradients, VmapGradients
 
@@ -53,7 +53,7 @@ def test_gradients_are_those_of_rounded_operands() -> None:
 
 
 def test_images_themselves_are_not_rounded() -> None:
-    images, kernel, grads = operands(FEW_CHANNELS - 1)
+    images, kernel, grads = operands(LEAST_SHORT_CHANNELS - 1)
     assert torch.equal(convolution(images, kernel, SHORT), convolution(images, kernel, FULL))
     found, exact = (convolution_gradients(grads, images, kernel, spec, (False, True))[1] for spec in (SHORT, FULL))
     assert torch.equal(found, exact)  # type: ignore[arg-type]
@@ -91,6 +91,11 @@ def specs(norm: str) -> list[NetworkSpec]:
     return [NetworkSpec(**common, precision=precision) for precision in ("bfloat16", "float32")]  # type: ignore[arg-type]
 
 
+def far(one: Tensor, other: Tensor) -> bool:
+    """Further than float32 engines are from each other."""
+    return float((one - other).norm() / other.norm()) > 1e-3
+
+
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])
 @pytest.mark.parametrize("order", [1, 2])
 def test_meta_gradients_keep_their_direction_on_either_engine(norm: str, order: int) -> None:
@@ -103,22 +108,28 @@ def test_meta_gradients_keep_their_direction_on_either_engine(norm: str, order: 
         found.append(flatten(contribution(network, weights, {}, episode, meta)))
         together = stacked_query_gradients(network, weights, {}, stacked([episode]), adaptation, order)  # type: ignore[arg-type]
         found.append(flatten({name: value[0] for name, value in together.items()}))
-    short, short_together, full, _ = found
-    assert not torch.equal(short, full)
+    short, short_together, full, full_together = found
+    assert far(short, full)
+    assert far(short_together, full_together)
+    assert float((short_together - short).norm() / short.norm()) < 0.1
+    torch.testing.assert_close(full_together, full, rtol=1e-3, atol=1e-4 * float(full.abs().max()))
     # Maxima and ReLUs that the rounding tips over are what is lost; without normalisation it grows with depth.
     assert cosine_similarity(short, full, dim=0) > 0.95
     assert cosine_similarity(short_together, full, dim=0) > 0.95
 
 
-@pytest.mark.parametrize("engine", [LayeredGradients(), VmapGradients()])
-def test_per_record_gradients_keep_their_direction(engine: PerRecordGradients) -> None:
+def test_per_record_gradients_keep_their_direction_and_engines_agree() -> None:
     episode, weights = client(), initial_weights(specs("group")[0], 0)
 
-    def rows(spec: NetworkSpec) -> Tensor:
+    def rows(engine: PerRecordGradients, spec: NetworkSpec) -> Tensor:
         arguments = episode.support_images, episode.support_labels
         found: Params = engine(build_network(spec), weights, {}, frozenset(), *arguments)
         assert all(value.dtype == torch.float32 for value in found.values())
         return torch.cat([value.flatten(1) for value in found.values()], dim=1)
 
-    short, full = (rows(spec) for spec in specs("group"))
-    assert bool((cosine_similarity(short, full, dim=1) > 0.95).all())
+    short, full = specs("group")
+    layered, vmapped = (rows(engine, short) for engine in (LayeredGradients(), VmapGradients()))
+    for found in (layered, vmapped):
+        assert far(found, rows(LayeredGradients(), full))
+        assert bool((cosine_similarity(found, rows(LayeredGradients(), full), dim=1) > 0.95).all())
+    assert float((layered - vmapped).norm() / vmapped.norm()) < 0.02

@@ -7,6 +7,7 @@ from torch import nn
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights
 from dpfedmeta.models.functional import channels_last
 from dpfedmeta.models.record_layers import has_record_layers, kernel_gradients
+from dpfedmeta.models.spec import Precision
 from dpfedmeta.privacy.per_record import LayeredGradients, VmapGradients
 
 BASE = NetworkSpec(name="conv4", channels=3, image_size=16, ways=3, width=8, norm="group", groups=2)
@@ -66,8 +67,9 @@ def test_heads_may_differ_from_record_to_record_and_some_weights_need_no_gradien
 
 @pytest.mark.parametrize("bad", [1e3, 1e6, 1e30, float("inf"), float("nan")])
 @pytest.mark.parametrize("place", [0, 3, 5])
-def test_a_record_does_not_touch_another_ones_gradient(bad: float, place: int) -> None:
-    network, weights = build_network(BASE), weights_of(BASE)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_record_does_not_touch_another_ones_gradient(bad: float, place: int, precision: Precision) -> None:
+    network, weights = build_network(replace(BASE, precision=precision)), weights_of(BASE)
     images, labels = batch(BASE)
     others = [record for record in range(6) if record != place]
     honest = LayeredGradients()(network, weights, {}, frozenset(), images, labels)
