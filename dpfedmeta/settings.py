@@ -273,6 +273,10 @@ class ModelSettings:
         Literal["raw", "record", "support"],
         Field(description="scale features to one length: each record's own, or about the support set's mean"),
     ] = "raw"
+    first_gain: Annotated[
+        Positive,
+        Field(description="the first kernel begins so many times larger, and its gradients shorter (batch, group)"),
+    ] = 1.0
     feature_scale: Annotated[Positive, Field(description="that length, unless features are raw")] = 1.0
     initial: Annotated[
         str | None,

@@ -115,6 +115,7 @@ def network_spec(settings: Settings, task: Task) -> NetworkSpec:
         downscale=settings.model.downscale,
         learn=settings.meta.learn,
         initial=settings.model.initial,
+        first_gain=settings.model.first_gain,
         precision=settings.run.precision,
     )
 

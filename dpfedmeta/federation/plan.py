@@ -23,7 +23,14 @@ from dpfedmeta.federation.clip_plan import clip_policy
 from dpfedmeta.federation.initial_plan import check_initial
 from dpfedmeta.federation.privacy_plan import make_privacy
 from dpfedmeta.meta import Adaptation, MetaSpec, MicroSpec, PrivateSteps, RecordSpec
-from dpfedmeta.models import NetworkSpec, build_network, check_has_head, check_precision, check_records_uncoupled
+from dpfedmeta.models import (
+    NetworkSpec,
+    build_network,
+    check_first_gain,
+    check_has_head,
+    check_precision,
+    check_records_uncoupled,
+)
 from dpfedmeta.privacy.accounting import guarantees, running_grid
 from dpfedmeta.privacy.guarantee import Guarantee
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Mechanism, NoMechanism
@@ -139,6 +146,7 @@ def _check_network(spec: NetworkSpec, settings: Settings, *, heads: bool, linear
     if settings.record.enabled:
         check_records_uncoupled(network, spec, inside_micro_episodes=settings.record.release == "micro-episodes")
     check_precision(network, spec)
+    check_first_gain(network, spec)
     if spec.precision == "bfloat16" and settings.record.enabled and settings.record.engine == "opacus":
         raise InputError(
             "record.engine = opacus: its hooks see float32 only; drop run.precision, or use --record.engine auto"

@@ -12,6 +12,7 @@ from dpfedmeta.models.functional import (
 from dpfedmeta.models.initial import BUILT_IN, initial_weights
 from dpfedmeta.models.registry import (
     build_network,
+    check_first_gain,
     check_has_head,
     check_precision,
     check_records_uncoupled,
@@ -29,6 +30,7 @@ __all__ = [
     "apply_head",
     "build_network",
     "channels_last",
+    "check_first_gain",
     "check_has_head",
     "check_precision",
     "check_records_uncoupled",

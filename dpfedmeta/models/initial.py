@@ -37,7 +37,21 @@ def initial_weights(spec: NetworkSpec, seed: int) -> Params:
     weights = {name: value.detach().clone() for name, value in network.named_parameters()}
     if spec.learn != "all":
         weights = {n: torch.zeros_like(v) if n.startswith(HEAD) else v for n, v in weights.items()}
-    return weights if spec.initial is None else {**weights, **_public_body(spec, spec.initial, weights)}
+    if spec.initial is not None:
+        weights |= _public_body(spec, spec.initial, weights)
+    return _with_first_gain(spec, weights)
+
+
+def _with_first_gain(spec: NetworkSpec, weights: Params) -> Params:
+    """The first kernel times spec.first_gain.
+
+    The normalisation behind it undoes that, so the network computes the same, but the gradient by f times a kernel is
+    1/f times as long: less of a clip bound goes to this layer, whose gradient is the longest, and more to the others.
+    """
+    if spec.first_gain == 1.0:
+        return weights
+    first = next(name for name, value in weights.items() if value.ndim == 4)
+    return {**weights, first: spec.first_gain * weights[first]}
 
 
 def _public_body(spec: NetworkSpec, initial: str, expected: Mapping[str, Tensor]) -> Params:

@@ -177,6 +177,16 @@ def check_precision(network: nn.Module, spec: NetworkSpec) -> None:
         )
 
 
+def check_first_gain(network: nn.Module, spec: NetworkSpec) -> None:
+    """Refuse to scale the first kernel where that would change what the network computes."""
+    normalised = any(isinstance(module, Block) for module in network.modules()) and spec.norm != "none"
+    if spec.first_gain != 1.0 and not normalised:
+        raise InputError(
+            f"model.first_gain = {spec.first_gain:g}: model.name = {spec.name} with model.norm = {spec.norm} has no "
+            "normalisation of this package behind its first convolution, so it would be another network; leave it out"
+        )
+
+
 def check_records_uncoupled(network: nn.Module, spec: NetworkSpec, *, inside_micro_episodes: bool = False) -> None:
     """Refuse a network in which one record can influence another's gradient (privacy rule 3).
 

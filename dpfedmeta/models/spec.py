@@ -27,4 +27,5 @@ class NetworkSpec:
     feature_scale: float = 1.0
     learn: Literal["all", "body", "scales"] = "all"
     initial: str | None = None
+    first_gain: float = 1.0
     precision: Precision = "float32"

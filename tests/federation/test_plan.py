@@ -91,6 +91,8 @@ WRONG = [
         {"run.chunk": 4, "meta.method": "reptile", "meta.adapt": "all", "meta.order": 1},
         "several clients at once",
     ),
+    ("maml", {"model.first_gain": 2, "model.norm": "none"}, "behind its first convolution"),
+    ("maml", {"model.first_gain": 2, "model.name": "mlp"}, "behind its first convolution"),
     ("maml", {"run.precision": "bfloat16", "model.width": 2}, "none of this package's convolutions"),
     ("maml", {"run.precision": "tf32", "model.name": "linear"}, "none of this package's convolutions"),
     ("maml", {"model.name": "mlp", "run.precision": "bfloat16"}, "none of this package's convolutions"),

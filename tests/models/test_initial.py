@@ -3,7 +3,7 @@ import torch
 from safetensors.torch import save_file
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.models import NetworkSpec, initial_weights
+from dpfedmeta.models import NetworkSpec, apply_body, build_network, initial_weights
 from dpfedmeta.models.initial import BUILT_IN
 
 
@@ -91,3 +91,22 @@ def test_what_is_built_in_is_for_the_normalisation_that_trained_it():
 def test_what_is_not_built_in_says_what_is():
     with pytest.raises(InputError, match=r"none for conv4 of width 7, only .*textures-conv4-32\.safetensors"):
         initial_weights(spec_of(width=7, initial=BUILT_IN), 0)
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("name", ["conv4", "conv4-strided", "conv3-blur"])
+def test_a_larger_first_kernel_computes_the_same_with_shorter_gradients(name, norm):
+    first, images = "body.layers.0.convolution.weight", torch.randn(6, 3, 32, 32)
+    found = {}
+    for gain in (1.0, 8.0):
+        spec = spec_of(name=name, norm=norm, first_gain=gain, downscale=1)
+        weights = {key: value.requires_grad_() for key, value in initial_weights(spec, 0).items()}
+        features = apply_body(build_network(spec), weights, images, None)
+        body = {key: value for key, value in weights.items() if key.startswith("body.")}
+        gradients = torch.autograd.grad((features**2).sum(), list(body.values()), materialize_grads=True)
+        found[gain] = features, dict(zip(body, gradients, strict=True))
+    (features, gradients), (same, shorter) = found.values()
+    torch.testing.assert_close(same, features, rtol=1e-2, atol=1e-3)
+    for key, value in gradients.items():
+        factor = 8.0 if key == first else 1.0
+        torch.testing.assert_close(factor * shorter[key], value, rtol=5e-2, atol=2e-2 * float(value.abs().max()))
