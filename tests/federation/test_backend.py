@@ -41,7 +41,10 @@ def cohort_of(*clients):
     return Cohort(round=0, clients=np.array(clients, dtype=np.int64))
 
 
-@pytest.mark.parametrize("algo", ["maml", "dp-agr", "dp-aqc", "dp-agrlr", "dp-agrlr-steps"])
+MORE = [pytest.param(algo, marks=pytest.mark.slow) for algo in ("maml", "dp-aqc")]
+
+
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr", "dp-agrlr-steps", *MORE])
 def test_the_sum_is_bit_identical_for_any_number_of_workers(tiny_strokes, algo):
     _, clients, model = setting(tiny_strokes, algo)
     sums = []

@@ -44,7 +44,7 @@ def train(task_file, cwd, *words, algo="dp-agrlr", check=0):
     return command("train", "--algo", algo, "--dataset", task_file, *TINY, *words, cwd=cwd, check=check)
 
 
-@pytest.mark.parametrize("algo", ["maml", "dp-agr", "dp-agrlr"])
+@pytest.mark.parametrize("algo", [pytest.param("maml", marks=pytest.mark.slow), "dp-agr", "dp-agrlr"])
 def test_train_evaluate_account_report(tiny_task_file, tmp_path, algo):
     train(tiny_task_file, tmp_path, "--run.name=r", "--track.tensorboard=true", algo=algo)
     run = tmp_path / "runs" / "r"
