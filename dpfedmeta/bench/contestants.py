@@ -65,6 +65,11 @@ ENGINES: Mapping[str, tuple[Make, tuple[Algorithm, ...]]] = {
 }
 
 
+def reference(setting: Setting, algorithm: Algorithm) -> Contestant:
+    """This project's own on a CPU, in float32."""
+    return _private(setting, algorithm, engine="vmap") if algorithm == "dp-agrlr" else _exact(setting, algorithm)
+
+
 @lru_cache(maxsize=64)
 def contestant(setting: str, algorithm: Algorithm, name: str) -> Contestant:
     """By name, ready to be called.
@@ -102,11 +107,11 @@ def disagreement(setting: str, algorithm: Algorithm, name: str, other: str) -> f
 def distance_of_rounded(setting: Setting, algorithm: Algorithm, found: Params, client: int = 0) -> float:
     """Of a meta-gradient of shorter operands from that of float32; infinite if that of another order is nearer."""
     episode = episodes(setting, client + 1)[client]
+    own = apart(found, reference(setting, algorithm)(episode))
     if algorithm == "dp-agrlr":
-        return apart(found, _private(setting, algorithm, engine="vmap")(episode))
+        return own
     rival: Algorithm = "maml-1" if algorithm == "maml-2" else "maml-2"
-    own, other = (apart(found, _exact(setting, which)(episode)) for which in (algorithm, rival))
-    return own if own < other else math.inf
+    return own if own < apart(found, reference(setting, rival)(episode)) else math.inf
 
 
 def apart(one: Params, two: Params) -> float:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
 
-from dpfedmeta.bench.contestants import apart, contestant, distance_of_rounded, missing_peers, names
+from dpfedmeta.bench.contestants import apart, distance_of_rounded, missing_peers, reference
 from dpfedmeta.bench.measure import MOST_DISAGREEMENT, MOST_OF_ROUNDED
 from dpfedmeta.bench.peers import CLIP, learn2learn_loop
 from dpfedmeta.bench.settings import Algorithm, Setting, episodes, problem
@@ -37,7 +38,7 @@ CLIENTS = 512
 def device_rows(
     setting: Setting, device: torch.device, *, clients: int = CLIENTS, seconds: float = 5.0, peers: bool = True
 ) -> dict[str, Any]:
-    """{"rows", "ratios"}: clients per second of every engine, after a check against the loop on a CPU.
+    """{"rows", "ratios"}: clients per second of every engine, after a check of one step against the loop on a CPU.
 
     Args:
         setting: Network and episodes.
@@ -52,9 +53,12 @@ def device_rows(
     known = episodes(setting, min(clients, 64))
     held = [known[i % len(known)].to(device) for i in range(clients)]
     before, rows = torch.backends.cudnn.allow_tf32, list[dict[str, Any]]()
-    for algorithm, name, together in _contestants(setting, device, peers=peers):
+    # More steps amplify rounding until engines of the same function are a tenth apart.
+    quick = replace(setting, steps=1)
+    pairs = zip(_contestants(setting, device, peers=peers), _contestants(quick, device, peers=peers), strict=True)
+    for (algorithm, name, together), (*_, in_one_step) in pairs:
         torch.backends.cudnn.allow_tf32 = name == "tf32"
-        difference = _difference(setting, algorithm, name, together(held[:2])[1])
+        difference = _difference(quick, algorithm, name, in_one_step(held[:2])[1])
         most = MOST_OF_ROUNDED if name in SHORTER else MOST_DISAGREEMENT
         if not difference <= most:
             raise InputError(f"{name} on {device} and a loop on a CPU differ by {difference:.1e} in {algorithm}")
@@ -132,7 +136,7 @@ def _difference(setting: Setting, algorithm: Algorithm, name: str, found: Params
     own = {key: value.cpu() for key, value in found.items()}
     if name in SHORTER:
         return distance_of_rounded(setting, algorithm, own, 1)
-    return apart(own, contestant(setting.name, algorithm, names(algorithm, peers=False)[0])(episodes(setting, 2)[1]))
+    return apart(own, reference(setting, algorithm)(episodes(setting, 2)[1]))
 
 
 def _rate(together: Together, held: Sequence[Episode], device: torch.device, seconds: float) -> float:
