@@ -197,6 +197,7 @@ def test_a_task_takes_the_first_form_that_is_there(task_file):
     assert second.test.first == (3 * PER_CLASS,)
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_the_published_archive(data_folder):
     for name, counts in (("cifar-fs", [64, 16, 20]), ("fc100", [60, 20, 20])):
