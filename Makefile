@@ -34,6 +34,7 @@ peers: $(VENV)/.installed-test
 	$(INSTALL) --target $(VENV)/peers cython==3.3.1
 	PYTHONPATH=$(VENV)/peers $(INSTALL) --no-deps --no-build-isolation --use-pep517 \
 	    --config-settings=--global-option=build_ext --target $(VENV)/peers learn2learn==0.2.0
+	rm -rf $(VENV)/peers/tests  # it brings a package of this name, which would hide this project's
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

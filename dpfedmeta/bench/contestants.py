@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from dpfedmeta.bench.peers import CLIP, PEERS, Contestant
-from dpfedmeta.bench.settings import SETTINGS, Algorithm, Setting, episodes, problem
+from dpfedmeta.bench.settings import SETTINGS, Algorithm, Setting, episodes, moved_problem, problem
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta import contribution, private_contributions
 from dpfedmeta.meta.private import ClientNoise
@@ -20,6 +20,7 @@ from dpfedmeta.privacy.clipping import clip
 from dpfedmeta.privacy.per_record import per_record_engine
 from dpfedmeta.randomness import KeyedSource, Purpose
 
+EngineName = Literal["auto", "vmap", "opacus"]
 OURS = "dpfedmeta"
 ROUNDED = ", bfloat16"
 Make = Callable[[Setting, Algorithm], Contestant]
@@ -40,10 +41,17 @@ def _private(
     setting: Setting,
     algorithm: Algorithm,
     *,
-    engine: Literal["auto", "vmap", "opacus"],
+    engine: EngineName,
     precision: Precision = "float32",
 ) -> Contestant:
-    network, weights = problem(setting, algorithm, precision)
+    return private_on(torch.device("cpu"), setting, engine, precision)
+
+
+def private_on(
+    device: torch.device, setting: Setting, engine: EngineName, precision: Precision = "float32"
+) -> Contestant:
+    """Record-level steps of clients whose episodes lie on a device."""
+    network, weights = moved_problem(setting, "dp-agrlr", device, precision)
     spec, per_record, source = setting.record(), per_record_engine(engine), KeyedSource(0)
 
     def contestant(episode: Episode) -> Params:

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from dpfedmeta.bench.contestants import apart, distance_of_rounded, missing_peers, reference
+from dpfedmeta.bench.contestants import EngineName, apart, distance_of_rounded, missing_peers, private_on, reference
 from dpfedmeta.bench.measure import MOST_DISAGREEMENT, MOST_OF_ROUNDED
-from dpfedmeta.bench.peers import CLIP, learn2learn_loop
-from dpfedmeta.bench.settings import Algorithm, Setting, episodes, problem
+from dpfedmeta.bench.peers import Contestant, learn2learn_loop
+from dpfedmeta.bench.settings import Algorithm, Setting, episodes, moved_problem
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.chunks import Chunks
-from dpfedmeta.meta import private_contributions
-from dpfedmeta.meta.private import ClientNoise
 from dpfedmeta.meta.stacked import stacked, stacked_query_gradients
 from dpfedmeta.models.spec import Precision
 from dpfedmeta.parameters import Params
-from dpfedmeta.privacy.per_record import per_record_engine
-from dpfedmeta.randomness import KeyedSource, Purpose
 
 Together = Callable[[Sequence[Episode]], list[Params]]
 """Meta-gradients of several clients whose episodes lie on the device."""
 
-EngineName = Literal["auto", "vmap", "opacus"]
 SHORTER: tuple[Precision, ...] = ("tf32", "bfloat16")
 # A GPU is not busy with fewer; enough for the search for a chunk to end.
 CLIENTS = 512
@@ -94,18 +88,22 @@ def _contestants(setting: Setting, device: torch.device, *, peers: bool) -> list
         if peers and "learn2learn" not in missing_peers():
             found.append((algorithm, "learn2learn", _learn2learn(setting, algorithm, device)))
     engines: tuple[EngineName, ...] = ("auto", "vmap", "opacus")
-    return found + [("dp-agrlr", f"per record, {engine}", _private(setting, device, engine)) for engine in engines]
+    for engine in engines:
+        found += [("dp-agrlr", f"per record, {engine}", _one_by_one(private_on(device, setting, engine)))]
+    return found
 
 
 def _learn2learn(setting: Setting, algorithm: Algorithm, device: torch.device) -> Together:
     with torch.device(device):
-        loop = learn2learn_loop(setting, algorithm)
-    return lambda part: [loop(episode) for episode in part]
+        return _one_by_one(learn2learn_loop(setting, algorithm))
+
+
+def _one_by_one(contestant: Contestant) -> Together:
+    return lambda part: [contestant(episode) for episode in part]
 
 
 def _stacked(setting: Setting, algorithm: Algorithm, device: torch.device, precision: Precision) -> Together:
-    network, weights = problem(setting, algorithm, precision)
-    network, model = copy.deepcopy(network).to(device), {name: value.to(device) for name, value in weights.items()}
+    network, model = moved_problem(setting, algorithm, device, precision)
     spec, chunks = setting.meta(algorithm), Chunks(device=device, fixed=None if device.type == "cuda" else 2)
 
     def piece(part: Sequence[Episode]) -> list[Params]:
@@ -113,22 +111,6 @@ def _stacked(setting: Setting, algorithm: Algorithm, device: torch.device, preci
         return [{name: value[index] for name, value in gradients.items()} for index in range(len(part))]
 
     return partial(chunks.compute, piece)
-
-
-def _private(setting: Setting, device: torch.device, engine: EngineName) -> Together:
-    network, weights = problem(setting, "dp-agrlr")
-    network, model = copy.deepcopy(network).to(device), {name: value.to(device) for name, value in weights.items()}
-    spec, per_record, source = setting.record(), per_record_engine(engine), KeyedSource(0)
-
-    def together(part: Sequence[Episode]) -> list[Params]:
-        found = []
-        for episode in part:
-            support, query = (source.generator(use, 0, 0) for use in (Purpose.SUPPORT_NOISE, Purpose.QUERY_NOISE))
-            noise = ClientNoise(support=support, query=query)
-            found += private_contributions(network, model, {}, [episode], CLIP, [noise], spec, per_record)
-        return [released.value for released in found]
-
-    return together
 
 
 def _difference(setting: Setting, algorithm: Algorithm, name: str, found: Params) -> float:

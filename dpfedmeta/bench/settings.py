@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -117,3 +118,11 @@ def problem(setting: Setting, algorithm: Algorithm, precision: Precision = "floa
     network = build_network(spec)
     assert isinstance(network, FewShotNetwork)
     return network, initial_weights(spec, 0)
+
+
+def moved_problem(
+    setting: Setting, algorithm: Algorithm, device: torch.device, precision: Precision = "float32"
+) -> tuple[FewShotNetwork, Params]:
+    """A copy of the problem on a device."""
+    network, weights = problem(setting, algorithm, precision)
+    return copy.deepcopy(network).to(device), {name: value.to(device) for name, value in weights.items()}
