@@ -19,7 +19,12 @@ def dimension(params: Mapping[str, Tensor]) -> int:
 
 def norm(params: Mapping[str, Tensor]) -> float:
     """L2 norm over all tensors, in float64 so that a norm of 1e30 does not overflow."""
-    return float(torch.linalg.vector_norm(flatten(params), dtype=torch.float64)) if params else 0.0
+    return length_of(flatten(params)) if params else 0.0
+
+
+def length_of(values: Tensor) -> float:
+    """L2 norm of a vector, in float64."""
+    return float(torch.linalg.vector_norm(values, dtype=torch.float64))
 
 
 def is_finite(params: Mapping[str, Tensor]) -> bool:
@@ -49,7 +54,7 @@ def detached(params: Mapping[str, Tensor]) -> Params:
 
 def flatten(params: Mapping[str, Tensor]) -> Tensor:
     """All scalars as one vector, in the order of the mapping."""
-    return torch.cat([value.detach().reshape(-1) for value in params.values()])
+    return torch.cat([value.reshape(-1) for value in params.values()]).detach()
 
 
 def unflatten(vector: Tensor, like: Mapping[str, Tensor]) -> Params:

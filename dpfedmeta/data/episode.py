@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from dpfedmeta.data import drawing_kernels
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.errors import InputError
 
@@ -146,18 +147,29 @@ def episode_of(
         turns: [ways], rotations by 90 degrees.
         flips: [ways, shots + queries], which images are mirrored; None: none.
     """
-    images = pool.images
-    drawn = np.empty((shape.ways, shape.shots + shape.queries, *images.shape[1:]), dtype=np.float32)
-    for way, (index, chosen, turn) in enumerate(zip(classes, slots, turns, strict=True)):
-        drawn[way] = np.rot90(images[pool.first[index] + chosen], k=turn, axes=(2, 3))
-    if flips is not None:
-        drawn[flips] = drawn[flips][..., ::-1]
-    drawn = pool.standardised(drawn)
-    support, query = drawn[:, : shape.shots], drawn[:, shape.shots :]
+    places = np.stack([pool.first[index] + chosen for index, chosen in zip(classes, slots, strict=True)])
     labels = torch.arange(shape.ways)
+    support, query = slice(0, shape.shots), slice(shape.shots, None)
     return Episode(
-        support_images=torch.from_numpy(support.reshape(-1, *images.shape[1:])),
+        support_images=_records(pool, places[:, support], turns, None if flips is None else flips[:, support]),
         support_labels=labels.repeat_interleave(shape.shots),
-        query_images=torch.from_numpy(query.reshape(-1, *images.shape[1:])),
+        query_images=_records(pool, places[:, query], turns, None if flips is None else flips[:, query]),
         query_labels=labels.repeat_interleave(shape.queries),
     )
+
+
+def _records(
+    pool: ClassPool, places: npt.NDArray[np.int64], turns: Sequence[int], flips: npt.NDArray[np.bool_] | None
+) -> Tensor:
+    """[ways * images, channels, height, width] from places, [ways, images]."""
+    images, numbers = np.asarray(pool.images), np.ascontiguousarray(places).reshape(-1)
+    mirrored = np.zeros(len(numbers), np.bool_) if flips is None else np.ascontiguousarray(flips).reshape(-1)
+    each = np.repeat(np.asarray(turns) % 4, places.shape[1])
+    # Compiled loops look at no bounds.
+    if not (0 <= numbers.min(initial=0) <= numbers.max(initial=0) < len(images)):
+        raise IndexError(f"image {numbers.max()} of a pool of {len(images)}")
+    if images.shape[2] != images.shape[3] and each.any():
+        raise ValueError(f"images of {images.shape[2]} x {images.shape[3]} pixels cannot be turned")
+    records = np.empty((len(numbers), *images.shape[1:]), dtype=np.float32)
+    drawing_kernels.draw_records(images, numbers, each, mirrored, pool.byte_values(), records)
+    return torch.from_numpy(records)

@@ -72,6 +72,10 @@ class ClassPool:
             pixels /= np.asarray(self.deviation, dtype=np.float32)[:, None, None]
         return pixels
 
+    def byte_values(self) -> FloatImages:
+        """What a network sees for each byte: float32 [channels, 256]."""
+        return _byte_values(self)
+
     def records_at(self, rows: IntArray) -> tuple[FloatImages, IntArray]:
         """Images by their place in the pool sorted by class.
 
@@ -83,3 +87,10 @@ class ClassPool:
         inside = rows - (ends - self.counts)[labels]
         images = self.images[np.asarray(self.first)[labels] + inside]
         return self.standardised(images.astype(np.float32)), labels
+
+
+@lru_cache(maxsize=8)
+def _byte_values(pool: ClassPool) -> FloatImages:
+    every = np.arange(256, dtype=np.float32)
+    pixels = np.tile(every, (pool.images.shape[1], 1, 1))
+    return pool.standardised(pixels)[:, 0]

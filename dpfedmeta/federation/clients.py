@@ -29,7 +29,7 @@ from dpfedmeta.meta import (
 )
 from dpfedmeta.meta.private import ClientNoise
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights, learned_part, with_ways
-from dpfedmeta.parameters import Params, dimension, flatten, norm, unflatten, zeros_like
+from dpfedmeta.parameters import Params, dimension, flatten, length_of, norm, unflatten, zeros_like
 from dpfedmeta.privacy.clipping import clip, clip_per_layer
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.per_record import PerRecordGradients, per_record_engine
@@ -112,9 +112,12 @@ class ClientSide:
         longest = self.longest_message(bound, dimension(form))
         entered = 0
         for message in self._messages(model, bound, round_, clients):
+            if not _of_form(message, form):
+                continue
+            values = flatten(message).double()
             # In float64 a norm is finite where every scalar is.
-            if _of_form(message, form) and math.isfinite(length := norm(message)) and length <= longest:
-                total += flatten(message)
+            if math.isfinite(length := length_of(values)) and length <= longest:
+                total += values
                 entered += 1
         return total.cpu(), entered
 

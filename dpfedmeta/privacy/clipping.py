@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfedmeta.parameters import Params, flatten, norm, unflatten, zeros_like
+from dpfedmeta.parameters import Params, flatten, length_of, norm, unflatten, zeros_like
 from dpfedmeta.privacy import record_kernels
 from dpfedmeta.privacy.units import Bounded, Record
 
@@ -26,13 +26,16 @@ def clip(contribution: Mapping[str, Tensor], bound: float) -> Params:
     """
     if not bound > 0:
         raise ValueError(f"a clip bound must be > 0, got {bound}")
+    if not contribution:
+        return {}
+    values = flatten(contribution)
     # In float64 a norm is finite where every scalar is.
-    if not math.isfinite(length := norm(contribution)):
+    if not math.isfinite(length := length_of(values)):
         return zeros_like(contribution)
     if length <= bound:
         return dict(contribution)
-    shortened = flatten(contribution).double() * (bound / length * _ROUNDING)
-    parts = unflatten(shortened, contribution)
+    shortened = values.double() * (bound / length * _ROUNDING)
+    parts = unflatten(shortened.to(values.dtype), contribution)
     return {name: part.to(contribution[name].dtype) for name, part in parts.items()}
 
 
