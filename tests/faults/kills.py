@@ -184,15 +184,14 @@ def whole_accounts(run: RunDirectory, cap: int) -> dict[str, int]:
 def trial(kills: int, seed: int, folder: Path) -> dict[str, object]:
     """Harass runs until so many kills are survived."""
     chance, total, runs = random.Random(seed), Counter[str](), []
-    for words in (*KEYED, SECURE):
+    many = kills > 20
+    kinds = KEYED if many else [[*KEYED[0], "--rounds=60"]]
+    for words in (*kinds, SECURE) if many else kinds:
         warm_up(words)
-    lives: list[float] = []
-    for number, words in enumerate(KEYED):
-        lives.append(undisturbed(words, f"whole{number}", folder) if kills > 20 or not number else 0.0)
-    kinds = [number for number, life in enumerate(lives) if life]
+    lives = [undisturbed(words, f"whole{number}", folder) for number, words in enumerate(kinds)]
     while total["kills"] < kills:
-        number, name = kinds[len(runs) % len(kinds)], f"run{len(runs)}"
-        words = KEYED[number]
+        number, name = len(runs) % len(kinds), f"run{len(runs)}"
+        words = kinds[number]
         most = kills - total["kills"]
         happened = harassed(words, name, folder, chance, lives[number], most)
         same = fingerprint(RunDirectory(folder / name)) == fingerprint(RunDirectory(folder / f"whole{number}"))
@@ -200,7 +199,7 @@ def trial(kills: int, seed: int, folder: Path) -> dict[str, object]:
         total += happened
         runs.append({"run": name, "algo": words[0], "kills": happened["kills"], "identical": same})
         print(json.dumps(runs[-1]), flush=True)
-        if len(runs) == 2 and kills > 20:
+        if len(runs) == 2 and many:
             secure = harassed(SECURE, "secure", folder, chance, lives[0], 20)
             runs.append(
                 {"run": "secure", "kills": secure["kills"], **whole_accounts(RunDirectory(folder / "secure"), 2)}

@@ -1,6 +1,7 @@
 """The commands as a user types them, on a tiny task that needs no data."""
 
 import importlib.util
+import io
 import json
 import os
 import re
@@ -124,15 +125,17 @@ def test_account_prints_json_and_nothing_else(tmp_path):
     }  # fmt: skip
 
 
-def test_account_takes_runs_and_draws(tiny_task_file, tmp_path):
+def test_account_takes_runs_and_draws(account, monkeypatch, tiny_task_file, tmp_path):
     train(tiny_task_file, tmp_path, "--run.name=r", "--population.sampler=fixed", algo="dp-agr")
     run = tmp_path / "runs" / "r"
-    shown = command("account", "--run", run, "--plot", tmp_path / "curve.png", cwd=tmp_path, check=0).stdout
-    assert "What was promised for 4 rounds" in shown
-    assert "replace-one" in shown
+    stated = command("account", "--run", run, "--plot", tmp_path / "curve.png", cwd=tmp_path, check=0).stdout
+    assert "What was promised for 4 rounds" in stated
+    assert "replace-one" in stated
     assert (tmp_path / "curve.png").stat().st_size > 5000
-    assert "verified: summary.json agrees" in command("account", "--verify", run, cwd=tmp_path, check=0).stdout
-    assert "do not publish" in command("account", "--realised", run, cwd=tmp_path, check=0).stdout
+    for option, said in (("--verify", "verified: summary.json agrees"), ("--realised", "do not publish")):
+        monkeypatch.setattr(sys, "argv", ["account.py", option, str(run)])
+        assert account.main(Console(file=(shown := io.StringIO()), width=200)) == 0
+        assert said in shown.getvalue()
 
 
 def as_module(script):
@@ -281,11 +284,14 @@ def test_decompose_tells_what_each_noise_costs(tiny_task_file, tmp_path):
         (["--weights=nowhere"], "nowhere"),
     ],
 )
-def test_decompose_refuses_in_one_line(tiny_task_file, tmp_path, words, reason):
+def test_decompose_refuses_with_the_reason(tiny_task_file, tmp_path, monkeypatch, words, reason):
     base = ["--algo=dp-agrlr-steps", "--dataset", tiny_task_file, "--ways=3", "--model.width=4", "--sample=10"]
-    done = command("decompose", *base, *words, cwd=tmp_path, check=2)
-    assert reason in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["decompose.py", *map(str, base), *words])
+    with pytest.raises(InputError) as refusal:
+        as_module("decompose").main(Console(quiet=True))
+    assert reason in str(refusal.value)
+    assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
