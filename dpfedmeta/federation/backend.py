@@ -29,8 +29,8 @@ T = TypeVar("T")
 # Clients whose contributions are summed together. A constant: it fixes the order of every float addition,
 # so results do not depend on the number of workers.
 CLIENTS_PER_CHUNK = 8
-# Where clients are computed several at once, and then summed in order just the same.
-CLIENTS_PER_STACK = 256
+# Where clients are computed several at once, and then summed in order just the same; a GPU is alone with its round.
+CLIENTS_PER_STACK = {"cpu": 64, "cuda": 1024}
 
 
 class RoundAborted(Exception):
@@ -170,7 +170,7 @@ class LocalBackend:
 
 def clients_per_task(clients: ClientSide) -> int:
     """Clients of one call of `sum_chunk`."""
-    return CLIENTS_PER_STACK if clients.stacks else CLIENTS_PER_CHUNK
+    return CLIENTS_PER_STACK[clients.device.type] if clients.stacks else CLIENTS_PER_CHUNK
 
 
 def sum_chunk(

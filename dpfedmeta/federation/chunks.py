@@ -1,8 +1,9 @@
-"""How many clients are computed at once: on a GPU as many as its free memory holds."""
+"""Clients several at a time: on a GPU as many as its free memory holds, their data drawn ahead."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -81,3 +82,16 @@ class Chunks:
         free, _ = torch.cuda.mem_get_info(self.device)
         self._found = max(1, int(_SHARE * free / each))
         return results
+
+
+def ahead(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """function(item) for each item, in order; the next one is under way in a thread while the caller uses this one."""
+    with ThreadPoolExecutor(1) as thread:
+        waiting = None
+        for item in items:
+            following = thread.submit(function, item)
+            if waiting is not None:
+                yield waiting.result()
+            waiting = following
+        if waiting is not None:
+            yield waiting.result()

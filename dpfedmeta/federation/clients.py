@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dpfedmeta.data.episode import Episode, blank_episode, is_sound
 from dpfedmeta.data.population import Population
-from dpfedmeta.federation.chunks import Chunks
+from dpfedmeta.federation.chunks import Chunks, ahead
 from dpfedmeta.meta import (
     MetaSpec,
     MicroSpec,
@@ -36,6 +36,9 @@ from dpfedmeta.privacy.per_record import PerRecordGradients, per_record_engine
 from dpfedmeta.privacy.policies import ATTACHED, Attachment
 from dpfedmeta.privacy.units import Record
 from dpfedmeta.randomness import Purpose, SecretSource
+
+# Clients computed side by side have their data drawn so many at a time, twice that being held.
+_DRAWN_TOGETHER = 256
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -141,8 +144,15 @@ class ClientSide:
     def _stacked_messages(
         self, network: nn.Module, model: Params, fixed: Params, clients: Sequence[int]
     ) -> Iterator[Params | None]:
-        """Clients of the form of the first sound one together, others one by one."""
-        episodes = [self.population.episode(client) for client in clients]
+        """Clients of the form of the first sound one together, others one by one; while some are computed, the next
+        ones' data are drawn."""
+        blocks = [clients[start : start + _DRAWN_TOGETHER] for start in range(0, len(clients), _DRAWN_TOGETHER)]
+        for episodes in ahead(lambda block: [self.population.episode(client) for client in block], blocks):
+            yield from self._stacked_block(network, model, fixed, episodes)
+
+    def _stacked_block(
+        self, network: nn.Module, model: Params, fixed: Params, episodes: Sequence[Episode]
+    ) -> Iterator[Params | None]:
         sound = [self._sound(episode) for episode in episodes]
         form = next((_form(episode) for episode, good in zip(episodes, sound, strict=True) if good), None)
         alike = [good and _form(episode) == form for episode, good in zip(episodes, sound, strict=True)]

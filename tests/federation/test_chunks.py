@@ -1,3 +1,4 @@
+import threading
 from collections import defaultdict
 from dataclasses import replace
 
@@ -5,7 +6,7 @@ import pytest
 import torch
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.chunks import Chunks
+from dpfedmeta.federation.chunks import Chunks, ahead
 from tests.federation.test_backend import setting
 from tests.federation.test_failing_clients import HOSTILE, Hostile
 
@@ -69,6 +70,29 @@ def test_where_one_client_does_not_fit_the_error_says_what_to_do(monkeypatch):
         Chunks(device=GPU).compute(memory, list(range(5)))
     with pytest.raises(InputError, match=r"run.chunk = 4: so many clients"):
         Chunks(device=GPU, fixed=4).compute(memory, list(range(5)))
+
+
+def test_the_next_is_under_way_while_this_one_is_used():
+    begun = [threading.Event() for _ in range(4)]
+
+    def draw(number):
+        begun[number].set()
+        return 10 * number
+
+    found = []
+    for number, drawn in enumerate(ahead(draw, range(4))):
+        assert number == 3 or begun[number + 1].wait(5.0)
+        assert number > 1 or not begun[number + 2].is_set()
+        found.append(drawn)
+    assert found == [0, 10, 20, 30]
+    assert list(ahead(draw, [])) == []
+
+
+def test_what_fails_ahead_fails_in_its_turn():
+    drawn = ahead(lambda number: 1 // number, [2, 1, 0, 1])
+    assert [next(drawn), next(drawn)] == [0, 1]
+    with pytest.raises(ZeroDivisionError):
+        next(drawn)
 
 
 @pytest.mark.parametrize("order", ["1", "2"])
