@@ -65,16 +65,11 @@ class ClassPool:
 
     def standardised(self, pixels: FloatImages) -> FloatImages:
         """Pixels in [0, 255] as a network takes them: [..., channels, height, width], in place."""
-        pixels /= 255.0
-        if self.mean:
-            pixels -= np.asarray(self.mean, dtype=np.float32)[:, None, None]
-        if self.deviation:
-            pixels /= np.asarray(self.deviation, dtype=np.float32)[:, None, None]
-        return pixels
+        return _standardised(pixels, self.mean, self.deviation)
 
     def byte_values(self) -> FloatImages:
         """What a network sees for each byte: float32 [channels, 256]."""
-        return _byte_values(self)
+        return _byte_values(self.images.shape[1], self.mean, self.deviation)
 
     def records_at(self, rows: IntArray) -> tuple[FloatImages, IntArray]:
         """Images by their place in the pool sorted by class.
@@ -89,8 +84,16 @@ class ClassPool:
         return self.standardised(images.astype(np.float32)), labels
 
 
+def _standardised(pixels: FloatImages, mean: tuple[float, ...], deviation: tuple[float, ...]) -> FloatImages:
+    pixels /= 255.0
+    if mean:
+        pixels -= np.asarray(mean, dtype=np.float32)[:, None, None]
+    if deviation:
+        pixels /= np.asarray(deviation, dtype=np.float32)[:, None, None]
+    return pixels
+
+
 @lru_cache(maxsize=8)
-def _byte_values(pool: ClassPool) -> FloatImages:
-    every = np.arange(256, dtype=np.float32)
-    pixels = np.tile(every, (pool.images.shape[1], 1, 1))
-    return pool.standardised(pixels)[:, 0]
+def _byte_values(channels: int, mean: tuple[float, ...], deviation: tuple[float, ...]) -> FloatImages:
+    every = np.tile(np.arange(256, dtype=np.float32), (channels, 1, 1))
+    return _standardised(every, mean, deviation)[:, 0]

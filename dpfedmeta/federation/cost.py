@@ -21,6 +21,7 @@ class Cost:
 
     Attributes:
         clients_per_second: Of all workers.
+        start: Seconds before the first round: libraries, data, the plan, workers.
         rounds: Seconds of all rounds.
         validations: Seconds of all accuracies on validation classes.
         test: Seconds of the final evaluation.
@@ -28,6 +29,7 @@ class Cost:
     """
 
     clients_per_second: float
+    start: float
     rounds: float
     validations: float
     test: float
@@ -35,14 +37,14 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """Of the whole run, but for its start."""
-        return self.rounds + self.validations + self.test
+        """Of the whole run, but for its report."""
+        return self.start + self.rounds + self.validations + self.test
 
     def __str__(self) -> str:
         return (
-            f"about {self.seconds / 60:.1f} minutes: {self.rounds / 60:.1f} of rounds at "
-            f"{self.clients_per_second:.0f} clients/s, {self.validations / 60:.1f} of validation, {self.test / 60:.1f} "
-            f"of the final evaluation; at most {self.memory_mb:,.0f} MB in all processes"
+            f"about {self.seconds / 60:.1f} minutes: {self.start / 60:.1f} to start, {self.rounds / 60:.1f} of rounds "
+            f"at {self.clients_per_second:.0f} clients/s, {self.validations / 60:.1f} of validation, "
+            f"{self.test / 60:.1f} of the final evaluation; at most {self.memory_mb:,.0f} MB in all processes"
         )
 
 
@@ -74,6 +76,7 @@ def cost_of(
     workers: Workers,
     count: int,
     seconds: float,
+    before: float,
 ) -> Cost:
     """The forecast of a run.
 
@@ -84,7 +87,11 @@ def cost_of(
         workers: Who runs clients and episodes.
         count: How many workers these are.
         seconds: What to spend on the measurement, about.
+        before: What this process has spent so far, as the run will.
     """
+    begun = time.perf_counter()
+    clients_per_second(public, workers, count, 0.0)  # as a run begins
+    start = before + time.perf_counter() - begun
     rate = clients_per_second(public, workers, count, 0.6 * seconds)
     validation, test = examinations
     network, adaptation, model = plan.network, plan.evaluation, _all_weights(public)
@@ -100,6 +107,7 @@ def cost_of(
     validations = rounds // every + (rounds % every > 0)
     return Cost(
         clients_per_second=rate,
+        start=start,
         rounds=plan.privacy.expected_participations / rate,
         validations=validations * _scaled(validate, settings.validation_episodes, 0.15 * seconds),
         test=_scaled(compete, settings.episodes, 0.25 * seconds),

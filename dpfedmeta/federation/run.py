@@ -68,7 +68,7 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
     Returns:
         The run directory (None after a dry run) and how the run ended.
     """
-    started = time.perf_counter()
+    started, imported = time.perf_counter(), time.process_time()
     device = _device(settings)
     _use_precision(settings, device)
     dataset = open_dataset(settings.dataset, options.data_folder)
@@ -88,7 +88,8 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
         rate = 0.0 if options.dry_run else clients_per_second(public, workers, count, 0.0)
         _print_plan(plan, dataset, rate, settings, console, statement)
         if options.dry_run:
-            cost = cost_of(plan, public, (validation, test), workers, count, options.calibration)
+            before = time.perf_counter() - started + imported
+            cost = cost_of(plan, public, (validation, test), workers, count, options.calibration, before)
             console.print(f"  {cost}", highlight=False, soft_wrap=True)
             return None, "completed"
         if run is None:

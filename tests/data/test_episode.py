@@ -165,6 +165,18 @@ def test_standardisation_uses_the_constants_of_the_task(tmp_path):
     assert torch.allclose(standard.query_images, (draw(pool, 4).query_images - 0.3) / 0.25, atol=1e-6)
 
 
+def test_no_image_outside_the_pool_and_no_turn_of_one_that_is_not_square(tmp_path):
+    pool = replace(numbered_pool(tmp_path, rotations=4), first=(10_000,) * CLASSES)
+    with pytest.raises(IndexError, match="of a pool of 72"):
+        draw(pool, 0)
+    oblong = np.zeros((CLASSES * PER_CLASS, 1, 8, 6), dtype=np.uint8)
+    np.save(tmp_path / "oblong.npy", oblong)
+    pool = replace(numbered_pool(tmp_path, rotations=4), path=tmp_path / "oblong.npy")
+    with pytest.raises(ValueError, match="8 x 6 pixels cannot be turned"):
+        draw(pool, 0)
+    assert draw(replace(pool, rotations=1), 0).query_images.shape == (20, 1, 8, 6)
+
+
 def test_classes_of_unequal_size(tmp_path):
     pool = replace(numbered_pool(tmp_path), counts=(3, *[PER_CLASS] * (CLASSES - 1)))
     shape = EpisodeShape(ways=CLASSES, shots=2, queries=1)

@@ -12,9 +12,9 @@ from dpfedmeta.federation.run import _worker_count
 
 
 def test_a_forecast_adds_its_parts_up() -> None:
-    cost = Cost(clients_per_second=100.0, rounds=600.0, validations=120.0, test=60.0, memory_mb=1234.5)
-    assert cost.seconds == 780.0
-    assert str(cost).startswith("about 13.0 minutes: 10.0 of rounds at 100 clients/s, 2.0 of validation")
+    cost = Cost(clients_per_second=100.0, start=30.0, rounds=600.0, validations=120.0, test=60.0, memory_mb=1234.5)
+    assert cost.seconds == 810.0
+    assert str(cost).startswith("about 13.5 minutes: 0.5 to start, 10.0 of rounds at 100 clients/s, 2.0 of validation")
 
 
 def test_episodes_are_scaled_from_as_many_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
