@@ -71,7 +71,7 @@ def main(console: Console) -> int:
     made.add_argument("--peers", action="store_true", help="other libraries beside the engines (make peers)")
     made.add_argument("--setting", action="append", choices=list(SETTINGS), help="only this one; may be repeated")
     made.add_argument("--workers", type=int, default=available_cores(), help="processes of one thread (all cores)")
-    made.add_argument("--repetitions", type=int, default=5, help="of every cell, in turns (5)")
+    made.add_argument("--repetitions", type=int, default=3, help="of every cell, in turns (3)")
     made.add_argument("--accountant", action="store_true", help="instead: planning, calibration and verification")
     made.add_argument("--durability", action="store_true", help="instead: ledger and checkpoint beside a round")
     made.add_argument("--device", choices=["cpu", "cuda"], help="instead: the engines there, clients side by side")

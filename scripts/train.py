@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 
 from rich.console import Console
@@ -39,6 +40,7 @@ def main(console: Console) -> int:
         data_folder=options.data_dir,
         dry_run=options.dry_run,
         calibration=options.calibration or RunOptions.calibration,
+        spent=time.process_time(),  # libraries and settings
         secure_rng=options.secure_rng,
     )
     return _finish(*run_training(settings, run_options, console), console)

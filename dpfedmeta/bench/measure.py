@@ -44,7 +44,7 @@ class Options:
 
     peers: bool
     processes: int
-    repetitions: int = 5
+    repetitions: int = 3
     seconds: float = 1.0
     settings: Sequence[str] = tuple(SETTINGS)
 

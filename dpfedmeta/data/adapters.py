@@ -30,7 +30,7 @@ class SequencePopulation:
     """Client number i holds pair number i.
 
     The same number must always give the same data. With several worker processes the sequence is sent to them, so it
-    must be picklable and small; else use --run.workers 1.
+    must be picklable and small; else use --run.workers 1. On a GPU it is read in a thread of its own.
 
     Attributes:
         pairs: The episodes. Images are [n, channels, height, width], bytes or numbers in [0, 1]; labels of any values,

@@ -148,6 +148,8 @@ def episode_of(
         flips: [ways, shots + queries], which images are mirrored; None: none.
     """
     places = np.stack([pool.first[index] + chosen for index, chosen in zip(classes, slots, strict=True)])
+    if places.shape != (shape.ways, shape.shots + shape.queries):
+        raise ValueError(f"{places.shape} images for {shape}")
     labels = torch.arange(shape.ways)
     support, query = slice(0, shape.shots), slice(shape.shots, None)
     return Episode(
@@ -166,8 +168,12 @@ def _records(
     mirrored = np.zeros(len(numbers), np.bool_) if flips is None else np.ascontiguousarray(flips).reshape(-1)
     each = np.repeat(np.asarray(turns) % 4, places.shape[1])
     # Compiled loops look at no bounds.
+    if images.dtype != np.uint8 or images.ndim != 4:
+        raise ValueError(f"a pool holds uint8 images [n, channels, height, width], not {images.dtype} {images.shape}")
+    if not len(each) == len(mirrored) == len(numbers):
+        raise ValueError(f"{len(each)} turns and {len(mirrored)} flips for {len(numbers)} images")
     if not (0 <= numbers.min(initial=0) <= numbers.max(initial=0) < len(images)):
-        raise IndexError(f"image {numbers.max()} of a pool of {len(images)}")
+        raise IndexError(f"images {numbers.min()} to {numbers.max()} of a pool of {len(images)}")
     if images.shape[2] != images.shape[3] and each.any():
         raise ValueError(f"images of {images.shape[2]} x {images.shape[3]} pixels cannot be turned")
     records = np.empty((len(numbers), *images.shape[1:]), dtype=np.float32)

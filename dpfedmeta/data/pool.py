@@ -96,4 +96,6 @@ def _standardised(pixels: FloatImages, mean: tuple[float, ...], deviation: tuple
 @lru_cache(maxsize=8)
 def _byte_values(channels: int, mean: tuple[float, ...], deviation: tuple[float, ...]) -> FloatImages:
     every = np.tile(np.arange(256, dtype=np.float32), (channels, 1, 1))
-    return _standardised(every, mean, deviation)[:, 0]
+    values = _standardised(every, mean, deviation)[:, 0]
+    values.setflags(write=False)  # all clients share it
+    return values

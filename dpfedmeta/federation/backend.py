@@ -29,7 +29,8 @@ T = TypeVar("T")
 # Clients whose contributions are summed together. A constant: it fixes the order of every float addition,
 # so results do not depend on the number of workers.
 CLIENTS_PER_CHUNK = 8
-# Where clients are computed several at once, and then summed in order just the same; a GPU is alone with its round.
+# Where clients are computed side by side, and then summed in order just the same: on a CPU few, so that every worker
+# has some; on a GPU several times as many as have their data drawn together. At least run.chunk.
 CLIENTS_PER_STACK = {"cpu": 64, "cuda": 1024}
 
 
@@ -170,7 +171,9 @@ class LocalBackend:
 
 def clients_per_task(clients: ClientSide) -> int:
     """Clients of one call of `sum_chunk`."""
-    return CLIENTS_PER_STACK[clients.device.type] if clients.stacks else CLIENTS_PER_CHUNK
+    if not clients.stacks:
+        return CLIENTS_PER_CHUNK
+    return max(CLIENTS_PER_STACK[clients.device.type], clients.chunk or 1)
 
 
 def sum_chunk(

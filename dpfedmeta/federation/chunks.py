@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -84,8 +84,11 @@ class Chunks:
         return results
 
 
-def ahead(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+def ahead(function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     """function(item) for each item, in order; the next one is under way in a thread while the caller uses this one."""
+    if len(items) == 1:
+        yield function(items[0])
+        return
     with ThreadPoolExecutor(1) as thread:
         waiting = None
         for item in items:

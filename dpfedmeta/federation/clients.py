@@ -37,7 +37,8 @@ from dpfedmeta.privacy.policies import ATTACHED, Attachment
 from dpfedmeta.privacy.units import Record
 from dpfedmeta.randomness import Purpose, SecretSource
 
-# Clients computed side by side have their data drawn so many at a time, twice that being held.
+# Clients computed side by side have their data drawn so many at a time (or run.chunk), twice that being held. No more
+# are computed at once, whatever a GPU's memory holds.
 _DRAWN_TOGETHER = 256
 
 
@@ -146,7 +147,8 @@ class ClientSide:
     ) -> Iterator[Params | None]:
         """Clients of the form of the first sound one together, others one by one; while some are computed, the next
         ones' data are drawn."""
-        blocks = [clients[start : start + _DRAWN_TOGETHER] for start in range(0, len(clients), _DRAWN_TOGETHER)]
+        size = max(_DRAWN_TOGETHER, self.chunk or 1)
+        blocks = [clients[start : start + size] for start in range(0, len(clients), size)]
         for episodes in ahead(lambda block: [self.population.episode(client) for client in block], blocks):
             yield from self._stacked_block(network, model, fixed, episodes)
 

@@ -60,7 +60,9 @@ def clients_per_second(public: ClientSide, workers: Workers, count: int, seconds
     weights = _learned(public)
     arrays = {name: value.numpy() for name, value in weights.items()}
     size = clients_per_task(public)
-    tasks = [(public, arrays, 1.0, 0, list(range(size))) for _ in range(count)]
+    # Of a small population the same ones again.
+    chunk = [number % public.population.clients for number in range(size)]
+    tasks = [(public, arrays, 1.0, 0, chunk) for _ in range(count)]
     list(workers.map(sum_chunk, tasks))
     done, begun = 0, time.perf_counter()
     while not done or time.perf_counter() - begun < seconds:

@@ -57,6 +57,7 @@ class RunOptions:
     data_folder: Path | None = None
     dry_run: bool = False
     calibration: float = 10.0
+    spent: float = 0.0  # seconds before the call, for the forecast
     secure_rng: bool = False
     population: Population | None = None
     resume: RunDirectory | None = None
@@ -68,7 +69,7 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
     Returns:
         The run directory (None after a dry run) and how the run ended.
     """
-    started, imported = time.perf_counter(), time.process_time()
+    started = time.perf_counter()
     device = _device(settings)
     _use_precision(settings, device)
     dataset = open_dataset(settings.dataset, options.data_folder)
@@ -88,7 +89,7 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
         rate = 0.0 if options.dry_run else clients_per_second(public, workers, count, 0.0)
         _print_plan(plan, dataset, rate, settings, console, statement)
         if options.dry_run:
-            before = time.perf_counter() - started + imported
+            before = options.spent + time.perf_counter() - started
             cost = cost_of(plan, public, (validation, test), workers, count, options.calibration, before)
             console.print(f"  {cost}", highlight=False, soft_wrap=True)
             return None, "completed"

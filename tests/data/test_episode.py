@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dpfedmeta.data import ClassPool, EpisodeShape, draw_episode
-from dpfedmeta.data.episode import check_shape
+from dpfedmeta.data.episode import check_shape, episode_of
 from dpfedmeta.errors import InputError
 
 SHAPE = EpisodeShape(ways=5, shots=3, queries=4)
@@ -175,6 +175,19 @@ def test_no_image_outside_the_pool_and_no_turn_of_one_that_is_not_square(tmp_pat
     with pytest.raises(ValueError, match="8 x 6 pixels cannot be turned"):
         draw(pool, 0)
     assert draw(replace(pool, rotations=1), 0).query_images.shape == (20, 1, 8, 6)
+
+
+def test_what_the_compiled_loop_would_read_out_of_bounds_is_refused(tmp_path):
+    pool, slots = numbered_pool(tmp_path), [np.arange(7)] * 5
+    with pytest.raises(ValueError, match="12 turns"):
+        episode_of(pool, SHAPE, range(5), slots, [0] * 4)
+    with pytest.raises(ValueError, match="12 flips"):
+        episode_of(pool, SHAPE, range(5), slots, [0] * 5, np.zeros((4, 7), dtype=bool))
+    with pytest.raises(ValueError, match="images for"):
+        episode_of(pool, SHAPE, range(5), [np.arange(6)] * 5, [0] * 5)
+    np.save(tmp_path / "words.npy", np.full((72, 1, 8, 8), 999, dtype=np.uint16))
+    with pytest.raises(ValueError, match="uint8 images"):
+        episode_of(replace(pool, path=tmp_path / "words.npy"), SHAPE, range(5), slots, [0] * 5)
 
 
 def test_classes_of_unequal_size(tmp_path):

@@ -88,6 +88,14 @@ def test_the_next_is_under_way_while_this_one_is_used():
     assert list(ahead(draw, [])) == []
 
 
+def test_one_who_stops_early_waits_for_what_is_under_way_and_no_more():
+    begun = []
+    drawn = ahead(lambda number: begun.append(number) or number, range(10))
+    assert next(drawn) == 0
+    drawn.close()
+    assert begun == [0, 1]
+
+
 def test_what_fails_ahead_fails_in_its_turn():
     drawn = ahead(lambda number: 1 // number, [2, 1, 0, 1])
     assert [next(drawn), next(drawn)] == [0, 1]
@@ -98,7 +106,8 @@ def test_what_fails_ahead_fails_in_its_turn():
 @pytest.mark.parametrize("order", ["1", "2"])
 @pytest.mark.parametrize("adapt", ["head", "all"])
 @pytest.mark.parametrize("norm", ["batch", "group"])
-def test_several_at_once_send_what_each_sends_alone(tiny_strokes, order, adapt, norm):
+def test_several_at_once_send_what_each_sends_alone(tiny_strokes, monkeypatch, order, adapt, norm):
+    monkeypatch.setattr("dpfedmeta.federation.clients._DRAWN_TOGETHER", 2)
     given = {
         "meta.order": order,
         "meta.adapt": adapt,

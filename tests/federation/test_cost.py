@@ -1,14 +1,17 @@
 import io
+from dataclasses import replace
 
 import pytest
 import torch
 from rich.console import Console
 
 from dpfedmeta.config import resolve
+from dpfedmeta.data import Dataset
 from dpfedmeta.federation.backend import InProcess, available_cores, open_workers
-from dpfedmeta.federation.cost import Cost, _scaled
+from dpfedmeta.federation.cost import Cost, _scaled, clients_per_second
 from dpfedmeta.federation.memory import own_peak_mb, peak_memory_mb
 from dpfedmeta.federation.run import _worker_count
+from tests.federation.test_backend import setting
 
 
 def test_a_forecast_adds_its_parts_up() -> None:
@@ -29,6 +32,13 @@ def test_episodes_are_scaled_from_as_many_as_fit(monkeypatch: pytest.MonkeyPatch
         assert _scaled(measure, 600, seconds) == pytest.approx(0.5 + 0.1 * 600)
     assert asked[:3] == [16, 16, 32]
     assert max(asked) <= 600
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_a_population_smaller_than_a_chunk_is_measured_too(tiny_strokes: Dataset, chunk: int | None) -> None:
+    _, clients, _ = setting(tiny_strokes, "dp-agr")
+    few = replace(clients, chunk=chunk, population=replace(clients.population, clients=3))
+    assert clients_per_second(few, InProcess(), 1, 0.0) > 0.0
 
 
 def test_memory_of_workers_is_counted_for_each() -> None:
