@@ -85,7 +85,8 @@ SETTINGS = {
     for setting in (
         Setting(name="paper", channels=1, size=28, width=64),
         Setting(name="cifar-fs", channels=3, size=32, width=32),
-        Setting(name="mini-imagenet", channels=3, size=84, width=32),
+        # So many maxima that rounding tips some over; larger steps would make more of it than engines may differ by.
+        Setting(name="mini-imagenet", channels=3, size=84, width=32, lr=0.002),
     )
 }
 
