@@ -327,7 +327,9 @@ class RunSettings:
     device: Annotated[Literal["auto", "cpu", "cuda"], Field(description="auto: cuda if there is one")] = "auto"
     chunk: Annotated[
         Count | None,
-        Field(description="clients at once, for exact meta-gradients; null: 1 on a CPU, what fits on a GPU"),
+        Field(
+            description="clients at once, for exact meta-gradients; null: 1 on a CPU, what fits on a GPU (at most 256)"
+        ),
     ] = None
     precision: Annotated[
         Literal["float32", "tf32", "bfloat16"],
