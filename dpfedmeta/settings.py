@@ -218,6 +218,14 @@ class ClientTarget:
     ] = None
     delta: Annotated[Probability, Field(description="delta of the client cells")] = 1e-6
     colluding: Annotated[Count, Field(description="c, clients that pool what they know of their own noise")] = 1
+    hostile: Annotated[
+        NotNegative,
+        Field(
+            lt=1,
+            description="share of all clients whose own noise is not counted on, since they may send messages without "
+            "it (server.noise_mode shared, server.noise_site clients)",
+        ),
+    ] = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

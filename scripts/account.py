@@ -14,6 +14,7 @@ from dpfedmeta.config import algorithm_names, resolve
 from dpfedmeta.data import load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.audit import audit, compose, realised
+from dpfedmeta.federation.cautions import cautions
 from dpfedmeta.federation.privacy_plan import make_privacy
 from dpfedmeta.privacy.accounting import epsilon_curve, guarantees
 from dpfedmeta.privacy.claims import claim
@@ -87,7 +88,10 @@ def main(console: Console) -> int:
     )
     task, _ = load_task(settings.dataset)
     plan = make_privacy(settings, task, options.solve)
-    return _show(console, options, plan, guarantees(plan), "What this plan promises")
+    code = _show(console, options, plan, guarantees(plan), "What this plan promises")
+    for caution in cautions(settings, task) if not options.json else ():
+        console.print(f"note: {caution}", style="yellow", highlight=False, soft_wrap=True)
+    return code
 
 
 def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) -> int:
@@ -142,6 +146,7 @@ def parameters(plan: PrivacyPlan) -> dict[str, object]:
         "support_noise": record.support_noise if record else None,
         "query_noise": record.query_noise if record and record.message == "query" else None,
         "total_noise": plan.at(0).total_noise,
+        "assured_noise": plan.at(0).assured_noise,
         "rounds": plan.rounds,
         "clients": plan.clients,
         "cohort": plan.cohort,

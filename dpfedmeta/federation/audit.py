@@ -7,16 +7,17 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.privacy.accounting import Terms, four_cells, local_mu
+from dpfedmeta.privacy.accounting import Terms, local_mu, stated
 from dpfedmeta.privacy.charges import RoundEvent
 from dpfedmeta.privacy.cross_checks import second_opinion
 from dpfedmeta.privacy.gaussian import gaussian_epsilon
 from dpfedmeta.privacy.guarantee import Guarantee
 from dpfedmeta.privacy.ledger import head, read, read_content, spent, stretches_of
+from dpfedmeta.privacy.participations import worst_participations
 from dpfedmeta.privacy.plan import PrivacyPlan
 from dpfedmeta.tracking.run_directory import SUMMARY, RunDirectory
 
@@ -59,7 +60,7 @@ def compose(runs: Sequence[RunDirectory]) -> Audit | None:
 
     Guarantee:
         Charges are the same release only as long as all charges before them are the same too. From the first difference
-        on, each copy's charges count.
+        on, each copy's charges count, and so do its participations: a cap held in each copy alone.
 
     Raises:
         InputError: Two copies used the same noise for different sums; nothing covers that.
@@ -68,16 +69,23 @@ def compose(runs: Sequence[RunDirectory]) -> Audit | None:
     first = contents[0]
     if any(other.identity.run != first.identity.run or other.plan != first.plan for other in contents) or len(runs) < 2:
         return None
-    events = list(first.events)
+    events, stretches = list(first.events), list(stretches_of(first.events))
     for place, other in enumerate(contents[1:], start=1):
         shared = max(_shared(other.events, earlier.events) for earlier in contents[:place])
         for earlier, run in zip(contents[:place], runs, strict=False):
             if not first.identity.secure:
                 _check_noise(other.events, earlier.events, runs[place], run)
         events += other.events[shared:]
-    cells = four_cells(stretches_of(events), Terms.of(first.plan))
-    remark = f"{len(runs)} copies of run {first.identity.run}: together they charged {len(events)} releases"
-    return Audit(plan=first.plan, events=tuple(events), guarantees=cells, remarks=(remark,))
+        stretches += [replace(stretch, copy=place) for stretch in stretches_of(other.events[shared:])]
+    cells = stated(stretches, Terms.of(first.plan))
+    remarks = [f"{len(runs)} copies of run {first.identity.run}: together they charged {len(events)} releases"]
+    apart = len({stretch.copy for stretch in stretches})
+    if first.plan.max_participations is not None and apart > 1:
+        remarks.append(
+            f"{apart} of them went on apart, each with a count of participations of its own, so one client may have "
+            f"taken part {worst_participations(stretches, first.plan.max_participations, 1.0)[0]} times"
+        )
+    return Audit(plan=first.plan, events=tuple(events), guarantees=cells, remarks=tuple(remarks))
 
 
 def _shared(left: Sequence[RoundEvent], right: Sequence[RoundEvent]) -> int:

@@ -143,7 +143,7 @@ class LocalBackend:
 
         Guarantee:
             One client moves the value by at most its sensitivity (add/remove): the bound that clipped it, C,
-            or C_q in shared mode, where each message also carries noise of the stated variance.
+            or C_q in shared mode, where each honest message also carries noise; the stated variance is that of all.
 
         Raises:
             RoundAborted: An invited client failed, where that ends a round.

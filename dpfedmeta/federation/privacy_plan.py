@@ -31,6 +31,7 @@ def make_privacy(settings: Settings, task: Task, solve: Solve = "noise") -> Priv
     _check_population(settings)
     _check_promises(settings)
     _check_sampler(settings)
+    _check_abort(settings)
     plan, targets = _plan(settings, task), _targets(settings)
     if solve == "noise":
         return _within_limit(calibrate(plan, targets), settings.privacy.client.limit)
@@ -72,6 +73,28 @@ def _check_sampler(settings: Settings) -> None:
         )
 
 
+def _check_abort(settings: Settings) -> None:
+    """That a round was aborted is visible, so it may tell nothing of who was drawn or of what they hold.
+
+    Cohorts of one size, whose clients fail by equal coins, are aborted with the same probability whoever is in them.
+    """
+    if not settings.server.abort_on_failure:
+        return
+    population = settings.population
+    if population.sampler != "fixed":
+        why = "under population.sampler = poisson larger cohorts fail more often, so it tells of their size"
+    elif population.availability != "independent":
+        why = f"under population.availability = {population.availability} it tells which clients were drawn"
+    elif settings.record.enabled:
+        why = "with record-level privacy a client whose data are unsound sends nothing, so it tells of data"
+    else:
+        return
+    raise RefusedPlan(
+        f"server.abort_on_failure: an aborted round is seen by everybody, and {why}, which no epsilon here counts; use "
+        "--server.abort_on_failure false: the server then adds what noise is missing"
+    )
+
+
 def _plan(settings: Settings, task: Task) -> PrivacyPlan:
     return PrivacyPlan(
         clients=settings.population.clients,
@@ -87,6 +110,7 @@ def _plan(settings: Settings, task: Task) -> PrivacyPlan:
         noise_mode=settings.server.noise_mode,
         noise_site=settings.server.noise_site,
         colluding=settings.privacy.client.colluding,
+        hostile=settings.privacy.client.hostile,
         record=_record_layer(settings, task),
         client_delta=settings.privacy.client.delta,
         record_delta=settings.privacy.record.delta,

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 
 from dpfedmeta.config import to_yaml
-from dpfedmeta.data import Dataset, open_dataset
+from dpfedmeta.data import Dataset, Task, open_dataset
 from dpfedmeta.data.population import Population, PopulationStatement, population_statement
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Examination
@@ -26,6 +26,7 @@ from dpfedmeta.federation.backend import (
     available_cores,
     open_workers,
 )
+from dpfedmeta.federation.cautions import cautions
 from dpfedmeta.federation.client_ledgers import ClientLedgers
 from dpfedmeta.federation.clients import ClientSide
 from dpfedmeta.federation.cost import clients_per_second, cost_of
@@ -246,17 +247,18 @@ def _first_files(
     """What a run directory is born with: all that is needed to go on after a crash at any instant."""
     text = to_yaml(plan.settings)
     write_text(run.path / CONFIG, text)
-    _write_plan(run, plan, rate, statement)
+    _write_plan(run, plan, dataset.task, rate, statement)
     keep_secret(run, source)
     keep_data_digest(run, dataset)
     identity = Identity(run=secrets.token_hex(16), config=text, secure=not source.reproducible)
     Ledger(run.ledger, plan.privacy, identity)
 
 
-def _write_plan(run: RunDirectory, plan: Plan, rate: float, statement: PopulationStatement) -> None:
+def _write_plan(run: RunDirectory, plan: Plan, task: Task, rate: float, statement: PopulationStatement) -> None:
     content = {
         "planned": [guarantee.as_json() for guarantee in plan.planned],
         "begins_with": initial_words(plan.settings),
+        "cautions": cautions(plan.settings, task),
         "privacy": dataclasses.asdict(plan.privacy),
         "population": dataclasses.asdict(statement),
         "stretches": [{**dataclasses.asdict(stretch), "rate": stretch.rate} for stretch in plan.privacy.stretches],
@@ -283,6 +285,8 @@ def _print_plan(
             soft_wrap=True,
         )
     console.print(guarantee_table(plan.planned, "What is promised, before round 0"))
+    for caution in cautions(settings, dataset.task):
+        console.print(f"note: {caution}", style="yellow", highlight=False, soft_wrap=True)
     if settings.run.noise_seed is not None:
         console.print(SIMULATION, style="bold yellow")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpfedmeta.privacy.gaussian import gaussian_epsilon
 from dpfedmeta.privacy.guarantee import Adjacency, Bound, Guarantee, Observer, UnitName
@@ -15,6 +15,7 @@ from dpfedmeta.privacy.sampled_gaussian import (
     neighbours_of_a_client,
     poisson_steps_epsilon,
     quick_grid,
+    replaced_steps_epsilon,
     sampled_epsilon,
 )
 
@@ -61,14 +62,14 @@ def guarantees(plan: PrivacyPlan, rounds: int | None = None, grids: tuple[float,
         RefusedPlan: Colluding clients would know all the noise that the public faces.
     """
     stretches = plan.stretches if rounds is None else plan.first(rounds)
-    return four_cells(stretches, Terms.of(plan), grids)
+    return stated(stretches, Terms.of(plan), grids)
 
 
 def epsilon_curve(plan: PrivacyPlan, points: int = 40) -> tuple[list[int], dict[str, list[float]]]:
     """(numbers of rounds, epsilon of each cell after them), at most `points` of them, evenly in the logarithm."""
     steps = range(points)
     rounds = sorted({max(1, round(plan.rounds ** (step / max(points - 1, 1)))) for step in steps} | {plan.rounds})
-    after = [guarantees(plan, count) for count in rounds]
+    after = [four_cells(plan.first(count), Terms.of(plan)) for count in rounds]
     return rounds, {cells[0].name: [cell.epsilon for cell in cells] for cells in zip(*after, strict=True)}
 
 
@@ -88,6 +89,17 @@ def four_cells(stretches: Sequence[Stretch], terms: Terms, grids: tuple[float, .
         record_server(stretches, terms),
         record_public(stretches, terms, grids),
     )
+
+
+def stated(stretches: Sequence[Stretch], terms: Terms, grids: tuple[float, ...] = GRIDS) -> tuple[Guarantee, ...]:
+    """The four cells, and for the records what they are under replace-one: the form in which they are shown.
+
+    A record that is replaced by any other one moves a clipped sum by twice what a null record does.
+    """
+    *clients, of_server, of_public = four_cells(stretches, terms, grids)
+    server = record_server(stretches, terms, change=2.0).epsilon
+    public = record_public(stretches, terms, grids, change=2.0).epsilon
+    return *clients, replace(of_server, replaced=server), replace(of_public, replaced=public)
 
 
 def client_public_epsilon(stretches: Sequence[Stretch], delta: float, grids: tuple[float, ...] = GRIDS) -> float:
@@ -133,23 +145,31 @@ def _client_server(stretches: Sequence[Stretch], terms: Terms) -> Guarantee:
     return _guarantee("client", "server", terms.client_delta, "replace-one", bound)
 
 
-def record_server(stretches: Sequence[Stretch], terms: Terms) -> Guarantee:
-    """The server knows who took part: nothing is amplified, the worst number of participations counts."""
+def record_server(stretches: Sequence[Stretch], terms: Terms, change: float = 1.0) -> Guarantee:
+    """The server knows who took part: nothing is amplified, the worst number of participations counts.
+
+    `change`: how far a record moves a sum over its clip bound: 1 under zero-out, 2 where it is replaced.
+    """
     if terms.record is None:
         bound = _of_noisy_messages(stretches, terms, terms.record_delta)
     elif terms.record.batch_rate < 1:
-        bound = _of_local_steps(stretches, terms, terms.record)
+        bound = _of_local_steps(stretches, terms, terms.record, change)
     else:
         support, query = local_mu(terms.record)
         worse = "sqrt(K)/z_s" if support >= query else "1/z_q"
-        bound = _worst_participations(stretches, terms, max(support, query), worse, terms.record_delta)
+        bound = _worst_participations(stretches, terms, change * max(support, query), worse, terms.record_delta)
     return _guarantee("record", "server", terms.record_delta, "zero-out", bound)
 
 
-def record_public(stretches: Sequence[Stretch], terms: Terms, grids: tuple[float, ...] = GRIDS) -> Guarantee:
-    """The smaller of two bounds: the mixture over participations, and replacing a whole client."""
+def record_public(
+    stretches: Sequence[Stretch], terms: Terms, grids: tuple[float, ...] = GRIDS, change: float = 1.0
+) -> Guarantee:
+    """The smaller of two bounds: the mixture over participations, and replacing a whole client.
+
+    `change`: as in `record_server`; the second bound holds whatever becomes of the record.
+    """
     delta = terms.record_delta - _surplus(stretches)
-    mus = [_worse_role_mu(stretch.effective_noise or 0.0, terms) for stretch in stretches]
+    mus = [_worse_role_mu(stretch.effective_noise or 0.0, terms, change) for stretch in stretches]
     limit = "" if terms.max_participations is None else f", at most {terms.max_participations}"
     mixture = Bound(
         method="gdp-mixture",
@@ -168,7 +188,7 @@ def record_public(stretches: Sequence[Stretch], terms: Terms, grids: tuple[float
     bounds = [mixture, replaced]
     if terms.record is not None and terms.record.batch_rate < 1:
         # What the public sees is computed from what the server sees.
-        bounds.append(record_server(stretches, terms).binding)
+        bounds.append(record_server(stretches, terms, change).binding)
     return _guarantee("record", "public", terms.record_delta, "zero-out", *bounds)
 
 
@@ -179,7 +199,9 @@ _FIXED_PAIR = "PLD of the symmetric pair of (1-q) N(0, z^2) + q N(2, z^2) agains
 def _worst_participations(stretches: Sequence[Stretch], terms: Terms, mu: float, formula: str, delta: float) -> Bound:
     """sqrt(R) * mu-GDP for the worst R."""
     worst, left = worst_participations(stretches, terms.max_participations, delta)
-    how = "the cap" if terms.max_participations is not None else f"exceeded with probability <= {delta / 100:g}"
+    how = f"exceeded with probability <= {delta / 100:g}"
+    if terms.max_participations is not None:
+        how = "the cap" if len({stretch.copy for stretch in stretches}) < 2 else "the cap in each copy"
     return Bound(
         method="gdp",
         epsilon=gaussian_epsilon(math.sqrt(worst) * mu, left),
@@ -196,13 +218,17 @@ def _of_noisy_messages(stretches: Sequence[Stretch], terms: Terms, delta: float)
     return _worst_participations(stretches, terms, 2.0 / least, "2 sqrt(L) / z", delta)
 
 
-def _of_local_steps(stretches: Sequence[Stretch], terms: Terms, record: RecordLayer) -> Bound:
+def _of_local_steps(stretches: Sequence[Stretch], terms: Terms, record: RecordLayer, change: float) -> Bound:
     """Mini-batches that the client draws for itself: sqrt(K)-GDP does not hold, each of the K R steps is composed."""
     worst, left = worst_participations(stretches, terms.max_participations, terms.record_delta)
-    steps = worst * record.support_steps
+    steps, rate, noise = worst * record.support_steps, record.batch_rate, record.support_noise
+    if change > 1:
+        epsilon = replaced_steps_epsilon(rate, noise, steps, left)
+    else:
+        epsilon = poisson_steps_epsilon(rate, noise, steps, left, record.accountant)
     return Bound(
         method=record.accountant,
-        epsilon=poisson_steps_epsilon(record.batch_rate, record.support_noise, steps, left, record.accountant),
+        epsilon=epsilon,
         event=f"{worst} participations of {record.support_steps} steps (each record in a step with probability "
         f"{record.batch_rate:.4g}) with Gaussian noise of z_s = {record.support_noise:.4g}",
         formula=f"{record.accountant.upper()} of (1-b) N(0, z_s^2) + b N(1, z_s^2) against N(0, z_s^2), K R-fold",
@@ -215,16 +241,16 @@ def local_mu(record: RecordLayer) -> tuple[float, float]:
     return support, 0.0 if record.message == "update" else 1.0 / record.query_noise
 
 
-def _worse_role_mu(noise: float, terms: Terms) -> float:
+def _worse_role_mu(noise: float, terms: Terms, change: float) -> float:
     """Mu of one participation towards the public: the smaller layer, for the worse role."""
     whole_message = 2.0 / noise if noise else math.inf
     record = terms.record
     if record is None:
         return whole_message
-    support, query = local_mu(record)
+    support, query = (change * mu for mu in local_mu(record))
     if record.message == "update":
         return min(support, whole_message)
-    share = 1.0 / record.query_records
+    share = change / record.query_records
     if terms.noise_mode == "stacked":
         share = min(record.query_to_message_bound * share, 2.0)
     return max(min(query, share / noise if noise else math.inf), min(support, whole_message))

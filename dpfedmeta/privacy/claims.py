@@ -52,7 +52,7 @@ def _without_the_factor_of_two(plan: PrivacyPlan) -> float:
     """Flower's documentation hands z = std/C to an accountant that wants std over the change of a replaced client."""
     accountant = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
     for s in plan.stretches:
-        noise = GaussianDpEvent(s.total_noise or 0.0)
+        noise = GaussianDpEvent(s.assured_noise or 0.0)
         accountant.compose(SampledWithoutReplacementDpEvent(s.clients, int(s.cohort), noise), s.rounds)
     return float(accountant.get_epsilon(plan.client_delta))
 

@@ -39,6 +39,8 @@ class Guarantee:
         delta: The probability that the bound fails.
         adjacency: What "changes" means.
         bounds: All bounds that were computed for the cell, at least one.
+        replaced: Of a record: epsilon at the same delta where the record is replaced by any other one, and not by a
+            null record; None where it was not computed.
     """
 
     unit: UnitName
@@ -46,6 +48,7 @@ class Guarantee:
     delta: float
     adjacency: Adjacency
     bounds: tuple[Bound, ...]
+    replaced: float | None = None
 
     @property
     def binding(self) -> Bound:
@@ -69,6 +72,7 @@ class Guarantee:
 
     def as_json(self) -> dict[str, object]:
         """The form of summary.json; an infinite epsilon is null."""
+        beside = {} if self.replaced is None else {"epsilon_replace_one": _finite(self.replaced)}
         return {
             "unit": self.unit,
             "observer": self.observer,
@@ -79,6 +83,7 @@ class Guarantee:
             "event": self.binding.event,
             "formula": self.binding.formula,
             "bounds": {bound.method: _finite(bound.epsilon) for bound in self.bounds},
+            **beside,
         }
 
 

@@ -19,13 +19,15 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.privacy.accounting import Terms, four_cells, guarantees
+from dpfedmeta.privacy.accounting import Terms, four_cells, guarantees, stated
 from dpfedmeta.privacy.charges import RoundEvent, planned_event
 from dpfedmeta.privacy.guarantee import Guarantee
 from dpfedmeta.privacy.hash_chain import HashChain, heads_of, read_chain
 from dpfedmeta.privacy.plan import Change, PrivacyPlan, RecordLayer, SamplerName, Stretch
 
-VERSION = 3
+VERSION = 4
+# Version 3 knows no hostile clients: all noise that messages carry was counted on.
+READABLE = (3, VERSION)
 _EVENT = TypeAdapter(RoundEvent)
 
 
@@ -142,10 +144,10 @@ def head(path: Path) -> str:
 
 
 def _plan(body: dict[str, Any]) -> PrivacyPlan:
-    if body["version"] != VERSION:
+    if body["version"] not in READABLE:
         raise InputError(
-            f"ledger version {body['version']} is not known here, only version {VERSION}; verify it with the "
-            "dpfedmeta that wrote it"
+            f"ledger version {body['version']} is not known here, only versions {READABLE[0]} to {VERSION}; verify it "
+            "with the dpfedmeta that wrote it"
         )
     fields = dict(body["plan"])
     record = fields.pop("record")
@@ -165,7 +167,7 @@ def spent(plan: PrivacyPlan, events: Sequence[RoundEvent]) -> tuple[Guarantee, .
         Every attempt counts: a further attempt has a cohort and noise of its own, so it composes like one more round.
     """
     check_rounds(plan, events)
-    return four_cells(stretches_of(events), Terms.of(plan))
+    return stated(stretches_of(events), Terms.of(plan))
 
 
 def check_rounds(plan: PrivacyPlan, events: Sequence[RoundEvent]) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.stats import binom
 
 from dpfedmeta.privacy.gaussian import gaussian_delta, smallest_epsilon
-from dpfedmeta.privacy.plan import RARE_SHARE, Stretch
+from dpfedmeta.privacy.plan import Stretch
+from dpfedmeta.privacy.rare_events import RARE_SHARE
 from dpfedmeta.randomness import FloatArray, IntArray
 
 # Numbers of participations less likely than this are not followed: they count as certain failures.
@@ -19,10 +21,15 @@ _SUMS = 4096
 
 
 def worst_participations(stretches: Sequence[Stretch], cap: int | None, delta: float) -> tuple[int, float]:
-    """(R, delta left): the cap, or the smallest R that is exceeded with probability at most delta/100."""
-    rounds = sum(stretch.rounds for stretch in stretches)
+    """(R, delta left): the cap, or the smallest R that is exceeded with probability at most delta/100.
+
+    Copies of a run count participations each for itself, so a cap allows as many in the rounds of each.
+    """
     if cap is not None:
-        return min(cap, rounds), delta
+        rounds: Counter[int] = Counter()
+        for stretch in stretches:
+            rounds[stretch.copy] += stretch.rounds
+        return sum(min(cap, own) for own in rounds.values()), delta
     mass, beyond = _numbers(stretches)
     # exceeded[r] = P(more than r participations), summed from the small end.
     exceeded = np.append(np.cumsum(mass[:0:-1])[::-1], 0.0) + beyond
@@ -67,6 +74,7 @@ def mixture_epsilon(stretches: Sequence[Stretch], mus: Sequence[float], cap: int
 
     delta(eps) = E over patterns tau of delta_{sqrt(sum of mu_t^2 over tau)}(eps), by joint convexity of the
     hockey-stick divergence (privacy.md section 3). With a cap the first participations count; nothing is renormalised.
+    Another copy of a run counts anew: its participations are at most the cap, whatever happened in the others.
 
     Guarantee:
         Holds for an observer who even knows in which rounds the client took part.
@@ -74,7 +82,10 @@ def mixture_epsilon(stretches: Sequence[Stretch], mus: Sequence[float], cap: int
     if not all(np.isfinite(mus)):
         return float("inf") if stretches else 0.0
     patterns = _Patterns(taken=np.zeros(1, np.int64), squared=np.zeros(1), mass=np.ones(1), beyond=0.0)
+    counting = 0
     for stretch, mu in zip(stretches, mus, strict=True):
+        if stretch.copy != counting:
+            counting, patterns = stretch.copy, replace(patterns, taken=np.zeros_like(patterns.taken))
         patterns = _merged(_with(patterns, stretch, mu**2, cap))
     scales = np.sqrt(patterns.squared)
 

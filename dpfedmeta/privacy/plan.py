@@ -8,12 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from scipy.stats import binom
-
 from dpfedmeta.errors import RefusedPlan
-
-# Part of delta that each rare event may take: more than M messages, more than R participations.
-RARE_SHARE = 0.01
+from dpfedmeta.privacy.rare_events import RARE_SHARE, largest_cohort, most_hostile
 
 # Noise multipliers outside this range promise nothing, or cost nothing that a float could say.
 _LEAST, _MOST = 1e-3, 1e7
@@ -94,12 +90,17 @@ class Stretch:
         rate: q, how likely a client is in the cohort for an observer who knows its own part: L/N, and L/(N - c) under
             fixed-size sampling, where c colluding clients who were not drawn leave the places to the others.
         largest_cohort: M of shared mode; None where nothing limits the cohort.
-        surplus_probability: P(more than M clients are drawn) in one round.
-        total_noise: z, or z_T in shared mode: all noise of the sum over its sensitivity.
-        effective_noise: z, or z_eff in shared mode: what a colluding observer does not know. None without a
-            client-level mechanism.
+        hostile: H, messages of a round whose own noise is not counted, since they may come without it; 0 where the
+            server adds it all.
+        surplus_probability: P(more than M clients are drawn, or more than H hostile ones) in one round.
+        total_noise: z, or z_T where clients add noise of their own: all noise of the sum over its sensitivity, if every
+            client adds its own.
+        assured_noise: What is left of it when H messages come without theirs.
+        effective_noise: z, or z_eff where clients add noise: what is left of the assured noise for an observer who
+            colludes. None without a client-level mechanism.
         message_noise: Deviation of the noise that each client adds to its own message over C; 0 where the server adds
             it all.
+        copy: Which copy of a run made these rounds: each counts participations for itself.
     """
 
     rounds: int
@@ -112,6 +113,9 @@ class Stretch:
     total_noise: float | None
     effective_noise: float | None
     message_noise: float = 0.0
+    assured_noise: float | None = None
+    hostile: int = 0
+    copy: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +133,8 @@ class PrivacyPlan:
         noise_mode: How the server treats messages that carry record-level noise.
         noise_site: Who adds the client-level noise: the server, or each of the L clients of a cohort its share.
         colluding: c, how many clients of the cohort pool the knowledge of their own noise.
+        hostile: Share of the population that may send messages without their noise; so many are not counted on where
+            the clients' own noise pays for the server's.
         record: The record-level layer, or None.
         client_delta: delta of the client cells.
         record_delta: delta of the record cells.
@@ -147,6 +153,7 @@ class PrivacyPlan:
     noise_mode: NoiseMode = "shared"
     noise_site: NoiseSite = "server"
     colluding: int = 1
+    hostile: float = 0.0
     record: RecordLayer | None = None
     client_delta: float = 1e-6
     record_delta: float = 1e-5
@@ -157,6 +164,7 @@ class PrivacyPlan:
         _check("sampler", self.sampler, self.sampler in ("poisson", "fixed"), "poisson or fixed")
         _check("noise_mode", self.noise_mode, self.noise_mode in ("shared", "stacked"), "shared or stacked")
         _check("colluding", self.colluding, self.colluding >= 1, "at least 1")
+        _check("hostile", self.hostile, 0 <= self.hostile < 1, "a share from 0 to below 1")
         for name in ("client_delta", "record_delta"):
             _check(name, getattr(self, name), 0 < getattr(self, name) < 1, "above 0 and below 1")
         if self.noise_multiplier is not None:
@@ -237,16 +245,19 @@ class PrivacyPlan:
     def _stretch(self, rounds: int, change: Change) -> Stretch:
         cohort = self.cohort * change.cohort_scale
         noise = None if self.noise_multiplier is None else self.noise_multiplier * change.noise_scale
-        largest, surplus, total, effective = None, 0.0, noise, noise
+        largest, hostile, rare, share = None, 0, 0.0, 0.0
+        total, assured, effective = noise, noise, noise
         if self.record is not None and self.noise_mode == "shared" and noise is not None:
-            largest, surplus = self._limit(cohort)
-            own = (self.record.query_noise / self.record.query_records) ** 2
-            squared = max(noise**2 + self.colluding * own, largest * own)
-            total, effective = math.sqrt(squared), self._unknown_noise(squared - self.colluding * own)
-        share = 0.0
+            largest, rare = self._limit(cohort)
+            hostile, unlucky = self._hostile(cohort)
+            rare, own = rare + unlucky, (self.record.query_noise / self.record.query_records) ** 2
+            squared = max(noise**2 + self.colluding * own, (largest - hostile) * own)
+            total, assured, effective = self._noises(squared, own, hostile)
         if self.noise_site == "clients" and noise is not None:
-            share = noise / math.sqrt(cohort)
-            effective = self._unknown_noise(noise**2 - self.colluding * share**2)
+            hostile, rare = self._hostile(cohort)
+            # Those that are sure to add theirs make z.
+            share = noise / math.sqrt(self._honest(cohort, hostile))
+            total, assured, effective = self._noises(noise**2, share**2, hostile)
         return Stretch(
             rounds=rounds,
             sampler=self.sampler,
@@ -254,35 +265,55 @@ class PrivacyPlan:
             cohort=cohort,
             rate=self._rate(cohort),
             largest_cohort=largest,
-            surplus_probability=surplus,
+            hostile=hostile,
+            surplus_probability=rare,
             total_noise=total,
+            assured_noise=assured,
             effective_noise=effective,
             message_noise=share,
         )
+
+    def _noises(self, squared: float, own: float, hostile: int) -> tuple[float, float, float]:
+        """(total, assured, effective) from the assured variance and that of one message's own noise."""
+        return math.sqrt(squared + hostile * own), math.sqrt(squared), self._unknown_noise(squared, own)
 
     def _rate(self, cohort: float) -> float:
         others = self.clients if self.sampler == "poisson" else max(self.clients - self.colluding, 1)
         return min(1.0, cohort / others)
 
+    @property
+    def _allowed(self) -> float:
+        """How likely each rare event may be in one round."""
+        return RARE_SHARE * min(self.client_delta, self.record_delta) / self.rounds
+
     def _limit(self, cohort: float) -> tuple[int, float]:
-        """(M, P(Bin(N, q) >= M)): surplus clients are dropped, so the messages' noise has a known largest sum."""
+        """(M, P(more)): surplus clients are dropped, so the messages' noise has a known largest sum."""
         if self.sampler == "fixed":
             return int(cohort), 0.0
-        rate = cohort / self.clients
-        allowed = RARE_SHARE * min(self.client_delta, self.record_delta) / self.rounds
-        size = int(binom.isf(allowed, self.clients, rate))
-        while float(binom.sf(size - 1, self.clients, rate)) > allowed:
-            size += 1
-        return max(size, 1), float(binom.sf(max(size, 1) - 1, self.clients, rate))
+        return largest_cohort(self.clients, cohort / self.clients, self._allowed)
 
-    def _unknown_noise(self, squared: float) -> float:
-        if squared <= 0:
+    def _hostile(self, cohort: float) -> tuple[int, float]:
+        """(H, P(more))."""
+        held = int(self.hostile * self.clients)
+        return most_hostile(self.clients, held, cohort, self._allowed, fixed=self.sampler == "fixed")
+
+    def _honest(self, cohort: float, hostile: int) -> float:
+        if hostile >= cohort:
+            raise RefusedPlan(
+                f"privacy.client.hostile = {self.hostile:g}: all {cohort:g} clients of a cohort may be hostile, so "
+                "none is sure to add its share of the noise; lower it, raise population.cohort, or let the server add "
+                "the noise (--server.noise_site server)"
+            )
+        return cohort - hostile
+
+    def _unknown_noise(self, squared: float, own: float) -> float:
+        if squared <= self.colluding * own:
             raise RefusedPlan(
                 "no noise is left towards the public: the colluding clients "
                 f"(privacy.client.colluding = {self.colluding}) know all of it; "
                 "raise server.noise_multiplier or lower privacy.client.colluding"
             )
-        return math.sqrt(squared)
+        return math.sqrt(squared - self.colluding * own)
 
 
 def _check(name: str, value: object, holds: bool, wanted: str) -> None:

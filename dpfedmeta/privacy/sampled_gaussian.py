@@ -86,7 +86,17 @@ def poisson_steps_epsilon(rate: float, noise: float, steps: int, delta: float, a
         prv = PRVAccountant()
         prv.history = [(noise, rate, steps)]
         return float(prv.get_epsilon(delta))
-    step = Stretch(
+    step = _steps(rate, noise, steps)
+    return rdp_epsilon([step], delta) if accountant == "rdp" else sampled_epsilon([step], "add-remove", delta)
+
+
+def replaced_steps_epsilon(rate: float, noise: float, steps: int, delta: float) -> float:
+    """Epsilon of `steps` Poisson-sampled Gaussian steps where one record is replaced by any other one, by PLD."""
+    return sampled_epsilon([_steps(rate, noise, steps)], "replace-one", delta)
+
+
+def _steps(rate: float, noise: float, steps: int) -> Stretch:
+    return Stretch(
         rounds=steps,
         sampler="poisson",
         clients=1,
@@ -97,7 +107,6 @@ def poisson_steps_epsilon(rate: float, noise: float, steps: int, delta: float, a
         total_noise=noise,
         effective_noise=noise,
     )
-    return rdp_epsilon([step], delta) if accountant == "rdp" else sampled_epsilon([step], "add-remove", delta)
 
 
 def sampled_delta(stretches: Sequence[Stretch], neighbours: Neighbours, epsilon: float) -> float:

@@ -35,8 +35,8 @@ class Bounded(Generic[Unit, Value]):
     Attributes:
         value: The secret value, a sum over units.
         sensitivity: Largest L2 change by one unit; inf where nothing bounds it.
-        noise_variance: Variance per coordinate of data-independent Gaussian noise that is already part of
-            `value` (the record-level noise of the clients' messages in shared mode). A mechanism tops it up.
+        noise_variance: Variance per coordinate of data-independent Gaussian noise that is part of `value` if every
+            client added its own (shared mode, split noise). A mechanism tops it up, and counts on less of it.
     """
 
     value: Value

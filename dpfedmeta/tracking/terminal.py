@@ -27,11 +27,12 @@ def guarantee_table(guarantees: Sequence[Guarantee], title: str) -> Table:
         title=title,
         title_justify="left",
         caption="client: all of one client; record: one record of it\n"
-        "server: sees every message; public: sees what is released",
+        "server: sees every message; public: sees what is released\n"
+        "zero-out: the record is taken away; replaced: epsilon if it is exchanged for another one",
         caption_justify="left",
     )
-    for column in ("unit", "towards", "epsilon", "delta", "adjacency", "method"):
-        table.add_column(column, justify="right" if column in ("epsilon", "delta") else "left")
+    for column in ("unit", "towards", "epsilon", "delta", "adjacency", "replaced", "method"):
+        table.add_column(column, justify="right" if column in ("epsilon", "delta", "replaced") else "left")
     for cell in guarantees:
         table.add_row(
             cell.unit,
@@ -39,6 +40,7 @@ def guarantee_table(guarantees: Sequence[Guarantee], title: str) -> Table:
             number(cell.epsilon),
             f"{cell.delta:g}",
             cell.adjacency,
+            "" if cell.replaced is None else number(cell.replaced),
             cell.method,
         )
     return table
@@ -48,7 +50,10 @@ def guarantee_words(guarantees: Sequence[Guarantee]) -> list[str]:
     """For each cell and each of its bounds: what is seen, and by which formula."""
     lines = []
     for cell in guarantees:
-        lines.append(f"{cell.name}, {cell.adjacency}, delta = {cell.delta:g}: epsilon = {number(cell.epsilon)}")
+        replaced = "" if cell.replaced is None else f" (replace-one: {number(cell.replaced)})"
+        lines.append(
+            f"{cell.name}, {cell.adjacency}, delta = {cell.delta:g}: epsilon = {number(cell.epsilon)}{replaced}"
+        )
         for bound in cell.bounds:
             mark = "*" if bound is cell.binding and math.isfinite(bound.epsilon) else "-"
             lines.append(f"  {mark} {number(bound.epsilon)} ({bound.method}): {bound.formula}")
@@ -79,15 +84,29 @@ def noise_lines(plan: PrivacyPlan) -> list[str]:
     if plan.noise_multiplier is None:
         lines.append("no noise at the server" if record else "no noise anywhere: no privacy is promised")
     elif plan.noise_site == "clients":
-        lines.append(f"noise z = {plan.noise_multiplier:.4g} in all, {first.message_noise:.4g} by each client")
+        lines.append(
+            f"noise z = {first.total_noise:.4g} in all, {first.message_noise:.4g} by each client" + _doubt(plan)
+        )
     elif record is None:
         lines.append(f"server noise z = {plan.noise_multiplier:.4g}")
     else:
         lines.append(
             f"server noise ({plan.noise_mode}): total z_T = {first.total_noise:.4g}, "
-            f"of which the public faces {first.effective_noise:.4g}"
+            f"of which the public faces {first.effective_noise:.4g}" + _doubt(plan)
         )
     return lines
+
+
+def _doubt(plan: PrivacyPlan) -> str:
+    """How far the clients' own noise is counted on."""
+    if plan.noise_site == "server" and plan.noise_mode == "stacked":
+        return ""
+    if not plan.hostile:
+        return "; every message is counted on to carry its noise (privacy.client.hostile = 0)"
+    return (
+        f"; {plan.at(0).hostile} messages of a round may come without their noise "
+        f"(privacy.client.hostile = {plan.hostile:g} of all clients)"
+    )
 
 
 def _cohort(plan: PrivacyPlan) -> str:

@@ -4,6 +4,7 @@ import errno
 import importlib.util
 import io
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -22,6 +23,7 @@ from dpfedmeta.federation.audit import audit, compose
 from dpfedmeta.federation.backend import LocalBackend
 from dpfedmeta.federation.resume import finished, settings_of_run
 from dpfedmeta.federation.run import RunOptions, run_training
+from dpfedmeta.privacy.gaussian import gaussian_epsilon
 from dpfedmeta.privacy.ledger import read, read_content
 from dpfedmeta.tracking.lock import only_writer
 from dpfedmeta.tracking.run_directory import RunDirectory
@@ -47,10 +49,10 @@ def own_register(tmp_path, monkeypatch):
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
 
 
-def begin(task_file, folder, name="r", secure=False, algo="dp-agrlr", **given):
+def begin(task_file, folder, name="r", secure=False, **given):
     seed = {} if secure else {"run.noise_seed": "3"}
     values = {**TINY, **seed, "run.dir": str(folder), "run.name": name, **given}
-    settings = resolve(algo, str(task_file), None, values)
+    settings = resolve(values.pop("algo", "dp-agrlr"), str(task_file), None, values)
     return run_training(settings, RunOptions(secure_rng=secure), QUIET)
 
 
@@ -75,7 +77,7 @@ def killed_in_round(monkeypatch, round_, action):
 
 def results(run):
     rows = [{k: v for k, v in row.items() if k not in ("seconds", "clients_per_second")} for row in run.rounds()]
-    clients = {path.name: path.read_text() for path in (run.secret / "clients").iterdir()}
+    clients = {path.name: path.read_text() for path in (run.secret / "clients").glob("*")}
     summary = run.read_json("summary.json")
     return {
         "weights": run.weights.read_bytes(),
@@ -114,7 +116,10 @@ def test_a_killed_run_goes_on_to_the_identical_result(tiny_task_file, tmp_path, 
 
 def test_aborted_rounds_are_resumed_as_they_were(tiny_task_file, tmp_path, monkeypatch):
     """Which clients answer is drawn from the seed too, so that a round done again aborts again."""
-    failing = {"server.abort_on_failure": "true", "population.dropout": "0.1", "run.checkpoint_every": "3"}
+    failing = {
+        "server.abort_on_failure": "true", "population.dropout": "0.1", "run.checkpoint_every": "3", "algo": "dp-const",
+        "population.sampler": "fixed", "population.max_participations": "null", "record.client_ledgers": "false",
+    }  # fmt: skip
     run, _ = begin(tiny_task_file, tmp_path / "whole", **failing)
     aborted = [row["round"] for row in run.rounds() if row.get("aborted")]
     assert 0 < len(aborted) < 6
@@ -351,6 +356,37 @@ def test_copies_are_composed_or_exposed(tiny_task_file, tmp_path, monkeypatch):
     assert len(both.events) == 2 * len(alone.events) - 3
     assert both.guarantees[0].epsilon > alone.guarantees[0].epsilon
     assert compose([run, run]).events == alone.events
+
+
+def test_copies_count_participations_each_for_itself(tiny_task_file, tmp_path, monkeypatch):
+    """A cap of 1 in each of two copies: the same client takes part in both."""
+    given = {"population.max_participations": "1", "population.clients": "20", "record.client_ledgers": "false"}
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 2, secure=True, **given)
+    copy = RunDirectory(shutil.copytree(run.path, tmp_path / "copy"))
+    resume(run)
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "another machine"))
+    resume(copy)
+    one, two = ((each.secret / "participations.jsonl").read_text().splitlines() for each in (run, copy))
+    assert one[:3] == two[:3]
+    counts = Counter(c for line in [*one, *two[3:]] for c in json.loads(line)["clients"])
+    alone, together = audit(run), compose([run, copy])
+    most = max(counts.values())
+    assert most == 2
+    layer = together.plan.record
+    for found, times in ((alone, 1), (together, most)):
+        server = gaussian_epsilon(math.sqrt(times) / layer.query_noise, together.plan.record_delta)
+        assert found.guarantees[2].epsilon == pytest.approx(server)
+        mu = 2.0 * layer.query_records / layer.query_noise
+        whole = gaussian_epsilon(math.sqrt(times) * mu, together.plan.client_delta)
+        assert found.guarantees[1].epsilon == pytest.approx(whole)
+    assert together.guarantees[2].replaced == pytest.approx(
+        gaussian_epsilon(math.sqrt(2) * 2 / layer.query_noise, together.plan.record_delta)
+    )
+    mixtures = [found.guarantees[3].bounds[0].epsilon for found in (alone, together)]
+    assert mixtures[1] > mixtures[0]
+    assert any("taken part 2 times" in remark for remark in together.remarks)
+    # Told twice, a run is one run.
+    assert compose([run, run]).guarantees == alone.guarantees
 
 
 def test_copies_that_shared_their_noise_are_exposed(tiny_task_file, tmp_path, monkeypatch):

@@ -284,3 +284,54 @@ def test_colluding_clients_of_a_fixed_cohort_know_that_the_others_were_likelier(
 def test_a_noise_next_to_nothing_costs_much_and_little_time():
     plan = PrivacyPlan(clients=2000, cohort=20, rounds=10, noise_multiplier=1e-3)
     assert guarantees(plan)[0].epsilon > 1e4
+
+
+def replaced(plan):
+    return [cell.replaced for cell in guarantees(plan)]
+
+
+def test_a_record_that_is_replaced_counts_twice():
+    assert replaced(AGRLR)[:2] == [None, None]
+    assert replaced(AGRLR)[2] == pytest.approx(5.54, rel=1e-3)
+    many = replace(AGRLR, max_participations=3)
+    assert replaced(many)[2] == pytest.approx(gaussian_epsilon(math.sqrt(3) * 2 / 1.634, 1e-5), rel=1e-3)
+    support = replace(AGRLR, record=replace(LAYER, support_noise=2.0))
+    assert replaced(support)[2] == pytest.approx(gaussian_epsilon(2 * math.sqrt(5) / 2.0, 1e-5))
+    micro = replace(AGRLR, record=replace(LAYER, message="episodes", query_records=5, support_noise=1e-2))
+    assert replaced(micro)[2] == pytest.approx(gaussian_epsilon(2 / 1.634, 1e-5))
+
+
+@pytest.mark.parametrize("message", ["query", "episodes"])
+def test_a_replaced_record_towards_the_public_is_a_mixture_of_twice_the_mu(message):
+    layer = replace(LAYER, support_noise=1.634 * math.sqrt(5), message=message)
+    # No noise at the server: the mixture alone is finite.
+    plan = replace(AGRLR, record=layer, max_participations=None, noise_mode="stacked", noise_multiplier=0.0)
+    times = np.arange(1, 40)
+    chances = stats.binom.pmf(times, 266, 1500 / 400_000)
+    delta = float(chances @ gaussian_delta(replaced(plan)[3], np.sqrt(times) * 2 / 1.634))
+    assert delta == pytest.approx(1e-5, rel=1e-6)
+    assert replaced(plan)[3] > guarantees(plan)[3].epsilon
+
+
+def test_the_servers_layer_counts_a_replaced_query_record_twice():
+    """Local noise far too small to help: what is left is the server's, of which a query record meets 2/n_q."""
+    layer = replace(LAYER, support_noise=1e3, query_noise=2e-3)
+    plan = replace(AGRLR, record=layer, cohort=4000.0, clients=4000, rounds=3, max_participations=3,
+                   noise_multiplier=0.2, noise_mode="stacked")  # fmt: skip
+    by_mixture = gaussian_epsilon(math.sqrt(3) * min(2 / 25, 2) / 0.2, 1e-5)
+    assert replaced(plan)[3] == pytest.approx(by_mixture, rel=1e-3)
+    assert guarantees(plan)[3].epsilon == pytest.approx(gaussian_epsilon(math.sqrt(3) / 25 / 0.2, 1e-5), rel=1e-3)
+
+
+def test_a_whole_message_that_changes_is_replaced_already():
+    for plan in (BASE, replace(BASE, sampler="fixed", rounds=20)):
+        assert replaced(plan)[3] == guarantees(plan)[3].epsilon
+    assert math.isinf(replaced(BASE)[2])
+
+
+def test_replacement_stands_beside_the_promise_in_json():
+    *clients, server, public = (cell.as_json() for cell in guarantees(AGRLR))
+    assert not any("epsilon_replace_one" in cell for cell in clients)
+    assert server["epsilon"] < server["epsilon_replace_one"] == pytest.approx(5.54, rel=1e-3)
+    assert public["epsilon_replace_one"] >= public["epsilon"]
+    assert guarantees(BASE)[2].as_json()["epsilon_replace_one"] is None

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
 from dp_accounting.pld import PLDAccountant
 
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.privacy import PrivacyPlan, Targets, calibrate, guarantees
 from dpfedmeta.privacy.charges import planned_event
 from dpfedmeta.privacy.ledger import stretches_of
+from dpfedmeta.privacy.participations import worst_participations
 from dpfedmeta.privacy.plan import RecordLayer
 from dpfedmeta.privacy.sampled_gaussian import poisson_steps_epsilon, sampled_delta, sampled_epsilon
 
@@ -136,3 +137,14 @@ def test_delta_and_epsilon_are_inverse(z):
     epsilon = sampled_epsilon(stretches, "add-remove", 1e-5)
     assert sampled_delta(stretches, "add-remove", epsilon) == pytest.approx(1e-5, rel=0.05)
     assert sampled_delta((), "add-remove", 1.0) == 0.0
+
+
+def test_a_replaced_record_of_a_mini_batch_has_the_bound_of_another_accountant():
+    plan = local(record={"batch_rate": 0.2, "support_noise": 1.5})
+    cell = guarantees(plan)[2]
+    accountant = PLDAccountant(NeighboringRelation.REPLACE_ONE, value_discretization_interval=1e-3)
+    worst, left = worst_participations(plan.stretches, plan.max_participations, plan.record_delta)
+    steps = worst * plan.record.support_steps
+    accountant.compose(PoissonSampledDpEvent(0.2, GaussianDpEvent(1.5)), steps)
+    assert cell.replaced == pytest.approx(accountant.get_epsilon(left), rel=0.01)
+    assert cell.replaced > cell.epsilon

@@ -1,5 +1,6 @@
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -79,3 +80,26 @@ def test_very_long_plans_are_fast_and_finite():
     assert 0 < mixture_epsilon(long.stretches, [0.1], None, 1e-5) < 100
     worst, _ = worst_participations(long.stretches, None, 1e-5)
     assert stats.binom.sf(worst, 100_000, 0.00375) <= 1e-7
+
+
+COPIES = (replace(TWO[0], copy=0), replace(TWO[1], copy=0), replace(TWO[0], copy=1), replace(TWO[0], copy=2))
+
+
+@pytest.mark.parametrize(("cap", "worst"), [(1, 3), (2, 6), (3, 7), (20, 10)])
+def test_each_copy_of_a_run_allows_the_cap_again(cap, worst):
+    # 6, 2 and 2 rounds.
+    assert worst_participations(COPIES, cap, 1e-5) == (worst, 1e-5)
+
+
+@pytest.mark.parametrize("cap", [None, 1, 2])
+def test_the_mixture_over_copies_is_the_sum_over_every_pattern(cap):
+    mus = (1.0, 0.7, 1.3, 0.4)
+    epsilon = mixture_epsilon(COPIES, mus, cap, 1e-3)
+    parts = [list(patterns(COPIES[:2], mus[:2], cap))]
+    parts += [list(patterns([s], [mu], cap)) for s, mu in zip(COPIES[2:], mus[2:], strict=True)]
+    exact = sum(
+        math.prod(p for p, _ in each) * float(gaussian_delta(epsilon, math.sqrt(sum(s for _, s in each))))
+        for each in itertools.product(*parts)
+        if any(s for _, s in each)
+    )
+    assert exact == pytest.approx(1e-3, rel=1e-6)
