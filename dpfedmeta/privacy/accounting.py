@@ -284,7 +284,7 @@ def _over(stretches: Sequence[Stretch]) -> str:
 
 def _beta(stretches: Sequence[Stretch]) -> str:
     beta = _surplus(stretches)
-    return f", at delta - {beta:.2g} (surplus clients)" if beta else ""
+    return f", at delta - {beta:.2g} (surplus or hostile clients)" if beta else ""
 
 
 def _nothing(event: str) -> Bound:
