@@ -22,6 +22,8 @@ from dpfedmeta.tracking.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory
 _ALIKE = 1e-6
 # Sentences; the numbers that they stand for are checked in any case.
 _WORDS = ("event", "formula")
+# Constants of the plan that stand beside the guarantees.
+POPULATION = ("clients", "cohort", "sampler", "max_participations")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,38 +101,51 @@ def check_summary(run: RunDirectory, proven: Proven) -> list[str]:
     path = run.path / SUMMARY
     if not path.exists():
         return ["no summary.json: the run has not finished, so lines lost at the end might go unnoticed"]
-    stated, content = run.read_json(SUMMARY), proven.content
-    plan = content.plan
+    stated, settings = run.read_json(SUMMARY), proven.settings
     with complete(path):
-        if stated["ledger"]["head"] != content.heads[-1]:
+        if stated["ledger"]["head"] != proven.content.heads[-1]:
             raise InputError(
                 f"{run.ledger}: does not end as summary.json says: lines at the end are lost or were added"
             )
-        check(path, "ledger.rounds", stated["ledger"]["rounds"], len(content.events))
-        check_cells(path, "guarantees", stated["guarantees"], proven, proven.spent)
-        check_cells(path, "planned", stated["planned"], proven, proven.planned)
-        for name in ("clients", "cohort", "sampler", "max_participations"):
-            check(path, f"population.{name}", stated["population"][name], getattr(plan, name))
+        check_claims(path, stated, proven)
         if "statement" in stated["population"]:
-            _check_statement(path, "population.statement", stated["population"]["statement"], plan.clients)
+            statement, clients = stated["population"]["statement"], proven.content.plan.clients
+            _check_statement(path, "population.statement", statement, clients)
         for name in ("algo", "dataset"):
-            check(path, name, stated[name], getattr(proven.settings, name))
+            check(path, name, stated[name], getattr(settings, name))
         for name in ("ways", "shots", "queries"):
-            check(path, f"task.{name}", stated["task"][name], getattr(proven.settings.task, name))
-        check(path, "simulation", stated["simulation"], proven.simulation)
+            check(path, f"task.{name}", stated["task"][name], getattr(settings.task, name))
         _check_beginning(path, stated, proven)
-        _check_length(path, stated, proven)
+        _check_length(run, stated, proven)
     return ["summary.json agrees"]
 
 
-def _check_length(path: Path, stated: Mapping[str, Any], proven: Proven) -> None:
+def check_claims(path: Path, stated: Mapping[str, Any], proven: Proven) -> None:
+    """The promise, what was spent, and the constants that stand beside them: in summary.json, and in report.html.
+
+    Raises:
+        InputError: One of them is another one; names it, with both values.
+    """
+    check_cells(path, "guarantees", stated["guarantees"], proven, proven.spent)
+    check_cells(path, "planned", stated["planned"], proven, proven.planned)
+    for name in POPULATION:
+        check(path, f"population.{name}", stated["population"][name], getattr(proven.content.plan, name))
+    check(path, "simulation", stated["simulation"], proven.simulation)
+    check(path, "ledger", stated["ledger"], {"rounds": len(proven.content.events), "head": proven.content.heads[-1]})
+
+
+def _check_length(run: RunDirectory, stated: Mapping[str, Any], proven: Proven) -> None:
     """How many rounds were released: all that were charged, but for what an interruption left."""
-    status, rounds = stated["status"], stated["rounds"]
-    if status == "interrupted" and type(rounds) is int and 0 <= rounds <= proven.rounds:
-        return
-    check(path, "rounds", rounds, proven.rounds)
+    path, status, rounds = run.path / SUMMARY, stated["status"], stated["rounds"]
+    if status != "interrupted" or type(rounds) is not int or not 0 <= rounds <= proven.rounds:
+        check(path, "rounds", rounds, proven.rounds)
     if status == "completed":
         check(path, "rounds of a completed run", rounds, proven.content.plan.rounds)
+    lines = len(run.rounds_file.read_bytes().splitlines()) if run.rounds_file.exists() else rounds
+    if lines < rounds:
+        raise InputError(
+            f"{run.rounds_file}: ends with line {lines}, but {rounds} rounds were released; restore it from a backup"
+        )
 
 
 def _check_statement(path: Path, key: str, stated: Mapping[str, Any], clients: int) -> None:
@@ -226,5 +241,5 @@ def complete(path: Path) -> Iterator[None]:
     """What a file lacks is the file's fault, in one line."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(f"{path}: incomplete or of another version ({error!r})") from error
