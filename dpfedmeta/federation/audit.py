@@ -61,12 +61,13 @@ def audit(run: RunDirectory) -> Audit:
     cells = spent(content.plan, content.events)
     settings = settings_of_ledger(run.ledger, content)
     proven = Proven(content=content, settings=settings, spent=cells, planned=guarantees(content.plan))
+    # What costs least is asked first.
+    check_config(run, proven)
+    beside = [*check_plan_file(run, proven), *check_rows(run, proven), *check_summary(run, proven)]
     again = len(content.events) - proven.rounds
     count = f"{proven.rounds} rounds" + (f" and {again} of them done again and charged again" if again else "")
     remarks = [f"{count}, hash chain intact", check_plan(run.ledger, content, settings)]
-    remarks += _opinion(content.plan, content.events, cells)
-    check_config(run, proven)
-    remarks += [*check_plan_file(run, proven), *check_rows(run, proven), *check_summary(run, proven)]
+    remarks += [*_opinion(content.plan, content.events, cells), *beside]
     return Audit(plan=content.plan, events=content.events, guarantees=cells, remarks=tuple(remarks), proven=proven)
 
 
