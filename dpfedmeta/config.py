@@ -91,20 +91,47 @@ def resolve(
     Raises:
         InputError: Names the key, the value, and what would be right.
     """
-    from_file = _read(file) if file else {}
+    from_file = _parse(_read(file), f"--config {file}") if file else {}
     algo = algo or from_file.pop("algo", None)
     dataset = dataset or from_file.pop("dataset", None)
     if not isinstance(algo, str) or not isinstance(dataset, str):
         raise InputError("--algo and --dataset are needed, on the command line or in the file of --config")
-    for name in ("algo", "dataset"):
-        from_file.pop(name, None)
-    given = _preset(algo, dataset)
-    for name, value in _flatten(from_file):
-        given[name] = Given(value, 2, str(file))
+    given = _given(algo, dataset, from_file, str(file))
     for name, text in (command_line or {}).items():
         given[name] = Given(_scalar(name, text), 3, "the command line")
     _check_known(given)
     return _build(algo, dataset, given if keep_both else _displace(given))
+
+
+def resolve_text(text: str, where: str, unsaid: Mapping[str, Any] | None = None) -> Settings:
+    """The settings of a config.yaml that another file holds.
+
+    Args:
+        text: The whole of it.
+        where: Whose text it is, for errors.
+        unsaid: Dotted names to values that hold where the text does not say them.
+
+    Raises:
+        InputError: Names the key, the value, and what would be right.
+    """
+    content = _parse(text, where)
+    algo, dataset = content.get("algo"), content.get("dataset")
+    if not isinstance(algo, str) or not isinstance(dataset, str):
+        raise InputError(f"{where}: names no algo or no dataset")
+    said = _given(algo, dataset, content, where)
+    levels = {name: entry.level for name, entry in said.items()}
+    for name, value in (unsaid or {}).items():
+        # Stronger than the preset: what a preset says today was not chosen then.
+        if levels.get(name, 0) < 2:
+            said[name] = Given(value, 2, where)
+    _check_known(said)
+    return _build(algo, dataset, _displace(said))
+
+
+def _given(algo: str, dataset: str, content: Mapping[str, Any], where: str) -> dict[str, Given]:
+    """The preset, and what a file says beside algo and dataset."""
+    rest = {name: value for name, value in content.items() if name not in ("algo", "dataset")}
+    return _preset(algo, dataset) | {name: Given(value, 2, where) for name, value in _flatten(rest)}
 
 
 def _preset(algo: str, dataset: str) -> dict[str, Given]:
@@ -124,15 +151,20 @@ def _of_preset(algo: str, dataset: str) -> dict[str, Any]:
     return {**inherited, **dict(_flatten(content)), **dict(_flatten(of_dataset))}
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> str:
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--config {file}: cannot be read ({error})") from error
+
+
+def _parse(text: str, where: str) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(text)
     except YAML_ERRORS as error:
-        raise InputError(f"--config {file}: not valid YAML ({' '.join(str(error).split())})") from error
+        raise InputError(f"{where}: not valid YAML ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):
-        raise InputError(f"--config {file}: expected sections with keys, found {type(content).__name__}")
+        raise InputError(f"{where}: expected sections with keys, found {type(content).__name__}")
     return content
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -13,7 +14,7 @@ from dpfedmeta.command_line import DONE, parse_with_settings, parser, run_comman
 from dpfedmeta.config import algorithm_names, resolve
 from dpfedmeta.data import load_task
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.audit import audit, compose, realised
+from dpfedmeta.federation.audit import Audit, audit, compose, realised
 from dpfedmeta.federation.cautions import cautions
 from dpfedmeta.federation.privacy_plan import make_privacy
 from dpfedmeta.privacy.accounting import epsilon_curve, guarantees
@@ -23,6 +24,7 @@ from dpfedmeta.privacy.guarantee import Guarantee
 from dpfedmeta.privacy.plan import PrivacyPlan
 from dpfedmeta.privacy.published import as_json, compare, published_settings
 from dpfedmeta.report.plots import curve_plot
+from dpfedmeta.report.statement import check_report
 from dpfedmeta.tracking.run_directory import RunDirectory
 from dpfedmeta.tracking.terminal import guarantee_table, guarantee_words, noise_lines, number
 
@@ -95,41 +97,58 @@ def main(console: Console) -> int:
 
 
 def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) -> int:
-    found = audit(run)
+    found, shown = _verified(run)
     title = f"What was spent in {len(found.events)} rounds, from the ledger alone"
     if options.run is not None and not options.json:
         console.print(guarantee_table(guarantees(found.plan), f"What was promised for {found.plan.rounds} rounds"))
-    code = _show(console, options, found.plan, found.guarantees, title)
+    code = _show(console, options, found.plan, found.guarantees, title, {"simulation": found.simulation})
     if options.verify is not None and not options.json:
-        for remark in found.remarks:
+        for remark in (*found.remarks, *shown):
             console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
     return code
 
 
+def _verified(run: RunDirectory) -> tuple[Audit, list[str]]:
+    """The ledger against everything beside it, and what is to be said of report.html."""
+    found = audit(run)
+    assert found.proven is not None
+    return found, check_report(run, found.proven)
+
+
 def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDirectory]) -> int:
-    for run in runs:
-        audit(run)
+    each = [_verified(run)[0] for run in runs]
     found = compose(runs)
     if found is None:
         raise InputError("--verify: these are not copies of one run; verify them one at a time")
     for remark in found.remarks if not options.json else ():
         console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
-    return _show(console, options, found.plan, found.guarantees, "What the copies spent together")
+    simulation = next((one.simulation for one in each if one.simulation), None)
+    title = "What the copies spent together"
+    return _show(console, options, found.plan, found.guarantees, title, {"simulation": simulation})
 
 
 def _show(
-    console: Console, options: argparse.Namespace, plan: PrivacyPlan, cells: tuple[Guarantee, ...], title: str
+    console: Console,
+    options: argparse.Namespace,
+    plan: PrivacyPlan,
+    cells: tuple[Guarantee, ...],
+    title: str,
+    of_run: Mapping[str, str | None] | None = None,
 ) -> int:
+    """Print the cells; `of_run` is what there is to say of a run besides."""
     if options.plot is not None:
         if not options.plot.parent.is_dir():
             raise InputError(f"--plot {options.plot}: there is no folder {options.plot.parent}")
         curve_plot(options.plot, *epsilon_curve(plan))
     if options.json:
-        print(_json({"guarantees": [cell.as_json() for cell in cells], "parameters": parameters(plan)}))
+        content = {"guarantees": [cell.as_json() for cell in cells], "parameters": parameters(plan)}
+        print(_json({**content, **(of_run or {})}))
         return DONE
     for line in noise_lines(plan):
         console.print(line, highlight=False, soft_wrap=True)
     console.print(guarantee_table(cells, title))
+    for warning in filter(None, (of_run or {}).values()):
+        console.print(warning, style="bold yellow")
     if options.explain:
         for line in guarantee_words(cells):
             console.print(line, highlight=False, soft_wrap=True)

@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.privacy.accounting import Terms, local_mu, stated
+from dpfedmeta.federation.claims_beside import Proven, check_config, check_plan_file, check_summary
+from dpfedmeta.federation.derived_plan import check_plan, settings_of_ledger
+from dpfedmeta.federation.rows_beside import check_rows
+from dpfedmeta.privacy.accounting import Terms, guarantees, local_mu, stated
 from dpfedmeta.privacy.charges import RoundEvent
 from dpfedmeta.privacy.cross_checks import second_opinion
 from dpfedmeta.privacy.gaussian import gaussian_epsilon
 from dpfedmeta.privacy.guarantee import Guarantee
-from dpfedmeta.privacy.ledger import head, read, read_content, spent, stretches_of
+from dpfedmeta.privacy.ledger import read_content, spent, stretches_of
 from dpfedmeta.privacy.participations import worst_participations
 from dpfedmeta.privacy.plan import PrivacyPlan
-from dpfedmeta.tracking.run_directory import SUMMARY, RunDirectory
+from dpfedmeta.tracking.run_directory import RunDirectory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,28 +32,44 @@ class Audit:
         events: Its rounds.
         guarantees: What they cost, from their own numbers.
         remarks: What was checked beside it, a line each.
+        proven: What the files beside it were compared with; None for several ledgers together.
     """
 
     plan: PrivacyPlan
     events: tuple[RoundEvent, ...]
     guarantees: tuple[Guarantee, ...]
     remarks: tuple[str, ...]
+    proven: Proven | None = None
+
+    @property
+    def simulation(self) -> str | None:
+        """What is said where somebody chose the noise seed."""
+        return self.proven.simulation if self.proven else None
 
 
 def audit(run: RunDirectory) -> Audit:
-    """Recompute what a run spent from its ledger alone, then compare with the run's other files.
+    """Recompute what a run spent from its ledger alone, then compare with its settings and the run's other files.
+
+    Guarantee:
+        Whatever summary.json, plan.json, config.yaml and rounds.jsonl state about privacy is what the ledger adds up
+        to, and the ledger's plan is what the settings in its first line give. report.html: `check_report`.
 
     Raises:
-        InputError: The ledger is damaged, or a file beside it contradicts it.
-        RefusedPlan: Its rounds are not those of its plan.
+        InputError: The ledger is damaged, or a file beside it contradicts it; names file, key and both values.
+        RefusedPlan: Its rounds are not those of its plan, or its settings are refused today.
     """
-    plan, events = read(run.ledger)
-    cells = spent(plan, events)
-    again = sum(event.attempt > 0 for event in events)
-    count = f"{len(events) - again} rounds" + (f" and {again} of them done again and charged again" if again else "")
-    remarks = [f"{count}, hash chain intact", *_opinion(plan, events, cells)]
-    remarks += _beside(run, events, cells)
-    return Audit(plan=plan, events=events, guarantees=cells, remarks=tuple(remarks))
+    content = read_content(run.ledger)
+    cells = spent(content.plan, content.events)
+    settings = settings_of_ledger(run.ledger, content)
+    proven = Proven(content=content, settings=settings, spent=cells, planned=guarantees(content.plan))
+    # What costs least is asked first.
+    check_config(run, proven)
+    beside = [*check_plan_file(run, proven), *check_rows(run, proven), *check_summary(run, proven)]
+    again = len(content.events) - proven.rounds
+    count = f"{proven.rounds} rounds" + (f" and {again} of them done again and charged again" if again else "")
+    remarks = [f"{count}, hash chain intact", check_plan(run.ledger, content, settings)]
+    remarks += [*_opinion(content.plan, content.events, cells), *beside]
+    return Audit(plan=content.plan, events=content.events, guarantees=cells, remarks=tuple(remarks), proven=proven)
 
 
 def compose(runs: Sequence[RunDirectory]) -> Audit | None:
@@ -115,45 +132,6 @@ def _opinion(plan: PrivacyPlan, events: tuple[RoundEvent, ...], cells: tuple[Gua
     if not own <= 1.01 * epsilon + 1e-3:
         raise InputError(f"(client, public): {own:.4g} here but {epsilon:.4g} by {name}: please report this")
     return [f"(client, public) by {name}: {epsilon:.4g}"]
-
-
-def _beside(run: RunDirectory, events: tuple[RoundEvent, ...], cells: tuple[Guarantee, ...]) -> list[str]:
-    rows = run.rounds() if run.rounds_file.exists() else []
-    with _complete(run.rounds_file):
-        released = max((int(row["round"]) for row in rows), default=-1)
-    last = max((event.round for event in events), default=-1)
-    if released > last:
-        raise InputError(
-            f"{run.ledger}: ends with round {last}, but round {released} was released ({run.rounds_file}): "
-            f"lines after {len(events) + 1} are lost; restore the ledger from a backup"
-        )
-    if not (run.path / SUMMARY).exists():
-        return ["no summary.json: the run has not finished, so lines lost at the end might go unnoticed"]
-    summary = run.read_json(SUMMARY)
-    with _complete(run.path / SUMMARY):
-        kept = summary["ledger"]["head"]
-        stated = [cell["epsilon"] for cell in summary["guarantees"]]
-    if kept != head(run.ledger):
-        raise InputError(f"{run.ledger}: does not end as summary.json says: lines at the end are lost or were added")
-    found = [cell.epsilon if math.isfinite(cell.epsilon) else None for cell in cells]
-    if len(stated) != len(found) or not all(_same(a, b) for a, b in zip(stated, found, strict=True)):
-        raise InputError(f"{run.path / SUMMARY}: states {stated}, but the ledger adds up to {found}")
-    return ["summary.json agrees"]
-
-
-@contextmanager
-def _complete(path: Path) -> Iterator[None]:
-    """What a file lacks is the file's fault, in one line."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: incomplete or of another version ({error!r})") from error
-
-
-def _same(stated: float | None, found: float | None) -> bool:
-    if stated is None or found is None:
-        return stated is found
-    return math.isclose(stated, found, rel_tol=1e-6)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -26,9 +26,29 @@ from dpfedmeta.privacy.hash_chain import HashChain, heads_of, read_chain
 from dpfedmeta.privacy.plan import Change, PrivacyPlan, RecordLayer, SamplerName, Stretch
 
 VERSION = 4
-# Version 3 knows no hostile clients: all noise that messages carry was counted on.
-READABLE = (3, VERSION)
 _EVENT = TypeAdapter(RoundEvent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unsaid:
+    """What ledgers of an earlier version leave unsaid, because there was nothing to choose yet.
+
+    Attributes:
+        plan: Constants of the plan that held all the same.
+        settings: Settings that held all the same, by their dotted names.
+    """
+
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+# Every version that can be read. A new constant or setting of the plan gets a new VERSION and, in the lines of the
+# earlier ones, the value that it had when nobody could choose it.
+UNSAID: Mapping[int, Unsaid] = {
+    # All noise that messages carry was counted on, as if nobody were hostile.
+    3: Unsaid(plan={"hostile": 0.0}, settings={"privacy.client.hostile": 0.0}),
+    VERSION: Unsaid(),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +80,14 @@ class LedgerContent:
         identity: Whose ledger it is.
         events: Its rounds.
         heads: Hash of every line.
+        version: Of its form.
     """
 
     plan: PrivacyPlan
     identity: Identity
     events: tuple[RoundEvent, ...]
     heads: tuple[str, ...] = field(repr=False)
+    version: int = VERSION
 
 
 class Ledger:
@@ -128,10 +150,11 @@ def read_content(path: Path, *, torn: bool = False) -> LedgerContent:
     bodies, _ = read_chain(path, "ledger", torn=torn)
     try:
         return LedgerContent(
-            plan=_plan(bodies[0]),
+            plan=plan_of(bodies[0]["plan"], bodies[0]["version"]),
             identity=Identity(**bodies[0]["identity"]),
             events=tuple(_EVENT.validate_json(json.dumps(body)) for body in bodies[1:]),
             heads=tuple(heads_of(bodies)),
+            version=bodies[0]["version"],
         )
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:
         reason = " ".join(str(error).split())
@@ -143,13 +166,21 @@ def head(path: Path) -> str:
     return read_chain(path, "ledger")[1]
 
 
-def _plan(body: dict[str, Any]) -> PrivacyPlan:
-    if body["version"] not in READABLE:
+def plan_of(stated: Mapping[str, Any], version: int) -> PrivacyPlan:
+    """A plan from the JSON of its constants, in a ledger of this version or beside it.
+
+    Raises:
+        InputError: The version is not known here.
+        TypeError: A constant is missing, or is none of a plan.
+        RefusedPlan: No guarantee can be computed for a constant.
+    """
+    if version not in UNSAID:
+        known = ", ".join(map(str, UNSAID))
         raise InputError(
-            f"ledger version {body['version']} is not known here, only versions {READABLE[0]} to {VERSION}; verify it "
-            "with the dpfedmeta that wrote it"
+            f"ledger version {version} is not known here, only version {known}; verify it with the "
+            "dpfedmeta that wrote it"
         )
-    fields = dict(body["plan"])
+    fields = {**UNSAID[version].plan, **stated}
     record = fields.pop("record")
     schedule = tuple(Change(**change) for change in fields.pop("schedule"))
     return PrivacyPlan(**fields, schedule=schedule, record=RecordLayer(**record) if record else None)

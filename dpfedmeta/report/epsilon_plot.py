@@ -8,11 +8,10 @@ from typing import Any
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.report.comparison_plots import looks
-from dpfedmeta.report.groups import Group
+from dpfedmeta.report.groups import Cell, Group
 from dpfedmeta.report.plots import new_figure, save
 
-# (client, public), (client, server), (record, server), (record, public), as in summary.json.
-_CLIENT_PUBLIC, _RECORD_SERVER = 0, 2
+_CLIENT_PUBLIC, _RECORD_SERVER = ("client", "public"), ("record", "server")
 
 
 def epsilon_plot(path: Path, groups: Sequence[Group]) -> None:
@@ -55,9 +54,9 @@ def _benchmark(summary: Mapping[str, Any]) -> str:
     return f"{summary['dataset']}" + (f", {task['ways']}-way {task['shots']}-shot" if task.get("ways") else "")
 
 
-def _cell(group: Group) -> int | None:
+def _cell(group: Group) -> Cell | None:
     cells = group.epsilons
-    return next((cell for cell in (_RECORD_SERVER, _CLIENT_PUBLIC) if cells[cell] is not None), None)
+    return next((cell for cell in (_RECORD_SERVER, _CLIENT_PUBLIC) if cells.get(cell) is not None), None)
 
 
 def _same(one: Group, other: Group) -> bool:
@@ -68,7 +67,7 @@ def _places(members: Sequence[Group]) -> list[float]:
     return [float(group.epsilons[cell] or 0.0) for group in members if (cell := _cell(group)) is not None]
 
 
-def _draw(axis: Any, algo: str, cell: int | None, members: Sequence[Group], colour: str) -> None:
+def _draw(axis: Any, algo: str, cell: Cell | None, members: Sequence[Group], colour: str) -> None:
     if cell is None:
         for group in members:
             accuracy = group.accuracy()

@@ -17,6 +17,7 @@ from dpfedmeta.tracking.run_directory import CONFIG, SUMMARY, RunDirectory
 
 # Names, places, seeds and machines: runs that differ in these alone are one setting.
 _OF_A_RUN = ("run.", "track.")
+Cell = tuple[str, str]
 # More differences than this say less than the runs' names.
 _MOST_WORDS = 4
 
@@ -61,15 +62,20 @@ class Group:
         return pooled(values) if values else None
 
     @property
-    def epsilons(self) -> list[float | None]:
-        """Of the four cells, the weakest of the runs; None: infinite."""
-        cells = [[cell["epsilon"] for cell in summary["guarantees"]] for summary in self.summaries]
-        return [None if None in column else max(column) for column in zip(*cells, strict=True)]
+    def epsilons(self) -> dict[Cell, float | None]:
+        """By (unit, observer): of the runs, the weakest; None: infinite."""
+        found = [{_cell(cell): cell["epsilon"] for cell in summary["guarantees"]} for summary in self.summaries]
+        values = {name: [cells[name] for cells in found] for name in found[0]}
+        return {name: None if None in each else max(each) for name, each in values.items()}
 
     @property
     def minutes(self) -> float:
         """Of training, in the mean."""
         return float(sum(summary["seconds"] for summary in self.summaries)) / len(self.summaries) / 60
+
+
+def _cell(stated: Mapping[str, Any]) -> Cell:
+    return stated["unit"], stated["observer"]
 
 
 def last_validation(rows: Sequence[Mapping[str, Any]]) -> Measured | None:

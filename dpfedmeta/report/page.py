@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, UndefinedError
+from markupsafe import Markup
 
 from dpfedmeta.errors import InputError
+from dpfedmeta.federation.audit import audit
 from dpfedmeta.report import comparison_plots, plots
 from dpfedmeta.report.groups import Group
 from dpfedmeta.report.pooling import Measured
+from dpfedmeta.report.statement import claims, embedded, guarantee_rows, plan_words
 from dpfedmeta.tracking.run_directory import REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
 from dpfedmeta.tracking.terminal import number
 
@@ -23,11 +26,15 @@ def write_report(run: RunDirectory) -> Path:
     """Write report.html and its pictures into the run directory.
 
     Guarantee:
-        Reads rounds.jsonl and summary.json, which hold released quantities only.
+        Reads the ledger, rounds.jsonl and summary.json, which hold released quantities only. Every number about
+        privacy is from the ledger. Where a file contradicts it there is no report: its pictures would be half true.
 
     Raises:
-        InputError: One of the two is missing, damaged or incomplete.
+        InputError: A file is missing, damaged or incomplete, or contradicts the ledger.
+        RefusedPlan: As `audit` says.
     """
+    proven = audit(run).proven
+    assert proven is not None
     rows, summary = run.rounds(), run.read_json(SUMMARY)
     pictures = {
         "accuracy": run.path / "accuracy.png",
@@ -37,11 +44,15 @@ def write_report(run: RunDirectory) -> Path:
     with _complete(run.path):
         plots.accuracy_plot(pictures["accuracy"], rows, summary)
         plots.clip_plot(pictures["clip"], rows)
-        plots.guarantee_plot(pictures["guarantees"], summary["guarantees"])
+        plots.guarantee_plot(pictures["guarantees"], [cell.as_json() for cell in proven.spent])
         page = _render(
             "run.html.j2",
             name=run.path.name,
             summary=summary,
+            plan_words=plan_words(proven, summary["rounds"]),
+            simulation=proven.simulation,
+            guarantees=guarantee_rows(proven),
+            claims=Markup(embedded(claims(proven))),
             held=sum(row.get("clip_mode") == "holding" for row in rows),
             rounds=len(rows),
             pictures={name: _embedded(path) for name, path in pictures.items()},

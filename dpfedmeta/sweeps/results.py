@@ -98,14 +98,13 @@ def _percent(value: Measured | None) -> str:
 
 def _row(setting: Setting) -> dict[str, Any]:
     group = setting.group
-    cells = [f"{cell['unit']}_{cell['observer']}" for cell in group.summaries[0]["guarantees"]]
     return {
         "label": group.label,
         "parameters": dict(setting.parameters),
         "validation_accuracy": _as_json(group.validation),
         "accuracy": _as_json(group.accuracy()),
         "accuracy_untrained": _as_json(group.accuracy("accuracy_untrained")),
-        "epsilons": dict(zip(cells, group.epsilons, strict=True)),
+        "epsilons": {f"{unit}_{observer}": epsilon for (unit, observer), epsilon in group.epsilons.items()},
         "minutes": group.minutes,
         "runs": [run.path.name for run in group.runs],
     }
@@ -121,10 +120,11 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     measured = ("validation_accuracy", "accuracy", "accuracy_untrained")
     heads = [f"{name}_{part}" for name in measured for part in ("mean", "ci95")]
-    writer.writerow([*names, "seeds", *heads, *(f"epsilon_{cell}" for cell in rows[0]["epsilons"]), "minutes"])
+    cells = list(rows[0]["epsilons"])
+    writer.writerow([*names, "seeds", *heads, *(f"epsilon_{cell}" for cell in cells), "minutes"])
     for row in rows:
         values = [(row[name] or {}).get(part, "") for name in measured for part in ("mean", "ci95")]
-        epsilons = ["inf" if value is None else value for value in row["epsilons"].values()]
+        epsilons = ["inf" if row["epsilons"][cell] is None else row["epsilons"][cell] for cell in cells]
         plain = [row["parameters"].get(name, "") for name in names]
         writer.writerow([*plain, len(row["runs"]), *values, *epsilons, row["minutes"]])
     return text.getvalue()

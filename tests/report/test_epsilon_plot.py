@@ -19,7 +19,10 @@ def make_run(tmp_path):
         config = {"algo": algo, "privacy": {"cells": cells}, "run": {"seed": seed}}
         (path / "config.yaml").write_text(yaml.safe_dump(config))
         accuracy = {"mean": mean, "ci95": 0.004}
-        summary = {"algo": algo, "dataset": dataset, "guarantees": [{"epsilon": epsilon} for epsilon in cells]}
+        names = [("client", "public"), ("client", "server"), ("record", "server"), ("record", "public")]
+        stated = [{"unit": u, "observer": o, "epsilon": e} for (u, o), e in zip(names, cells, strict=True)]
+        # The plot goes by name: the order in the file says nothing.
+        summary = {"algo": algo, "dataset": dataset, "guarantees": stated[::-1]}
         names = ("accuracy", "accuracy_untrained", "accuracy_pixel_prototype")
         (path / "summary.json").write_text(json.dumps(summary | dict.fromkeys(names, accuracy if mean else None)))
         return RunDirectory(path)

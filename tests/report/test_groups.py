@@ -56,7 +56,17 @@ def test_runs_that_differ_only_by_seed_are_one_group_with_the_differences_as_lab
     assert [group.label for group in groups] == ["policy=constant, initial=0.3", "policy=window, initial=0.15"]
     assert [len(group.runs) for group in groups] == [2, 3]
     assert groups[1].accuracy().mean == pytest.approx(0.91)
-    assert groups[0].epsilons == [1.5]
+    assert groups[0].epsilons == {("client", "public"): 1.5}
+
+
+def test_cells_are_read_by_their_names(make_run):
+    """Files of two seeds in another order: epsilons of different cells never meet."""
+    runs = [make_run("a", 0.9), make_run("b", 0.9, seed=1)]
+    more = {"unit": "record", "observer": "server", "epsilon": None, "delta": 1e-5}
+    for run, cells in zip(runs, ([*CELLS, more], [more, CELLS[0] | {"epsilon": 1.7}]), strict=True):
+        run.write_json("summary.json", run.read_json("summary.json") | {"guarantees": cells})
+    (group,) = group_runs(runs)
+    assert group.epsilons == {("client", "public"): 1.7, ("record", "server"): None}
 
 
 def test_a_single_run_keeps_its_name(make_run):

@@ -1,83 +1,97 @@
 import base64
-import copy
 import json
 import re
 
 import pytest
 
+from dpfedmeta.config import resolve, to_yaml
+from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
+from dpfedmeta.federation.audit import audit
+from dpfedmeta.federation.privacy_plan import make_privacy
+from dpfedmeta.federation.summary import SIMULATION
+from dpfedmeta.privacy.accounting import guarantees
+from dpfedmeta.privacy.charges import planned_event
+from dpfedmeta.privacy.ledger import Identity, Ledger, spent
 from dpfedmeta.report import write_report
 from dpfedmeta.report.groups import group_runs
 from dpfedmeta.report.page import write_comparison
+from dpfedmeta.report.statement import check_report, embedded
 from dpfedmeta.tracking.run_directory import append_lines, create
 from dpfedmeta.tracking.terminal import number
 
-CELLS = [("client", "public", 1.49), ("client", "server", None), ("record", "server", 2.5), ("record", "public", 0.07)]
+GIVEN = {
+    "server.rounds": "3", "server.noise_multiplier": "3.0", "record.query_noise": "1.6",
+    "population.max_participations": "1", "population.cohort": "300", "population.clients": "400000",
+}  # fmt: skip
 
 
 def accuracy(mean):
     return {"mean": mean, "ci95": 0.004, "episodes": 600, "protocol": "single model"}
 
 
-SUMMARY = {
-    "status": "completed",
-    "algo": "dp-agrlr",
-    "dataset": "strokes",
-    "task": {"ways": 5, "shots": 5, "queries": 5},
-    "rounds": 3,
-    "population": {"clients": 400_000, "cohort": 300.0, "sampler": "poisson", "max_participations": 1},
-    "accuracy": accuracy(0.91),
-    "accuracy_before_adaptation": accuracy(0.2),
-    "accuracy_untrained": accuracy(0.55),
-    "accuracy_pixel_prototype": accuracy(0.66),
-    "accuracy_pixel_neighbour": accuracy(0.64),
-    "guarantees": [
-        {
-            "unit": unit,
-            "observer": observer,
-            "epsilon": epsilon,
-            "delta": 1e-6,
-            "adjacency": "add-remove",
-            "method": "pld" if epsilon else "none",
-            "bounds": {"pld": epsilon},
-        }
-        for unit, observer, epsilon in CELLS
-    ],
-    "simulation": None,
-    "seconds": 120.0,
-    "clients_per_second": 150.0,
-    "peak_memory_mb": 300.0,
-    "versions": {"dpfedmeta": "0.1.0", "torch": "2.13.0"},
-}
-SUMMARY["planned"] = SUMMARY["guarantees"]
-ROWS = [
-    {
-        "round": index,
-        "clip": 0.3,
-        "aggregate_norm": 0.2,
-        "noise_norm_expected": 0.1,
-        "epsilons": {f"{unit}_{observer}": epsilon for unit, observer, epsilon in CELLS},
-        "seconds": 1.0,
-        "clients_per_second": 150.0,
-        **({"validation_accuracy": accuracy(0.5 + 0.1 * index)} if index else {}),
-    }
-    for index in range(3)
-]
-
-
 @pytest.fixture
 def make_run(tmp_path):
-    def made(name="r", rows=ROWS, **changes):
+    """A run directory without training: its files say what its ledger adds up to."""
+
+    def made(name="r", algo="dp-agrlr", dataset="strokes", charged=3, given=GIVEN, **changes):
         *parents, plain = name.split("/")
         run = create(tmp_path.joinpath("runs", *parents), plain)
-        append_lines(run.path / "rounds.jsonl", rows)
-        run.write_json("summary.json", copy.deepcopy(SUMMARY) | changes)
+        settings = resolve(algo, dataset, None, given)
+        plan = make_privacy(settings, load_task(dataset)[0])
+        ledger = Ledger(run.ledger, plan, Identity(config=to_yaml(settings)))
+        for place in range(charged):
+            ledger.charge(planned_event(plan, place))
+        append_lines(run.path / "rounds.jsonl", [line(plan, number) for number in range(charged)])
+        run.write_json("summary.json", summary_of(settings, plan, ledger) | changes)
         return run
 
     return made
 
 
+def line(plan, number):
+    after = guarantees(plan, rounds=number + 1)
+    return {
+        "round": number,
+        "clip": 0.3 if plan.noise_multiplier else None,
+        "aggregate_norm": 0.2,
+        "noise_norm_expected": 0.1 if plan.noise_multiplier else 0.0,
+        "epsilons": {f"{cell.unit}_{cell.observer}": cell.as_json()["epsilon"] for cell in after},
+        "seconds": 1.0,
+        "clients_per_second": 150.0,
+        **({"validation_accuracy": accuracy(0.5 + 0.1 * number)} if number else {}),
+    }
+
+
+def summary_of(settings, plan, ledger):
+    population = {name: getattr(plan, name) for name in ("clients", "cohort", "sampler", "max_participations")}
+    simulated = settings.run.noise_seed is not None
+    return {
+        "status": "completed" if ledger.rounds == plan.rounds else "interrupted",
+        "algo": settings.algo,
+        "dataset": settings.dataset,
+        "task": {"ways": settings.task.ways, "shots": settings.task.shots, "queries": settings.task.queries},
+        "rounds": ledger.rounds,
+        "population": population,
+        "accuracy": accuracy(0.91),
+        "accuracy_before_adaptation": accuracy(0.2),
+        "accuracy_untrained": accuracy(0.55),
+        "accuracy_pixel_prototype": accuracy(0.66),
+        "accuracy_pixel_neighbour": accuracy(0.64),
+        "guarantees": [cell.as_json() for cell in spent(plan, ledger.events)],
+        "planned": [cell.as_json() for cell in guarantees(plan)],
+        "ledger": {"rounds": ledger.rounds, "head": ledger.head},
+        "simulation": SIMULATION if simulated else None,
+        "seconds": 120.0,
+        "clients_per_second": 150.0,
+        "peak_memory_mb": 300.0,
+        "versions": {"dpfedmeta": "0.1.0", "torch": "2.13.0"},
+    }
+
+
 def assert_self_contained(page):
+    # Data may be embedded, programs not.
+    page = re.sub(r'<script type="application/json" id="guarantees">[^<]*</script>', "", page)
     assert not re.search(r"https?://|@import|<script|<link|url\(", page)
     sources = re.findall(r'(?:src|href)="([^"]*)"', page)
     assert sources
@@ -103,14 +117,38 @@ def test_the_report_is_one_file_with_its_pictures_inside_and_beside(make_run):
 
 
 def test_the_four_cells_stand_in_it_with_inf_where_nothing_is_promised(make_run):
-    rows = rows_of(write_report(make_run()).read_text(encoding="utf-8"))
+    run = make_run(algo="dp-agr", given={"server.rounds": "3", "server.noise_multiplier": "1.0"}, charged=2)
+    rows = rows_of(write_report(run).read_text(encoding="utf-8"))
     found = {tuple(row[:2]): row[2:4] for row in rows if row[0] in ("client", "record")}
+    promised, so_far = (run.read_json("summary.json")[name] for name in ("planned", "guarantees"))
     assert found == {
-        ("client", "public"): ["1.49", "1.49"],
-        ("client", "server"): ["inf", "inf"],
-        ("record", "server"): ["2.5", "2.5"],
-        ("record", "public"): ["0.07", "0.07"],
+        (one["unit"], one["observer"]): [number(one["epsilon"]), number(two["epsilon"])]
+        for one, two in zip(promised, so_far, strict=True)
     }
+    assert found["client", "server"] == found["record", "server"] == ["inf", "inf"]
+    assert found["client", "public"][0] != found["client", "public"][1]
+
+
+def test_what_it_embeds_is_what_it_shows(make_run):
+    run = make_run()
+    page = write_report(run).read_text(encoding="utf-8")
+    block = json.loads(re.search(r'<script type="application/json" id="guarantees">(.*?)</script>', page).group(1))
+    summary = run.read_json("summary.json")
+    assert block == {name: summary[name] for name in ("guarantees", "planned", "population", "simulation", "ledger")}
+    shown = [row[:4] for row in rows_of(page) if row[0] in ("client", "record")]
+    both = zip(block["planned"], block["guarantees"], strict=True)
+    assert shown == [
+        [two["unit"], two["observer"], number(one["epsilon"]), number(two["epsilon"])] for one, two in both
+    ]
+    assert check_report(run, audit(run).proven) == ["report.html agrees"]
+
+
+def test_what_contradicts_the_ledger_gets_no_report(make_run):
+    cells = make_run("other").read_json("summary.json")["guarantees"]
+    run = make_run(guarantees=[*cells[:2], cells[2] | {"delta": 1e-9}, cells[3]])
+    with pytest.raises(InputError, match=r"summary\.json: guarantees \(record, server\)\.delta: states 1e-09"):
+        write_report(run)
+    assert not (run.path / "report.html").exists()
 
 
 def test_accuracies_and_their_references_stand_in_it(make_run):
@@ -129,37 +167,38 @@ def test_how_an_epsilon_is_written(value, text):
 
 
 def test_an_epsilon_of_zero_is_not_infinite(make_run):
-    spent = [cell | {"epsilon": 0.0} for cell in SUMMARY["guarantees"]]
-    rows = rows_of(write_report(make_run(guarantees=spent)).read_text(encoding="utf-8"))
-    assert [row[3] for row in rows if row[0] in ("client", "record")] == ["0"] * 4
+    rows = rows_of(write_report(make_run(charged=0)).read_text(encoding="utf-8"))
+    found = {tuple(row[:2]): row[3] for row in rows if row[0] in ("client", "record")}
+    assert found["client", "public"] == "0"
 
 
 def test_a_simulation_is_marked(make_run):
     said = "simulation: no guarantee"
     assert said not in write_report(make_run()).read_text(encoding="utf-8")
-    assert said in write_report(make_run("s", simulation=said)).read_text(encoding="utf-8")
+    run = make_run("s", given=GIVEN | {"run.noise_seed": "3"})
+    assert said in write_report(run).read_text(encoding="utf-8")
 
 
 def test_a_run_without_privacy_and_without_a_clip(make_run):
-    none = [cell | {"epsilon": None, "method": "none", "bounds": {}} for cell in SUMMARY["guarantees"]]
-    rows = [row | {"clip": None, "epsilons": dict.fromkeys(row["epsilons"])} for row in ROWS]
-    page = write_report(make_run(rows=rows, guarantees=none, planned=none)).read_text(encoding="utf-8")
+    page = write_report(make_run(algo="maml", given={"server.rounds": "3"})).read_text(encoding="utf-8")
     assert assert_self_contained(page) == 3
     assert [row[3] for row in rows_of(page) if row[0] in ("client", "record")] == ["inf"] * 4
 
 
-@pytest.mark.parametrize("rows", [[], ROWS[:1]])
-def test_an_interrupted_run_without_evaluation(make_run, rows):
-    missing = dict.fromkeys(key for key in SUMMARY if key.startswith("accuracy"))
-    page = write_report(make_run(rows=rows, status="interrupted", **missing)).read_text(encoding="utf-8")
+@pytest.mark.parametrize("charged", [0, 1])
+def test_an_interrupted_run_without_evaluation(make_run, charged):
+    names = ("", "_before_adaptation", "_untrained", "_pixel_prototype", "_pixel_neighbour")
+    missing = {f"accuracy{name}": None for name in names}
+    page = write_report(make_run(charged=charged, **missing)).read_text(encoding="utf-8")
     assert "interrupted after" in page
     assert page.count("not evaluated") == 5
 
 
 def test_names_cannot_put_markup_into_the_page(make_run):
-    page = write_report(make_run(dataset="<b>bold</b>")).read_text(encoding="utf-8")
+    page = write_report(make_run(versions={"<b>bold</b>": "1"})).read_text(encoding="utf-8")
     assert "<b>bold" not in page
     assert "&lt;b&gt;bold" in page
+    assert embedded({"a": "</script>"}) == '{"a": "\\u003c/script>"}'
 
 
 def test_the_same_run_gives_the_same_bytes(make_run):
@@ -169,7 +208,7 @@ def test_the_same_run_gives_the_same_bytes(make_run):
 
 def test_two_runs_side_by_side(make_run, tmp_path):
     out = tmp_path / "comparison.html"
-    runs = [make_run("a"), make_run("b", algo="maml", accuracy=accuracy(0.97))]
+    runs = [make_run("a"), make_run("b", algo="maml", given={"server.rounds": "3"}, accuracy=accuracy(0.97))]
     assert write_comparison(group_runs(runs), out) == out
     page = out.read_text(encoding="utf-8")
     assert assert_self_contained(page) == 3
@@ -178,7 +217,9 @@ def test_two_runs_side_by_side(make_run, tmp_path):
     assert len({len(row) for row in rows}) == 1
     assert [row[1] for row in rows[1:]] == ["dp-agrlr", "maml"]
     assert [row[3] for row in rows[1:]] == ["91.0% ± 0.4", "97.0% ± 0.4"]
-    assert rows[1][6:10] == ["1.49", "inf", "2.5", "0.07"]
+    cells = runs[0].read_json("summary.json")["guarantees"]
+    assert rows[1][6:10] == [number(cell["epsilon"]) for cell in cells]
+    assert rows[2][6:10] == ["inf"] * 4
     beside = {path.name for path in tmp_path.glob("*.png")}
     assert beside >= {"comparison-accuracy.png", "comparison-validation.png", "comparison-clip.png"}
 

@@ -1,0 +1,154 @@
+"""What report.html states about privacy: made from the ledger, and read back from the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.federation.claims_beside import POPULATION, Proven, check, check_claims, complete
+from dpfedmeta.federation.summary import SIMULATION
+from dpfedmeta.privacy.guarantee import Guarantee
+from dpfedmeta.tracking.run_directory import REPORT, SUMMARY, RunDirectory
+from dpfedmeta.tracking.terminal import number
+
+BLOCK = "guarantees"
+
+
+def claims(proven: Proven) -> dict[str, Any]:
+    """The numbers behind the page, in the form of summary.json."""
+    plan, content = proven.content.plan, proven.content
+    return {
+        "guarantees": [cell.as_json() for cell in proven.spent],
+        "planned": [cell.as_json() for cell in proven.planned],
+        "population": {name: getattr(plan, name) for name in POPULATION},
+        "simulation": proven.simulation,
+        "ledger": {"rounds": len(content.events), "head": content.heads[-1]},
+    }
+
+
+def embedded(content: Mapping[str, Any]) -> str:
+    """JSON that cannot end the script element that it stands in."""
+    return json.dumps(content, allow_nan=False).replace("<", "\\u003c")
+
+
+def plan_words(proven: Proven, rounds: int) -> str:
+    """The sizes that the guarantees are for."""
+    plan = proven.content.plan
+    words = f"{rounds} rounds, expected cohort {plan.cohort} of {plan.clients:,} simulated clients"
+    return words + (f", at most {plan.max_participations} participation(s) each" if plan.max_participations else "")
+
+
+def guarantee_rows(proven: Proven) -> list[dict[str, str]]:
+    """The table of guarantees: a row for each cell, by the names of its columns."""
+    promised = {cell.name: cell for cell in proven.planned}
+    return [
+        {
+            "unit": cell.unit,
+            "towards": cell.observer,
+            "epsilon promised": number(promised[cell.name].epsilon),
+            "epsilon spent": number(cell.epsilon),
+            "delta": f"{cell.delta:g}",
+            "adjacency": cell.adjacency,
+            "method": cell.method + _bounds(cell),
+        }
+        for cell in proven.spent
+    ]
+
+
+def _bounds(cell: Guarantee) -> str:
+    if len(cell.bounds) < 2:
+        return ""
+    return " (" + ", ".join(f"{bound.method} {number(bound.epsilon)}" for bound in cell.bounds) + ")"
+
+
+def check_report(run: RunDirectory, proven: Proven) -> list[str]:
+    """report.html shows what the ledger proves: its table, its sizes, its warning, and the numbers that it embeds.
+
+    Pictures are not read.
+
+    Raises:
+        InputError: It shows something else; names it, with both values.
+    """
+    path = run.path / REPORT
+    if not path.exists():
+        return []
+    page = _Page(path)
+    rounds = run.read_json(SUMMARY)["rounds"] if (run.path / SUMMARY).exists() else proven.rounds
+    with complete(path):
+        due = plan_words(proven, rounds)
+        if due not in page.paragraphs[0]:
+            raise InputError(f"{path}: first paragraph: states {page.paragraphs[0]!r}, but the ledger says {due!r}")
+        check(path, "simulation", SIMULATION if SIMULATION in page.paragraphs else None, proven.simulation)
+        _check_table(path, page, proven)
+        for block in page.blocks:
+            check_claims(path, json.loads(block), proven)
+    if not page.blocks:
+        return ["report.html agrees in what it shows; it is of an earlier version and embeds no numbers"]
+    return ["report.html agrees"]
+
+
+def _check_table(path: Path, page: _Page, proven: Proven) -> None:
+    found = [table for table in page.tables if {"unit", "towards"} <= set(table[0])]
+    check(path, "tables of guarantees", len(found), 1)
+    names, *rows = found[0]
+    due = guarantee_rows(proven)
+    missing = [name for name in due[0] if name not in names and name in _COLUMNS]
+    check(path, "columns that are missing", missing, [])
+    check(path, "rows of the table", [row[:2] for row in rows], [[row["unit"], row["towards"]] for row in due])
+    for row, own in zip(rows, due, strict=True):
+        for name, text in zip(names, row, strict=True):
+            check(path, f"table, ({own['unit']}, {own['towards']}), {name}", text, own.get(name, "nothing"))
+
+
+# In the table of every version.
+_COLUMNS = ("unit", "towards", "epsilon promised", "epsilon spent", "delta", "adjacency", "method")
+
+
+class _Page(HTMLParser):
+    """What a page shows, as text.
+
+    Attributes:
+        paragraphs: Of the body.
+        tables: Texts of the cells, by row; tables without rows are left out.
+        blocks: The JSON that it embeds.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.paragraphs: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        self.blocks: list[str] = []
+        self._into: list[str] | None = None
+        try:
+            self.feed(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: cannot be read ({error})") from error
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr" and self.tables:
+            self.tables[-1].append([])
+        elif tag in ("td", "th") and self.tables and self.tables[-1]:
+            self._into = self.tables[-1][-1]
+            self._into.append("")
+        elif tag == "p":
+            self._into = self.paragraphs
+            self._into.append("")
+        elif tag == "script" and dict(attrs).get("id") == BLOCK:
+            self._into = self.blocks
+            self._into.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th", "p", "script") and self._into is not None:
+            if tag != "script":
+                self._into[-1] = " ".join(self._into[-1].split())
+            self._into = None
+
+    def handle_data(self, data: str) -> None:
+        if self._into is not None:
+            self._into[-1] += data
