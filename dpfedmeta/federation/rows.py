@@ -66,7 +66,7 @@ def running_epsilons(plan: Plan, charged: Sequence[Stretch]) -> Mapping[str, flo
     """What the charges add up to; None: infinite.
 
     Guarantee:
-        Upper bounds, from the ledger's own charges, within 1% of the tight ones. Never above the plan's own epsilon: the
+        Upper bounds, from the ledger's own charges, within 1% of the tight ones. Never above the plan's epsilon: the
         budget allows no charge that would exceed it.
     """
     spent = four_cells(charged, Terms.of(plan.privacy), (plan.running_grid,))
