@@ -18,8 +18,8 @@ from dpfedmeta.federation.clients import ClientSide
 from dpfedmeta.federation.data_plan import examination, population
 from dpfedmeta.federation.plan import make_plan
 from dpfedmeta.federation.public_clients import update_spread
-from dpfedmeta.federation.server import initial_state, step
 from dpfedmeta.federation.rows import delta_at_limit
+from dpfedmeta.federation.server import initial_state, step
 from dpfedmeta.federation.training import Training, optimizer
 from dpfedmeta.models import initial_weights, learned_part
 from dpfedmeta.parameters import difference, flatten, norm

@@ -40,6 +40,16 @@ def runs(tmp_path):
     return sorted(path.name for path in (tmp_path / "out/runs").iterdir())
 
 
+def test_minutes_of_private_runs_are_coarse(sweep, program):
+    exact = sweep()[1]
+    assert len(re.findall(r": \d+\.\d minutes", exact)) == 6
+    program.write_text(program.read_text().replace('"seconds": 60.0', '"seconds": 100.0, "times": "coarse: ..."'))
+    hidden = sweep(fixed={"run.name": "again"})[1] if False else sweep(parameters=GRID | {"run.seed": {"values": [7]}})[1]
+    told = re.findall(r": at most (\S+) minutes", hidden)
+    assert len(told) == 2
+    assert {float(word) for word in told} <= {float(f"{coarse(60 * minutes) / 60:.2g}") for minutes in map(float, told)}
+
+
 def test_a_grid_runs_and_is_summed_up(sweep, tmp_path):
     status, printed = sweep()
     assert status == "completed"
