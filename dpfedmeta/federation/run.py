@@ -20,12 +20,7 @@ from dpfedmeta.data import Dataset, Task, open_dataset
 from dpfedmeta.data.population import Population, PopulationStatement, population_statement
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Examination
-from dpfedmeta.federation.backend import (
-    LocalBackend,
-    Workers,
-    available_cores,
-    open_workers,
-)
+from dpfedmeta.federation.backend import LocalBackend, Workers, available_cores, open_workers
 from dpfedmeta.federation.cautions import cautions
 from dpfedmeta.federation.client_ledgers import ClientLedgers
 from dpfedmeta.federation.clients import ClientSide
@@ -37,6 +32,7 @@ from dpfedmeta.federation.memory import peak_memory_mb
 from dpfedmeta.federation.plan import Plan, make_plan
 from dpfedmeta.federation.resume import check_data, keep_data_digest, keep_secret, registered, secret_of_run
 from dpfedmeta.federation.summary import SIMULATION, summary_of
+from dpfedmeta.federation.times import coarse, hides_times, seconds_before
 from dpfedmeta.federation.training import Status, Training, check_finite, complete
 from dpfedmeta.interrupts import deferred
 from dpfedmeta.models import initial_weights
@@ -48,7 +44,7 @@ from dpfedmeta.settings import Settings
 from dpfedmeta.tracking.lock import only_writer
 from dpfedmeta.tracking.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory, create, write_text
 from dpfedmeta.tracking.terminal import Terminal, accuracy_table, guarantee_table, noise_lines
-from dpfedmeta.tracking.trackers import JsonLines, TensorBoard, Tracker, WeightsAndBiases
+from dpfedmeta.tracking.trackers import JsonLines, LateWeightsAndBiases, TensorBoard, Tracker, WeightsAndBiases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +113,7 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
             lineage=lineage,
             say=lambda remark: console.print(remark, highlight=False, soft_wrap=True, markup=False),
         )
-        begun, before = time.perf_counter(), sum(float(row["seconds"]) for row in run.rounds())
+        begun, before = time.perf_counter(), seconds_before(run)
         state, status = training()
         seconds = before + time.perf_counter() - begun
         check_finite(state)
@@ -224,11 +220,13 @@ def _client_ledgers(run: RunDirectory, plan: Plan) -> ClientLedgers | None:
 
 
 def _trackers(settings: Settings, run: RunDirectory, console: Console, plan: Plan) -> tuple[Tracker, ...]:
-    trackers: list[Tracker] = [JsonLines(run.path), Terminal(console, plan.privacy.rounds)]
+    timed = not hides_times(plan)
+    trackers: list[Tracker] = [JsonLines(run.path), Terminal(console, plan.privacy.rounds, timed=timed)]
     if settings.track.wandb != "off":
-        trackers.append(WeightsAndBiases(run.path, settings.track.wandb, dataclasses.asdict(settings)))
+        tracker = WeightsAndBiases if timed else LateWeightsAndBiases
+        trackers.append(tracker(run.path, settings.track.wandb, dataclasses.asdict(settings)))
     if settings.track.tensorboard:
-        trackers.append(TensorBoard(run.path))
+        trackers.append(TensorBoard(run.path, timed=timed))
     return tuple(trackers)
 
 
@@ -296,8 +294,9 @@ def _print_result(run: RunDirectory, summary: dict[str, Any], plan: Plan, consol
         console.print(accuracy_table(summary))
     ledger = read_content(run.ledger, torn=True)
     console.print(guarantee_table(spent(ledger.plan, ledger.events), "What was spent, from the ledger"))
+    minutes = f"at most {coarse(seconds) / 60:.2g}" if summary["times"] else f"{seconds / 60:.1f}"
     console.print(
-        f"{summary['status']} after {seconds / 60:.1f} minutes in all; everything is in {run.path}",
+        f"{summary['status']} after {minutes} minutes in all; everything is in {run.path}",
         highlight=False,
         soft_wrap=True,
     )

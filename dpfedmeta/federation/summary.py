@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import math
 import platform
 from typing import Any
 
@@ -11,6 +10,7 @@ from dpfedmeta import __version__
 from dpfedmeta.federation.initial_plan import initial_words
 from dpfedmeta.federation.plan import Plan
 from dpfedmeta.federation.server import ServerState
+from dpfedmeta.federation.times import COARSE, coarse, hides_times
 from dpfedmeta.federation.training import Status
 from dpfedmeta.privacy.ledger import read_content, spent
 from dpfedmeta.tracking.run_directory import RunDirectory
@@ -27,7 +27,6 @@ def summary_of(
     accuracies: dict[str, dict[str, object]],
 ) -> dict[str, Any]:
     """Everything that summary.json states; released quantities only. `spent_on_it`: seconds and megabytes."""
-    seconds, memory = spent_on_it
     ledger = read_content(run.ledger, torn=True)
     privacy, events = ledger.plan, ledger.events
     names = ("", "_before_adaptation", "_untrained", "_pixel_prototype", "_pixel_neighbour")
@@ -49,10 +48,22 @@ def summary_of(
         "planned": [guarantee.as_json() for guarantee in plan.planned],
         "ledger": {"rounds": len(events), "head": ledger.heads[-1]},
         "simulation": SIMULATION if plan.settings.run.noise_seed is not None else None,
-        "seconds": seconds,
-        "clients_per_second": state.round * privacy.cohort / seconds if seconds else math.nan,
-        "peak_memory_mb": memory,
+        **what_it_took(plan, state.round, *spent_on_it),
         "versions": versions(),
+    }
+
+
+def what_it_took(plan: Plan, rounds: int, seconds: float, memory: float) -> dict[str, float | str | None]:
+    """Time and memory; in a private run coarse, and the speed from the coarse time."""
+    hidden = hides_times(plan)
+    if hidden:
+        seconds, memory = coarse(seconds), coarse(memory)
+    speed = rounds * plan.privacy.cohort / seconds
+    return {
+        "seconds": seconds,
+        "clients_per_second": coarse(speed) if hidden else speed,
+        "peak_memory_mb": memory,
+        "times": COARSE if hidden else None,
     }
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -21,16 +20,16 @@ from dpfedmeta.federation.journal import Journal, release_digest
 from dpfedmeta.federation.plan import Plan
 from dpfedmeta.federation.public_clients import update_spread
 from dpfedmeta.federation.reopen import reopen
+from dpfedmeta.federation.rows import aborted_row, charged_after, delta_at_limit, round_row
 from dpfedmeta.federation.server import ServerOptimizer, ServerState, initial_state, skip, step
+from dpfedmeta.federation.times import hides_times, keep_seconds
 from dpfedmeta.interrupts import deferred
 from dpfedmeta.models import initial_weights, learned_part
-from dpfedmeta.parameters import Params, dimension, norm
-from dpfedmeta.privacy.accounting import guarantees
-from dpfedmeta.privacy.guarantee import Guarantee
+from dpfedmeta.parameters import Params, norm
 from dpfedmeta.privacy.ledger import Budget, Ledger
 from dpfedmeta.privacy.lineage import Lineage
 from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.privacy.sampled_gaussian import neighbours_of_a_client, sampled_delta
+from dpfedmeta.privacy.plan import Stretch
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Client
 from dpfedmeta.randomness import Purpose, SecretSource
@@ -159,20 +158,30 @@ class Training:
             for tracker in self.trackers:
                 tracker.rewind(state.round)
         seconds = time.perf_counter() - started
+        charged = charged_after(journal.ledger, state.round)
         if released is None:
-            following, row = skip(state), aborted_row(plan, state, seconds)
+            following, row = skip(state), aborted_row(plan, charged, state)
         else:
             following = step(optimizer(plan), plan.policy, state, released, averages=averages(plan, state.round))
-            row = round_row(plan, state, released, seconds)
+            row = round_row(plan, charged, state, released)
+        row |= self._times(state.round, seconds, aborted=released is None)
         row["release"] = release
         if following.round % plan.settings.evaluation.every == 0 or following.round == plan.privacy.rounds:
-            row |= self._measured(following)
+            row |= self._measured(following, charged)
         for tracker in self.trackers:
             tracker.log(row)
         journal.released[state.round] = release
         return following
 
-    def _measured(self, state: ServerState) -> dict[str, Any]:
+    def _times(self, round_: int, seconds: float, *, aborted: bool) -> dict[str, float | None]:
+        """What a row says of the clock: nothing where that would tell how many clients there were."""
+        if hides_times(self.plan):
+            keep_seconds(self.run, round_, seconds)
+            return {"seconds": None}
+        cohort = self.plan.privacy.at(round_).cohort
+        return {"seconds": seconds} if aborted else {"seconds": seconds, "clients_per_second": cohort / seconds}
+
+    def _measured(self, state: ServerState, charged: Sequence[Stretch]) -> dict[str, Any]:
         """What public data and the accountant say after a round."""
         plan, settings = self.plan, self.plan.settings
         model, episodes = complete(plan, state), settings.evaluation.validation_episodes
@@ -182,7 +191,7 @@ class Training:
             count = settings.track.public_clients
             measured |= asdict(update_spread(self.public_clients, state.model, state.round, count))
         if settings.privacy.client.limit is not None:
-            measured["delta_at_limit"] = delta_at_limit(plan, state.round, settings.privacy.client.limit)
+            measured["delta_at_limit"] = delta_at_limit(charged, settings.privacy.client.limit)
         return measured
 
     def _released(self, state: ServerState, drawn: Cohort) -> Released[Client, Params] | None:
@@ -231,64 +240,6 @@ def averages(plan: Plan, round_: int) -> bool:
     """Whether the model after round `round_` enters the average."""
     rounds = plan.privacy.rounds
     return round_ >= rounds * (1.0 - plan.settings.server.average)
-
-
-def round_row(plan: Plan, state: ServerState, released: Released[Any, Any], seconds: float) -> dict[str, Any]:
-    """One line of rounds.jsonl: released quantities only."""
-    aggregate = {name: released.value[name] for name in state.model}
-    noise = released.noise_deviation * dimension(aggregate) ** 0.5
-    epsilons = {name: finite(value) for name, value in running_epsilons(plan, state.round + 1).items()}
-    return {
-        "round": state.round,
-        "clip": finite(state.bound),
-        "clip_mode": state.policy.mode,
-        "aggregate_norm": norm(aggregate),
-        "noise_norm_expected": noise,
-        "signal_to_noise": signal_to_noise(norm(aggregate), noise),
-        "epsilons": epsilons,
-        "seconds": seconds,
-        "clients_per_second": plan.privacy.at(state.round).cohort / seconds,
-    }
-
-
-def aborted_row(plan: Plan, state: ServerState, seconds: float) -> dict[str, Any]:
-    """The line of a round in which nothing was released; it is charged like any other."""
-    epsilons = {name: finite(value) for name, value in running_epsilons(plan, state.round + 1).items()}
-    return {
-        "round": state.round,
-        "aborted": True,
-        "clip": finite(state.bound),
-        "clip_mode": state.policy.mode,
-        "epsilons": epsilons,
-        "seconds": seconds,
-    }
-
-
-def delta_at_limit(plan: Plan, rounds: int, epsilon: float) -> float:
-    """Delta of (client, public) at the limit's epsilon after `rounds` rounds (Geyer et al. stop by it)."""
-    stretches = plan.privacy.first(rounds)
-    return sampled_delta(stretches, neighbours_of_a_client(plan.privacy.sampler), epsilon)
-
-
-def signal_to_noise(aggregate: float, noise: float) -> float | None:
-    """Estimated norm of the clipped mean over that of its noise, both from the release; None without noise."""
-    return math.sqrt(max(aggregate**2 - noise**2, 0.0)) / noise if noise else None
-
-
-def running_epsilons(plan: Plan, rounds: int) -> Mapping[str, float]:
-    """Upper bounds after `rounds` rounds, never above the plan's own."""
-    done = guarantees(plan.privacy, rounds=rounds, grids=(plan.running_grid,))
-    return {cell(g): min(g.epsilon, p.epsilon) for g, p in zip(done, plan.planned, strict=True)}
-
-
-def cell(guarantee: Guarantee) -> str:
-    """Name of a cell in files and plots."""
-    return f"{guarantee.unit}_{guarantee.observer}"
-
-
-def finite(value: float) -> float | None:
-    """JSON has no infinity."""
-    return value if value < float("inf") else None
 
 
 def check_finite(state: ServerState) -> None:

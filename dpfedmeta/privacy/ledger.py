@@ -97,6 +97,7 @@ class Ledger:
         """Start a new ledger; an existing file is an error, spent budget is never overwritten."""
         self._chain = HashChain.start(path, opening_line(plan, identity))
         self.events: list[RoundEvent] = []
+        self._stretches: list[Stretch] = []
 
     @classmethod
     def resume(cls, path: Path, content: LedgerContent, size: int) -> Ledger:
@@ -104,6 +105,7 @@ class Ledger:
         ledger = cls.__new__(cls)
         ledger._chain = HashChain(path, content.heads[-1], lines=len(content.heads), size=size)
         ledger.events = list(content.events)
+        ledger._stretches = []
         return ledger
 
     @property
@@ -120,6 +122,18 @@ class Ledger:
     def lines(self) -> int:
         """How many lines it has."""
         return self._chain.lines
+
+    @property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """The charges so far as stretches of equal rounds; each is looked at once, however often this is asked."""
+        known = sum(stretch.rounds for stretch in self._stretches)
+        for more in stretches_of(self.events[known:]):
+            last = self._stretches.pop() if self._stretches else replace(more, rounds=0)
+            if replace(last, rounds=more.rounds) == more:
+                self._stretches.append(replace(more, rounds=last.rounds + more.rounds))
+            else:
+                self._stretches += [last, more]
+        return tuple(self._stretches)
 
     def attempts(self, round_: int) -> list[RoundEvent]:
         """The charges of one round."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -216,13 +216,7 @@ class PrivacyPlan:
 
     def first(self, rounds: int) -> tuple[Stretch, ...]:
         """The plan's first `rounds` rounds."""
-        kept, left = [], min(rounds, self.rounds)
-        for stretch in self.stretches:
-            if left <= 0:
-                break
-            kept.append(replace(stretch, rounds=min(stretch.rounds, left)))
-            left -= stretch.rounds
-        return tuple(kept)
+        return first_rounds(self.stretches, rounds)
 
     def at(self, round_: int) -> Stretch:
         """The constants of one round, as a stretch of length 1."""
@@ -314,6 +308,17 @@ class PrivacyPlan:
                 "raise server.noise_multiplier or lower privacy.client.colluding"
             )
         return math.sqrt(squared - self.colluding * own)
+
+
+def first_rounds(stretches: Sequence[Stretch], rounds: int) -> tuple[Stretch, ...]:
+    """The first `rounds` of them, or all that there are."""
+    kept, left = [], rounds
+    for stretch in stretches:
+        if left <= 0:
+            break
+        kept.append(replace(stretch, rounds=min(stretch.rounds, left)))
+        left -= stretch.rounds
+    return tuple(kept)
 
 
 def _check(name: str, value: object, holds: bool, wanted: str) -> None:

@@ -17,12 +17,14 @@ from rich.console import Console
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.backend import available_cores
+from dpfedmeta.federation.times import coarse
 from dpfedmeta.report.groups import last_validation
 from dpfedmeta.sweeps.definition import Sweep
 from dpfedmeta.sweeps.directory import SweepDirectory, check_same, note_trial, opened, put_aside, state
 from dpfedmeta.sweeps.proposals import Outcome, propose
 from dpfedmeta.sweeps.results import PAGE, TABLE, results_table, write_results
 from dpfedmeta.sweeps.trials import Trial, check, corners, grid, without_fixed
+from dpfedmeta.tracking.run_directory import SUMMARY
 
 Status = Literal["completed", "failed", "interrupted"]
 
@@ -180,8 +182,10 @@ class _Work:
             trial, child, begun = self.running.pop(name)
             taken = time.monotonic() - begun
             if child.returncode == 0 and state(self.directory, trial)[0] == "finished":
-                self.seconds.append(taken)
-                self._finish(trial, f"{name}: {taken / 60:.1f} minutes", total)
+                hidden = bool(self.directory.run(trial).read_json(SUMMARY).get("times"))
+                self.seconds.append(coarse(taken) if hidden else taken)
+                words = f"at most {coarse(taken) / 60:.2g}" if hidden else f"{taken / 60:.1f}"
+                self._finish(trial, f"{name}: {words} minutes", total)
             else:
                 self.failed.append(trial)
                 self._say(f"{name}: failed with exit code {child.returncode}: {_last_line(self.directory.log(trial))}")

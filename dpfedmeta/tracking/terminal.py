@@ -116,16 +116,19 @@ def _cohort(plan: PrivacyPlan) -> str:
 
 
 class Terminal:
-    """A tracker that prints: a line at every validation, and a bar where there is a screen."""
+    """A tracker that prints: a line at every validation, and a bar where there is a screen.
 
-    def __init__(self, console: Console, rounds: int) -> None:
+    With `timed` the bar says how long it will take.
+    """
+
+    def __init__(self, console: Console, rounds: int, *, timed: bool = True) -> None:
         self._console = console
         self._progress = Progress(
             TextColumn("round"),
             MofNCompleteColumn(),
             BarColumn(),
             TextColumn("{task.fields[line]}"),
-            TimeRemainingColumn(),
+            *((TimeRemainingColumn(),) if timed else ()),
             console=console,
             transient=True,
             disable=not console.is_terminal,
@@ -138,8 +141,7 @@ class Terminal:
         epsilons = row["epsilons"]
         line = (
             f"clip {_short(row['clip'])}{_mode(row)}  eps client/public {number(epsilons['client_public'])}"
-            f"  record/server {number(epsilons['record_server'])}  "
-            + ("aborted" if row.get("aborted") else f"{row['clients_per_second']:.0f} clients/s")
+            f"  record/server {number(epsilons['record_server'])}{_outcome(row)}"
         )
         self._progress.update(self._task, completed=row["round"] + 1, line=line)
         if "validation_accuracy" in row:
@@ -162,6 +164,13 @@ class Terminal:
 def _mode(row: Mapping[str, Any]) -> str:
     """What an adaptive policy is doing; `holding` where noise hides the signal."""
     return "" if row["clip_mode"] == "constant" else f" ({row['clip_mode']})"
+
+
+def _outcome(row: Mapping[str, Any]) -> str:
+    """How fast the round was, where the row tells it."""
+    if row.get("aborted"):
+        return "  aborted"
+    return f"  {row['clients_per_second']:.0f} clients/s" if "clients_per_second" in row else ""
 
 
 def _short(value: float | None) -> str:

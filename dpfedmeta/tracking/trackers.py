@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -68,14 +69,10 @@ class WeightsAndBiases:
 
         # A resumed run goes on where it was; offline runs cannot, and stand beside each other.
         same: dict[str, Any] = {"id": identity, "resume": "allow"} if identity and mode == "online" else {}
-        try:
+        with _explained(mode):
             self._run = wandb.init(
                 project="dpfedmeta", name=run.name, mode=mode, dir=str(run), config=dict(config), **same
             )
-        except wandb.Error as error:
-            raise InputError(
-                f"track.wandb = {mode}: {' '.join(str(error).split())}; run `wandb login`, or use offline"
-            ) from error
 
     def log(self, row: Row) -> None:
         """One step."""
@@ -90,21 +87,73 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-class TensorBoard:
-    """The same rows as event files."""
+class LateWeightsAndBiases:
+    """The rows on Weights & Biases when the process ends, all at once.
 
-    def __init__(self, run: Path) -> None:
+    W&B's own process notes for every row how long the run has taken, and no setting forbids it; system metrics and
+    captured output have times of their own. Sent together, rows tell nothing of the rounds' times, and neither does the
+    run itself, which begins only then.
+    """
+
+    def __init__(self, run: Path, mode: Literal["offline", "online"], config: Mapping[str, Any]) -> None:
+        import wandb
+
+        self._directory, self._mode, self._config = RunDirectory(run), mode, dict(config)
+        if mode == "online":
+            # What is missing is said before training, not after it.
+            with _explained(mode):
+                wandb.login()
+
+    def log(self, row: Row) -> None:
+        """It is in rounds.jsonl, with those of the processes before."""
+
+    def rewind(self, round_: int) -> None:
+        """Nothing was sent."""
+
+    def finish(self, summary: Row) -> None:
+        """Send all rows and the summary."""
+        import wandb
+
+        path, quiet = self._directory.path, wandb.Settings(x_disable_stats=True, console="off")
+        with _explained(self._mode):
+            run = wandb.init(
+                project="dpfedmeta", name=path.name, mode=self._mode, dir=str(path), config=self._config, settings=quiet
+            )
+        for row in self._directory.rounds():
+            # Not the clock's.
+            run.log({**flat(row), "_timestamp": float(row["round"])}, step=int(row["round"]))
+        run.summary.update(dict(flat(summary)))
+        run.finish()
+
+
+@contextmanager
+def _explained(mode: str) -> Iterator[None]:
+    import wandb
+
+    try:
+        yield
+    except wandb.Error as error:
+        raise InputError(
+            f"track.wandb = {mode}: {' '.join(str(error).split())}; run `wandb login`, or use offline"
+        ) from error
+
+
+class TensorBoard:
+    """The same rows as event files; without `timed`, the time of a row is its round."""
+
+    def __init__(self, run: Path, *, timed: bool = True) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise InputError("track.tensorboard: install it with pip install 'dpfedmeta[tensorboard]'") from error
         self._writer: Any = SummaryWriter(str(run / "tensorboard"))
+        self._timed = timed
 
     def log(self, row: Row) -> None:
         """One step."""
         for name, value in flat(row).items():
             if isinstance(value, float | int):
-                self._writer.add_scalar(name, value, int(row["round"]))
+                self._writer.add_scalar(name, value, row["round"], None if self._timed else float(row["round"]))
 
     def rewind(self, round_: int) -> None:
         """A later value of a step stands for it."""

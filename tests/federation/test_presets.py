@@ -18,8 +18,9 @@ from dpfedmeta.federation.clients import ClientSide
 from dpfedmeta.federation.data_plan import examination, population
 from dpfedmeta.federation.plan import make_plan
 from dpfedmeta.federation.public_clients import update_spread
+from dpfedmeta.federation.rows import delta_at_limit
 from dpfedmeta.federation.server import initial_state, step
-from dpfedmeta.federation.training import Training, delta_at_limit, optimizer
+from dpfedmeta.federation.training import Training, optimizer
 from dpfedmeta.models import initial_weights, learned_part
 from dpfedmeta.parameters import difference, flatten, norm
 from dpfedmeta.privacy.ledger import Budget, read, spent
@@ -140,8 +141,8 @@ def test_dp_fedavg_ends_before_epsilon_passes_its_limit(digits, tmp_path):
     assert not longer.shortened
     assert 1 < plan.privacy.rounds < 40
     assert plan.planned[0].epsilon <= 5
-    assert delta_at_limit(plan, plan.privacy.rounds, 5) <= 1e-3
-    assert delta_at_limit(longer, plan.privacy.rounds + 1, 5) > 1e-3
+    assert delta_at_limit(plan.privacy.stretches, 5) <= 1e-3
+    assert delta_at_limit(longer.privacy.first(plan.privacy.rounds + 1), 5) > 1e-3
     run, state, status = train(plan, digits, tmp_path)
     assert status == "budget"
     assert state.round == plan.privacy.rounds

@@ -5,6 +5,7 @@ import pytest
 
 from dpfedmeta.durable import whole_lines
 from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.privacy import ledger as ledger_module
 from dpfedmeta.privacy.accounting import guarantees
 from dpfedmeta.privacy.ledger import Budget, Ledger, head, planned_event, read, read_content, spent, stretches_of
 from dpfedmeta.privacy.plan import Change, PrivacyPlan, RecordLayer
@@ -122,6 +123,24 @@ def test_the_events_alone_rebuild_the_stretches(tmp_path):
     assert [(s.rounds, s.rate, s.effective_noise) for s in rebuilt] == [
         (s.rounds, s.rate, s.effective_noise) for s in planned
     ]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_ledger_knows_its_stretches_and_looks_at_each_charge_once(tmp_path, monkeypatch, plan):
+    looked, constants = [], ledger_module._constants
+    ledger = Ledger(tmp_path / "l", plan)
+    charges = [planned_event(plan, r) for r in (0, 1, 2, 3, 4)] + [
+        replace(planned_event(plan, r), attempt=1) for r in (2, 3, 4)
+    ]
+    for count, event in enumerate([*charges, *(planned_event(plan, r) for r in (5, 6))], start=1):
+        ledger.charge(event)
+        with monkeypatch.context() as patch:
+            patch.setattr(ledger_module, "_constants", lambda e: looked.append(e) or constants(e))
+            found = ledger.stretches, ledger.stretches
+        assert found[0] == found[1] == stretches_of(ledger.events)
+        assert looked == ledger.events[:count]
+    resumed = Ledger.resume(tmp_path / "l", read_content(tmp_path / "l"), (tmp_path / "l").stat().st_size)
+    assert resumed.stretches == ledger.stretches
 
 
 def test_a_round_that_was_released_twice_may_have_had_the_same_cohort_and_is_refused():

@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -38,6 +39,17 @@ GRID = {
 
 def runs(tmp_path):
     return sorted(path.name for path in (tmp_path / "out/runs").iterdir())
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_minutes_of_private_runs_are_coarse(sweep, program, private):
+    if private:
+        program.write_text(program.read_text().replace('"seconds": 60.0', '"seconds": 100.0, "times": "coarse"'))
+    printed = sweep(parameters=GRID | {"run.seed": {"value": 0}})[1]
+    told = re.findall(r": at most (\S+) minutes", printed)
+    assert len(told) == (2 if private else 0)
+    assert set(told) <= {f"{digit * 10.0**power / 60:.2g}" for digit in (1, 2, 5) for power in range(-3, 3)}
+    assert len(re.findall(r": \d+\.\d minutes", printed)) == (0 if private else 2)
 
 
 def test_a_grid_runs_and_is_summed_up(sweep, tmp_path):

@@ -1,4 +1,7 @@
+import io
 import json
+import re
+import struct
 import sys
 
 import pytest
@@ -18,7 +21,7 @@ from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.randomness import KeyedSource
 from dpfedmeta.tracking.run_directory import create
 from dpfedmeta.tracking.terminal import Terminal, guarantee_table
-from dpfedmeta.tracking.trackers import JsonLines, TensorBoard, WeightsAndBiases, flat
+from dpfedmeta.tracking.trackers import JsonLines, LateWeightsAndBiases, TensorBoard, WeightsAndBiases, flat
 
 ROWS = [
     {
@@ -44,7 +47,7 @@ SUMMARY = {"status": "completed", "accuracy": {"mean": 0.8}, "guarantees": [{"ep
 
 RELEASED = {
     "round", "clip", "clip_mode", "aggregate_norm", "noise_norm_expected", "signal_to_noise", "epsilons", "seconds",
-    "clients_per_second", "validation_accuracy", "release",
+    "validation_accuracy", "release",
 }  # fmt: skip
 CELLS = {"client_public", "client_server", "record_server", "record_public"}
 
@@ -123,6 +126,68 @@ def test_wandb_offline_gets_the_same_rows(tmp_path, quiet_wandb, monkeypatch):
     assert inner.config["server"] == {"lr": 0.1}
 
 
+def wandb_records(folder):
+    """All that W&B wrote, by its own description of it: LevelDB's log of protocol buffers, block by block."""
+    import wandb
+    from wandb.proto import wandb_internal_pb2
+
+    wandb.teardown()  # its process writes the last block when it ends
+    (path,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
+    content, at, part, found = path.read_bytes(), 7, b"", []
+    while at + 7 <= len(content):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        _, size, kind = struct.unpack("<IHB", content[at : at + 7])
+        part += content[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):
+            found.append(wandb_internal_pb2.Record.FromString(part))
+            part = b""
+    return found
+
+
+def entries(items):
+    return {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_wandb_late_gets_all_rows_and_no_time_of_theirs(tmp_path, quiet_wandb):
+    before = JsonLines(create(tmp_path, "r").path)
+    before.log(ROWS[0])  # by a process that was killed
+    folder = tmp_path / "r"
+    lines, tracker = JsonLines(folder), LateWeightsAndBiases(folder, "offline", {"server": {"lr": 0.1}})
+    for row in ROWS[1:]:
+        lines.log(row)
+        tracker.log(row)
+        # W&B counts how long a run has taken from its start, which no setting takes out of a row.
+        assert not (folder / "wandb").exists()
+    tracker.finish(SUMMARY)
+    records = wandb_records(folder)
+    assert {"stats", "output", "output_raw"} & {record.WhichOneof("record_type") for record in records} == set()
+    rows = [entries(record.history.item) for record in records if record.HasField("history")]
+    clock = [row.pop("_runtime") for row in rows]
+    assert clock[-1] < 60.0
+    assert rows == [{**flat(row), "_step": row["round"], "_timestamp": row["round"]} for row in ROWS]
+    written = [entries(record.summary.update) for record in records if record.HasField("summary")]
+    assert {"status": "completed", "accuracy/mean": 0.8}.items() <= {
+        k: v for each in written for k, v in each.items()
+    }.items()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_wandb_late_says_before_training_what_is_missing(tmp_path, quiet_wandb, monkeypatch):
+    import wandb
+
+    def refuse():
+        raise wandb.Error("no API key\nconfigured")
+
+    monkeypatch.setattr(wandb, "login", refuse)
+    with pytest.raises(InputError, match=r"track\.wandb = online: no API key configured; run `wandb login`"):
+        LateWeightsAndBiases(tmp_path, "online", {})
+    LateWeightsAndBiases(tmp_path, "offline", {})
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_wandb_that_refuses_says_what_to_do(tmp_path, monkeypatch):
     import wandb
@@ -142,6 +207,22 @@ def test_the_terminal_prints_a_line_per_validation():
         "round     3  validation 75.0% ± 2.0  clip 0.167 (holding)  eps client/public 0.3  record/server inf  "
         "100 clients/s"
     ]
+
+
+def test_without_times_the_terminal_has_none():
+    shown = {}
+    for timed in (True, False):
+        console = Console(force_terminal=True, file=io.StringIO(), width=300)
+        terminal = Terminal(console, 3, timed=timed)
+        for row in ROWS:
+            terminal.log(
+                row if timed else {k: v for k, v in row.items() if k != "clients_per_second"} | {"seconds": None}
+            )
+        terminal.finish(SUMMARY)
+        shown[timed] = console.file.getvalue()
+    assert ["clients/s" in shown[timed] for timed in (True, False)] == [True, False]
+    # How the bar says that it does not know yet how long it takes.
+    assert [re.search(r"\d:\d\d:\d\d|-:--:--", shown[timed]) is not None for timed in (True, False)] == [True, False]
 
 
 def test_every_cell_is_printed_and_what_holds_nothing_is_inf():
@@ -195,6 +276,7 @@ def test_trackers_are_told_released_quantities_only(tiny_strokes, tmp_path, algo
     for row in trap.rows:
         assert set(row) - {"validation_accuracy"} == RELEASED - {"validation_accuracy"}
         assert set(row["epsilons"]) == CELLS
+        assert row["seconds"] is None
         assert row["clip_mode"] in ("constant", "following", "searching", "holding")
         assert only_plain_numbers({name: value for name, value in row.items() if name not in ("clip_mode", "release")})
         assert json.loads(json.dumps(row, allow_nan=False)) == row
