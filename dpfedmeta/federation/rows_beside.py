@@ -11,7 +11,7 @@ from typing import Any
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.claims_beside import Proven, complete
-from dpfedmeta.federation.training import cell
+from dpfedmeta.federation.rows import cell
 from dpfedmeta.privacy.accounting import Terms, four_cells, running_grid
 from dpfedmeta.privacy.ledger import stretches_of
 from dpfedmeta.privacy.plan import Stretch
