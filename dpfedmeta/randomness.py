@@ -1,25 +1,38 @@
 """Randomness as data: one generator per (seed, purpose, round or client).
 
 Two families never mix. *Public* generators are keyed by ``run.seed`` and drive data, population and
-initial weights. *Secret* generators drive noise and cohorts (privacy rule 5); they are keyed by a seed that
-nobody wrote down, or read the operating system directly.
+initial weights. *Secret* generators drive noise and cohorts (privacy rule 5); they read a cryptographic
+generator, keyed by a seed that nobody wrote down, or the operating system's.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import random
 import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from hashlib import blake2b
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from scipy.stats import binom
+
+from dpfedmeta import normal_kernels
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+# The next so many bytes of one stream.
+ByteStream = Callable[[int], bytes]
+
+# How KeyedSource comes from a seed to numbers. Another way needs another name: a seed serves one only.
+GENERATOR = "chacha20-blake2b-ziggurat-1"
+SEEDS = 2**128  # how many secret seeds there are
+# Words read at once, so that they stay in the processor's cache, and on top of what is expected.
+_WORDS, _SPARE = 8192, 8
 
 
 class Purpose(IntEnum):
@@ -77,29 +90,80 @@ class SecretSource(Protocol):
 
 
 @dataclass(frozen=True)
-class _KeyedGenerator:
-    generator_: np.random.Generator
+class _StreamGenerator:
+    """The one way from random bytes to numbers, whatever cryptographic generator the bytes come from."""
+
+    read: ByteStream
+
+    def _words(self, count: int) -> npt.NDArray[np.uint64]:
+        return np.frombuffer(self.read(8 * count), dtype="<u8")
 
     def normal(self, size: int) -> FloatArray:
-        return self.generator_.standard_normal(size)
+        values = np.empty(size)
+        made, rest = 0, np.empty(0, dtype=np.uint64)
+        while made < size:
+            words = np.concatenate([rest, self._words(min(size - made, _WORDS) + _SPARE)])
+            filled, used = normal_kernels.fill_normal(
+                words, values[made:], normal_kernels.EDGES, normal_kernels.HEIGHTS
+            )
+            made, rest = made + filled, words[used:]
+        return values
 
     def binomial(self, trials: int, probability: float) -> int:
-        return int(self.generator_.binomial(trials, probability))
+        # Inversion of 53 bits. ppf(0) is -1 by scipy's convention.
+        uniform = float(self._words(1)[0] >> np.uint64(11)) * 2.0**-53
+        return max(0, int(binom.ppf(uniform, trials, probability)))
 
     def sample(self, population: int, size: int) -> IntArray:
-        return self.generator_.choice(population, size=size, replace=False, shuffle=True).astype(np.int64)
+        if not 0 <= size <= population:
+            raise ValueError(f"cannot draw {size} distinct of {population}")
+        return self._shuffled(population)[:size] if 2 * size > population else self._distinct(population, size)
+
+    def _shuffled(self, population: int) -> IntArray:
+        """Everybody, in the order of random words; where two are equal that order is no fair one, so all are new."""
+        while True:
+            words = self._words(population)
+            order = np.argsort(words)
+            if (np.diff(words[order]) > 0).all():
+                return order.astype(np.int64)
+
+    def _distinct(self, population: int, size: int) -> IntArray:
+        """The first values that differ of a sequence of independent ones: every order of every subset alike."""
+        drawn = np.empty(0, dtype=np.int64)
+        while len(drawn) < size:
+            # The next value is new with probability (population - size) / population at least.
+            wanted = (size - len(drawn)) * population // (population - size)
+            drawn = np.concatenate([drawn, self._below(population, wanted)])
+            _, first = np.unique(drawn, return_index=True)
+            drawn = drawn[np.sort(first)]
+        return drawn[:size]
+
+    def _below(self, population: int, wanted: int) -> IntArray:
+        """About `wanted` independent values: as many bits as the largest has; a value that is too large is left out."""
+        bits = (population - 1).bit_length()
+        words = self._words(wanted * 2**bits // population + _SPARE)
+        values = (words >> np.uint64(64 - bits)).astype(np.int64)
+        return values[values < population]
 
 
 @dataclass(frozen=True)
 class KeyedSource:
     """Secret generators keyed by one secret seed: a round that is done again gets the identical noise.
 
-    The streams come from Philox with a 128-bit key; good statistics, not a cryptographic generator.
-    Whoever knows the seed can subtract the noise. ``--secure-rng`` (OperatingSystemSource) removes the seed.
+    A stream is ChaCha20's (RFC 8439) under a key of its own: BLAKE2b, keyed with the 128-bit seed, of (purpose, key,
+    attempt) written so that no two of them read alike.
+
+    Guarantee:
+        Streams tell nothing about each other or the seed, as long as ChaCha20 and keyed BLAKE2b are pseudo-random.
+        Whoever knows the seed can subtract the noise; ``--secure-rng`` (OperatingSystemSource) removes the seed.
     """
 
     seed: int
     attempt: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < SEEDS:
+            raise ValueError("a secret seed is a number of 128 bits")
 
     @property
     def reproducible(self) -> bool:
@@ -108,32 +172,22 @@ class KeyedSource:
 
     def generator(self, purpose: Purpose, *key: int) -> SecretGenerator:
         """The generator of (seed, purpose, key)."""
-        sequence = np.random.SeedSequence([self.seed, int(purpose), *key, *self.attempt])
-        return _KeyedGenerator(np.random.Generator(np.random.Philox(sequence)))
+        return _StreamGenerator(key_stream(_stream_key(self.seed, purpose, key, self.attempt)))
 
     def again(self, key: tuple[int, ...]) -> KeyedSource:
-        """The same seed with a longer key."""
+        """The same seed for a further attempt, whose streams have keys that no other attempt has."""
         return replace(self, attempt=key)
 
 
-class _OperatingSystemGenerator:
-    """Draws straight from the operating system's cryptographic generator."""
+def key_stream(key: bytes) -> ByteStream:
+    """ChaCha20 of this 256-bit key from its first block on; the nonce is 0, since no key has a second stream."""
+    encryptor = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    return lambda count: encryptor.update(bytes(count))
 
-    def normal(self, size: int) -> FloatArray:
-        # Box-Muller on 53-bit uniforms; (0, 1] inside the logarithm so that it is finite.
-        pairs = (size + 1) // 2
-        words = np.frombuffer(os.urandom(16 * pairs), dtype=np.uint64) >> np.uint64(11)
-        uniform = words.astype(np.float64) * 2.0**-53
-        radius = np.sqrt(-2.0 * np.log1p(-uniform[:pairs]))
-        angle = 2.0 * np.pi * uniform[pairs:]
-        return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
 
-    def binomial(self, trials: int, probability: float) -> int:
-        # ppf(0) is -1 by scipy's convention.
-        return max(0, int(binom.ppf(random.SystemRandom().random(), trials, probability)))
-
-    def sample(self, population: int, size: int) -> IntArray:
-        return np.asarray(random.SystemRandom().sample(range(population), size), dtype=np.int64)
+def _stream_key(seed: int, purpose: Purpose, key: Sequence[int], attempt: Sequence[int]) -> bytes:
+    name = json.dumps([int(purpose), [int(part) for part in key], [int(part) for part in attempt]])
+    return blake2b(name.encode(), key=seed.to_bytes(16, "little"), digest_size=32, person=b"dpfedmeta stream").digest()
 
 
 @dataclass(frozen=True)
@@ -147,7 +201,7 @@ class OperatingSystemSource:
 
     def generator(self, purpose: Purpose, *key: int) -> SecretGenerator:
         """A fresh generator; the key does not matter."""
-        return _OperatingSystemGenerator()
+        return _StreamGenerator(os.urandom)
 
     def again(self, key: tuple[int, ...]) -> OperatingSystemSource:
         """Every attempt is fresh."""
@@ -156,4 +210,4 @@ class OperatingSystemSource:
 
 def draw_secret_seed() -> int:
     """A 128-bit seed from the operating system."""
-    return secrets.randbits(128)
+    return secrets.randbelow(SEEDS)

@@ -17,7 +17,7 @@ import dpfedmeta
 from dpfedmeta.data.archives import digest_of
 from dpfedmeta.data.pool import ClassPool
 
-_LIBRARIES = ("torch", "numpy", "scipy", "opacus", "numba", "llvmlite")
+_LIBRARIES = ("torch", "numpy", "scipy", "opacus", "numba", "llvmlite", "cryptography")
 _SWITCHES = ("MKL_", "ATEN_", "ONEDNN_", "DNNL_", "NUMBA_CPU_", "NUMBA_OPT", "NUMBA_ENABLE_AVX", "NUMBA_DISABLE_JIT")
 
 

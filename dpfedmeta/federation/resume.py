@@ -13,13 +13,15 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.federation.environment import data_digest
 from dpfedmeta.privacy.ledger import Identity, read_content
 from dpfedmeta.privacy.lineage import Lineage
-from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, SecretSource
+from dpfedmeta.randomness import GENERATOR, SEEDS, KeyedSource, OperatingSystemSource, SecretSource
 from dpfedmeta.settings import Settings
 from dpfedmeta.tracking.run_directory import CONFIG, SUMMARY, RunDirectory, load_weights, write_text
 
 # What may differ from the run that is continued: it changes no result, or the rounds it touches are charged again.
 MAY_CHANGE = ("run.workers", "run.device", "run.chunk")
 _SEED, _DATA = "noise_seed.json", "data.json"
+# Runs from before the file named it.
+_FIRST_GENERATOR = "philox"
 
 
 def settings_of_run(run: RunDirectory, given: Mapping[str, str]) -> Settings:
@@ -48,26 +50,34 @@ def identity_of(run: RunDirectory) -> Identity:
 
 
 def keep_secret(run: RunDirectory, source: SecretSource) -> None:
-    """Write the noise seed, if there is one, for the server alone."""
+    """Write the noise seed, if there is one, and what it is for, for the server alone."""
     if isinstance(source, KeyedSource):
-        write_text(run.secret / _SEED, json.dumps({"seed": source.seed}) + "\n", mode=SECRET)
+        content = {"seed": source.seed, "generator": GENERATOR}
+        write_text(run.secret / _SEED, json.dumps(content) + "\n", mode=SECRET)
 
 
 def secret_of_run(run: RunDirectory) -> SecretSource:
     """The noise seed again, or the operating system under --secure-rng.
 
     Raises:
-        InputError: The seed is lost; without it no round can be done again identically.
+        InputError: The seed is lost, or another generator drew from it; no round can be done again identically.
     """
     if identity_of(run).secure:
         return OperatingSystemSource()
     path = run.secret / _SEED
     try:
-        seed = json.loads(path.read_text(encoding="utf-8"))["seed"]
+        content = json.loads(path.read_text(encoding="utf-8"))
+        seed, generator = content["seed"], content.get("generator", _FIRST_GENERATOR)
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise InputError(f"{path}: the noise seed is lost or damaged, so the run cannot go on; restore it") from error
-    if type(seed) is not int or seed < 0:
+    if type(seed) is not int or not 0 <= seed < SEEDS:
         raise InputError(f"{path}: does not hold a noise seed; restore it from a backup")
+    if generator != GENERATOR:
+        raise InputError(
+            f"{path}: noise and cohorts of this run come from the generator {str(generator)[:40]!r}, and this version "
+            f"has only {GENERATOR!r}, so nothing could be drawn again; go on with the version that began the run, or "
+            "start a new run"
+        )
     return KeyedSource(seed)
 
 

@@ -25,6 +25,7 @@ from dpfedmeta.federation.resume import finished, settings_of_run
 from dpfedmeta.federation.run import RunOptions, run_training
 from dpfedmeta.privacy.gaussian import gaussian_epsilon
 from dpfedmeta.privacy.ledger import read, read_content
+from dpfedmeta.report import write_report
 from dpfedmeta.tracking.lock import only_writer
 from dpfedmeta.tracking.run_directory import RunDirectory
 
@@ -432,3 +433,42 @@ def test_the_ledger_names_its_run_and_config(tiny_task_file, tmp_path, monkeypat
     assert len(identity.run) == 32
     assert identity.config == (run.path / "config.yaml").read_text()
     assert str(json.loads((run.secret / "noise_seed.json").read_text())["seed"]) == "3"
+
+
+def seed_file(run, **changes):
+    """Rewrite the noise seed's file; None takes a key away."""
+    path = run.secret / "noise_seed.json"
+    content = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
+@pytest.mark.parametrize("generator", [None, "philox", "chacha20-blake2b-ziggurat-2", 7, ["philox"]])
+def test_a_seed_that_another_generator_drew_from_is_refused(tiny_task_file, tmp_path, monkeypatch, generator):
+    """None: runs from before the file named one drew from Philox."""
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 2)
+    # Drawn again by another generator they would be other clients, and the cap would count wrongly.
+    (run.secret / "participations.jsonl").unlink()
+    seed_file(run, generator=generator)
+    files = files_of(run)
+    before = {name: (run.path / name).read_bytes() for name in files}
+    with pytest.raises(InputError, match=r"noise_seed\.json: noise and cohorts .* go on with the version") as refused:
+        resume(run)
+    assert "\n" not in str(refused.value)
+    assert str(generator or "philox")[:10] in str(refused.value)
+    assert {name: (run.path / name).read_bytes() for name in files_of(run)} == before
+
+
+def test_a_finished_run_of_another_generator_is_still_verified_and_reported(tiny_task_file, tmp_path):
+    run, _ = begin(tiny_task_file, tmp_path)
+    seed_file(run, generator=None)
+    assert finished(run) == "completed"
+    assert "summary.json agrees" in audit(run).remarks
+    assert write_report(run).exists()
+
+
+@pytest.mark.parametrize("seed", [-1, 2**128, True, "3", 1.0])
+def test_a_seed_that_cannot_be_one_is_refused(tiny_task_file, tmp_path, monkeypatch, seed):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 1)
+    seed_file(run, seed=seed)
+    with pytest.raises(InputError, match=r"noise_seed\.json: does not hold a noise seed"):
+        resume(run)

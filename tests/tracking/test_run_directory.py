@@ -8,7 +8,7 @@ import torch
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.resume import keep_secret
-from dpfedmeta.randomness import KeyedSource, OperatingSystemSource
+from dpfedmeta.randomness import GENERATOR, KeyedSource, OperatingSystemSource
 from dpfedmeta.tracking.run_directory import (
     RunDirectory,
     append_lines,
@@ -47,7 +47,7 @@ def test_secrets_are_for_the_owner_alone(tmp_path, umask):
         "noise_seed.json": 0o600,
         "participations.jsonl": 0o600,
     }
-    assert json.loads((run.secret / "noise_seed.json").read_text()) == {"seed": 123}
+    assert json.loads((run.secret / "noise_seed.json").read_text()) == {"seed": 123, "generator": GENERATOR}
 
 
 def test_without_a_seed_there_is_no_secret_to_keep(run):
