@@ -35,8 +35,8 @@ class SequencePopulation:
     The same number must always give the same data. With several worker processes the sequence is sent to them, so it
     must be picklable and small; else use --run.workers 1. On a GPU it is read in a thread of its own.
 
-    In training, a client whose pair cannot be read as `shape` says counts as zero, and nobody is told; look before, with
-    `problems`.
+    In training, a client whose pair cannot be read as `shape` says counts as zero, and nobody is told; look before,
+    with `problems`.
 
     Attributes:
         pairs: The episodes. Images are [n, channels, height, width], bytes or numbers in [0, 1]; labels of any values,
@@ -91,7 +91,7 @@ class SequencePopulation:
             query_labels=torch.searchsorted(values, query_labels[query_order]),
         )
 
-    def problems(self, image: tuple[int, int, int] | None = None) -> Iterator[tuple[int, str]]:
+    def problems(self, image: tuple[int, ...] | None = None) -> Iterator[tuple[int, str]]:
         """SECRET, as the data are: (client number, what is wrong with its pair), for the owner of the data.
 
         In training such a client counts as zero, silently, because a line about it would tell of its data. So look

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from dpfedmeta.data.episode import Episode, blank_episode
 from dpfedmeta.data.population import Population
-from dpfedmeta.federation.client_data import DataForm
 from dpfedmeta.federation.chunks import Chunks, ahead
+from dpfedmeta.federation.client_data import DataForm
 from dpfedmeta.meta import (
     MetaSpec,
     MicroSpec,
