@@ -97,10 +97,12 @@ def _learned_from(
         if kept.clients is None or kept.clients != held.clients:
             raise InputError("it learned from clients of the caller's own")
         return True
+    if kept is not None and kept.decoded == held.decoded:
+        return True
     other = load_task(origin.settings.dataset)
     mine, its = dataset.task.source, other[0].source
     then = None if kept is None else kept.source
-    if source_name(mine) in (source_name(its), then) or (kept is not None and kept.decoded == held.decoded):
+    if source_name(mine) in (source_name(its), then):
         return True
     if isinstance(its, DrawnSource):
         return False  # nobody's data
