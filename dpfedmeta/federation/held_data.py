@@ -46,11 +46,12 @@ class HeldData:
 
 def held_data(dataset: Dataset, own: Population | None) -> HeldData:
     """What clients hold: those made of the data set, or the caller's own."""
+    decoded = dataset.train.decoded_digest()
     return HeldData(
-        sha256=dataset.train.digest(),
+        sha256=dataset.train.digest(decoded),
         own=own is not None,
         clients=None if own is None else clients_digest(own),
-        decoded=dataset.train.decoded_digest(),
+        decoded=decoded,
         source=source_name(dataset.task.source),
     )
 
