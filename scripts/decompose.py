@@ -14,10 +14,9 @@ from dpfedmeta.config import resolve
 from dpfedmeta.data import open_dataset
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.clip_plan import clip_limits
-from dpfedmeta.federation.data_plan import population
+from dpfedmeta.federation.data_plan import client_side, population
 from dpfedmeta.federation.decomposition import Decomposition, decompose
 from dpfedmeta.federation.plan import make_plan
-from dpfedmeta.federation.run import client_side
 from dpfedmeta.models import check_weights, initial_weights, learned_part
 from dpfedmeta.randomness import KeyedSource
 from dpfedmeta.report.decomposition_plot import decomposition_plot

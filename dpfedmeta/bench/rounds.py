@@ -19,12 +19,11 @@ from dpfedmeta.data import open_dataset
 from dpfedmeta.federation.backend import InProcess, LocalBackend, keep_freed_memory
 from dpfedmeta.federation.checkpoint import Checkpoint, save_checkpoint
 from dpfedmeta.federation.clients import ClientSide
-from dpfedmeta.federation.data_plan import population
+from dpfedmeta.federation.data_plan import client_side, population
 from dpfedmeta.federation.journal import Journal, release_digest
 from dpfedmeta.federation.memory import own_peak_mb
 from dpfedmeta.federation.plan import Plan, make_plan
 from dpfedmeta.federation.reopen import reopen
-from dpfedmeta.federation.run import client_side
 from dpfedmeta.federation.server import ServerState, initial_state
 from dpfedmeta.meta import contribution
 from dpfedmeta.models import build_network, initial_weights, learned_part

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import hashlib
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,6 +35,9 @@ class SequencePopulation:
     The same number must always give the same data. With several worker processes the sequence is sent to them, so it
     must be picklable and small; else use --run.workers 1. On a GPU it is read in a thread of its own.
 
+    In training, a client whose pair cannot be read as `shape` says counts as zero, and nobody is told; look before,
+    with `problems`.
+
     Attributes:
         pairs: The episodes. Images are [n, channels, height, width], bytes or numbers in [0, 1]; labels of any values,
             renumbered from 0 in ascending order.
@@ -52,6 +58,7 @@ class SequencePopulation:
         Raises:
             IndexError: There is no such client.
             InputError: Its episode has another size or other labels than the plan counts with.
+            Exception: Reading the pair may raise anything else.
         """
         if not 0 <= client < self.clients:
             raise IndexError(f"client {client} of a population of {self.clients}")
@@ -70,6 +77,11 @@ class SequencePopulation:
             held = [int((labels == value).sum()) for value in values]
             if any(count != each for count in held):
                 raise InputError(f"client {client}: {held} {what} records of its classes, expected {each} of each")
+        if len(support_images) != sizes[0] or len(query_images) != sizes[1]:
+            raise InputError(
+                f"client {client}: {len(support_images)} support and {len(query_images)} query images, but {sizes[0]} "
+                f"and {sizes[1]} labels"
+            )
         # Class by class, as everywhere; among equals in the order of the pair.
         support_order, query_order = (labels.argsort(stable=True) for labels in (support_labels, query_labels))
         return Episode(
@@ -78,6 +90,54 @@ class SequencePopulation:
             query_images=query_images[query_order],
             query_labels=torch.searchsorted(values, query_labels[query_order]),
         )
+
+    def problems(self, image: tuple[int, ...] | None = None) -> Iterator[tuple[int, str]]:
+        """SECRET, as the data are: (client number, what is wrong with its pair), for the owner of the data.
+
+        In training such a client counts as zero, silently, because a line about it would tell of its data. So look
+        before training, where the data are, and show what it says to nobody who may not see the data.
+
+        Args:
+            image: Channels, height and width that images must have; None: the same in all clients as in the first
+                that can be read.
+        """
+        for client in range(self.clients):
+            try:
+                episode = self.episode(client)
+            except InputError as error:
+                yield client, str(error).removeprefix(f"client {client}: ")
+                continue
+            except Exception as error:
+                yield client, f"cannot be read ({type(error).__name__}: {' '.join(str(error).split())})"
+                continue
+            images = (episode.support_images, episode.query_images)
+            forms = {tuple(part.shape[1:]) for part in images}
+            if image is None and len(forms) == 1 and images[0].dim() == 4:
+                (image,) = forms
+            if forms != {image}:
+                expected = "channels x height x width" if image is None else _times(image)
+                yield client, f"images of {' and '.join(map(_times, sorted(forms)))}, expected {expected}"
+            elif not all(bool(torch.isfinite(part).all()) for part in images):
+                yield client, "images hold NaN or infinity"
+
+    def digest(self) -> str | None:
+        """SECRET: digest of all pairs, where they are a list or tuple; None: reading a lazy sequence may cost anything.
+
+        Two populations of one digest hold the same, apart from pairs that cannot be read in either.
+        """
+        if not isinstance(self.pairs, list | tuple):
+            return None
+        digest = hashlib.sha256(f"{self.clients} {self.shape}\n".encode())
+        for pair in self.pairs:
+            parts = _values(pair)
+            if parts is None:
+                # Whatever it is, it counts as zero.
+                digest.update(b"unreadable\n")
+                continue
+            for part in parts:
+                digest.update(f"{part.dtype} {tuple(part.shape)}\n".encode())
+                digest.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -123,22 +183,42 @@ def from_torchmeta(dataset: Any, shape: EpisodeShape, clients: int, seed: int) -
     return SequencePopulation(pairs=_Converted(count=clients, pair=pair), shape=shape)
 
 
-def from_learn2learn(taskset: Any, shape: EpisodeShape, clients: int) -> SequencePopulation:
+def from_learn2learn(taskset: Any, shape: EpisodeShape, clients: int, seed: int = 0) -> SequencePopulation:
     """A learn2learn taskset (`TaskDataset`) whose tasks hold shots + queries images of each class.
 
     Tasks are drawn once, here, and kept: a taskset draws another task each time it is asked, whatever the number, and a
-    client must always hold the same data.
+    client must always hold the same data. So that a run can be resumed in another process, the draw is seeded: the
+    global generators of `random`, numpy and torch begin at `seed`, and are put back afterwards. Tasks that were drawn
+    when the taskset was made, or by a generator of its own, are the caller's to seed; --resume refuses other data.
 
     Args:
         taskset: taskset.sample() gives (images, labels).
         shape: The first `shots` images of each class are the support set, the next `queries` the query set.
         clients: N, all of which are kept in memory.
+        seed: Of the draw.
 
     Raises:
         InputError: A task has fewer images of a class.
     """
-    kept = [_divided(taskset.sample(), shape) for _ in range(clients)]
+    with _global_generators_at(seed):
+        kept = [_divided(taskset.sample(), shape) for _ in range(clients)]
     return SequencePopulation(pairs=kept, shape=shape)
+
+
+@contextmanager
+def _global_generators_at(seed: int) -> Iterator[None]:
+    """Libraries draw from them, and cannot be handed another one."""
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    numbers = np.random.SeedSequence(seed).generate_state(3)
+    try:
+        random.seed(int(numbers[0]))
+        np.random.seed(int(numbers[1]))  # noqa: NPY002
+        torch.default_generator.manual_seed(int(numbers[2]))
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        torch.set_rng_state(before[2])
 
 
 def _divided(task: Part, shape: EpisodeShape) -> tuple[Part, Part]:
@@ -176,7 +256,24 @@ def _part(part: Part) -> tuple[Tensor, Tensor]:
     return _images(images), torch.as_tensor(labels).long().flatten()
 
 
+def _values(pair: Any) -> list[Tensor] | None:
+    """Images and labels of both parts as they are; None where they cannot be read, so that no episode can be either."""
+    try:
+        support, query = pair
+        return [value for images, labels in (support, query) for value in (_raw(images), torch.as_tensor(labels))]
+    except Exception:
+        return None
+
+
+def _times(form: tuple[int, ...]) -> str:
+    return " x ".join(map(str, form)) or "nothing"
+
+
+def _raw(images: Any) -> Tensor:
+    return torch.as_tensor(np.asarray(images) if not isinstance(images, Tensor) else images)
+
+
 def _images(images: Any) -> Tensor:
     """float32; bytes become numbers in [0, 1]."""
-    found = torch.as_tensor(np.asarray(images) if not isinstance(images, Tensor) else images)
+    found = _raw(images)
     return found.float() / 255.0 if found.dtype == torch.uint8 else found.float()

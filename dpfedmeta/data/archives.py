@@ -7,7 +7,8 @@ import hashlib
 import os
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,17 @@ from dpfedmeta.errors import InputError
 
 _BLOCK = 1 << 20
 _TIMEOUT_SECONDS = 20.0
+_DOWNLOADS: ContextVar[bool] = ContextVar("downloads", default=True)
+
+
+@contextlib.contextmanager
+def without_downloads() -> Iterator[None]:
+    """Inside, archives that are not there are not fetched either."""
+    token = _DOWNLOADS.set(False)
+    try:
+        yield
+    finally:
+        _DOWNLOADS.reset(token)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +78,8 @@ def find(archive: Archive, folder: Path) -> Path:
     where = f"put {archive.file} into {folder} (--data-dir or DPFEDMETA_DATA names the folder above it)"
     if archive.url is None:
         raise InputError(f"{path}: not found and without a stable address; {where}")
+    if not _DOWNLOADS.get():
+        raise InputError(f"{path}: not found; {where}")
     _download(archive, archive.url, path, where)
     return path
 

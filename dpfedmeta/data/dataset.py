@@ -38,6 +38,20 @@ def open_dataset(name: str, data_folder: Path | None = None) -> Dataset:
         InputError: The task is wrong, or its images are absent, damaged or incomplete.
     """
     task, splits = load_task(name)
+    return open_task(task, splits, data_folder)
+
+
+def open_task(task: Task, splits: Mapping[str, Split], data_folder: Path | None = None) -> Dataset:
+    """The images of a task.
+
+    Args:
+        task: As `load_task` gives it.
+        splits: Of its classes, likewise.
+        data_folder: As in `open_dataset`.
+
+    Raises:
+        InputError: The images are absent, damaged or incomplete.
+    """
     folder = data_folder or default_data_folder()
     if isinstance(task.source, MnistSource):
         pools = {

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from dpfedmeta.data.archives import digest_of
 from dpfedmeta.randomness import IntArray
 
 ImageArray = npt.NDArray[np.uint8]
@@ -62,6 +64,19 @@ class ClassPool:
     def size(self) -> int:
         """Number of images of these classes."""
         return sum(self.counts)
+
+    def decoded_digest(self) -> str:
+        """SECRET where the images are: digest of the decoded images of all splits."""
+        return digest_of(self.path)
+
+    def digest(self, decoded: str | None = None) -> str:
+        """SECRET where the images are: digest of the images and of what is made of them, wherever they lie.
+
+        Args:
+            decoded: What `decoded_digest` says, where it is known.
+        """
+        text = f"{decoded or self.decoded_digest()} {replace(self, path=Path())!r}"
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def standardised(self, pixels: FloatImages) -> FloatImages:
         """Pixels in [0, 255] as a network takes them: [..., channels, height, width], in place."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+import hashlib
+from dataclasses import dataclass, fields, replace
+from typing import Literal, Protocol, runtime_checkable
 
 from dpfedmeta.data.episode import Episode, EpisodeShape, check_shape, draw_episode
 from dpfedmeta.data.partition import DisjointPopulation, NaturalPopulation
@@ -16,7 +17,11 @@ Kind = Literal["virtual", "disjoint", "natural"]
 
 
 class Population(Protocol):
-    """Numbered clients; each always holds the same episode. Picklable where worker processes run the clients."""
+    """Numbered clients; each always holds the same episode. Picklable where worker processes run the clients.
+
+    A population may also say what its clients hold: `digest() -> str` (`Digested`). Then --resume does a round again
+    with the same noise, uncharged, and refuses other data. Without it every round that is done again is charged again.
+    """
 
     @property
     def clients(self) -> int:
@@ -62,6 +67,31 @@ class VirtualPopulation:
         if self.most_shots is not None:
             shape = replace(shape, shots=int(generator.integers(shape.shots, self.most_shots, endpoint=True)))
         return draw_episode(self.pool, generator, shape)
+
+
+@runtime_checkable
+class Digested(Protocol):
+    """A population that can say whether it is the one that a run began with."""
+
+    def digest(self) -> str | None:
+        """SECRET: another one where any client holds other data; None: it cannot say."""
+        ...
+
+
+def clients_digest(population: Population) -> str | None:
+    """SECRET: digest of what all clients hold; None: the population cannot say."""
+    # Not those that inherit from them, which may hold anything.
+    if type(population) in (VirtualPopulation, DisjointPopulation, NaturalPopulation, ShardPopulation):
+        assert isinstance(population, VirtualPopulation | DisjointPopulation | NaturalPopulation | ShardPopulation)
+        own = {field.name: getattr(population, field.name) for field in fields(population) if field.name != "pool"}
+        text = f"{type(population).__name__} {population.pool.digest()} {own!r}"
+        return hashlib.sha256(text.encode()).hexdigest()
+    if not isinstance(population, Digested):
+        return None
+    found = population.digest()
+    if found is not None and not (isinstance(found, str) and found):
+        raise InputError(f"{type(population).__name__}.digest(): gave {found!r}, expected text, or None: cannot say")
+    return found
 
 
 def open_population(

@@ -58,6 +58,15 @@ class MnistSource:
     reader: Literal["mnist"]
 
 
+def source_name(source: ArchiveSource | FolderSource | MnistSource | DrawnSource) -> str:
+    """Where images come from: the same for every path to a folder, and for every choice out of published images."""
+    if isinstance(source, FolderSource):
+        return f"folder {Path(source.path).resolve()}"
+    if isinstance(source, DrawnSource):
+        return f"{source.reader} {source.seed} {source.variation}"
+    return source.reader
+
+
 _Mean = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 _Deviation = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 

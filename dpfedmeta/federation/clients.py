@@ -11,9 +11,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from dpfedmeta.data.episode import Episode, blank_episode, is_sound
+from dpfedmeta.data.episode import Episode, blank_episode
 from dpfedmeta.data.population import Population
 from dpfedmeta.federation.chunks import Chunks, ahead
+from dpfedmeta.federation.client_data import DataForm
 from dpfedmeta.meta import (
     MetaSpec,
     MicroSpec,
@@ -136,11 +137,11 @@ class ClientSide:
             yield from self._stacked_messages(network, model, fixed, clients)
             return
         for client in clients:
-            episode = self.population.episode(client)
-            if self._sound(episode):
-                yield self._message(network, model, fixed, episode.to(self.device), round_, client)
-            else:
+            episode = self._held(client)
+            if episode is None:
                 yield None
+            else:
+                yield self._message(network, model, fixed, episode.to(self.device), round_, client)
 
     def _stacked_messages(
         self, network: nn.Module, model: Params, fixed: Params, clients: Sequence[int]
@@ -149,28 +150,28 @@ class ClientSide:
         ones' data are drawn."""
         size = max(_DRAWN_TOGETHER, self.chunk or 1)
         blocks = [clients[start : start + size] for start in range(0, len(clients), size)]
-        for episodes in ahead(lambda block: [self.population.episode(client) for client in block], blocks):
+        for episodes in ahead(lambda block: [self._held(client) for client in block], blocks):
             yield from self._stacked_block(network, model, fixed, episodes)
 
     def _stacked_block(
-        self, network: nn.Module, model: Params, fixed: Params, episodes: Sequence[Episode]
+        self, network: nn.Module, model: Params, fixed: Params, episodes: Sequence[Episode | None]
     ) -> Iterator[Params | None]:
-        sound = [self._sound(episode) for episode in episodes]
-        form = next((_form(episode) for episode, good in zip(episodes, sound, strict=True) if good), None)
-        alike = [good and _form(episode) == form for episode, good in zip(episodes, sound, strict=True)]
+        form = next((_form(episode) for episode in episodes if episode is not None), None)
 
         def together(part: Sequence[Episode]) -> list[Params]:
             own, spec = stacked(part).to(self.device), self.meta
             found = stacked_query_gradients(network, model, fixed, own, spec.adaptation, spec.order)
             return [{name: value[index] for name, value in found.items()} for index in range(len(part))]
 
-        same = [episode for episode, also in zip(episodes, alike, strict=True) if also]
+        same = [episode for episode in episodes if episode is not None and _form(episode) == form]
         computed = iter(_chunks(self.network, self.device, self.chunk).compute(together, same))
-        for episode, good, also in zip(episodes, sound, alike, strict=True):
-            if also:
+        for episode in episodes:
+            if episode is None:
+                yield None
+            elif _form(episode) == form:
                 yield next(computed)
             else:
-                yield contribution(network, model, fixed, episode.to(self.device), self.meta) if good else None
+                yield contribution(network, model, fixed, episode.to(self.device), self.meta)
 
     def _messages(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> Iterator[Params]:
         """What the clients send, with the norm of each data part at most `message_bound`."""
@@ -185,15 +186,14 @@ class ClientSide:
         size = len(clients) if together and _engine(self.engine).batches else 1
         for start in range(0, len(clients), max(size, 1)):
             group = clients[start : start + size]
-            held = [self.population.episode(client) for client in group]
-            sound = [self._sound(episode) for episode in held]
+            held = [self._held(client) for client in group]
             # Others in the group are computed as if this client were a sound one.
-            pairs = zip(held, sound, strict=True)
-            episodes = [(episode if good else self._blank()).to(self.device) for episode, good in pairs]
+            blank = blank_episode(self.data_form.image, *self.record.counts)
+            episodes = [(blank if episode is None else episode).to(self.device) for episode in held]
             noises = [self._noise(round_, client) for client in group]
             messages = self._private_messages(model, episodes, bound, noises)
-            for released, good in zip(messages, sound, strict=True):
-                yield self._clipped_again(released.value, bound) if good else {}
+            for released, episode in zip(messages, held, strict=True):
+                yield {} if episode is None else self._clipped_again(released.value, bound)
 
     def _private_messages(
         self, model: Params, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
@@ -208,21 +208,21 @@ class ClientSide:
         network, engine = _network(self.network, self.device), _engine(self.engine)
         return private_contributions(network, model, fixed, episodes, bound, noises, self.record, engine)
 
-    def _sound(self, episode: Episode) -> bool:
-        """Whether a client's data have the form that the plan states; an empty or misshapen episode sends nothing."""
-        network, counts = self.network, None
-        if self.record is not None:
-            counts = self.record.counts
-        image = (network.channels, network.image_size, network.image_size)
-        sound = is_sound(episode, image, network.ways, counts, queries=self.meta.message != "local")
-        divided = self.record if isinstance(self.record, MicroSpec) else self.meta.divisions
-        return sound and (divided is None or divided.fits(episode))
+    @property
+    def data_form(self) -> DataForm:
+        """What every client must hold."""
+        network, record = self.network, self.record
+        return DataForm(
+            image=(network.channels, network.image_size, network.image_size),
+            ways=network.ways,
+            counts=None if record is None else record.counts,
+            queries=self.meta.message != "local",
+            divided=record if isinstance(record, MicroSpec) else self.meta.divisions,
+        )
 
-    def _blank(self) -> Episode:
-        assert self.record is not None
-        network = self.network
-        shape = (network.channels, network.image_size, network.image_size)
-        return blank_episode(shape, *self.record.counts)
+    def _held(self, client: int) -> Episode | None:
+        """SECRET: a client's data; None: they are not of the plan's form, so it sends nothing of them."""
+        return self.data_form.held(self.population, client)
 
     def _message(
         self, network: nn.Module, model: Params, fixed: Params, episode: Episode, round_: int, client: int

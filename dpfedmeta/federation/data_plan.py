@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+import torch
+
 from dpfedmeta.data import Dataset, ShardPopulation, VirtualPopulation
 from dpfedmeta.data.episode import check_shape
 from dpfedmeta.data.population import Population
@@ -14,7 +16,7 @@ from dpfedmeta.federation.clients import ClientSide
 from dpfedmeta.federation.plan import Plan
 from dpfedmeta.federation.population_plan import plan_population
 from dpfedmeta.models import build_network, mixes_queries
-from dpfedmeta.randomness import KeyedSource
+from dpfedmeta.randomness import KeyedSource, SecretSource
 
 
 def population(plan: Plan, dataset: Dataset, own: Population | None = None) -> Population:
@@ -35,6 +37,26 @@ def population(plan: Plan, dataset: Dataset, own: Population | None = None) -> P
         )
     return ShardPopulation(
         pool=dataset.train, records=chosen.records, clients=plan.privacy.clients, seed=settings.run.seed
+    )
+
+
+def client_side(plan: Plan, population: Population, source: SecretSource, device: torch.device) -> ClientSide:
+    """What every client of the plan runs."""
+    return ClientSide(
+        network=plan.network,
+        weights_seed=plan.settings.run.seed,
+        population=population,
+        meta=plan.meta,
+        record=plan.record,
+        private_steps=plan.private_steps,
+        message_clip_ratio=plan.message_clip_ratio,
+        engine=plan.settings.record.engine,
+        source=source,
+        device=device,
+        attachment=plan.policy.attachment,
+        scope=plan.settings.clip.scope,
+        message_noise=plan.message_noise,
+        chunk=plan.settings.run.chunk,
     )
 
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import platform
-from dataclasses import replace
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +14,6 @@ import torch
 
 import dpfedmeta
 from dpfedmeta.data.archives import digest_of
-from dpfedmeta.data.pool import ClassPool
 
 _LIBRARIES = ("torch", "numpy", "scipy", "opacus", "numba", "llvmlite", "cryptography")
 _SWITCHES = ("MKL_", "ATEN_", "ONEDNN_", "DNNL_", "NUMBA_CPU_", "NUMBA_OPT", "NUMBA_ENABLE_AVX", "NUMBA_DISABLE_JIT")
@@ -59,9 +57,3 @@ def _processor() -> str:
         next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
         for key in ("model name", "flags")
     )
-
-
-def data_digest(pool: ClassPool) -> str:
-    """SECRET where the images are: digest of the training images and of how clients are made from them."""
-    layout = repr(replace(pool, path=Path()))
-    return hashlib.sha256(f"{digest_of(pool.path)} {layout}".encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Going on with a run: its own settings, its own secret, its own data, or the reason why not."""
+"""Going on with a run: its own settings and its own secret, or the reason why not."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import Dataset
 from dpfedmeta.durable import SECRET
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.environment import data_digest
 from dpfedmeta.privacy.ledger import Identity, read_content
 from dpfedmeta.privacy.lineage import Lineage
 from dpfedmeta.randomness import GENERATOR, SEEDS, KeyedSource, OperatingSystemSource, SecretSource
@@ -19,7 +17,7 @@ from dpfedmeta.tracking.run_directory import CONFIG, SUMMARY, RunDirectory, load
 
 # What may differ from the run that is continued: it changes no result, or the rounds it touches are charged again.
 MAY_CHANGE = ("run.workers", "run.device", "run.chunk")
-_SEED, _DATA = "noise_seed.json", "data.json"
+_SEED = "noise_seed.json"
 # Runs from before the file named it.
 _FIRST_GENERATOR = "philox"
 
@@ -79,29 +77,6 @@ def secret_of_run(run: RunDirectory) -> SecretSource:
             "start a new run"
         )
     return KeyedSource(seed)
-
-
-def keep_data_digest(run: RunDirectory, dataset: Dataset) -> None:
-    """Remember which data the clients hold; a function of private data, so for the server alone."""
-    write_text(run.secret / _DATA, json.dumps({"sha256": data_digest(dataset.train)}) + "\n", mode=SECRET)
-
-
-def check_data(run: RunDirectory, dataset: Dataset) -> None:
-    """Refuse to go on with other data: rounds done again would share their noise with other sums.
-
-    Raises:
-        InputError: They differ, or nobody knows.
-    """
-    path = run.secret / _DATA
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))["sha256"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise InputError(f"{path}: lost or damaged; restore it from a backup") from error
-    if kept != data_digest(dataset.train):
-        raise InputError(
-            f"{run.path}: the training images of {dataset.task.name} are not those that this run began with; give the "
-            "same data (--data-dir), or start a new run"
-        )
 
 
 def finished(run: RunDirectory) -> str | None:

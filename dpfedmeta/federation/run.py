@@ -22,15 +22,17 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Examination
 from dpfedmeta.federation.backend import LocalBackend, Workers, available_cores, open_workers
 from dpfedmeta.federation.cautions import cautions
+from dpfedmeta.federation.client_data import check_some_sound
 from dpfedmeta.federation.client_ledgers import ClientLedgers
-from dpfedmeta.federation.clients import ClientSide
 from dpfedmeta.federation.cost import clients_per_second, cost_of
-from dpfedmeta.federation.data_plan import examination, population, public_side
+from dpfedmeta.federation.data_plan import client_side, examination, population, public_side
 from dpfedmeta.federation.environment import environment_of
+from dpfedmeta.federation.held_data import NO_DIGEST, HeldData, check_data, held_data, keep_data
 from dpfedmeta.federation.initial_plan import initial_words
 from dpfedmeta.federation.memory import peak_memory_mb
+from dpfedmeta.federation.origins import check_origins
 from dpfedmeta.federation.plan import Plan, make_plan
-from dpfedmeta.federation.resume import check_data, keep_data_digest, keep_secret, registered, secret_of_run
+from dpfedmeta.federation.resume import keep_secret, registered, secret_of_run
 from dpfedmeta.federation.summary import SIMULATION, summary_of
 from dpfedmeta.federation.times import coarse, hides_times, seconds_before
 from dpfedmeta.federation.training import Status, Training, check_finite, complete
@@ -77,21 +79,26 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
     with ExitStack() as stack:
         run = options.resume
         source = _secret_source(settings, options)
-        if run is not None:
-            check_data(run, dataset)
+        held = held_data(dataset, options.population)
+        if run is None:
+            check_origins(settings, dataset, held, options.data_folder)
+        repeatable = held.known if run is None else check_data(run, held, dataset.task.name)
         count = _worker_count(settings, device, console)
         workers = stack.enter_context(open_workers(count))
         clients = client_side(plan, clients_of, source, device)
+        check_some_sound(clients_of, clients.data_form, plan.shape)
         public = public_side(clients, plan, dataset)
         rate = 0.0 if options.dry_run else clients_per_second(public, workers, count, 0.0)
         _print_plan(plan, dataset, rate, settings, console, statement)
+        if not repeatable:
+            console.print(f"  {NO_DIGEST}", highlight=False, soft_wrap=True)
         if options.dry_run:
             before = options.spent + time.perf_counter() - started
             cost = cost_of(plan, public, (validation, test), workers, count, options.calibration, before)
             console.print(f"  {cost}", highlight=False, soft_wrap=True)
             return None, "completed"
         if run is None:
-            fill = partial(_first_files, plan=plan, rate=rate, source=source, dataset=dataset, statement=statement)
+            fill = partial(_first_files, plan=plan, rate=rate, source=source, held=held, statement=statement)
             run = create(Path(settings.run.dir), settings.run.name or _default_name(settings), fill)
             stack.enter_context(only_writer(run.path))
         lineage, missing = stack.enter_context(registered(run))
@@ -109,7 +116,7 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
             budget=Budget.of(plan.planned),
             client_ledgers=_client_ledgers(run, plan),
             public_clients=public if settings.track.public_clients else None,
-            environment=environment_of(device, settings.run.chunk),
+            environment=environment_of(device, settings.run.chunk) if repeatable else None,
             lineage=lineage,
             say=lambda remark: console.print(remark, highlight=False, soft_wrap=True, markup=False),
         )
@@ -189,26 +196,6 @@ def _worker_count(settings: Settings, device: torch.device, console: Console) ->
     return min(wanted, cores)
 
 
-def client_side(plan: Plan, population: Population, source: SecretSource, device: torch.device) -> ClientSide:
-    """What every client of the plan runs."""
-    return ClientSide(
-        network=plan.network,
-        weights_seed=plan.settings.run.seed,
-        population=population,
-        meta=plan.meta,
-        record=plan.record,
-        private_steps=plan.private_steps,
-        message_clip_ratio=plan.message_clip_ratio,
-        engine=plan.settings.record.engine,
-        source=source,
-        device=device,
-        attachment=plan.policy.attachment,
-        scope=plan.settings.clip.scope,
-        message_noise=plan.message_noise,
-        chunk=plan.settings.run.chunk,
-    )
-
-
 def _client_ledgers(run: RunDirectory, plan: Plan) -> ClientLedgers | None:
     """As the settings say; each client holds the server to the promise made to its records."""
     layer = plan.privacy.record
@@ -239,7 +226,7 @@ def _first_files(
     plan: Plan,
     rate: float,
     source: SecretSource,
-    dataset: Dataset,
+    held: HeldData,
     statement: PopulationStatement,
 ) -> None:
     """What a run directory is born with: all that is needed to go on after a crash at any instant."""
@@ -247,7 +234,7 @@ def _first_files(
     write_text(run.path / CONFIG, text)
     _write_plan(run, plan, dataset.task, rate, statement)
     keep_secret(run, source)
-    keep_data_digest(run, dataset)
+    keep_data(run, held)
     identity = Identity(run=secrets.token_hex(16), config=text, secure=not source.reproducible)
     Ledger(run.ledger, plan.privacy, identity)
 

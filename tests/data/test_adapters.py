@@ -1,4 +1,5 @@
 import pickle
+import random
 from collections import OrderedDict
 
 import numpy as np
@@ -80,6 +81,72 @@ def test_tasks_of_a_taskset_are_kept():
     assert population.episode(0).support_labels.tolist() == [0, 0, 1, 1, 2, 2]
     with pytest.raises(InputError, match="has 2 images of a class; 2 shots and 1 queries need 3"):
         from_learn2learn(Taskset(per_class=2), SHAPE, 1)
+
+
+class Drawn:
+    """A taskset that draws by all three global generators, as learn2learn's transforms do."""
+
+    def sample(self):
+        labels = torch.arange(3).repeat(3)
+        shade = torch.tensor([random.random(), float(np.random.random()), float(torch.rand(()))])  # noqa: NPY002
+        return shade[labels][:, None, None, None].expand(9, 1, 8, 8), labels
+
+
+def test_tasks_of_a_taskset_are_the_same_in_every_process():
+    def others():
+        return random.random(), float(np.random.random()), float(torch.rand(()))  # noqa: NPY002
+
+    one = from_learn2learn(Drawn(), SHAPE, 4)
+    others()
+    random.seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    torch.manual_seed(7)
+    expected = others()
+    random.seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    torch.manual_seed(7)
+    two = from_learn2learn(Drawn(), SHAPE, 4)
+    # Nothing else that draws from them is changed by it.
+    assert others() == expected
+    assert one.digest() == two.digest()
+    assert all(same(one.episode(client), two.episode(client)) for client in range(4))
+    assert one.digest() != from_learn2learn(Drawn(), SHAPE, 4, seed=1).digest()
+    shades = torch.stack([one.episode(client).query_images[:, 0, 0, 0] for client in range(4)])
+    assert len(shades.unique()) == 12
+
+
+def test_generators_are_put_back_after_a_taskset_that_fails():
+    before = random.getstate()
+    with pytest.raises(InputError, match="2 images of a class"):
+        from_learn2learn(Taskset(per_class=2), SHAPE, 1)
+    assert random.getstate() == before
+
+
+def test_the_owner_is_told_what_is_wrong_with_each_client():
+    support, query = pair(0)
+    bent = (query[0].astype(np.float32), query[1])
+    bent[0][1, 0, 2, 2] = np.nan
+    held = [
+        pair(0),
+        pair(1, shots=3),
+        (support, (query[0][:, :, 1:], query[1])),
+        None,
+        ((support[0], ["a"] * 6), query),
+        (support, bent),
+        ((support[0][:4], support[1]), query),
+        pair(7, labels=(1, 2, 3)),
+    ]
+    found = dict(from_pairs(held, SHAPE).problems())
+    assert sorted(found) == [1, 2, 3, 4, 5, 6]
+    assert "9 support and 3 query records of 3 classes, expected 6, 3 and 3" in found[1]
+    assert found[2] == "images of 1 x 7 x 8 and 1 x 8 x 8, expected 1 x 8 x 8"
+    assert all(found[number].startswith("cannot be read (") for number in (3, 4))
+    assert found[5] == "images hold NaN or infinity"
+    assert found[6] == "4 support and 3 query images, but 6 and 3 labels"
+    assert not any("\n" in words or "client" in words for words in found.values())
+    other = dict(from_pairs(held, SHAPE).problems((1, 28, 28)))
+    assert sorted(other) == list(range(8))
+    assert other[0] == other[7] == "images of 1 x 8 x 8, expected 1 x 28 x 28"
 
 
 class MetaDataset:

@@ -8,10 +8,9 @@ import torch
 
 from dpfedmeta.config import resolve
 from dpfedmeta.data import open_dataset
-from dpfedmeta.federation.data_plan import population
+from dpfedmeta.federation.data_plan import client_side, population
 from dpfedmeta.federation.decomposition import decompose
 from dpfedmeta.federation.plan import make_plan
-from dpfedmeta.federation.run import client_side
 from dpfedmeta.models import initial_weights, learned_part
 from dpfedmeta.randomness import KeyedSource
 
