@@ -98,7 +98,8 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
             console.print(f"  {cost}", highlight=False, soft_wrap=True)
             return None, "completed"
         if run is None:
-            fill = partial(_first_files, plan=plan, rate=rate, source=source, held=held, statement=statement)
+            task = dataset.task
+            fill = partial(_first_files, plan=plan, task=task, rate=rate, source=source, held=held, statement=statement)
             run = create(Path(settings.run.dir), settings.run.name or _default_name(settings), fill)
             stack.enter_context(only_writer(run.path))
         lineage, missing = stack.enter_context(registered(run))
@@ -224,6 +225,7 @@ def _default_name(settings: Settings) -> str:
 def _first_files(
     run: RunDirectory,
     plan: Plan,
+    task: Task,
     rate: float,
     source: SecretSource,
     held: HeldData,
@@ -232,7 +234,7 @@ def _first_files(
     """What a run directory is born with: all that is needed to go on after a crash at any instant."""
     text = to_yaml(plan.settings)
     write_text(run.path / CONFIG, text)
-    _write_plan(run, plan, dataset.task, rate, statement)
+    _write_plan(run, plan, task, rate, statement)
     keep_secret(run, source)
     keep_data(run, held)
     identity = Identity(run=secrets.token_hex(16), config=text, secure=not source.reproducible)
