@@ -199,13 +199,17 @@ def check_records_uncoupled(network: nn.Module, spec: NetworkSpec, *, inside_mic
     coupled = (nn.modules.batchnorm._BatchNorm, ReferenceBatchNorm, SupportScale)
     for name, module in network.named_modules():
         tracks = getattr(module, "track_running_stats", False)
-        if tracks or (isinstance(module, coupled) and not inside_micro_episodes):
-            offer = (
-                "use --model.norm group and --model.features record"
-                if spec.name in _REGISTRY
-                else "opacus.validators.ModuleValidator.fix(model) converts it to GroupNorm"
-            )
+        mixes = isinstance(module, coupled) and not inside_micro_episodes
+        if tracks or mixes:
             raise RefusedPlan(
                 f"model.norm, model.features: {name} ({type(module).__name__}) lets the records of a batch influence "
-                f"each other's gradients, so record-level privacy would not hold; {offer}"
+                "each other's gradients, so record-level privacy would not hold; "
+                f"{_uncoupled_offer(spec, only_tracks=not mixes)}"
             )
+
+
+def _uncoupled_offer(spec: NetworkSpec, *, only_tracks: bool) -> str:
+    if spec.name in _REGISTRY:
+        return "use --model.norm group and --model.features record"
+    converts = "opacus.validators.ModuleValidator.fix(model) converts it to GroupNorm"
+    return f"build it with track_running_stats=False, or {converts}" if only_tracks else converts
