@@ -20,8 +20,10 @@ from dpfedmeta.federation.client_plan import (
     network_spec,
 )
 from dpfedmeta.federation.clip_plan import clip_policy
+from dpfedmeta.federation.coupling import check_uncoupled
 from dpfedmeta.federation.initial_plan import check_initial
 from dpfedmeta.federation.privacy_plan import make_privacy
+from dpfedmeta.federation.rehearsal import rehearsal_of
 from dpfedmeta.meta import Adaptation, MetaSpec, MicroSpec, PrivateSteps, RecordSpec
 from dpfedmeta.models import (
     NetworkSpec,
@@ -143,6 +145,7 @@ def make_plan(settings: Settings, task: Task) -> Plan:
         planned=guarantees(privacy),
     )
     _ = plan.mechanism(0), plan.policy  # their own checks, before the first round
+    check_uncoupled(rehearsal_of(settings, network, meta, plan.record, private=plan.private))
     return plan
 
 

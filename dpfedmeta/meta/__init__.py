@@ -4,7 +4,7 @@ from dpfedmeta.meta.adapt import Adaptation, adapted_logits, adapted_params, log
 from dpfedmeta.meta.divisions import Divisions, division_slots
 from dpfedmeta.meta.gradients import Message, MetaSpec, contribution
 from dpfedmeta.meta.local import LocalSteps, PrivateSteps, local_update, private_local_update
-from dpfedmeta.meta.micro import MicroSpec, micro_contributions, micro_slots
+from dpfedmeta.meta.micro import MicroSpec, meta_gradients, micro_contributions, micro_slots
 from dpfedmeta.meta.private import RecordSpec, private_contributions
 from dpfedmeta.meta.stacked import stacked, stacked_query_gradients
 
@@ -23,6 +23,7 @@ __all__ = [
     "division_slots",
     "local_update",
     "logits_along",
+    "meta_gradients",
     "micro_contributions",
     "micro_slots",
     "private_contributions",

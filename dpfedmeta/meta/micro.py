@@ -111,7 +111,7 @@ def micro_contributions(
         one that misses a record counts as 0, so a record moves the sum by at most C_q, whatever happens inside.
     """
     slots = micro_slots(spec.client, spec.shape)
-    gradients = _meta_gradients(network, model, fixed, episodes, slots, spec)
+    gradients = meta_gradients(network, model, fixed, episodes, slots, spec)
     mechanism = GaussianMechanism(total_multiplier=spec.noise, charged_multiplier=spec.noise, denominator=len(slots))
     own = {name: value.chunk(len(episodes)) for name, value in gradients.items()}
     return [
@@ -120,7 +120,7 @@ def micro_contributions(
     ]
 
 
-def _meta_gradients(
+def meta_gradients(
     network: nn.Module,
     model: Mapping[str, Tensor],
     fixed: Mapping[str, Tensor],

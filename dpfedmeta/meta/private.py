@@ -113,12 +113,7 @@ def private_contributions(
         total_multiplier=spec.query_noise, charged_multiplier=spec.query_noise, denominator=spec.query_records
     )
     thetas = [adapted(*(step.value for step in own)) for own in steps]
-    theta, varying = _side_by_side(thetas, spec.query_records)
-    at = {**weights, **theta}
-    learned, rest = ({n: v for n, v in at.items() if (n in model) == wanted} for wanted in (True, False))
-    images = torch.cat([episode.query_images for episode in episodes])
-    labels = torch.cat([episode.query_labels for episode in episodes])
-    gradients = _by_client(per_record(network, learned, rest, varying, images, labels), len(episodes))
+    gradients = query_gradients(network, model, weights, thetas, episodes, per_record)
     messages = []
     for own, gradient, noise in zip(steps, gradients, noises, strict=True):
         released = query.release(clipped_record_sum(gradient, query_bound), noise.query)
@@ -143,23 +138,79 @@ def _private_descents(
     )
     adaptation = spec.adaptation
     bound = spec.support_clip or spec.support_clip_ratio * query_bound
-    inputs = torch.cat([episode.support_images for episode in episodes])
-    labels = torch.cat([episode.support_labels for episode in episodes])
-    module, start = network, dict(weights)
-    if adaptation.adapt == "head":
-        # The body is fixed during adaptation, and each record has its own features: no coupling.
-        with torch.no_grad():
-            inputs = apply_body(network, weights, inputs, None)
-        module, start = network.get_submodule("head"), without_prefix(head_of(weights))
-    thetas = [start] * len(episodes)
+    phase = support_phase(network, weights, episodes, adaptation.adapt)
+    thetas = [phase.start] * len(episodes)
     steps: list[list[Released[Record, Params]]] = [[] for _ in episodes]
     for _ in range(adaptation.steps):
-        at, varying = _side_by_side(thetas, spec.support_records)
-        gradients = _by_client(per_record(module, at, {}, varying, inputs, labels), len(episodes))
+        gradients = support_gradients(phase, thetas, per_record)
         for own, gradient, noise in zip(steps, gradients, noises, strict=True):
             own.append(support.release(clipped_record_sum(gradient, bound), noise.support))
         thetas = [_moved(t, own[-1].value, adaptation.lr) for t, own in zip(thetas, steps, strict=True)]
     return steps
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SupportPhase:
+    """SECRET: what the support steps of several clients differentiate.
+
+    Attributes:
+        module: The network, or its head.
+        start: theta_0 of what adapts, by the module's own names.
+        inputs: Images, or the fixed body's features, client by client.
+        labels: Of all clients' support records.
+    """
+
+    module: nn.Module
+    start: Params
+    inputs: Tensor
+    labels: Tensor
+
+
+def support_phase(
+    network: nn.Module, weights: Mapping[str, Tensor], episodes: Sequence[Episode], adapt: Literal["all", "head"]
+) -> SupportPhase:
+    """The support records of several clients, side by side."""
+    inputs = torch.cat([episode.support_images for episode in episodes])
+    labels = torch.cat([episode.support_labels for episode in episodes])
+    if adapt == "all":
+        return SupportPhase(module=network, start=dict(weights), inputs=inputs, labels=labels)
+    # The body is fixed during adaptation, and each record has its own features: no coupling (federation.coupling).
+    with torch.no_grad():
+        features = apply_body(network, weights, inputs, None)
+    start = without_prefix(head_of(weights))
+    return SupportPhase(module=network.get_submodule("head"), start=start, inputs=features, labels=labels)
+
+
+def support_gradients(phase: SupportPhase, thetas: Sequence[Params], per_record: PerRecordGradients) -> list[Params]:
+    """SECRET: per-record gradients of each client's support set at its own parameters, each tensor [n_s, *shape]."""
+    at, varying = _side_by_side(thetas, len(phase.labels) // len(thetas))
+    return _by_client(per_record(phase.module, at, {}, varying, phase.inputs, phase.labels), len(thetas))
+
+
+def query_gradients(
+    network: nn.Module,
+    model: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor],
+    thetas: Sequence[Params],
+    episodes: Sequence[Episode],
+    per_record: PerRecordGradients,
+) -> list[Params]:
+    """SECRET: per-record gradients of each client's query set by what is learned, each tensor [n_q, *shape].
+
+    Args:
+        network: The module that the weights belong to.
+        model: What is learned.
+        weights: All weights before adaptation.
+        thetas: What each client adapted, in its place.
+        episodes: The clients' data.
+        per_record: The engine; one client at a time unless it batches.
+    """
+    images = torch.cat([episode.query_images for episode in episodes])
+    labels = torch.cat([episode.query_labels for episode in episodes])
+    theta, varying = _side_by_side(thetas, len(labels) // len(thetas))
+    at = {**weights, **theta}
+    learned, rest = ({n: v for n, v in at.items() if (n in model) == wanted} for wanted in (True, False))
+    return _by_client(per_record(network, learned, rest, varying, images, labels), len(thetas))
 
 
 def _side_by_side(thetas: Sequence[Params], records: int) -> tuple[Params, frozenset[str]]:

@@ -144,10 +144,18 @@ def learned_part(spec: NetworkSpec, weights: Mapping[str, Tensor]) -> Params:
     """The parameters that the federation learns; the rest stays what `initial_weights` made it.
 
     Every learned scalar carries noise, so learning fewer of them raises the signal-to-noise ratio.
+
+    Raises:
+        InputError: Nothing would be learned.
     """
     if spec.learn == "all":
         return dict(weights)
     body = {name: value for name, value in weights.items() if not name.startswith(HEAD)}
+    if not body:
+        raise InputError(
+            f"meta.learn = {spec.learn}: model.name = {spec.name} has no weights but its head's, so nothing would be "
+            "learned; use --meta.learn all"
+        )
     if spec.learn == "body":
         return body
     first = next(iter(body))
@@ -199,13 +207,18 @@ def check_records_uncoupled(network: nn.Module, spec: NetworkSpec, *, inside_mic
     coupled = (nn.modules.batchnorm._BatchNorm, ReferenceBatchNorm, SupportScale)
     for name, module in network.named_modules():
         tracks = getattr(module, "track_running_stats", False)
-        if tracks or (isinstance(module, coupled) and not inside_micro_episodes):
-            offer = (
-                "use --model.norm group and --model.features record"
-                if spec.name in _REGISTRY
-                else "opacus.validators.ModuleValidator.fix(model) converts it to GroupNorm"
-            )
+        mixes = isinstance(module, coupled) and not inside_micro_episodes
+        if tracks or mixes:
             raise RefusedPlan(
                 f"model.norm, model.features: {name} ({type(module).__name__}) lets the records of a batch influence "
-                f"each other's gradients, so record-level privacy would not hold; {offer}"
+                "each other's gradients, so record-level privacy would not hold; "
+                f"{_uncoupled_offer(spec, only_tracks=not mixes)}"
             )
+
+
+def _uncoupled_offer(spec: NetworkSpec, *, only_tracks: bool) -> str:
+    if spec.name in _REGISTRY:
+        return "use --model.norm group and --model.features record"
+    if only_tracks:
+        return "build it with track_running_stats=False"
+    return "opacus.validators.ModuleValidator.fix(model) converts it to GroupNorm"

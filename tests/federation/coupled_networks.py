@@ -1,0 +1,152 @@
+"""Networks of a user's own, sound and unsound, as `model.name: tests.federation.coupled_networks:NAME` names them."""
+
+from collections import OrderedDict
+
+import torch
+from torch import nn
+
+
+class Layer(nn.Module):
+    """A function of a batch of features."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, features):
+        return self.function(features)
+
+
+def features_of(channels, image_size, width):
+    return [
+        nn.AvgPool2d(4),
+        nn.Flatten(),
+        nn.Linear(channels * (image_size // 4) ** 2, width),
+        nn.LeakyReLU(),
+    ]
+
+
+def few_shot(make):
+    """A factory of a body, which ends with what `make(width)` returns, and a head."""
+
+    def factory(*, channels, image_size, ways, width, norm):
+        body = nn.Sequential(*features_of(channels, image_size, width), make(width))
+        return nn.Sequential(OrderedDict(body=body, head=nn.Linear(width, ways)))
+
+    return factory
+
+
+def function(apply):
+    return few_shot(lambda width: Layer(apply))
+
+
+class Gated(nn.Module):
+    """Batch statistics behind a gate that is shut at first."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros(1))
+
+    def forward(self, features):
+        return features - self.gate * features.mean(0)
+
+
+class Remembering(nn.Module):
+    """A running mean that batch after batch enters."""
+
+    def __init__(self, as_buffer):
+        super().__init__()
+        self.register_buffer("running", torch.zeros(1)) if as_buffer else setattr(self, "running", 0.0)
+
+    def forward(self, features):
+        self.running = 0.9 * self.running + 0.1 * features.detach().mean()
+        return features - self.running
+
+
+class Imprinted(nn.Module):
+    """The first batch that ever comes decides, as where a layer is initialised by data."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = None
+
+    def forward(self, features):
+        if self.scale is None:
+            self.scale = features.detach().abs().mean()
+        return features / (self.scale + 1.0)
+
+
+class Previous(nn.Module):
+    """Looks at the batch before."""
+
+    def __init__(self):
+        super().__init__()
+        self.before = None
+
+    def forward(self, features):
+        seen, self.before = self.before, features.detach().mean()
+        return features if seen is None else features - seen
+
+
+class OwnNoise(nn.Module):
+    """Random numbers that PyTorch's global generator knows nothing of."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = torch.Generator()
+
+    def forward(self, features):
+        return features + 0.1 * torch.randn(features.shape[1:], generator=self.generator)
+
+
+class Failing(nn.Module):
+    def forward(self, features):
+        raise RuntimeError(f"no such thing\nas {len(features)} features")
+
+
+class RandomBuffer(nn.Module):
+    """A random projection, which is no weight, so no checkpoint holds it."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.register_buffer("projection", torch.randn(width, width))
+
+    def forward(self, features):
+        return features @ self.projection
+
+
+mean_of_batch = function(lambda h: h - h.mean(0))
+max_of_batch = function(lambda h: h / (1e-3 + h.max()))
+softmax_over_batch = function(lambda h: h * torch.softmax(h, 0))
+sorted_batch = function(lambda h: h - h.sort(0).values[:1])
+zero_gate = few_shot(lambda width: Gated())
+running_buffer = few_shot(lambda width: Remembering(True))
+running_attribute = few_shot(lambda width: Remembering(False))
+imprinted = few_shot(lambda width: Imprinted())
+previous = few_shot(lambda width: Previous())
+dropout = few_shot(lambda width: nn.Dropout(0.2))
+silent_dropout = few_shot(lambda width: nn.Dropout(0.2).eval())
+global_noise = function(lambda h: h + 0.1 * torch.randn_like(h))
+own_noise = few_shot(lambda width: OwnNoise())
+failing = few_shot(lambda width: Failing())
+random_buffer = few_shot(RandomBuffer)
+
+plain = function(lambda h: h)
+layer_norm = few_shot(nn.LayerNorm)
+group_norm = few_shot(lambda width: nn.GroupNorm(2, width))
+mean_of_record = function(lambda h: h - h.mean(1, keepdim=True))
+batch_norm = few_shot(lambda width: nn.BatchNorm1d(width, track_running_stats=False))
+tracking_batch_norm = few_shot(nn.BatchNorm1d)
+
+
+def seven_logits(*, channels, image_size, ways, width, norm):
+    return plain(channels=channels, image_size=image_size, ways=7, width=width, norm=norm)
+
+
+def wrong_size(*, channels, image_size, ways, width, norm):
+    return plain(channels=channels, image_size=2 * image_size, ways=ways, width=width, norm=norm)
+
+
+def two_results(*, channels, image_size, ways, width, norm):
+    network = plain(channels=channels, image_size=image_size, ways=ways, width=width, norm=norm)
+    return nn.Sequential(network, Layer(lambda logits: (logits, logits)))
