@@ -76,7 +76,7 @@ def _draw(axis: Any, algo: str, cell: Cell | None, members: Sequence[Group], col
         return
     ordered = sorted(members, key=lambda group: float(group.epsilons[cell] or 0.0))
     values = [accuracy for group in ordered if (accuracy := group.accuracy()) is not None]
-    words = "(record, server)" if cell == _RECORD_SERVER else "(client, public)"
+    words = "(record, server), zero-out" if cell == _RECORD_SERVER else "(client, public)"
     axis.errorbar(
         _places(ordered), [100 * v.mean for v in values], yerr=[100 * v.ci95 for v in values],
         color=colour, marker="o", markersize=4, capsize=3, label=f"{algo}, {words}",

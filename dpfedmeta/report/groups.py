@@ -69,6 +69,21 @@ class Group:
         return {name: None if None in each else max(each) for name, each in values.items()}
 
     @property
+    def replaced(self) -> dict[Cell, float | None]:
+        """The same for a record that is replaced by another one, where the runs state it."""
+        found = [
+            {
+                _cell(cell): cell["epsilon_replace_one"]
+                for cell in summary["guarantees"]
+                if "epsilon_replace_one" in cell
+            }
+            for summary in self.summaries
+        ]
+        shared = [name for name in found[0] if all(name in cells for cells in found)]
+        values = {name: [cells[name] for cells in found] for name in shared}
+        return {name: None if None in each else max(each) for name, each in values.items()}
+
+    @property
     def minutes(self) -> float:
         """Of training, in the mean."""
         return float(sum(summary["seconds"] for summary in self.summaries)) / len(self.summaries) / 60

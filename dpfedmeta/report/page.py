@@ -18,7 +18,7 @@ from dpfedmeta.report import comparison_plots, plots
 from dpfedmeta.report.groups import Group
 from dpfedmeta.report.pooling import Measured
 from dpfedmeta.report.statement import claims, embedded, guarantee_rows, plan_words
-from dpfedmeta.tracking.run_directory import REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
+from dpfedmeta.tracking.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
 from dpfedmeta.tracking.terminal import number
 
 
@@ -55,10 +55,16 @@ def write_report(run: RunDirectory) -> Path:
             claims=Markup(embedded(claims(proven))),
             held=sum(row.get("clip_mode") == "holding" for row in rows),
             rounds=len(rows),
+            cautions=_cautions(run),
             pictures={name: _embedded(path) for name, path in pictures.items()},
         )
     write_text(run.path / REPORT, page)
     return run.path / REPORT
+
+
+def _cautions(run: RunDirectory) -> list[str]:
+    """What the plan says beside its guarantees; runs of earlier versions say nothing."""
+    return list(run.read_json(PLAN).get("cautions", [])) if (run.path / PLAN).exists() else []
 
 
 def write_comparison(groups: Sequence[Group], path: Path) -> Path:

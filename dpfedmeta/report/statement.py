@@ -53,6 +53,7 @@ def guarantee_rows(proven: Proven) -> list[dict[str, str]]:
             "epsilon spent": number(cell.epsilon),
             "delta": f"{cell.delta:g}",
             "adjacency": cell.adjacency,
+            "if replaced": "" if cell.replaced is None else number(cell.replaced),
             "method": cell.method + _bounds(cell),
         }
         for cell in proven.spent

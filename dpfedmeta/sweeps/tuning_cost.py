@@ -30,7 +30,8 @@ class TuningCost:
         client_public: Composed epsilon of (client, public).
         client_delta: Its delta.
         single: The largest (client, public) epsilon of one of the runs.
-        record_server: Composed epsilon of (record, server); None where no cap bounds the participations.
+        record_server: Composed epsilon of (record, server), zero-out; None where no cap bounds the participations.
+        record_replaced: The same for a record that is replaced by another one.
         record_delta: Its delta.
     """
 
@@ -41,6 +42,7 @@ class TuningCost:
     client_delta: float
     single: float
     record_server: float | None
+    record_replaced: float | None
     record_delta: float
 
 
@@ -95,6 +97,7 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False) -> TuningCo
         client_delta=first.client_delta,
         single=max(client_public_epsilon(plan.stretches, plan.client_delta) for plan in dict.fromkeys(plans)),
         record_server=_record_server(plans),
+        record_replaced=_record_server(plans, change=2.0),
         record_delta=first.record_delta,
     )
 
@@ -110,20 +113,24 @@ def cost_lines(cost: TuningCost) -> list[str]:
         lines.append("  (record, server): not added up, since nothing caps a client's participations")
     else:
         lines.append(
-            f"  (record, server), zero-out, delta = {cost.record_delta:g}: epsilon = {number(cost.record_server)}"
+            f"  (record, server), zero-out, delta = {cost.record_delta:g}: epsilon = {number(cost.record_server)} "
+            f"(replace-one: {number(cost.record_replaced)})"
         )
     return [*lines, "Whoever tuned on these clients reports this, and not what the best run promises."]
 
 
-def _record_server(plans: Sequence[PrivacyPlan]) -> float | None:
-    """Towards the server nothing is amplified: with a cap R in each run, mu^2 = sum over runs of R mu^2."""
+def _record_server(plans: Sequence[PrivacyPlan], change: float = 1.0) -> float | None:
+    """Towards the server nothing is amplified: with a cap R in each run, mu^2 = sum over runs of R mu^2.
+
+    `change`: as in accounting.record_server.
+    """
     squared = 0.0
     for plan in plans:
         if plan.record is None:
             return math.inf
         if plan.max_participations is None:
             return None
-        squared += min(plan.max_participations, plan.rounds) * max(local_mu(plan.record)) ** 2
+        squared += min(plan.max_participations, plan.rounds) * (change * max(local_mu(plan.record))) ** 2
     return gaussian_epsilon(math.sqrt(squared), plans[0].record_delta)
 
 

@@ -141,7 +141,7 @@ class Terminal:
         epsilons = row["epsilons"]
         line = (
             f"clip {_short(row['clip'])}{_mode(row)}  eps client/public {number(epsilons['client_public'])}"
-            f"  record/server {number(epsilons['record_server'])}{_outcome(row)}"
+            f"  record/server {number(epsilons['record_server'])} (zero-out){_outcome(row)}"
         )
         self._progress.update(self._task, completed=row["round"] + 1, line=line)
         if "validation_accuracy" in row:
