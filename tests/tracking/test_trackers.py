@@ -204,8 +204,8 @@ def test_the_terminal_prints_a_line_per_validation():
     console = Console(record=True, width=300)
     tell(Terminal(console, 3))
     assert console.export_text().splitlines() == [
-        "round     3  validation 75.0% ± 2.0  clip 0.167 (holding)  eps client/public 0.3  record/server inf (zero-out)  "
-        "100 clients/s"
+        "round     3  validation 75.0% ± 2.0  clip 0.167 (holding)  eps client/public 0.3  "
+        "record/server inf (zero-out)  100 clients/s"
     ]
 
 
