@@ -133,8 +133,9 @@ def build_network(spec: NetworkSpec) -> nn.Module:
             width=spec.width,
             norm=spec.norm,
         )
-    except (ImportError, AttributeError, TypeError) as error:
-        raise InputError(f"model.name = {spec.name}: {error}") from error
+    except Exception as error:  # the user's own code
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"model.name = {spec.name}: {reason}") from error
     if not isinstance(network, nn.Module):
         raise InputError(f"model.name = {spec.name}: the factory returned {type(network).__name__}, not a Module")
     return network

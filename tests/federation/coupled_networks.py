@@ -150,3 +150,7 @@ def wrong_size(*, channels, image_size, ways, width, norm):
 def two_results(*, channels, image_size, ways, width, norm):
     network = plain(channels=channels, image_size=image_size, ways=ways, width=width, norm=norm)
     return nn.Sequential(network, Layer(lambda logits: (logits, logits)))
+
+
+def unbuildable(*, channels, image_size, ways, width, norm):
+    raise ValueError(f"no network of width {width}\nat all")
