@@ -463,11 +463,18 @@ def test_earlier_versions_are_completed_in_one_place(run, monkeypatch):
     colluding = config["privacy"]["client"].pop("colluding")
     assert colluding == 1
     rewritten(run, config=yaml.safe_dump(config, sort_keys=False))
-    monkeypatch.setitem(ledger_module.UNSAID, 3, ledger_module.Unsaid(settings={"privacy.client.colluding": 2}))
+    now = ledger_module.VERSION
+    monkeypatch.setitem(ledger_module.UNSAID, now, ledger_module.Unsaid(settings={"privacy.client.colluding": 2}))
     with pytest.raises(InputError, match=r"plan\.colluding: states 1, but its settings give 2"):
         verify(run)
-    monkeypatch.setitem(ledger_module.UNSAID, 3, ledger_module.Unsaid(settings={"privacy.client.colluding": 1}))
+    monkeypatch.setitem(ledger_module.UNSAID, now, ledger_module.Unsaid(settings={"privacy.client.colluding": 1}))
     verify(run)
+
+
+def test_in_version_3_nobody_was_hostile():
+    assert ledger_module.UNSAID[3].plan == {"hostile": 0.0}
+    assert ledger_module.UNSAID[3].settings == {"privacy.client.hostile": 0.0}
+    assert ledger_module.UNSAID[ledger_module.VERSION] == ledger_module.Unsaid()
 
 
 def test_a_plan_of_an_earlier_version_is_completed(run, monkeypatch):
