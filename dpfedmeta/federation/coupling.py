@@ -25,6 +25,14 @@ _TOLERANCE = 1e-6
 # changed images are at most: brighter than all others, which moves a maximum over the batch, or black.
 _TRIALS = ((0, 1.0), (1, 1.0), (2, 0.0))
 
+# Share no arithmetic, only what a network keeps.
+_APART = ("micro-episodes", "exact")
+_KEEP_NOTHING = "let the network keep nothing (in a buffer or an attribute) from one call to the next"
+_TREAT_ALONE = (
+    "let the network treat every image on its own, as GroupNorm and LayerNorm do, with no statistics of a batch, and "
+    "keep nothing from one call to the next"
+)
+
 
 @lru_cache(maxsize=256)
 def check_uncoupled(rehearsal: Rehearsal) -> None:
@@ -41,8 +49,8 @@ def check_uncoupled(rehearsal: Rehearsal) -> None:
     with torch.random.fork_rng(devices=[]), _in_one_line(rehearsal):
         _check_logits(rehearsal)
         used = RehearsedClients(rehearsal)
-        # Micro-episodes and clients share no arithmetic, only what a network keeps: one random draw brings that out.
-        count = 2 if rehearsal.kind in ("micro-episodes", "exact") else len(_TRIALS)
+        # One random draw brings out what a network keeps.
+        count = 2 if rehearsal.kind in _APART else len(_TRIALS)
         for draw, brightness in _TRIALS[:count]:
             _try(rehearsal, used, draw, brightness)
 
@@ -102,8 +110,7 @@ def _try(rehearsal: Rehearsal, used: RehearsedClients, draw: int, brightness: fl
         raise _refusal(
             rehearsal,
             f"changing one {one} moved the {rehearsal.unit} by {share:.2g} of its length (allowed: 0)",
-            "let it treat every image on its own, as GroupNorm and LayerNorm do, with no statistics of a batch and "
-            "nothing kept from one call to the next",
+            _KEEP_NOTHING if rehearsal.kind in _APART else _TREAT_ALONE,
         )
     raise _refusal(
         rehearsal,
