@@ -191,13 +191,20 @@ def test_where_one_read_ends_changes_no_normal_value():
         bytes_of.append(read(count))
         return bytes_of[-1]
 
-    size = 60_000
+    size = 2_000_000  # some reads end inside a value
     values = type(generator)(recorded).normal(size)
-    assert len(bytes_of) > 3
+    assert len(bytes_of) > 200
     whole = np.empty(size)
     words = np.frombuffer(b"".join(bytes_of), dtype="<u8").copy()
     normal_kernels.fill_normal(words, whole, normal_kernels.EDGES, normal_kernels.HEIGHTS)
     assert np.array_equal(values, whole)
+
+
+@pytest.mark.parametrize("byte", [b"\x00", b"\xff"])
+def test_the_rarest_bytes_give_a_count_that_is_possible(byte):
+    generator = type(noise(KeyedSource(0)))(lambda count: byte * count)
+    for trials, probability in ((10, 0.3), (400_000, 0.00375), (0, 0.5), (3, 1.0)):
+        assert 0 <= generator.binomial(trials, probability) <= trials
 
 
 def test_public_streams_are_keyed_and_apart_from_the_secret_ones():
