@@ -6,8 +6,7 @@ import ast
 import random
 from collections.abc import Iterator
 
-import yaml
-from run import HERE, ROOT, Mutant, tests_of
+from run import ROOT, Mutant, tests_of, written
 
 _COMPARED = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -19,7 +18,7 @@ _NAMED = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 def random_mutants(count: int, seed: int) -> list[Mutant]:
     """`count` changes, spread over the files evenly; the same for the same seed and code."""
-    files: list[str] = yaml.safe_load((HERE / "catalogue.yaml").read_text())["random"]
+    files: list[str] = written()["random"]
     chooser, found = random.Random(seed), []
     sites = {file: list(changes(file)) for file in files}
     while len(found) < count and any(sites.values()):

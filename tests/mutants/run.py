@@ -23,7 +23,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -78,20 +80,26 @@ class Stale(Exception):
     """The catalogue names a text that the code no longer has, or has twice."""
 
 
+@lru_cache(maxsize=1)
+def written() -> dict[str, Any]:
+    """The catalogue's file."""
+    content: dict[str, Any] = yaml.load((HERE / "catalogue.yaml").read_text(), Loader=yaml.CSafeLoader)
+    return content
+
+
 def tests_of(file: str) -> tuple[str, ...]:
     """The mirror tests of a source file and their neighbours, those that are quick first."""
-    named: dict[str, list[str]] = yaml.safe_load((HERE / "catalogue.yaml").read_text())["tests"]
-    return tuple(f"tests/{name}" for name in named[file])
+    return tuple(f"tests/{name}" for name in written()["tests"][file])
 
 
 def catalogue() -> list[Mutant]:
     """All mistakes that are written down."""
-    content = yaml.safe_load((HERE / "catalogue.yaml").read_text())
     found = []
-    for entry in content["mutants"]:
-        own = [f"tests/{name}" for name in entry.pop("first", [])]
+    for entry in written()["mutants"]:
+        own = [f"tests/{name}" for name in entry.get("first", [])]
         others = [test for test in tests_of(entry["file"]) if test not in own]
-        found.append(Mutant(tests=(*own, *others), **entry))
+        fields = {key: value for key, value in entry.items() if key != "first"}
+        found.append(Mutant(tests=(*own, *others), **fields))
     doubled = [name for name, count in Counter(m.name for m in found).items() if count > 1]
     if doubled:
         raise Stale(f"two mistakes are called {doubled[0]}")
@@ -159,13 +167,13 @@ def _run_tests(folder: Path, tests: Sequence[str]) -> None:
     os.chdir(folder)
     os.environ["PYTHONPATH"] = str(folder)
     sys.path[:] = [str(folder), *(path for path in sys.path if Path(path or ".").resolve() not in (ROOT, HERE))]
-    # Worker processes of the tests would import this file again.
-    main = sys.modules["__main__"]
-    main.__spec__, main.__file__ = None, None
     status = WRONG_COPY
     try:
         import pytest
 
+        # Worker processes of the tests import the main file again, as under `python -m pytest`.
+        main = sys.modules["__main__"]
+        main.__spec__, main.__file__ = None, str(Path(pytest.__file__).with_name("__main__.py"))
         import dpfedmeta
 
         print(dpfedmeta.__file__, flush=True)
