@@ -38,6 +38,8 @@ LARGE = {
 }  # fmt: skip
 FIXED = {"population.sampler": "fixed"}
 SPLIT = {**FIXED, "server.noise_site": "clients"}
+LOCAL = {**FIXED, "clip.policy": "none", "meta.steps": "3", "meta.batch": "4", "meta.lr": "0.5",
+         "server.noise_multiplier": "null", "record.support_clip": "0.4"}  # fmt: skip
 STEPPING = {"meta.adapt": "all", "meta.steps": "3", "record.support_clip": "0.4"}
 
 
@@ -154,6 +156,74 @@ def assert_independent(vectors):
         assert abs(follows) < stats.norm.isf(RARE / 12)
 
 
+class Ended(Exception):
+    """The process ends before the round is written down."""
+
+
+class EndsAfterTheRelease:
+    """A tracker that fails at one round, after its release."""
+
+    def __init__(self, round_):
+        self.round = round_
+
+    def log(self, row):
+        if row["round"] == self.round:
+            raise Ended
+
+    def rewind(self, round_):
+        pass
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A secret source that notes which keys it is asked for."""
+
+    seen: list
+    honest: KeyedSource
+    reproducible: bool = True
+
+    def generator(self, purpose, *key):
+        self.seen.append((purpose, key, self.honest.attempt))
+        return self.honest.generator(purpose, *key)
+
+    def again(self, key):
+        return replace(self, honest=self.honest.again(key))
+
+
+@pytest.mark.parametrize(
+    ("algo", "given", "purposes"),
+    [
+        ("dp-agrlr-steps", {"population.dropout": "0.3"}, {"SUPPORT_NOISE", "QUERY_NOISE", "AVAILABILITY"}),
+        ("dp-const", SPLIT, {"MESSAGE_NOISE"}),
+        ("local-dp", LOCAL, {"LOCAL_BATCHES"}),
+    ],
+)
+def test_every_stream_has_a_key_of_its_own(tiny_strokes, tmp_path, algo, given, purposes):
+    """Two attempts at each of two rounds: no key is asked for twice, and each names round and client."""
+    given = {**given, "server.rounds": "2", "population.cohort": "20"}
+    plan, asked = plan_of(tiny_strokes.task, algo, **given), []
+    side = client_side(plan, Blank(plan), Watched(asked, KeyedSource(11)), torch.device("cpu"))
+    backend = LocalBackend(clients=side, workers=InProcess())
+    budget = Budget(limits=(math.inf,) * 4)
+    run, training = training_of(plan, tmp_path, backend, budget=budget, environment=None)
+    training = replace(training, source=Watched(asked, KeyedSource(11)), trackers=(EndsAfterTheRelease(1),))
+    with pytest.raises(Ended):
+        training()
+    replace(training, trackers=())()
+    assert [(event.round, event.attempt) for event in read(run.ledger)[1]] == [(0, 0), (1, 0), (1, 1)]
+    assert len(set(asked)) == len(asked)
+    assert {purpose.name for purpose, _, _ in asked} == purposes | {"COHORT", "SERVER_NOISE"}
+    for own in {"COHORT", "SERVER_NOISE", "AVAILABILITY"} & {purpose.name for purpose, _, _ in asked}:
+        assert [(key, bool(again)) for purpose, key, again in asked if purpose.name == own] == [
+            ((0,), False), ((1,), False), ((1,), True),
+        ]  # fmt: skip
+    for own in purposes - {"AVAILABILITY"}:
+        keys = {(key, bool(again)) for purpose, key, again in asked if purpose.name == own}
+        assert {(key[0], again) for key, again in keys} == {(0, False), (1, False), (1, True)}
+        assert len(keys) > 15
+        assert all(len(key) == 2 and 0 <= key[1] < 90 for key, _ in keys)
+
+
 LOOPS = [
     ("dp-const", {}),
     ("dp-const", FIXED),
@@ -212,9 +282,7 @@ def check_attached(plan, released):
 
 
 def test_local_updates_carry_the_noise_of_every_step(tiny_strokes, tmp_path, releases):
-    given = {**FIXED, "clip.policy": "none", "meta.steps": "3", "meta.batch": "4", "meta.lr": "0.5",
-             "server.noise_multiplier": "null", "record.support_clip": "0.4"}  # fmt: skip
-    plan = plan_of(tiny_strokes.task, "local-dp", **given)
+    plan = plan_of(tiny_strokes.task, "local-dp", **LOCAL)
     _, training = training_of(plan, tmp_path)
     training()
     steps = [each for each in releases if isinstance(each.mechanism, GaussianMechanism)]
@@ -304,24 +372,6 @@ def test_a_stacked_round_adds_its_full_noise_to_clipped_messages(tiny_strokes, t
 
 def flat_model(plan):
     return learned_part(plan.network, initial_weights(plan.network, 0))
-
-
-class Ended(Exception):
-    """The process ends before the round is written down."""
-
-
-class EndsAfterTheRelease:
-    """A tracker that fails at one round, after its release."""
-
-    def __init__(self, round_):
-        self.round = round_
-
-    def log(self, row):
-        if row["round"] == self.round:
-            raise Ended
-
-    def rewind(self, round_):
-        pass
 
 
 @pytest.mark.parametrize(("algo", "given"), [("dp-const", {}), ("dp-const", SPLIT), ("dp-agrlr", {})])
