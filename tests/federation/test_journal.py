@@ -109,6 +109,7 @@ def test_anew_is_a_further_attempt_with_keys_that_no_other_has(journal, state):
     cohorts = [journal.begin(state), *(journal.begin(state, anew=True) for _ in range(3))]
     assert [event.attempt for event in journal.ledger.events] == [0, 1, 2, 3]
     assert len({cohort.again for cohort in cohorts}) == 4
+    assert [cohort.again[:1] for cohort in cohorts] == [(), (1,), (2,), (3,)]
     assert len({tuple(cohort.clients.tolist()) for cohort in cohorts}) == 4
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from dp_accounting import GaussianDpEvent
 from scipy import stats
 
 from dpfedmeta.config import resolve
@@ -265,6 +266,7 @@ def test_what_is_released_carries_the_noise_that_it_states_and_that_is_charged(
     own = 0.0 if record is None else (record.query_noise / record.query_records) ** 2
     own += plan.privacy.at(0).message_noise ** 2
     for event, each in zip(events, released, strict=True):
+        assert each.released.event == GaussianDpEvent(event.noise_multiplier)
         measured = float((each.sum / each.query.sensitivity).square().mean())
         faced = measured - plan.privacy.colluding * own
         assert faced == pytest.approx(event.noise_multiplier**2, rel=6 * math.sqrt(2 / len(each.sum)))
@@ -276,6 +278,8 @@ def check_attached(plan, released):
     """What a policy attaches carries the noise that was asked for, within one sensitivity with the rest."""
     attachment, bound = plan.policy.attachment, released[0].query.sensitivity
     clip = 0.7
+    # A message that counts as 0 attaches nothing either.
+    assert not any(each.query.value[ATTACHED].any() for each in released)
     assert bound == pytest.approx(clip * math.hypot(1.0, attachment.scale * attachment.sensitivity))
     stated = released[0].released.noise_deviation * plan.privacy.cohort / (attachment.scale * clip)
     assert stated == pytest.approx(9.0)
@@ -332,6 +336,16 @@ def test_a_message_carries_noise_of_its_own_for_every_round_client_and_attempt(t
     assert torch.allclose(together, sum(messages[5, client, (1, 99)] for client in (0, 1, 77)), atol=1e-5)
     again = flatten(backend.cohort_sum(model, 0.7, cohort_of(5, (1, 99), 77)).value)
     assert torch.equal(again, messages[5, 77, (1, 99)])
+
+
+def test_a_client_whose_data_are_not_sound_adds_its_share_of_the_noise_like_any_other(tiny_strokes):
+    plan = plan_of(tiny_strokes.task, "dp-const", **SPLIT)
+    backend, model = backend_of(plan), flat_model(plan)
+    episode = backend.clients.population.template
+    backend.clients.population.template = replace(episode, query_images=episode.query_images[:0])
+    sums = [backend.cohort_sum(model, 0.7, cohort_of(0, (), client)) for client in range(8)]
+    assert {each.noise_variance for each in sums} == {(plan.message_noise * 0.7) ** 2}
+    assert_deviation(torch.cat([flatten(each.value) for each in sums]), plan.privacy.noise_multiplier / 3.0 * 0.7)
 
 
 @pytest.mark.parametrize("given", [STEPPING, {"meta.steps": "3", "model.width": "128"}], ids=["all", "head"])
