@@ -99,6 +99,22 @@ def test_a_hostile_client_touches_no_other_contribution_and_no_noise(tiny_stroke
     )
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agr in 3", "dp-aqc"])
+@pytest.mark.parametrize("how", HOSTILE)
+def test_data_that_are_not_sound_are_no_failure(tiny_strokes, algo, how):
+    """Whether a client failed may be seen, what it holds may not: it sends zeros, which enter the sum."""
+    _, side, model = side_of(tiny_strokes, algo)
+    poisoned = replace(side, population=Hostile(side.population, 2, HOSTILE[how]))
+    _, entered = poisoned.clipped_sum(model, 0.3, 0, [2, 1, 3])
+    assert entered == 3
+    alone, _ = poisoned.clipped_sum(model, 0.3, 0, [2])
+    if not how.startswith("norm") and how != "one record less":
+        assert not alone.any()
+    cohort = Cohort(round=0, clients=np.array([1, 2, 3]))
+    LocalBackend(clients=poisoned, workers=InProcess(), abort_on_failure=True).cohort_sum(model, 0.3, cohort)
+
+
 @pytest.mark.parametrize(
     "message",
     [

@@ -4,12 +4,15 @@ from collections import OrderedDict
 
 import pytest
 import torch
+import yaml
 
+from dpfedmeta import config
 from dpfedmeta.config import algorithm_names, resolve
 from dpfedmeta.data import load_task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.federation.plan import make_plan
 from dpfedmeta.federation.privacy_plan import make_privacy
+from dpfedmeta.meta import micro_slots
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism
 
 TASK = load_task("strokes")[0]
@@ -50,7 +53,92 @@ def test_every_preset_keeps_what_it_promises(algo):
         assert client_public.epsilon >= 0.99 * 1.5
 
 
+def by_line(algo, given, tmp_path, monkeypatch):
+    return resolve(algo, "strokes", None, {k: str(v) for k, v in given.items()})
+
+
+def nested(given):
+    """Dotted names to values as typed, as sections with keys."""
+    content = {}
+    for name, value in given.items():
+        section = content
+        *sections, key = name.split(".")
+        for each in sections:
+            section = section.setdefault(each, {})
+        section[key] = yaml.safe_load(value) if isinstance(value, str) else value
+    return content
+
+
+def by_file(algo, given, tmp_path, monkeypatch):
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(nested(given)))
+    return resolve(algo, "strokes", path)
+
+
+def by_preset(algo, given, tmp_path, monkeypatch):
+    """The same values as a preset would hold them."""
+    own = {**config._of_preset(algo, "strokes"), **dict(config._flatten(nested(given)))}
+    # A preset has the noise or the target of a cell, not both.
+    for target, noises in config._CELLS:
+        if any(given.get(noise) is not None for noise in noises):
+            own.pop(target, None)
+    monkeypatch.setattr(config, "_of_preset", lambda algo, dataset: own)
+    return resolve(algo, "strokes")
+
+
+def half_by_file(algo, given, tmp_path, monkeypatch):
+    names = list(given)
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(nested({name: given[name] for name in names[::2]})))
+    return resolve(algo, "strokes", path, {name: str(given[name]) for name in names[1::2]})
+
+
+OTHER_WAYS = [by_file, by_preset, half_by_file]
+
 REFUSED = [
+    # Second order: as given, and by the default of each method that has it.
+    ("dp-agrlr-steps", {"meta.order": "null"}, "Hessian"),
+    ("dp-agrlr-steps", {"meta.order": "null", "meta.adapt": "all"}, "Hessian"),
+    ("dp-agrlr-steps", {"meta.method": "anil", "meta.order": "null"}, "Hessian"),
+    ("dp-agrlr", {"record.release": "steps", "model.norm": "group", "model.features": "raw"}, "Hessian"),
+    ("dp-agrlr", {"record.release": "steps", "meta.order": "null"}, "Hessian"),
+    # Reptile by a method whose messages are unbounded before their last noise.
+    ("dp-agrlr-steps", {"meta.method": "reptile", "meta.learn": "all", "meta.adapt": "null"}, "stacked"),
+    ("dp-agrlr", {"meta.method": "reptile", "meta.adapt": "null", "meta.order": "null"}, "micro-episodes"),
+    # Coupled records: by the preset's own network, by a normalisation, by features.
+    ("dp-agrlr", {"record.release": "steps", "meta.order": 1}, "model.norm group"),
+    ("dp-agrlr", {"record.release": "steps", "meta.order": 1, "model.norm": "group"}, "model.features record"),
+    # Divisions.
+    ("dp-agrlr-steps", {"meta.divisions": 2}, "a record would enter every division's gradient"),
+    ("dp-agrlr", {"meta.division_shots": 2}, "a record would enter every division's gradient"),
+    # Promises without what they need.
+    ("dp-const", {"server.noise_multiplier": 0}, "infinite"),
+    ("dp-agrlr", {"server.noise_mode": "stacked", "server.noise_multiplier": 0}, "infinite"),
+    ("dp-agrlr", {"clip.policy": "none"}, "needs a clip bound"),
+    ("dp-agrlr", {"population.sampler": "fixed"}, "max_participations"),
+    (
+        "dp-agrlr",
+        {"population.sampler": "fixed", "population.max_participations": "null", "record.client_ledgers": "true"},
+        "client_ledgers",
+    ),
+    ("dp-agr", {"server.noise_site": "clients"}, "noise_site"),
+    (
+        "dp-agrlr",
+        {"population.sampler": "fixed", "population.max_participations": "null", "server.noise_site": "clients"},
+        "noise_site",
+    ),
+    (
+        "dp-agr",
+        {
+            "server.noise_site": "clients",
+            "population.sampler": "fixed",
+            "server.schedule": "[{from_round: 2, noise_scale: 0.5}]",
+        },
+        "noise_site",
+    ),
+    ("dp-agrlr-steps", {"clip.policy": "quantile"}, "never computes"),
+    ("dp-agrlr-steps", {"clip.policy": "median"}, "never computes"),
+    ("dp-agrlr-steps", {"clip.scope": "per-layer"}, "clips records"),
     ("dp-agrlr-steps", {"meta.order": 2}, "Hessian"),
     ("dp-agrlr-steps", {"model.norm": "batch"}, r"--model\.norm group"),
     ("dp-agrlr-steps", {"model.features": "support"}, r"--model\.features record"),
@@ -69,10 +157,50 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("algo", "given", "reason"), REFUSED)
-def test_what_would_not_hold_is_refused_with_its_reason(algo, given, reason):
-    with pytest.raises(RefusedPlan, match=reason):
-        plan_of(algo, **given)
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_what_would_not_hold_is_refused_with_its_reason_by_every_way_in(number, tmp_path, monkeypatch):
+    """Each on the command line and in one other way, which takes turns."""
+    algo, given, reason = REFUSED[number]
+    for way in (by_line, OTHER_WAYS[number % 3]):
+        with pytest.raises(RefusedPlan, match=reason):
+            make_plan(way(algo, given, tmp_path, monkeypatch), TASK)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"population.max_participations": 3}, ("max_participations", 3)),
+        ({"privacy.client.colluding": 7}, ("colluding", 7)),
+        ({"population.sampler": "fixed", "population.max_participations": "null"}, ("sampler", "fixed")),
+        ({"privacy.client.delta": 3e-7}, ("client_delta", 3e-7)),
+        ({"privacy.record.delta": 2e-5}, ("record_delta", 2e-5)),
+        ({"server.noise_mode": "stacked"}, ("noise_mode", "stacked")),
+        ({"population.clients": 12_345}, ("clients", 12_345)),
+        ({"population.cohort": 77}, ("cohort", 77.0)),
+        ({"server.rounds": 9}, ("rounds", 9)),
+    ],
+)
+def test_every_setting_that_an_epsilon_depends_on_reaches_the_plan(given, expected):
+    name, value = expected
+    privacy = plan_of("dp-agrlr", **given).privacy
+    assert getattr(privacy, name) == value
+
+
+def test_what_a_client_releases_is_what_the_plan_accounts_for():
+    micro = plan_of("dp-agrlr", **{"record.message_clip_ratio": 4, "server.noise_mode": "stacked"})
+    assert micro.privacy.record.message == "episodes"
+    assert micro.privacy.record.query_records == len(micro_slots(micro.record.client, micro.record.shape)) == 5
+    assert micro.privacy.record.query_to_message_bound == micro.message_clip_ratio**-1 == 0.25
+    assert micro.record.noise == micro.privacy.record.query_noise
+    steps = plan_of("dp-agrlr-steps", **{"record.message_clip_ratio": 4, "meta.steps": 3, "task.shots": 2})
+    layer = steps.privacy.record
+    assert (layer.message, layer.support_steps, layer.query_to_message_bound) == ("query", 3, 0.25)
+    assert (layer.support_records, layer.query_records) == (10, 25)
+    assert (steps.record.support_noise, steps.record.query_noise) == (layer.support_noise, layer.query_noise)
+    assert steps.record.counts == (10, 25)
+    assert steps.message_clip_ratio is None
+    reptile = {"meta.method": "reptile", "meta.learn": "all", "meta.adapt": "all", "server.noise_mode": "stacked"}
+    assert plan_of("dp-agrlr-steps", **reptile).privacy.record.message == "update"
 
 
 WRONG = [

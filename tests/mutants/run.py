@@ -1,0 +1,308 @@
+"""Plants mistakes one at a time and says which of them the tests see: make mutants.
+
+A catalogue of plausible mistakes beside random changes of single expressions (--random): what breaks a promise here is
+a key left out or a write moved, which mutmut and cosmic-ray do not make, and they run all tests on each of thousands.
+
+    .venv/bin/python tests/mutants/run.py --only ledger --jobs 2 --json mutants.json
+    .venv/bin/python tests/mutants/run.py --random 40 --seed 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import importlib
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+COPIED = ("dpfedmeta", "tests", "configs", "tasks", "scripts")
+# Imported once; every mutant is a fork of this process, which saves it these imports.
+HEAVY = ("torch", "numpy", "scipy.stats", "dp_accounting.pld", "dp_accounting.rdp", "opacus", "numba", "pydantic",
+         "safetensors.torch", "rich.console", "pytest", "torch.func", "platformdirs")  # fmt: skip
+PASSED, FAILED_TESTS, BROKEN_IMPORT, NO_TESTS, WRONG_COPY = 0, 1, 2, 5, 90
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """One mistake.
+
+    Attributes:
+        name: For people.
+        file: Below dpfedmeta/.
+        old: Text that occurs once in it.
+        new: What takes its place.
+        tests: Files that should see it.
+        why: Why it would be harmless if none does; empty where it has to be seen.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of a mutant.
+
+    Attributes:
+        name: Its name.
+        verdict: killed, survived, time-out.
+        seen_by: The first test that failed.
+        seconds: How long its tests took.
+    """
+
+    name: str
+    verdict: str
+    seen_by: str
+    seconds: float
+
+
+class Stale(Exception):
+    """The catalogue names a text that the code no longer has, or has twice."""
+
+
+@lru_cache(maxsize=1)
+def written() -> dict[str, Any]:
+    """The catalogue's file."""
+    content: dict[str, Any] = yaml.load((HERE / "catalogue.yaml").read_text(), Loader=yaml.CSafeLoader)
+    return content
+
+
+def tests_of(file: str) -> tuple[str, ...]:
+    """The mirror tests of a source file and their neighbours, those that are quick first."""
+    return tuple(f"tests/{name}" for name in written()["tests"][file])
+
+
+def catalogue() -> list[Mutant]:
+    """All mistakes that are written down."""
+    found = []
+    for entry in written()["mutants"]:
+        own = [f"tests/{name}" for name in entry.get("first", [])]
+        others = [test for test in tests_of(entry["file"]) if test not in own]
+        fields = {key: value for key, value in entry.items() if key != "first"}
+        found.append(Mutant(tests=(*own, *others), **fields))
+    doubled = [name for name, count in Counter(m.name for m in found).items() if count > 1]
+    if doubled:
+        raise Stale(f"two mistakes are called {doubled[0]}")
+    return found
+
+
+def changed(mutant: Mutant) -> str:
+    """The file with its mistake.
+
+    Raises:
+        Stale: The text to change is not there exactly once.
+    """
+    text = (ROOT / "dpfedmeta" / mutant.file).read_text()
+    count = text.count(mutant.old)
+    if count != 1:
+        raise Stale(f"{mutant.name}: {mutant.file} holds its text {count} times:\n{mutant.old}")
+    return text.replace(mutant.old, mutant.new)
+
+
+class Slot:
+    """A copy of the tree that takes one mistake after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in COPIED:
+            # Compiled kernels come along: they are found again by the time of their source.
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.pyc"))
+        for name in ("pyproject.toml", "setup.cfg", "README.md", "Makefile", "constraints.txt"):
+            shutil.copy2(ROOT / name, folder / name)
+        # The environment maps these two beside the package.
+        for name in ("configs", "tasks"):
+            (folder / "dpfedmeta" / name).symlink_to(folder / name)
+        self._changes = 0
+
+    def start(self, mutant: Mutant | None, tests: Sequence[str]) -> int:
+        """Plant it and start its tests in a process of their own; the process's number."""
+        if mutant is not None:
+            target = self.folder / "dpfedmeta" / mutant.file
+            target.write_text(changed(mutant))
+            # A time that no version before had, so that no compiled file of another one is taken for this one's.
+            self._changes += 1
+            os.utime(target, (10**9 + 2 * self._changes,) * 2)
+        child = os.fork()
+        if not child:
+            _run_tests(self.folder, tests)
+        return child
+
+    def restore(self, mutant: Mutant | None) -> None:
+        """Take the mistake back."""
+        if mutant is not None:
+            shutil.copy2(ROOT / "dpfedmeta" / mutant.file, self.folder / "dpfedmeta" / mutant.file)
+
+    @property
+    def output(self) -> Path:
+        """What the tests printed."""
+        return self.folder / "output.txt"
+
+
+def _run_tests(folder: Path, tests: Sequence[str]) -> None:
+    """In the child: never returns."""
+    os.setsid()
+    handle = os.open(folder / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(handle, stream)
+    os.chdir(folder)
+    os.environ["PYTHONPATH"] = str(folder)
+    sys.path[:] = [str(folder), *(path for path in sys.path if Path(path or ".").resolve() not in (ROOT, HERE))]
+    status = WRONG_COPY
+    try:
+        import pytest
+
+        # Worker processes of the tests import the main file again, as under `python -m pytest`.
+        main = sys.modules["__main__"]
+        main.__spec__, main.__file__ = None, str(Path(pytest.__file__).with_name("__main__.py"))
+        import dpfedmeta
+
+        print(dpfedmeta.__file__, flush=True)
+        if Path(dpfedmeta.__file__).is_relative_to(folder):
+            words = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", f"--basetemp={folder / 'temporary'}"]
+            # File by file: most mistakes are seen by the first, and the others need not even be collected.
+            for test in tests:
+                status = int(pytest.main([*words, test]))
+                if status not in (PASSED, NO_TESTS):
+                    break
+            else:
+                status = PASSED
+    except BaseException as error:
+        print(repr(error), flush=True)
+        status = BROKEN_IMPORT
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
+
+
+def _outcome(name: str, slot: Slot, status: int | None, seconds: float) -> Outcome:
+    text = slot.output.read_text(errors="replace")
+    if status is None:
+        return Outcome(name=name, verdict="time-out", seen_by="", seconds=seconds)
+    if status == PASSED:
+        return Outcome(name=name, verdict="survived", seen_by="", seconds=seconds)
+    if status not in (FAILED_TESTS, BROKEN_IMPORT):
+        raise Stale(f"{name}: the tests did not run (status {status}):\n{text[-2000:]}")
+    seen = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, flags=re.MULTILINE)
+    return Outcome(name=name, verdict="killed", seen_by=seen[0] if seen else "import", seconds=seconds)
+
+
+def run_all(
+    work: Sequence[tuple[str, Mutant | None, Sequence[str]]], jobs: int, limit: float, folder: Path
+) -> Iterator[Outcome]:
+    """Each mistake's outcome, `jobs` at a time, as they end."""
+    free = [Slot(folder / str(number)) for number in range(jobs)]
+    waiting, running = list(work), {}
+    while waiting or running:
+        while waiting and free:
+            slot, (name, mutant, tests) = free.pop(), waiting.pop(0)
+            running[slot.start(mutant, tests)] = (slot, name, mutant, time.monotonic())
+        time.sleep(0.1)
+        for child, (slot, name, mutant, started) in list(running.items()):
+            seconds = time.monotonic() - started
+            ended, raw = os.waitpid(child, os.WNOHANG)
+            late = not ended and seconds > limit
+            if late:
+                os.killpg(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+            if ended or late:
+                yield _outcome(name, slot, None if late else os.waitstatus_to_exitcode(raw), seconds)
+                slot.restore(mutant)
+                del running[child]
+                free.append(slot)
+
+
+def wanted(options: argparse.Namespace) -> list[Mutant]:
+    """The mistakes that the options ask for, each checked against the code."""
+    if options.random:
+        sys.path.insert(0, str(HERE))
+        chosen = importlib.import_module("random_changes").random_mutants(options.random, options.seed)
+    else:
+        chosen = catalogue()
+    pattern = f"*{options.only}*"
+    found = [m for m in chosen if fnmatch.fnmatch(m.name, pattern) or fnmatch.fnmatch(m.file, pattern)]
+    for mutant in found:
+        compile(changed(mutant), mutant.file, "exec")
+    return found
+
+
+def report(mutants: Sequence[Mutant], outcomes: Sequence[Outcome]) -> int:
+    """Print what survived; how many of them no reason excuses."""
+    known = {mutant.name: mutant for mutant in mutants}
+    counts = Counter(outcome.verdict for outcome in outcomes)
+    print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+    unexcused = 0
+    for outcome in outcomes:
+        if outcome.verdict == "survived":
+            mutant = known[outcome.name]
+            unexcused += not mutant.why
+            print(f"survived: {mutant.name} ({mutant.file}): {mutant.why or 'UNSEEN'}")
+            if not mutant.why:
+                print(f"    {mutant.old}\n -> {mutant.new}")
+    return unexcused
+
+
+def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="*", help="part of a name or file, or a pattern with *")
+    parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds for the tests of one mistake")
+    parser.add_argument("--json", type=Path, help="where to write the outcomes")
+    parser.add_argument("--random", type=int, default=0, help="so many random changes in place of the catalogue")
+    parser.add_argument("--seed", type=int, default=0, help="of the random changes")
+    parser.add_argument("--check", action="store_true", help="only whether the catalogue fits the code")
+    parser.add_argument("--no-baseline", action="store_true", help="trust that the tests pass without a mistake")
+    return parser.parse_args(words)
+
+
+def main() -> int:
+    """0 if every mistake was seen or is harmless, 1 otherwise."""
+    options = options_of()
+    mutants = wanted(options)
+    print(f"{len(mutants)} mistakes", flush=True)
+    if options.check:
+        return 0
+    for name in HEAVY:
+        importlib.import_module(name)
+    everything = sorted({test for mutant in mutants for test in mutant.tests})
+    outcomes: list[Outcome] = []
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        if not options.no_baseline:
+            (baseline,) = run_all([("baseline", None, everything)], 1, 10 * options.limit, Path(folder) / "baseline")
+            print(f"baseline: {baseline.verdict} after {baseline.seconds:.0f} s {baseline.seen_by}", flush=True)
+            if baseline.verdict != "survived":
+                raise Stale("the tests fail without any mistake")
+        work = [(mutant.name, mutant, mutant.tests) for mutant in mutants]
+        for outcome in run_all(work, options.jobs, options.limit, Path(folder) / "mutants"):
+            outcomes.append(outcome)
+            print(f"{outcome.verdict:9} {outcome.seconds:5.0f} s  {outcome.name}  {outcome.seen_by}", flush=True)
+            if options.json:
+                options.json.write_text(json.dumps([vars(each) for each in outcomes], indent=1) + "\n")
+    return int(report(mutants, outcomes) > 0)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Stale as error:
+        sys.exit(f"mutants: {error}")
