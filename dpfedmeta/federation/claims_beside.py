@@ -135,14 +135,16 @@ def check_claims(path: Path, stated: Mapping[str, Any], proven: Proven) -> None:
 
 
 def _check_length(run: RunDirectory, stated: Mapping[str, Any], proven: Proven) -> None:
-    """How many rounds were released: all that were charged, but for what an interruption left."""
+    """How many rounds were released: all that were charged, but for what an interruption or a spent budget left."""
     path, status, rounds = run.path / SUMMARY, stated["status"], stated["rounds"]
-    if status != "interrupted" or type(rounds) is not int or not 0 <= rounds <= proven.rounds:
+    again = len(proven.content.events) > proven.rounds
+    left = status == "interrupted" or (status == "budget" and again)
+    if not left or type(rounds) is not int or not 0 <= rounds <= proven.rounds:
         check(path, "rounds", rounds, proven.rounds)
     if status == "completed":
         check(path, "rounds of a completed run", rounds, proven.content.plan.rounds)
     lines = len(run.rounds_file.read_bytes().splitlines()) if run.rounds_file.exists() else rounds
-    if lines < rounds:
+    if lines < rounds or (lines > rounds and status != "interrupted"):
         raise InputError(
             f"{run.rounds_file}: ends with line {lines}, but {rounds} rounds were released; restore it from a backup"
         )

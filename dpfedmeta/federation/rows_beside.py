@@ -18,8 +18,8 @@ from dpfedmeta.privacy.plan import Stretch
 from dpfedmeta.privacy.sampled_gaussian import GRIDS
 from dpfedmeta.tracking.run_directory import SUMMARY, RunDirectory
 
-# Rows whose epsilons are computed again; the others lie between their neighbours.
-_CHOSEN = 200
+# Rows whose epsilons are computed again, each half; the others lie between their neighbours.
+_EVENLY, _EARLY = 24, 16
 # The grid of running epsilons is within 1%.
 _ROOM = 1.015
 _LAST_DIGITS = 1e-6
@@ -44,11 +44,8 @@ def check_rows(run: RunDirectory, proven: Proven) -> list[str]:
         _check_noise(run, proven, rows)
         stated = [_epsilons(row, proven) for row in rows]
         along = _Along(proven=proven, finished=_finished(run))
-        count = min(_CHOSEN, len(rows))
-        chosen = sorted({round(step * (len(rows) - 1) / max(count - 1, 1)) for step in range(count)})
-        for number in chosen:
-            for name, epsilon in stated[number].items():
-                along.check(f"{path}, line {number + 1}: epsilons.{name}", name, number, epsilon)
+        for number in _chosen(len(rows)):
+            along.check(f"{path}, line {number + 1}", number, stated[number])
         for number, (before, after) in enumerate(pairwise(stated), start=2):
             fallen = next((name for name in after if after[name] < before[name] * (1 - _LAST_DIGITS)), None)
             if fallen is not None:
@@ -57,6 +54,15 @@ def check_rows(run: RunDirectory, proven: Proven) -> list[str]:
                     "but epsilon never falls from round to round"
                 )
     return ["rounds.jsonl agrees"]
+
+
+def _chosen(rows: int) -> list[int]:
+    """The first, the last, some evenly between and some evenly in the logarithm, as epsilon grows."""
+    last = rows - 1
+    if last < 0:
+        return []
+    evenly = {round(last * step / (_EVENLY - 1)) for step in range(_EVENLY)}
+    return sorted(evenly | {round(rows ** (step / _EARLY)) - 1 for step in range(_EARLY)})
 
 
 def _finished(run: RunDirectory) -> bool:
@@ -128,14 +134,18 @@ class _Along:
     proven: Proven
     finished: bool
 
-    def check(self, where: str, name: str, round_: int, stated: float) -> None:
-        least = self._after(round_, self._grids)[name]
+    def check(self, where: str, round_: int, stated: Mapping[str, float]) -> None:
+        quick = self._after(round_, self._grids)
         # The row's own grid may be finer than the one that is quick here.
-        if stated < least * (1 - _LAST_DIGITS):
-            least = self._after(round_, GRIDS)[name]
-        most = self._most[name] if self._again else least
-        if not least * (1 - _LAST_DIGITS) <= stated <= most * _ROOM:
-            raise InputError(f"{where}: states {stated:.6g}, but the ledger adds up to {least:.6g} after that round")
+        below = any(stated[name] < quick[name] * (1 - _LAST_DIGITS) for name in quick)
+        least = self._after(round_, GRIDS) if below else quick
+        most = self._most if self._again else least
+        for name, value in stated.items():
+            if not least[name] * (1 - _LAST_DIGITS) <= value <= most[name] * _ROOM:
+                raise InputError(
+                    f"{where}: epsilons.{name}: states {value:.6g}, but the ledger adds up to {least[name]:.6g} after "
+                    "that round"
+                )
 
     @cached_property
     def _grids(self) -> tuple[float, ...]:

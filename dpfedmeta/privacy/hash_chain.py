@@ -109,7 +109,8 @@ def read_chain(path: Path, what: str, *, torn: bool = False) -> tuple[list[dict[
                 f"{path}, line {number}: the hash chain breaks here; this line or the one before it was "
                 f"edited or lost, so {proven} proven; restore the {what} from a backup"
             )
-        previous = _line(body, previous)[1]
+        # Intact: the text is what `_line` makes of the body.
+        previous = hashlib.sha256(text.encode()).hexdigest()
         bodies.append(body)
     return bodies, previous
 
