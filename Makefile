@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constr
 DATA := $(wildcard ../shared/data)
 export DPFEDMETA_DATA ?= $(if $(DATA),$(abspath $(DATA)))
 
-.PHONY: demo test test-slow lint audit peers clean
+.PHONY: demo test test-slow mutants lint audit peers clean
 
 demo: $(VENV)/.installed
 	name=demo-$$(date +%Y%m%d-%H%M%S) && \
@@ -18,6 +18,10 @@ test: $(VENV)/.installed-test
 
 test-slow: $(VENV)/.installed-test
 	DPFEDMETA_FUZZ=100000 $(BIN)/python -m pytest -m slow -q -s
+
+# Plants mistakes one at a time: hours, not in CI. MUTANTS="--only ledger" or MUTANTS="--random 40 --seed 1" for some.
+mutants: $(VENV)/.installed-test
+	$(BIN)/python tests/mutants/run.py --json mutants.json $(MUTANTS)
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .

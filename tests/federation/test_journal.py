@@ -93,6 +93,15 @@ def test_whatever_a_release_is_computed_from_makes_another_charge(journal, state
     assert not np.array_equal(again.clients, first.clients)
 
 
+@pytest.mark.parametrize("more", [{"environment": None}, {"source": OperatingSystemSource()}], ids=str)
+def test_where_nothing_can_be_done_again_every_attempt_is_charged(plan, state, tmp_path, more):
+    own = journal_of(plan, tmp_path, **more)
+    assert not own.reproducible
+    keys = [own.begin(state).again[:1] for _ in range(3)]
+    assert keys == [(), (1,), (2,)]
+    assert len({event.inputs for event in own.ledger.events}) == 3
+
+
 def test_two_rounds_of_one_state_have_different_inputs(journal, state):
     journal.begin(state)
     journal.begin(replace(state, round=1))

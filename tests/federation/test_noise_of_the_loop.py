@@ -142,6 +142,14 @@ def assert_deviation(values, deviation, checks=1):
     assert abs(values.mean()) < limit / math.sqrt(count)
 
 
+def assert_every_coordinate(vectors, deviation):
+    """No coordinate has another deviation, or none: sums of squares over the vectors, by the chi-squared limits."""
+    rows = torch.stack([torch.as_tensor(vector).double().flatten() for vector in vectors]).numpy() / deviation
+    squares, rare = (rows**2).sum(0), RARE / 2 / rows.shape[1]
+    low, high = stats.chi2.ppf(rare, len(rows)), stats.chi2.isf(rare, len(rows))
+    assert low < squares.min() <= squares.max() < high
+
+
 def assert_independent(vectors):
     """No two of them are correlated, nor are the coordinates of one with those that follow."""
     rows = torch.stack([torch.as_tensor(vector).double().flatten() for vector in vectors]).numpy()
@@ -261,6 +269,7 @@ def test_what_is_released_carries_the_noise_that_it_states_and_that_is_charged(
         assert stated == pytest.approx(each.mechanism.total_multiplier * each.query.sensitivity)
     stated = [each.released.noise_deviation * each.mechanism.denominator for each in released]
     assert_deviation(torch.cat([v / s for v, s in zip(everything, stated, strict=True)]), 1.0)
+    assert_every_coordinate([v / s for v, s in zip(everything, stated, strict=True)], 1.0)
     # The multiplier in the ledger is that of the noise which colluding clients do not know.
     record = plan.privacy.record
     own = 0.0 if record is None else (record.query_noise / record.query_records) ** 2
@@ -331,6 +340,7 @@ def test_a_message_carries_noise_of_its_own_for_every_round_client_and_attempt(t
         messages[round_, client, again] = flatten(sent.value)
     assert_independent(list(messages.values()))
     assert_deviation(torch.cat(list(messages.values())), 0.7 * deviation(plan))
+    assert_every_coordinate(list(messages.values()), 0.7 * deviation(plan))
     # Clients side by side send what they send alone.
     together = flatten(backend.cohort_sum(model, 0.7, cohort_of(5, (1, 99), 0, 1, 77)).value)
     assert torch.allclose(together, sum(messages[5, client, (1, 99)] for client in (0, 1, 77)), atol=1e-5)

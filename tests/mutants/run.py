@@ -268,11 +268,19 @@ def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds for the tests of one mistake")
     parser.add_argument("--json", type=Path, help="where to write the outcomes")
+    parser.add_argument("--go-on", action="store_true", help="leave out what the file of --json says was killed")
     parser.add_argument("--random", type=int, default=0, help="so many random changes in place of the catalogue")
     parser.add_argument("--seed", type=int, default=0, help="of the random changes")
     parser.add_argument("--check", action="store_true", help="only whether the catalogue fits the code")
     parser.add_argument("--no-baseline", action="store_true", help="trust that the tests pass without a mistake")
     return parser.parse_args(words)
+
+
+def _killed_before(options: argparse.Namespace) -> list[Outcome]:
+    if not (options.go_on and options.json and options.json.exists()):
+        return []
+    found = [Outcome(**fields) for fields in json.loads(options.json.read_text())]
+    return [outcome for outcome in found if outcome.verdict == "killed"]
 
 
 def main() -> int:
@@ -284,8 +292,10 @@ def main() -> int:
         return 0
     for name in HEAVY:
         importlib.import_module(name)
+    outcomes = _killed_before(options)
+    done = {outcome.name for outcome in outcomes}
+    mutants = [mutant for mutant in mutants if mutant.name not in done]
     everything = sorted({test for mutant in mutants for test in mutant.tests})
-    outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         if not options.no_baseline:
             (baseline,) = run_all([("baseline", None, everything)], 1, 10 * options.limit, Path(folder) / "baseline")

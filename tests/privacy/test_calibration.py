@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from dpfedmeta.errors import RefusedPlan
+from dpfedmeta.privacy import calibration
 from dpfedmeta.privacy.accounting import guarantees
 from dpfedmeta.privacy.calibration import Targets, calibrate, largest_cohort, most_rounds
 from dpfedmeta.privacy.plan import Change, PrivacyPlan, RecordLayer
@@ -118,3 +119,13 @@ def test_a_schedule_is_calibrated_as_a_whole():
 def test_extreme_targets_are_met_too(sampler, target):
     plan = calibrate(replace(BASE, sampler=sampler), Targets(client_epsilon=target))
     assert 0.99 * target <= epsilon(plan, "client", "public") <= target
+
+
+@pytest.mark.parametrize("excess", [1e-9, 1e-4, 1e-3])
+def test_no_noise_is_enough_that_exceeds_the_target_by_however_little(excess):
+    """A step from just above the target to far below it: the noise that is found lies behind the step."""
+
+    def reached(noise):
+        return 2.0 * (1 + excess) if noise < 1.2345 else 0.5
+
+    assert reached(calibration._smallest_noise(reached, 2.0, "(client, public)", start=1.0)) <= 2.0

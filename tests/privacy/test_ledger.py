@@ -1,4 +1,5 @@
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -110,6 +111,32 @@ def test_the_budget_stops_before_the_limit():
     assert smaller.allows(guarantees(PLAN, rounds=3))
     assert not smaller.allows(guarantees(PLAN, rounds=4))
     assert Budget.of(guarantees(PLAN)).affordable_rounds(PLAN) == 8
+
+
+@pytest.mark.parametrize("cell", range(4))
+def test_every_cell_is_held_to_its_limit_to_the_last_digit(cell):
+    cells = guarantees(PLAN)
+    limits = [guarantee.epsilon for guarantee in cells]
+    assert Budget(limits=tuple(limits)).allows(cells)
+    limits[cell] *= 1 - 1e-9
+    assert not Budget(limits=tuple(limits)).allows(cells)
+
+
+def test_a_charge_that_did_not_reach_the_disk_is_no_charge(tmp_path, monkeypatch):
+    ledger = Ledger(tmp_path / "l", PLAN)
+    head, lines = ledger.head, ledger.lines
+
+    def full(handle):
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            ledger.charge(planned_event(PLAN, 0))
+    assert (ledger.events, ledger.head, ledger.lines) == ([], head, lines)
+    assert read(tmp_path / "l")[1] == ()
+    ledger.charge(planned_event(PLAN, 0))
+    assert read(tmp_path / "l")[1] == (planned_event(PLAN, 0),)
 
 
 def test_the_budget_guard_fails_closed_on_nan():

@@ -106,6 +106,51 @@ def test_a_mixture_with_a_cap_pays_for_surplus_clients_too():
     assert bounds["gdp-mixture"] == pytest.approx(mixture(worse, left, cap=1), rel=1e-5)
 
 
+# (layer, server, mu of one participation towards the public): the table of the design, row by row.
+ROLES = [
+    ("no record-level noise", None, {}, 2 / NOISE),
+    ("support by its own noise", {"support_noise": 3.0}, {}, math.sqrt(2) / 3.0),
+    ("support by the whole message", {"support_noise": 0.5}, {}, 2 / NOISE),
+    ("query by its share", {"support_noise": 90.0, "query_noise": 0.3}, {}, 0.2 / NOISE),
+    ("query by its own noise", {"support_noise": 90.0, "query_noise": 20.0}, {}, 1 / 20),
+    ("episodes", {"message": "episodes", "support_noise": 0.01, "query_noise": 0.3}, {}, 0.2 / NOISE),
+    ("update", {"message": "update", "support_noise": 0.5, "query_noise": 1e-3}, {"noise_mode": "stacked"}, 2 / NOISE),
+    (
+        "stacked share",
+        {"support_noise": 90.0, "query_noise": 0.3, "query_to_message_bound": 3.0},
+        {"noise_mode": "stacked"},
+        0.6 / NOISE,
+    ),
+    (
+        "stacked share at most the whole message",
+        {"support_noise": 90.0, "query_noise": 0.3, "query_to_message_bound": 20.0},
+        {"noise_mode": "stacked"},
+        2 / NOISE,
+    ),
+    (
+        "shared share has no ratio",
+        {"support_noise": 90.0, "query_noise": 0.3, "query_to_message_bound": 3.0},
+        {},
+        0.2 / NOISE,
+    ),
+]
+
+
+@pytest.mark.parametrize(("layer", "more", "mu"), [row[1:] for row in ROLES], ids=[row[0] for row in ROLES])
+@pytest.mark.parametrize("cap", [None, 1])
+def test_the_mixture_takes_the_worse_role_and_for_it_the_smaller_layer(layer, more, mu, cap):
+    record = None if layer is None else replace(LAYER, **layer)
+    record_public = four_cells((stretch(),), terms(record=record, max_participations=cap, **more))[3]
+    found = next(bound.epsilon for bound in record_public.bounds if bound.method == "gdp-mixture")
+    assert found == pytest.approx(mixture(mu, RECORD, cap=cap), rel=1e-5)
+
+
+def test_one_round_without_noise_leaves_no_public_promise():
+    silent = (stretch(5), stretch(1, effective_noise=None, total_noise=None))
+    client_public, _, _, record_public = four_cells(silent, terms(record=None))
+    assert client_public.epsilon == record_public.epsilon == math.inf
+
+
 def test_a_ledger_s_surplus_counts_like_the_plan_s():
     plan = PrivacyPlan(clients=1000, cohort=50.0, rounds=30, noise_multiplier=1.0, record=LAYER, client_delta=CLIENT)
     events = [planned_event(plan, r) for r in range(30)]

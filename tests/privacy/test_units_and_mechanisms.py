@@ -34,6 +34,12 @@ def test_release_divides_by_the_public_denominator_and_charges_its_multiplier():
     assert released.event == GaussianDpEvent(1e-9)
 
 
+def test_what_is_charged_is_what_the_observer_faces_and_not_the_total():
+    released = mechanism(total=2.0, charged=1.5).release(bounded(), stream(0))
+    assert released.event == GaussianDpEvent(1.5)
+    assert released.noise_deviation == 0.5
+
+
 def test_noise_has_the_planned_deviation_and_is_normal_in_every_tensor():
     released = mechanism().release(bounded(sensitivity=3.0), stream(1))
     assert released.noise_deviation == pytest.approx(2.0 * 3.0 / 4.0)
