@@ -36,7 +36,7 @@ audit: $(VENV)/.installed-lint
 # no longer installable; bench.py --peers finds it there.
 peers: $(VENV)/.installed-test
 	$(INSTALL) --target $(VENV)/peers cython==3.3.1
-	PYTHONPATH=$(VENV)/peers $(INSTALL) --no-deps --no-build-isolation --use-pep517 \
+	PYTHONPATH=$(abspath $(VENV)/peers) $(INSTALL) --no-deps --no-build-isolation --use-pep517 \
 	    --config-settings=--global-option=build_ext --target $(VENV)/peers learn2learn==0.2.0
 	rm -rf $(VENV)/peers/tests  # it brings a package of this name, which would hide this project's
 
