@@ -142,7 +142,7 @@ class _StreamGenerator:
         """About `wanted` independent values: as many bits as the largest has; a value that is too large is left out."""
         bits = (population - 1).bit_length()
         words = self._words(wanted * 2**bits // population + _SPARE)
-        values = (words >> np.uint64(64 - bits)).astype(np.int64)
+        values: IntArray = (words >> np.uint64(64 - bits)).astype(np.int64)
         return values[values < population]
 
 
