@@ -59,6 +59,13 @@ def test_nothing_is_left_over_when_there_is_room_and_no_word_is_used_when_there_
     assert values == pytest.approx(0.01 * EDGES[:255], rel=1e-9)
 
 
+def test_each_of_the_53_bits_of_a_place_counts_and_the_two_spare_bits_do_not():
+    first = word(50, 0.3)
+    flipped = [fill([first ^ 1 << bit, 0], 1)[0][0] for bit in range(9, 63)]
+    assert flipped[:2] == [fill([first], 1)[0][0]] * 2
+    assert len(set(flipped)) == 53
+
+
 def test_the_sign_is_a_bit_of_its_own():
     words = words_of(4, 3000)
     values, used = fill(words, 2000)
@@ -80,7 +87,7 @@ def test_the_tail_goes_far_beyond_what_one_uniform_would_reach():
     # Excess -log(u) / TAIL with u = 2^-40, kept since the second exponential is larger: 2 log(2) 53 > excess^2.
     (value,), used = fill([word(0, 1 - 2**-53), word(0, 2**-40) - 2**11, 0], 1)
     assert used == 3
-    assert value == pytest.approx(TAIL + 40 * np.log(2) / TAIL, abs=1e-3)
+    assert value == pytest.approx(TAIL + 40 * np.log(2) / TAIL, abs=1e-9)
     assert value > 11
 
 

@@ -34,6 +34,15 @@ def test_inclusion_size_and_pairs_are_those_of_independent_coins(source):
     assert np.abs(pairs).max() < 5 / np.sqrt(rounds)
 
 
+@pytest.mark.parametrize("source", [KeyedSource(5), OperatingSystemSource()])
+def test_the_size_of_a_large_cohort_has_the_mean_that_the_accountant_assumes(source):
+    """To a third of a percent, and the variance of independent coins."""
+    sizes = np.array([len(c) for c in draws(PoissonSampler(clients=400_000, cohort=1500.0), 1500, source=source)])
+    variance = 1500 * (1 - 1500 / 400_000)
+    assert abs(sizes.mean() - 1500) < stats.norm.isf(1e-7) * np.sqrt(variance / len(sizes))
+    assert sizes.var() == pytest.approx(variance, rel=0.22)
+
+
 def test_the_cap_leaves_out_exactly_those_who_took_part_often_enough():
     sampler = PoissonSampler(clients=50, cohort=50.0, max_participations=2)
     (cohort,) = draws(sampler, 1, participations={3: 2, 4: 1, 5: 7})
