@@ -6,7 +6,7 @@ import ast
 import random
 from collections.abc import Iterator
 
-from run import ROOT, Mutant, tests_of, written
+from mistakes import ROOT, Mutant, tests_of, written
 
 _COMPARED = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
