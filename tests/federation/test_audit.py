@@ -12,6 +12,7 @@ from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.federation import claims_beside
 from dpfedmeta.federation.audit import audit, realised
+from dpfedmeta.federation.rows_beside import check_rows
 from dpfedmeta.federation.run import RunOptions, run_training
 from dpfedmeta.federation.summary import SIMULATION
 from dpfedmeta.privacy import ledger as ledger_module
@@ -521,3 +522,37 @@ def test_words_of_an_earlier_version_may_be_others_but_not_their_numbers(run, mo
     edited("summary.json", "guarantees", 2, "event", to=lambda words: words.replace("2 times", "1 times"))(run)
     with pytest.raises(InputError, match=r"\(record, server\)\.event"):
         verify(run)
+
+
+def with_a_further_attempt(run, version):
+    """Round 2 charged once more before rounds 3 to 5; rows that count it, and what a check of them compares with."""
+    content = read_content(run.ledger)
+    events = list(content.events)
+    events.insert(3, replace(events[2], attempt=1))
+    proven = audit(run).proven
+    after = [events[: number + 1 + (number > 1)] for number in range(6)]
+    rows = run.rounds()
+    for line, charged in zip(rows, after, strict=True):
+        line["epsilons"] = {f"{c.unit}_{c.observer}": c.as_json()["epsilon"] for c in spent(content.plan, charged)}
+    write_rows(run, rows)
+    content = replace(content, events=tuple(events), version=version)
+    return replace(proven, content=content, spent=spent(content.plan, events)), rows
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_rows_count_further_attempts(run, version):
+    proven, rows = with_a_further_attempt(run, version)
+    check_rows(run, proven)
+    rows[4]["epsilons"]["client_public"] = 1.02 * proven.planned[0].epsilon + rows[5]["epsilons"]["client_public"]
+    write_rows(run, rows)
+    with pytest.raises(InputError, match=r"rounds\.jsonl, line 5: epsilons\.client_public"):
+        check_rows(run, proven)
+
+
+def test_rows_that_leave_out_an_attempt_were_common_before_version_4_only(run):
+    before = run.rounds()
+    proven, _ = with_a_further_attempt(run, 4)
+    write_rows(run, before)
+    with pytest.raises(InputError, match=r"rounds\.jsonl, line 3: epsilons\.client_public: states"):
+        check_rows(run, proven)
+    check_rows(run, replace(proven, content=replace(proven.content, version=3)))

@@ -92,30 +92,37 @@ def test_a_run_is_repeated_bit_for_bit_from_its_config_and_noise_seed(tiny_task_
     assert ledgers[0] == ledgers[1]
 
 
-def test_an_altered_claim_is_refused_by_every_command_that_states_it(tiny_task_file, tmp_path):
+def test_an_altered_claim_is_refused_by_every_command_that_states_it(tiny_task_file, tmp_path, monkeypatch, capsys):
     train(tiny_task_file, tmp_path, "--run.name=r", "--run.noise_seed=7")
     run = tmp_path / "runs" / "r"
-    verified = command("account", "--verify", run, cwd=tmp_path, check=0).stdout
+
+    def said(script, *words):
+        monkeypatch.setattr(sys, "argv", [f"{script}.py", *map(str, words)])
+        shown = io.StringIO()
+        assert as_module(script).main(Console(file=shown, width=200)) == 0
+        return shown.getvalue() + capsys.readouterr().out
+
+    verified = said("account", "--verify", run)
     assert "simulation: no guarantee towards whoever knows the seed" in verified
     for words in ("its settings give its plan", "plan.json agrees", "rounds.jsonl agrees", "report.html agrees"):
         assert f"verified: {words}\n" in verified
     for option in ("--verify", "--run"):
-        content = json.loads(command("account", option, run, "--json", cwd=tmp_path, check=0).stdout)
-        assert content["simulation"].startswith("simulation")
+        assert json.loads(said("account", option, run, "--json"))["simulation"].startswith("simulation")
     page = (run / "report.html").read_text()
     (run / "report.html").write_text(page.replace("of 2,000 simulated", "of 400,000 simulated"))
-    assert page != (run / "report.html").read_text()
-    refused = command("account", "--verify", run, cwd=tmp_path, check=2)
-    assert "report.html: first paragraph: states" in refused.stderr
-    # Written anew, the page is the ledger's again; from a summary that is not, none is written.
-    command("report", run, cwd=tmp_path, check=0)
+    with pytest.raises(InputError, match=r"report\.html: first paragraph: states"):
+        said("account", "--verify", run)
+    # Written anew, the page is the ledger's again; beside a summary that is not, none is written.
+    said("report", run)
     assert (run / "report.html").read_text() == page
     summary = json.loads((run / "summary.json").read_text())
     summary["guarantees"][2]["delta"] = 1e-9
     (run / "summary.json").write_text(json.dumps(summary))
-    for words in (("report", run), ("account", "--verify", run), ("account", "--verify", run, run)):
-        refused = command(*words, cwd=tmp_path, check=2)
-        assert "summary.json: guarantees (record, server).delta: states 1e-09" in refused.stderr
+    for words in (("report", run), ("account", "--run", run), ("account", "--verify", run, run)):
+        with pytest.raises(InputError, match=r"summary\.json: guarantees \(record, server\)\.delta: states 1e-09"):
+            said(*words)
+    refused = command("account", "--verify", run, cwd=tmp_path, check=2)
+    assert "summary.json: guarantees (record, server).delta: states 1e-09" in refused.stderr
     assert (run / "report.html").read_text() == page
 
 
