@@ -42,6 +42,7 @@ class Unsaid:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
+<<<<<<< HEAD
 # Every version that can be read. A new constant or setting of the plan gets a new VERSION and, in the lines of the
 # earlier ones, the value that it had when nobody could choose it.
 UNSAID: Mapping[int, Unsaid] = {
@@ -49,6 +50,10 @@ UNSAID: Mapping[int, Unsaid] = {
     3: Unsaid(plan={"hostile": 0.0}, settings={"privacy.client.hostile": 0.0}),
     VERSION: Unsaid(),
 }
+=======
+# Every version that can be read: a new constant or setting comes with a new VERSION, and its value in earlier ones.
+UNSAID: Mapping[int, Unsaid] = {VERSION: Unsaid()}
+>>>>>>> h-verify
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,11 +194,8 @@ def plan_of(stated: Mapping[str, Any], version: int) -> PrivacyPlan:
         RefusedPlan: No guarantee can be computed for a constant.
     """
     if version not in UNSAID:
-        known = ", ".join(map(str, UNSAID))
-        raise InputError(
-            f"ledger version {version} is not known here, only version {known}; verify it with the "
-            "dpfedmeta that wrote it"
-        )
+        known = f"ledger version {version} is not known here, only version {', '.join(map(str, UNSAID))}"
+        raise InputError(f"{known}; verify it with the dpfedmeta that wrote it")
     fields = {**UNSAID[version].plan, **stated}
     record = fields.pop("record")
     schedule = tuple(Change(**change) for change in fields.pop("schedule"))
