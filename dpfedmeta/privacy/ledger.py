@@ -42,18 +42,12 @@ class Unsaid:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-<<<<<<< HEAD
-# Every version that can be read. A new constant or setting of the plan gets a new VERSION and, in the lines of the
-# earlier ones, the value that it had when nobody could choose it.
+# Every version that can be read: a new constant or setting comes with a new VERSION, and its value in earlier ones.
 UNSAID: Mapping[int, Unsaid] = {
     # All noise that messages carry was counted on, as if nobody were hostile.
     3: Unsaid(plan={"hostile": 0.0}, settings={"privacy.client.hostile": 0.0}),
     VERSION: Unsaid(),
 }
-=======
-# Every version that can be read: a new constant or setting comes with a new VERSION, and its value in earlier ones.
-UNSAID: Mapping[int, Unsaid] = {VERSION: Unsaid()}
->>>>>>> h-verify
 
 
 @dataclass(frozen=True, kw_only=True)
