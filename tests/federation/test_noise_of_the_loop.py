@@ -274,7 +274,7 @@ def test_what_is_released_carries_the_noise_that_it_states_and_that_is_charged(
     stated = [each.released.noise_deviation * each.mechanism.denominator for each in released]
     assert_deviation(torch.cat([v / s for v, s in zip(everything, stated, strict=True)]), 1.0)
     assert_every_coordinate([v / s for v, s in zip(everything, stated, strict=True)], 1.0)
-    # The multiplier in the ledger is that of the noise which colluding clients do not know, without what may be missing.
+    # The multiplier in the ledger is that of the noise which nobody who colludes knows, without what may be missing.
     record = plan.privacy.record
     own = 0.0 if record is None else (record.query_noise / record.query_records) ** 2
     own += plan.privacy.at(0).message_noise ** 2
