@@ -244,6 +244,9 @@ ALTERATIONS = {
         edited("summary.json", "guarantees", 0, to=lambda cell: cell | {"epsilon_of_all_runs": 0.1}),
         r"summary\.json: guarantees \(client, public\)\.epsilon_of_all_runs",
     ),
+    "summary: a thousandth less": (
+        edited("summary.json", "guarantees", 2, "epsilon", to=lambda e: 0.999 * e), r"\(record, server\)\.epsilon"
+    ),
     "summary: another bound": (
         edited("summary.json", "guarantees", 3, "bounds", "pld", to=half), r"\(record, public\)\.bounds\.pld"
     ),

@@ -41,6 +41,8 @@ FIXED = {"population.sampler": "fixed"}
 SPLIT = {**FIXED, "server.noise_site": "clients"}
 LOCAL = {**FIXED, "clip.policy": "none", "meta.steps": "3", "meta.batch": "4", "meta.lr": "0.5",
          "server.noise_multiplier": "null", "record.support_clip": "0.4"}  # fmt: skip
+# So few that every cohort here holds more messages than may lack their noise.
+HOSTILE = {"privacy.client.hostile": "0.03"}
 STEPPING = {"meta.adapt": "all", "meta.steps": "3", "record.support_clip": "0.4"}
 
 
@@ -237,16 +239,17 @@ LOOPS = [
     ("dp-const", {}),
     ("dp-const", FIXED),
     ("dp-const", SPLIT),
+    ("dp-const", {**SPLIT, **HOSTILE}),
     ("dp-const", {"clip.scope": "per-layer"}),
     ("dp-const", {"server.schedule": "[{from_round: 3, noise_scale: 2.0}]"}),
     ("dp-aqc", {"clip.policy": "quantile", "clip.rate": "1e-9", "clip.count_noise": "9"}),
     ("dp-agr", {"clip.policy": "median", "clip.lowest": "0.1", "clip.highest": "9", "clip.count_noise": "9"}),
     ("dp-fedavg", {"meta.batch": "null", "meta.steps": "1"}),
-    ("dp-agrlr", {}),
-    ("dp-agrlr", {"privacy.client.colluding": "3"}),
-    ("dp-agrlr", FIXED),
-    ("dp-agrlr-steps", STEPPING),
-    ("dp-agrlr-steps", {"meta.adapt": "head", "model.width": "16"}),
+    ("dp-agrlr", HOSTILE),
+    ("dp-agrlr", {**HOSTILE, "privacy.client.colluding": "3"}),
+    ("dp-agrlr", {**HOSTILE, **FIXED}),
+    ("dp-agrlr-steps", {**HOSTILE, **STEPPING}),
+    ("dp-agrlr-steps", {**HOSTILE, "meta.adapt": "head", "model.width": "16"}),
 ]
 
 
@@ -263,21 +266,23 @@ def test_what_is_released_carries_the_noise_that_it_states_and_that_is_charged(
     everything = [each.sum for each in released]
     # Nothing but noise leaves the loop, and it is independent from round to round and from coordinate to coordinate.
     assert_independent(everything)
-    for each in released:
+    for round_, each in enumerate(released):
         # Measured in all rounds together, in units of what each of them states.
         stated = each.released.noise_deviation * each.mechanism.denominator
-        assert stated == pytest.approx(each.mechanism.total_multiplier * each.query.sensitivity)
+        constants = plan.privacy.at(round_)
+        assert stated == pytest.approx(constants.total_noise * each.query.sensitivity)
     stated = [each.released.noise_deviation * each.mechanism.denominator for each in released]
     assert_deviation(torch.cat([v / s for v, s in zip(everything, stated, strict=True)]), 1.0)
     assert_every_coordinate([v / s for v, s in zip(everything, stated, strict=True)], 1.0)
-    # The multiplier in the ledger is that of the noise which colluding clients do not know.
+    # The multiplier in the ledger is that of the noise which nobody who colludes knows, without what may be missing.
     record = plan.privacy.record
     own = 0.0 if record is None else (record.query_noise / record.query_records) ** 2
     own += plan.privacy.at(0).message_noise ** 2
+    unsure = plan.privacy.colluding + plan.privacy.at(0).hostile
     for event, each in zip(events, released, strict=True):
         assert each.released.event == GaussianDpEvent(event.noise_multiplier)
         measured = float((each.sum / each.query.sensitivity).square().mean())
-        faced = measured - plan.privacy.colluding * own
+        faced = measured - unsure * own
         assert faced == pytest.approx(event.noise_multiplier**2, rel=6 * math.sqrt(2 / len(each.sum)))
     if ATTACHED in released[0].query.value:
         check_attached(plan, released)

@@ -313,6 +313,17 @@ def test_a_replaced_record_towards_the_public_is_a_mixture_of_twice_the_mu(messa
     assert replaced(plan)[3] > guarantees(plan)[3].epsilon
 
 
+def test_the_support_role_counts_a_replaced_record_twice_towards_the_public():
+    """Its noise is the smaller one here, so it alone decides."""
+    layer = replace(LAYER, support_noise=3.0)
+    plan = replace(AGRLR, record=layer, max_participations=None, noise_mode="stacked", noise_multiplier=0.0)
+    times = np.arange(1, 40)
+    chances = stats.binom.pmf(times, 266, 1500 / 400_000)
+    for epsilon, change in ((guarantees(plan)[3].epsilon, 1.0), (replaced(plan)[3], 2.0)):
+        delta = float(chances @ gaussian_delta(epsilon, np.sqrt(5 * times) * change / 3.0))
+        assert delta == pytest.approx(1e-5, rel=1e-6)
+
+
 def test_the_servers_layer_counts_a_replaced_query_record_twice():
     """Local noise far too small to help: what is left is the server's, of which a query record meets 2/n_q."""
     layer = replace(LAYER, support_noise=1e3, query_noise=2e-3)

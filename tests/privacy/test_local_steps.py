@@ -148,3 +148,6 @@ def test_a_replaced_record_of_a_mini_batch_has_the_bound_of_another_accountant()
     accountant.compose(PoissonSampledDpEvent(0.2, GaussianDpEvent(1.5)), steps)
     assert cell.replaced == pytest.approx(accountant.get_epsilon(left), rel=0.01)
     assert cell.replaced > cell.epsilon
+    # What the public sees is computed from what the server sees; no other bound is smaller here.
+    public = guarantees(plan)[3]
+    assert (public.epsilon, public.replaced) == (cell.epsilon, cell.replaced)

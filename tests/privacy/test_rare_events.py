@@ -103,6 +103,8 @@ def test_under_split_noise_the_honest_clients_make_all_of_it():
     constants = split(0.1).at(0)
     honest = 100 - constants.hostile
     assert 20 < constants.hostile < 40
+    drawn = [math.comb(1000, k) * math.comb(9000, 100 - k) for k in range(101)]
+    assert constants.surplus_probability == pytest.approx(exact_tail(drawn, constants.hostile), rel=1e-6)
     assert constants.message_noise == pytest.approx(2.0 / math.sqrt(honest))
     assert constants.assured_noise == pytest.approx(2.0)
     assert constants.total_noise == pytest.approx(2.0 * math.sqrt(100 / honest))
