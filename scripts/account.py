@@ -165,7 +165,6 @@ def parameters(plan: PrivacyPlan) -> dict[str, object]:
         "support_noise": record.support_noise if record else None,
         "query_noise": record.query_noise if record and record.message == "query" else None,
         "total_noise": plan.at(0).total_noise,
-        "assured_noise": plan.at(0).assured_noise,
         "rounds": plan.rounds,
         "clients": plan.clients,
         "cohort": plan.cohort,

@@ -101,15 +101,10 @@ class Plan:
     def mechanism(self, round_: int) -> Mechanism:
         """What releases the aggregate of a round."""
         constants = self.privacy.at(round_)
-        assured, effective = constants.assured_noise, constants.effective_noise
-        if assured is None or effective is None:
+        total, effective = constants.total_noise, constants.effective_noise
+        if total is None or effective is None:
             return NoMechanism(denominator=constants.cohort)
-        return GaussianMechanism(
-            total_multiplier=assured,
-            charged_multiplier=effective,
-            denominator=constants.cohort,
-            expected_multiplier=constants.total_noise,
-        )
+        return GaussianMechanism(total_multiplier=total, charged_multiplier=effective, denominator=constants.cohort)
 
     @property
     def policy(self) -> ClipPolicy[Any]:

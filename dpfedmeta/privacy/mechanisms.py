@@ -81,16 +81,15 @@ class GaussianMechanism:
 
     The released value is (query + N(0, total^2)) / denominator with total = total_multiplier * sensitivity
     per coordinate. Noise that the query already carries (shared mode) is topped up to that total, so the
-    total never depends on who answered. Of that noise some is not counted on: hostile clients may send messages
-    without theirs.
+    total never depends on who answered. Hostile clients may send messages without theirs; then that much is missing,
+    and the charged multiplier leaves room for it.
 
     Attributes:
-        total_multiplier: z, or what is assured where clients add noise of their own: standard deviation of the noise
-            that is sure to be there over the sensitivity.
-        charged_multiplier: The multiplier that the observer of the release faces: z, or z_eff in shared mode.
+        total_multiplier: z, or z_T where clients add noise of their own: standard deviation of all noise over the
+            sensitivity, if every client adds its own.
+        charged_multiplier: The multiplier that the observer of the release faces: z, or z_eff, which counts neither on
+            the noise of hostile clients nor on what colluding ones know.
         denominator: L, n_s or n_q: a constant of the plan, never a realised count.
-        expected_multiplier: As total_multiplier, with the noise that is not counted on; None: all is. The release
-            states it, since it is right if every client adds its own noise; no guarantee rests on it.
 
     Guarantee:
         One release is a Gaussian mechanism with noise multiplier `charged_multiplier` for the unit of the
@@ -104,17 +103,12 @@ class GaussianMechanism:
     total_multiplier: float
     charged_multiplier: float
     denominator: float
-    expected_multiplier: float | None = None
 
     def __post_init__(self) -> None:
-        if not (0 < self.charged_multiplier <= self.total_multiplier <= self._expected < math.inf):
+        if not (0 < self.charged_multiplier <= self.total_multiplier < math.inf):
             raise ValueError(f"noise multipliers must be finite and > 0, got {self}")
         if not 0 < self.denominator < math.inf:
             raise ValueError(f"the denominator must be finite and > 0, got {self.denominator}")
-
-    @property
-    def _expected(self) -> float:
-        return self.total_multiplier if self.expected_multiplier is None else self.expected_multiplier
 
     def release(self, query: Bounded[Unit, Params], generator: SecretGenerator) -> Released[Unit, Params]:
         """Top the noise of `query` up to the total and release it.
@@ -125,8 +119,8 @@ class GaussianMechanism:
         """
         if not math.isfinite(query.sensitivity):
             raise ValueError("a value of unbounded sensitivity cannot be released by adding noise")
-        deviation, expected = (each * query.sensitivity for each in (self.total_multiplier, self._expected))
-        missing = deviation**2 - max(query.noise_variance - (expected**2 - deviation**2), 0.0)
+        deviation = self.total_multiplier * query.sensitivity
+        missing = deviation**2 - query.noise_variance
         # Shares of one noise may add up to it but for the last bits of a float.
         if missing < -1e-12 * deviation**2:
             raise ValueError(
@@ -141,7 +135,7 @@ class GaussianMechanism:
         return Released(
             unflatten(noisy.float(), query.value),
             GaussianDpEvent(self.charged_multiplier),
-            expected / self.denominator,
+            deviation / self.denominator,
             seal=_SEAL,
         )
 

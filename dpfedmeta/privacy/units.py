@@ -36,7 +36,7 @@ class Bounded(Generic[Unit, Value]):
         value: The secret value, a sum over units.
         sensitivity: Largest L2 change by one unit; inf where nothing bounds it.
         noise_variance: Variance per coordinate of data-independent Gaussian noise that is part of `value` if every
-            client added its own (shared mode, split noise). A mechanism tops it up, and counts on less of it.
+            client added its own (shared mode, split noise). A mechanism tops it up.
     """
 
     value: Value

@@ -37,7 +37,7 @@ class Zeros(ClientSide):
             yield {"w": torch.from_numpy(deviation * noise)}
 
 
-def measured(plan, hostile, rounds=6, size=20_000):
+def measured(plan, hostile, rounds=6, size=20_000, cohort=COHORT):
     """(deviation of the sum's noise over C_q, what the release states), with so many clients that send zeros."""
     kind = type("Side", (Zeros,), {"hostile": hostile, "size": size})
     side = kind(
@@ -45,7 +45,7 @@ def measured(plan, hostile, rounds=6, size=20_000):
         message_clip_ratio=None, engine="auto", source=KeyedSource(5), device=torch.device("cpu"),
         message_noise=plan.message_noise,
     )  # fmt: skip
-    model, everybody, values, stated = {"w": torch.zeros(size)}, np.arange(COHORT), [], set()
+    model, everybody, values, stated = {"w": torch.zeros(size)}, np.arange(cohort), [], set()
     for round_ in range(rounds):
         secret = LocalBackend(clients=side, workers=InProcess()).cohort_sum(
             model, BOUND, Cohort(round=round_, clients=everybody)
@@ -93,6 +93,16 @@ def test_counting_on_every_message_credits_noise_that_is_not_there(algo):
     real, stated = measured(trusting, hostile=COHORT)
     assert real < 0.9 * stated
     assert stated == pytest.approx(trusting.privacy.at(0).assured_noise)
+
+
+@pytest.mark.parametrize("entered", [0, 3, 30, 40])
+def test_the_noise_does_not_tell_how_many_answered(entered):
+    """Fewer than may be hostile, too: else its size would count the clients."""
+    plan = plan_of("dp-agrlr", **{"population.cohort": "40"})
+    constants = plan.privacy.at(0)
+    assert 3 < constants.hostile < 30
+    real, _ = measured(plan, hostile=0, cohort=entered)
+    assert real == pytest.approx(constants.total_noise, rel=0.008)
 
 
 def test_more_than_the_declared_share_is_not_covered():

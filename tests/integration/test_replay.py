@@ -6,13 +6,13 @@ import math
 import pytest
 import torch
 
-from dpfedmeta.config import algorithm_names, resolve
+from dpfedmeta.config import algorithm_names, resolve, to_yaml
 from dpfedmeta.evaluation import Benchmark
 from dpfedmeta.federation.backend import InProcess
 from dpfedmeta.federation.plan import Plan, make_plan
 from dpfedmeta.federation.summary import summary_of
 from dpfedmeta.federation.training import Training
-from dpfedmeta.privacy.ledger import Budget, read
+from dpfedmeta.privacy.ledger import Budget, Identity, Ledger, read
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.policies import ATTACHED
 from dpfedmeta.privacy.units import Bounded
@@ -62,6 +62,7 @@ def replay(tiny_strokes, tmp_path, monkeypatch, algo, seed):
     frozen = Frozen(plan)
     monkeypatch.setattr(Plan, "mechanism", lambda self, round_: frozen)
     run = create(tmp_path, f"{algo}-{seed}")
+    Ledger(run.ledger, plan.privacy, Identity(run="0" * 32, config=to_yaml(plan.settings)))
     training = Training(
         plan=plan,
         run=run,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dpfedmeta.data import VirtualPopulation
 from dpfedmeta.data.episode import Episode, EpisodeShape
+from dpfedmeta.federation import client_data
 from dpfedmeta.federation import clients as clients_module
 from dpfedmeta.federation.backend import InProcess, LocalBackend
 from dpfedmeta.federation.clients import ClientSide
@@ -236,7 +237,7 @@ class Numbers:
 
 
 def side_that_sends(monkeypatch, messages):
-    monkeypatch.setattr(clients_module, "is_sound", lambda *form, **rest: True)
+    monkeypatch.setattr(client_data, "is_sound", lambda *form, **rest: True)
     monkeypatch.setattr(clients_module, "contribution", lambda network, model, fixed, data, meta: messages[data])
     return side_of(Numbers())
 

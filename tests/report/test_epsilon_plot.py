@@ -50,7 +50,7 @@ def test_each_algorithm_is_drawn_over_the_cell_that_it_is_for(make_run, monkeypa
     axis = drawn(monkeypatch, tmp_path / "out.png", runs)
     lines = {container.get_label(): container.lines[0].get_xydata().tolist() for container in axis.containers}
     assert lines["dp-agr, (client, public)"] == [[1.5, 80.0], [8.0, pytest.approx(91.0)]]
-    assert lines["dp-agrlr, (record, server)"] == [[2.5, 70.0]]
+    assert lines["dp-agrlr, (record, server), zero-out"] == [[2.5, 70.0]]
     labels = axis.get_legend_handles_labels()[1]
     assert {"maml, no privacy", "pixel prototypes", "dp-agr, before training"} <= set(labels)
     assert [tick.get_text() for tick in axis.get_xticklabels()] == ["1.5", "2.5", "8"]

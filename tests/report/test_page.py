@@ -218,8 +218,10 @@ def test_two_runs_side_by_side(make_run, tmp_path):
     assert [row[1] for row in rows[1:]] == ["dp-agrlr", "maml"]
     assert [row[3] for row in rows[1:]] == ["91.0% ± 0.4", "97.0% ± 0.4"]
     cells = runs[0].read_json("summary.json")["guarantees"]
-    assert rows[1][6:10] == [number(cell["epsilon"]) for cell in cells]
-    assert rows[2][6:10] == ["inf"] * 4
+    *clients, of_server, of_public = (number(cell["epsilon"]) for cell in cells)
+    beside = [number(cell["epsilon_replace_one"]) for cell in cells[2:]]
+    assert rows[1][6:10] == [*clients, f"{of_server} ({beside[0]})", f"{of_public} ({beside[1]})"]
+    assert rows[2][6:10] == ["inf", "inf", "inf (inf)", "inf (inf)"]
     beside = {path.name for path in tmp_path.glob("*.png")}
     assert beside >= {"comparison-accuracy.png", "comparison-validation.png", "comparison-clip.png"}
 
