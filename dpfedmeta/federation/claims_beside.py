@@ -14,7 +14,8 @@ from typing import Any
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.summary import SIMULATION
 from dpfedmeta.privacy.guarantee import Guarantee
-from dpfedmeta.privacy.ledger import VERSION, LedgerContent, plan_of
+from dpfedmeta.privacy.ledger import LedgerContent
+from dpfedmeta.privacy.ledger_versions import VERSION, plan_of
 from dpfedmeta.settings import Settings
 from dpfedmeta.tracking.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory
 

@@ -12,7 +12,8 @@ from dpfedmeta.config import resolve_text
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.federation.privacy_plan import make_privacy
-from dpfedmeta.privacy.ledger import UNSAID, LedgerContent
+from dpfedmeta.privacy.ledger import LedgerContent
+from dpfedmeta.privacy.ledger_versions import UNSAID
 from dpfedmeta.privacy.plan import PrivacyPlan
 from dpfedmeta.settings import Settings
 

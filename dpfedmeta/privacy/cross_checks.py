@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from dp_accounting import GaussianDpEvent, NeighboringRelation
 from dp_accounting.pld import PLDAccountant
-from opacus.accountants import PRVAccountant, RDPAccountant
 from scipy.stats import binom, norm
 
 from dpfedmeta.privacy.gaussian import gaussian_epsilon, smallest_epsilon
@@ -30,6 +29,9 @@ def dp_accounting_pld(stretches: Sequence[Stretch], delta: float, *, replaced: b
 
 def opacus_rdp(stretches: Sequence[Stretch], delta: float) -> float:
     """Opacus' RDP accountant: an upper bound. Poisson only."""
+    # Opacus takes a second to import, and few need it.
+    from opacus.accountants import RDPAccountant
+
     accountant = RDPAccountant()
     accountant.history = [(s.effective_noise, s.rate, s.rounds) for s in stretches]
     with warnings.catch_warnings():
@@ -40,6 +42,8 @@ def opacus_rdp(stretches: Sequence[Stretch], delta: float) -> float:
 
 def opacus_prv(stretches: Sequence[Stretch], delta: float, error: float = 0.002) -> float:
     """Opacus' PRV accountant, whose upper estimate lies at most `error` above the truth. Poisson only."""
+    from opacus.accountants import PRVAccountant
+
     accountant = PRVAccountant()
     accountant.history = [(s.effective_noise, s.rate, s.rounds) for s in stretches]
     return float(accountant.get_epsilon(delta, eps_error=error, delta_error=delta / 1000))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -23,31 +23,10 @@ from dpfedmeta.privacy.accounting import Terms, four_cells, guarantees, stated
 from dpfedmeta.privacy.charges import RoundEvent, planned_event
 from dpfedmeta.privacy.guarantee import Guarantee
 from dpfedmeta.privacy.hash_chain import HashChain, heads_of, read_chain
-from dpfedmeta.privacy.plan import Change, PrivacyPlan, RecordLayer, SamplerName, Stretch
+from dpfedmeta.privacy.ledger_versions import VERSION, plan_of
+from dpfedmeta.privacy.plan import PrivacyPlan, SamplerName, Stretch
 
-VERSION = 4
 _EVENT = TypeAdapter(RoundEvent)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unsaid:
-    """What ledgers of an earlier version leave unsaid, because there was nothing to choose yet.
-
-    Attributes:
-        plan: Constants of the plan that held all the same.
-        settings: Settings that held all the same, by their dotted names.
-    """
-
-    plan: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-
-# Every version that can be read: a new constant or setting comes with a new VERSION, and its value in earlier ones.
-UNSAID: Mapping[int, Unsaid] = {
-    # All noise that messages carry was counted on, as if nobody were hostile.
-    3: Unsaid(plan={"hostile": 0.0}, settings={"privacy.client.hostile": 0.0}),
-    VERSION: Unsaid(),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,23 +156,6 @@ def read_content(path: Path, *, torn: bool = False) -> LedgerContent:
 def head(path: Path) -> str:
     """Hash of the last line of a ledger."""
     return read_chain(path, "ledger")[1]
-
-
-def plan_of(stated: Mapping[str, Any], version: int) -> PrivacyPlan:
-    """A plan from the JSON of its constants, in a ledger of this version or beside it.
-
-    Raises:
-        InputError: The version is not known here.
-        TypeError: A constant is missing, or is none of a plan.
-        RefusedPlan: No guarantee can be computed for a constant.
-    """
-    if version not in UNSAID:
-        known = f"ledger version {version} is not known here, only version {', '.join(map(str, UNSAID))}"
-        raise InputError(f"{known}; verify it with the dpfedmeta that wrote it")
-    fields = {**UNSAID[version].plan, **stated}
-    record = fields.pop("record")
-    schedule = tuple(Change(**change) for change in fields.pop("schedule"))
-    return PrivacyPlan(**fields, schedule=schedule, record=RecordLayer(**record) if record else None)
 
 
 def spent(plan: PrivacyPlan, events: Sequence[RoundEvent]) -> tuple[Guarantee, ...]:

@@ -9,7 +9,6 @@ from typing import Any, Literal, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
-from opacus import GradSampleModule
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
@@ -146,6 +145,9 @@ class OpacusGradients:
 
     def _wrapper(self, module: nn.Module, learned: frozenset[str]) -> Any:
         """Opacus decides when it wraps which parameters get a gradient, so there is one wrapper for each choice."""
+        # Opacus takes a second to import, and few need it.
+        from opacus import GradSampleModule
+
         wrappers = self._wrapped.setdefault(module, {})
         if learned not in wrappers:
             own = copy.deepcopy(module)

@@ -18,7 +18,6 @@ from dp_accounting import (
 from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf_pessimistic_connect_dots_fixed_gap
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_gaussian_mechanism
 from dp_accounting.rdp import RdpAccountant
-from opacus.accountants import PRVAccountant
 
 from dpfedmeta.privacy.gaussian import gaussian_delta, gaussian_epsilon
 from dpfedmeta.privacy.plan import AccountantName, SamplerName, Stretch
@@ -83,6 +82,9 @@ def poisson_steps_epsilon(rate: float, noise: float, steps: int, delta: float, a
         (Gopi, Lee, Wutschitz 2021) states its own error and the upper end is taken, rdp is loose.
     """
     if accountant == "prv":
+        # Opacus takes a second to import, and few need it.
+        from opacus.accountants import PRVAccountant
+
         prv = PRVAccountant()
         prv.history = [(noise, rate, steps)]
         return float(prv.get_epsilon(delta))

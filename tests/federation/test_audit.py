@@ -15,7 +15,7 @@ from dpfedmeta.federation.audit import audit, realised
 from dpfedmeta.federation.rows_beside import check_rows
 from dpfedmeta.federation.run import RunOptions, run_training
 from dpfedmeta.federation.summary import SIMULATION
-from dpfedmeta.privacy import ledger as ledger_module
+from dpfedmeta.privacy import ledger_versions
 from dpfedmeta.privacy.accounting import guarantees
 from dpfedmeta.privacy.charges import planned_event
 from dpfedmeta.privacy.gaussian import gaussian_epsilon
@@ -467,27 +467,27 @@ def test_earlier_versions_are_completed_in_one_place(run, monkeypatch):
     colluding = config["privacy"]["client"].pop("colluding")
     assert colluding == 1
     rewritten(run, config=yaml.safe_dump(config, sort_keys=False))
-    now = ledger_module.VERSION
-    monkeypatch.setitem(ledger_module.UNSAID, now, ledger_module.Unsaid(settings={"privacy.client.colluding": 2}))
+    now = ledger_versions.VERSION
+    monkeypatch.setitem(ledger_versions.UNSAID, now, ledger_versions.Unsaid(settings={"privacy.client.colluding": 2}))
     with pytest.raises(InputError, match=r"plan\.colluding: states 1, but its settings give 2"):
         verify(run)
-    monkeypatch.setitem(ledger_module.UNSAID, now, ledger_module.Unsaid(settings={"privacy.client.colluding": 1}))
+    monkeypatch.setitem(ledger_versions.UNSAID, now, ledger_versions.Unsaid(settings={"privacy.client.colluding": 1}))
     verify(run)
 
 
 def test_in_version_3_nobody_was_hostile():
-    assert ledger_module.UNSAID[3].plan == {"hostile": 0.0}
-    assert ledger_module.UNSAID[3].settings == {"privacy.client.hostile": 0.0}
-    assert ledger_module.UNSAID[ledger_module.VERSION] == ledger_module.Unsaid()
+    assert ledger_versions.UNSAID[3].plan == {"hostile": 0.0}
+    assert ledger_versions.UNSAID[3].settings == {"privacy.client.hostile": 0.0}
+    assert ledger_versions.UNSAID[ledger_versions.VERSION] == ledger_versions.Unsaid()
 
 
 def test_a_plan_of_an_earlier_version_is_completed(run, monkeypatch):
     content = read_content(run.ledger)
     stated = {name: value for name, value in asdict(content.plan).items() if name != "colluding"}
-    monkeypatch.setitem(ledger_module.UNSAID, 3, ledger_module.Unsaid(plan={"colluding": 1}))
-    assert ledger_module.plan_of(stated, 3) == content.plan
+    monkeypatch.setitem(ledger_versions.UNSAID, 3, ledger_versions.Unsaid(plan={"colluding": 1}))
+    assert ledger_versions.plan_of(stated, 3) == content.plan
     with pytest.raises(InputError, match="version 2 is not known"):
-        ledger_module.plan_of(stated, 2)
+        ledger_versions.plan_of(stated, 2)
 
 
 @pytest.fixture
