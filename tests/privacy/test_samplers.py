@@ -101,3 +101,14 @@ def test_the_sampler_is_the_one_that_the_accountant_assumes():
     assert poisson == PoissonSampler(clients=1000, cohort=50, max_participations=2, largest=plan.at(0).largest_cohort)
     fixed = PrivacyPlan(clients=1000, cohort=50, rounds=3, noise_multiplier=1.0, sampler="fixed")
     assert sampler_of(fixed.at(2), None) == FixedSizeSampler(clients=1000, cohort=50)
+
+
+@pytest.mark.parametrize(("sampler", "cap"), [("poisson", None), ("poisson", 3), ("fixed", None)])
+def test_who_draws_is_the_sampler_that_the_accountant_counts_with(sampler, cap):
+    plan = PrivacyPlan(clients=1000, cohort=50, rounds=3, noise_multiplier=1.0, sampler=sampler, max_participations=cap)
+    found = sampler_of(plan.at(1), plan.max_participations)
+    expected = {
+        "poisson": PoissonSampler(clients=1000, cohort=50.0, max_participations=cap, largest=None),
+        "fixed": FixedSizeSampler(clients=1000, cohort=50),
+    }
+    assert found == expected[sampler]
