@@ -472,3 +472,21 @@ def test_a_seed_that_cannot_be_one_is_refused(tiny_task_file, tmp_path, monkeypa
     seed_file(run, seed=seed)
     with pytest.raises(InputError, match=r"noise_seed\.json: does not hold a noise seed"):
         resume(run)
+
+
+def test_rows_that_are_lost_before_a_checkpoint_are_made_again(tiny_task_file, tmp_path, monkeypatch, whole):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 5)
+    assert (run.path / "checkpoint" / "round-000004.safetensors").exists()
+    lines = run.rounds_file.read_text().splitlines(keepends=True)
+    run.rounds_file.write_text("".join(lines[:2]))
+    resume(run)
+    assert results(run) == whole
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_lost_participants_of_a_secure_run_cannot_be_drawn_again(tiny_task_file, tmp_path, monkeypatch, kept):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 2, secure=True)
+    path = run.secret / "participations.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:kept]))
+    with pytest.raises(InputError, match="nobody can draw them again"):
+        resume(run)
