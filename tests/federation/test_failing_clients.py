@@ -201,3 +201,12 @@ def test_a_run_survives_clients_that_hardly_ever_answer_and_tells_nobody(tiny_ta
     rows = run.rounds()
     assert not {"answered", "dropped", "cohort", "failures"} & {key for row in rows for key in row}
     assert len({row["noise_norm_expected"] / row["clip"] for row in rows}) <= 2
+
+
+@pytest.mark.parametrize("algo", ["dp-agrlr", "dp-agrlr-steps"])
+@pytest.mark.parametrize("how", ["empty", "one record less", "wrong shape", "label out of range"])
+def test_no_noise_is_credited_to_a_private_client_that_is_not_sound(tiny_strokes, algo, how):
+    """It sends nothing, so zeros in its place would stand for noise that is not there."""
+    _, side, model = side_of(tiny_strokes, algo)
+    unsound = sum_over(replace(side, population=Hostile(side.population, 2, HOSTILE[how])), model, 2, 1, 3)
+    assert unsound.noise_variance == pytest.approx(2 * side.message_noise_variance(0.3))

@@ -346,3 +346,9 @@ def test_replacement_stands_beside_the_promise_in_json():
     assert server["epsilon"] < server["epsilon_replace_one"] == pytest.approx(5.54, rel=1e-3)
     assert public["epsilon_replace_one"] >= public["epsilon"]
     assert guarantees(BASE)[2].as_json()["epsilon_replace_one"] is None
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.5, 2.5, 30.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-6, 0.1])
+def test_the_largest_mu_never_exceeds_delta(epsilon, delta):
+    assert float(gaussian_delta(epsilon, gaussian_mu(epsilon, delta))) <= delta
