@@ -81,7 +81,7 @@ class ClientSide:
     @property
     def stacks(self) -> bool:
         """Whether clients are computed several at a time, by torch.func."""
-        return self.record is None and self.meta.stackable and (self.device.type == "cuda" or (self.chunk or 1) > 1)
+        return self.record is None and self.meta.stacks(self.device.type, self.chunk)
 
     def message_bound(self, bound: float) -> float:
         """Largest norm by which one client moves the sum: C, or C_q in shared mode; more with an attachment."""
@@ -181,8 +181,7 @@ class ClientSide:
                 clipped = zeros_like(self.form(model)) if message is None else self._clipped(message, bound)
                 yield self._with_own_noise(clipped, bound, round_, client)
             return
-        # Convolutions that adapt differ from client to client, which one call could only compute as many small ones.
-        together = isinstance(self.record, MicroSpec) or self.record.adaptation.adapt == "head"
+        together = isinstance(self.record, MicroSpec) or self.record.adaptation.one_body
         size = len(clients) if together and _engine(self.engine).batches else 1
         for start in range(0, len(clients), max(size, 1)):
             group = clients[start : start + size]

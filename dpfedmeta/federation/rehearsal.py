@@ -21,7 +21,7 @@ from dpfedmeta.meta import (
     stacked,
     stacked_query_gradients,
 )
-from dpfedmeta.meta.local import record_gradients, records
+from dpfedmeta.meta.local import records
 from dpfedmeta.meta.private import query_gradients, support_gradients, support_phase
 from dpfedmeta.models import NetworkSpec, apply, build_network, head_of, initial_weights, learned_part, with_ways
 from dpfedmeta.parameters import Params
@@ -143,7 +143,7 @@ def rehearsal_of(
         kind=kind,
         engine=settings.record.engine,
         ways=record.shape.ways if isinstance(record, MicroSpec) else network.ways,
-        side_by_side=kind == "exact" and meta.stackable and (on_gpu or (settings.run.chunk or 1) > 1),
+        side_by_side=kind == "exact" and meta.stacks("cuda" if on_gpu else "cpu", settings.run.chunk),
         promise="record-level" if settings.record.enabled else "client-level" if private else None,
     )
 
@@ -183,8 +183,9 @@ class RehearsedClients:
             logits = _rows([{"": apply(self._network, {**fixed, **model}, images, None)}])
         if kind == "steps":
             return [logits, *self._steps(model, fixed, episodes)]
-        parts = [records(episode) for episode in episodes]
-        return [logits, _rows([record_gradients(self._network, model, fixed, *part, self._engine) for part in parts])]
+        none: frozenset[str] = frozenset()
+        local = [self._engine(self._network, model, fixed, none, *records(episode)) for episode in episodes]
+        return [logits, _rows(local)]
 
     def _messages(self, model: Params, fixed: Params, episodes: Sequence[Episode]) -> list[Params]:
         meta, network = self._rehearsal.meta, self._network
@@ -210,7 +211,7 @@ class RehearsedClients:
         """Support and query phase; clients together where that is how they are computed, else one by one."""
         weights, adaptation = {**fixed, **model}, self._rehearsal.meta.adaptation
         start = head_of(weights) if adaptation.adapt == "head" else weights
-        size = len(episodes) if adaptation.adapt == "head" and self._engine.batches else 1
+        size = len(episodes) if adaptation.one_body and self._engine.batches else 1
         support: list[Params] = []
         query: list[Params] = []
         for first in range(0, len(episodes), size):

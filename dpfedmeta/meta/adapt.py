@@ -30,6 +30,12 @@ class Adaptation:
     steps: int
     lr: float
 
+    @property
+    def one_body(self) -> bool:
+        """Whether clients share the body, so that one call computes several: convolutions that adapt differ from client
+        to client, and one call could only compute them as many small ones."""
+        return self.adapt == "head"
+
 
 @dataclass(frozen=True, kw_only=True)
 class InnerProblem:

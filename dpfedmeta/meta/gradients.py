@@ -44,6 +44,10 @@ class MetaSpec:
         """Whether several clients can be computed at once (meta.stacked)."""
         return self.message == "query" and self.divisions is None
 
+    def stacks(self, device: str, chunk: int | None) -> bool:
+        """Whether they are: on a GPU, or where run.chunk asks for it."""
+        return self.stackable and (device == "cuda" or (chunk or 1) > 1)
+
     @property
     def local(self) -> LocalSteps:
         """Local training."""

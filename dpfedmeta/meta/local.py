@@ -109,24 +109,12 @@ def private_local_update(
         rows = _coins(len(labels), min(1.0, batch / steps.records), generator)
         total = Bounded[Record, Params](value=zeros_like(theta), sensitivity=steps.clip)
         if len(rows):
-            gradients = record_gradients(network, theta, fixed, images[rows], labels[rows], per_record)
+            gradients = per_record(network, theta, dict(fixed), frozenset(), images[rows], labels[rows])
             total = clipped_record_sum(gradients, steps.clip)
         released.append(mechanism.release(total, generator))
         theta = difference(theta, scaled(released[-1].value, steps.local.lr))
     deviation = steps.local.lr * steps.local.steps**0.5 * released[-1].noise_deviation
     return post_process(lambda *gradients: scaled(added(gradients), steps.local.lr), released, deviation)
-
-
-def record_gradients(
-    network: nn.Module,
-    theta: Mapping[str, Tensor],
-    fixed: Mapping[str, Tensor],
-    images: Tensor,
-    labels: Tensor,
-    per_record: PerRecordGradients,
-) -> Params:
-    """SECRET: the gradients of one step's records, each tensor [records, *shape]."""
-    return per_record(network, theta, dict(fixed), frozenset(), images, labels)
 
 
 def records(episode: Episode) -> tuple[Tensor, Tensor]:

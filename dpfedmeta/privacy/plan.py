@@ -288,7 +288,8 @@ class PrivacyPlan:
 
     def _hostile(self, cohort: float) -> tuple[int, float]:
         """(H, P(more))."""
-        held = int(self.hostile * self.clients)
+        # Rounded up: in floats 0.29 of 100 clients are a little less than 29.
+        held = math.ceil(self.hostile * self.clients)
         return most_hostile(self.clients, held, cohort, self._allowed, fixed=self.sampler == "fixed")
 
     def _honest(self, cohort: float, hostile: int) -> float:

@@ -64,29 +64,26 @@ class Group:
     @property
     def epsilons(self) -> dict[Cell, float | None]:
         """By (unit, observer): of the runs, the weakest; None: infinite."""
-        found = [{_cell(cell): cell["epsilon"] for cell in summary["guarantees"]} for summary in self.summaries]
-        values = {name: [cells[name] for cells in found] for name in found[0]}
-        return {name: None if None in each else max(each) for name, each in values.items()}
+        return _weakest([{_cell(cell): cell["epsilon"] for cell in s["guarantees"]} for s in self.summaries])
 
     @property
     def replaced(self) -> dict[Cell, float | None]:
         """The same for a record that is replaced by another one, where the runs state it."""
-        found = [
-            {
-                _cell(cell): cell["epsilon_replace_one"]
-                for cell in summary["guarantees"]
-                if "epsilon_replace_one" in cell
-            }
-            for summary in self.summaries
-        ]
-        shared = [name for name in found[0] if all(name in cells for cells in found)]
-        values = {name: [cells[name] for cells in found] for name in shared}
-        return {name: None if None in each else max(each) for name, each in values.items()}
+        key = "epsilon_replace_one"
+        return _weakest([{_cell(cell): cell[key] for cell in s["guarantees"] if key in cell} for s in self.summaries])
 
     @property
     def minutes(self) -> float:
         """Of training, in the mean."""
         return float(sum(summary["seconds"] for summary in self.summaries)) / len(self.summaries) / 60
+
+
+def _weakest(found: Sequence[Mapping[Cell, Any]]) -> dict[Cell, float | None]:
+    values = {name: [cells[name] for cells in found] for name in found[0] if all(name in cells for cells in found)}
+    return {
+        name: None if None in each else max(value for value in each if value is not None)
+        for name, each in values.items()
+    }
 
 
 def _cell(stated: Mapping[str, Any]) -> Cell:

@@ -135,3 +135,9 @@ def test_the_tail_is_stable_for_many_clients():
     assert 1000 < most < 1300
     assert 0 < rest <= 1e-14
     assert np.isfinite(most)
+
+
+def test_a_share_never_rounds_to_fewer_clients():
+    """0.29 times 100 is 28.999999999999996."""
+    plan = micro(0.29, clients=100, cohort=100.0, rounds=1, client_delta=1e-3, record_delta=1e-3)
+    assert plan.at(0).hostile == 29
