@@ -13,8 +13,8 @@ from dpfedmeta.privacy.accounting import Terms, four_cells
 from dpfedmeta.privacy.guarantee import Guarantee
 from dpfedmeta.privacy.ledger import Ledger
 from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.privacy.plan import Stretch, first_rounds
 from dpfedmeta.privacy.sampled_gaussian import neighbours_of_a_client, sampled_delta
+from dpfedmeta.privacy.stretch import Stretch, first_rounds
 
 
 def charged_after(ledger: Ledger, round_: int) -> tuple[Stretch, ...]:

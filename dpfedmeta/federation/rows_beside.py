@@ -14,8 +14,8 @@ from dpfedmeta.federation.claims_beside import Proven, complete
 from dpfedmeta.federation.rows import cell
 from dpfedmeta.privacy.accounting import Terms, four_cells, running_grid
 from dpfedmeta.privacy.ledger import stretches_of
-from dpfedmeta.privacy.plan import Stretch
 from dpfedmeta.privacy.sampled_gaussian import GRIDS
+from dpfedmeta.privacy.stretch import Stretch
 from dpfedmeta.tracking.run_directory import SUMMARY, RunDirectory
 
 # Rows whose epsilons are computed again (about 40 ms each); the others may not fall from line to line.

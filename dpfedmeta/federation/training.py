@@ -29,8 +29,8 @@ from dpfedmeta.parameters import Params, norm
 from dpfedmeta.privacy.ledger import Budget, Ledger
 from dpfedmeta.privacy.lineage import Lineage
 from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.privacy.plan import Stretch
 from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.privacy.stretch import Stretch
 from dpfedmeta.privacy.units import Client
 from dpfedmeta.randomness import Purpose, SecretSource
 from dpfedmeta.tracking.run_directory import RunDirectory, load_weights, save_weights

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from dpfedmeta.privacy.gaussian import gaussian_epsilon
 from dpfedmeta.privacy.guarantee import Adjacency, Bound, Guarantee, Observer, UnitName
 from dpfedmeta.privacy.participations import mixture_epsilon, worst_participations
-from dpfedmeta.privacy.plan import NoiseMode, PrivacyPlan, RecordLayer, Stretch
+from dpfedmeta.privacy.plan import NoiseMode, PrivacyPlan, RecordLayer
 from dpfedmeta.privacy.sampled_gaussian import (
     GRIDS,
     neighbours_of_a_client,
@@ -18,6 +18,7 @@ from dpfedmeta.privacy.sampled_gaussian import (
     replaced_steps_epsilon,
     sampled_epsilon,
 )
+from dpfedmeta.privacy.stretch import Stretch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from pydantic import ConfigDict
 
-from dpfedmeta.privacy.plan import PrivacyPlan, SamplerName
+from dpfedmeta.privacy.plan import PrivacyPlan
+from dpfedmeta.privacy.stretch import SamplerName
 
 
 @dataclass(frozen=True, kw_only=True)

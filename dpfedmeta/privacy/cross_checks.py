@@ -15,8 +15,9 @@ from scipy.stats import binom, norm
 
 from dpfedmeta.privacy.gaussian import gaussian_epsilon, smallest_epsilon
 from dpfedmeta.privacy.participations import mixture_epsilon
-from dpfedmeta.privacy.plan import PrivacyPlan, SamplerName, Stretch
+from dpfedmeta.privacy.plan import PrivacyPlan
 from dpfedmeta.privacy.sampled_gaussian import neighbours_of_a_client, rdp_epsilon, round_event, sampled_epsilon
+from dpfedmeta.privacy.stretch import SamplerName, Stretch
 
 
 def dp_accounting_pld(stretches: Sequence[Stretch], delta: float, *, replaced: bool = False) -> float:

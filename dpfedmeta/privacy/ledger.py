@@ -24,7 +24,8 @@ from dpfedmeta.privacy.charges import RoundEvent, planned_event
 from dpfedmeta.privacy.guarantee import Guarantee
 from dpfedmeta.privacy.hash_chain import HashChain, heads_of, read_chain
 from dpfedmeta.privacy.ledger_versions import VERSION, plan_of
-from dpfedmeta.privacy.plan import PrivacyPlan, SamplerName, Stretch
+from dpfedmeta.privacy.plan import PrivacyPlan
+from dpfedmeta.privacy.stretch import SamplerName, Stretch
 
 _EVENT = TypeAdapter(RoundEvent)
 

@@ -10,8 +10,8 @@ import numpy as np
 from scipy.stats import binom
 
 from dpfedmeta.privacy.gaussian import gaussian_delta, smallest_epsilon
-from dpfedmeta.privacy.plan import Stretch
 from dpfedmeta.privacy.rare_events import RARE_SHARE
+from dpfedmeta.privacy.stretch import Stretch
 from dpfedmeta.randomness import FloatArray, IntArray
 
 # Numbers of participations less likely than this are not followed: they count as certain failures.

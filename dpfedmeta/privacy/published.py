@@ -12,8 +12,9 @@ import yaml
 from pydantic import ConfigDict, TypeAdapter
 
 from dpfedmeta.privacy.gaussian import gaussian_epsilon
-from dpfedmeta.privacy.plan import PrivacyPlan, Stretch
+from dpfedmeta.privacy.plan import PrivacyPlan
 from dpfedmeta.privacy.sampled_gaussian import rdp_epsilon, sampled_epsilon
+from dpfedmeta.privacy.stretch import Stretch
 
 
 @dataclass(frozen=True, kw_only=True)

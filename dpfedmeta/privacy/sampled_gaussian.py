@@ -20,7 +20,8 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution,
 from dp_accounting.rdp import RdpAccountant
 
 from dpfedmeta.privacy.gaussian import gaussian_delta, gaussian_epsilon
-from dpfedmeta.privacy.plan import AccountantName, SamplerName, Stretch
+from dpfedmeta.privacy.plan import AccountantName
+from dpfedmeta.privacy.stretch import SamplerName, Stretch
 from dpfedmeta.randomness import FloatArray
 
 Neighbours = Literal["add-remove", "replace-one"]

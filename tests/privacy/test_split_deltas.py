@@ -20,7 +20,8 @@ from dpfedmeta.privacy.calibration import Targets, calibrate
 from dpfedmeta.privacy.charges import planned_event
 from dpfedmeta.privacy.ledger import stretches_of
 from dpfedmeta.privacy.participations import worst_participations
-from dpfedmeta.privacy.plan import PrivacyPlan, RecordLayer, Stretch
+from dpfedmeta.privacy.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.privacy.stretch import Stretch
 
 CLIENT, RECORD = 1e-4, 3e-4
 LAYER = RecordLayer(support_noise=3.0, query_noise=1.2, support_steps=2, support_records=5, query_records=5)
