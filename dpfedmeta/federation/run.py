@@ -79,10 +79,7 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
     with ExitStack() as stack:
         run = options.resume
         source = _secret_source(settings, options)
-        held = held_data(dataset, options.population)
-        if run is None:
-            check_origins(settings, dataset, held, options.data_folder)
-        repeatable = held.known if run is None else check_data(run, held, dataset.task.name)
+        held, repeatable = _checked_data(settings, dataset, options)
         count = _worker_count(settings, device, console)
         workers = stack.enter_context(open_workers(count))
         clients = client_side(plan, clients_of, source, device)
@@ -105,7 +102,6 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
         lineage, missing = stack.enter_context(registered(run))
         if missing:
             warnings.warn(missing, stacklevel=2)
-        trackers = _trackers(settings, run, console, plan)
         training = Training(
             plan=plan,
             run=run,
@@ -113,7 +109,7 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
             workers=workers,
             validation=validation,
             source=source,
-            trackers=trackers,
+            trackers=_trackers(settings, run, console, plan),
             budget=Budget.of(plan.planned),
             client_ledgers=_client_ledgers(run, plan),
             public_clients=public if settings.track.public_clients else None,
@@ -121,25 +117,43 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
             lineage=lineage,
             say=lambda remark: console.print(remark, highlight=False, soft_wrap=True, markup=False),
         )
-        begun, before = time.perf_counter(), seconds_before(run)
-        state, status = training()
-        seconds = before + time.perf_counter() - begun
-        check_finite(state)
-        accuracies: dict[str, dict[str, object]] = {}
-        try:
-            if status != "interrupted":
-                accuracies = final_accuracies(workers, plan, test, complete(plan, state))
-        except KeyboardInterrupt:
-            status = "interrupted"
-        with deferred():
-            memory = peak_memory_mb(workers, count)
-            summary = summary_of(run, plan, state, status, (seconds, memory), accuracies)
-            summary["population"] |= {"kind": statement.kind, "statement": dataclasses.asdict(statement)}
-            run.write_json(SUMMARY, summary)
-            for tracker in trackers:
-                tracker.finish(summary)
+        summary, status = _trained(training, test, statement, count)
     _print_result(run, summary, plan, console, time.perf_counter() - started)
     return run, status
+
+
+def _checked_data(settings: Settings, dataset: Dataset, options: RunOptions) -> tuple[HeldData, bool]:
+    """(SECRET: what the clients hold, whether a round can be done again on the same data)."""
+    held, run = held_data(dataset, options.population), options.resume
+    if run is not None:
+        return held, check_data(run, held, dataset.task.name)
+    check_origins(settings, dataset, held, options.data_folder)
+    return held, held.known
+
+
+def _trained(
+    training: Training, test: Examination, statement: PopulationStatement, count: int
+) -> tuple[dict[str, Any], Status]:
+    """Train with `count` workers, evaluate what came out, and write the summary; how the run ended."""
+    run, plan = training.run, training.plan
+    begun, before = time.perf_counter(), seconds_before(run)
+    state, status = training()
+    seconds = before + time.perf_counter() - begun
+    check_finite(state)
+    accuracies: dict[str, dict[str, object]] = {}
+    try:
+        if status != "interrupted":
+            accuracies = final_accuracies(training.workers, plan, test, complete(plan, state))
+    except KeyboardInterrupt:
+        status = "interrupted"
+    with deferred():
+        memory = peak_memory_mb(training.workers, count)
+        summary = summary_of(run, plan, state, status, (seconds, memory), accuracies)
+        summary["population"] |= {"kind": statement.kind, "statement": dataclasses.asdict(statement)}
+        run.write_json(SUMMARY, summary)
+        for tracker in training.trackers:
+            tracker.finish(summary)
+    return summary, status
 
 
 def final_accuracies(workers: Workers, plan: Plan, test: Examination, model: Params) -> dict[str, dict[str, object]]:
