@@ -86,9 +86,7 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
         check_some_sound(clients_of, clients.data_form, plan.shape)
         public = public_side(clients, plan, dataset)
         rate = 0.0 if options.dry_run else clients_per_second(public, workers, count, 0.0)
-        _print_plan(plan, dataset, rate, settings, console, statement)
-        if not repeatable:
-            console.print(f"  {NO_DIGEST}", highlight=False, soft_wrap=True)
+        _print_plan(plan, dataset, rate, settings, console, (statement.text, "" if repeatable else NO_DIGEST))
         if options.dry_run:
             before = options.spent + time.perf_counter() - started
             cost = cost_of(plan, public, (validation, test), workers, count, options.calibration, before)
@@ -272,10 +270,10 @@ def _write_plan(run: RunDirectory, plan: Plan, task: Task, rate: float, statemen
 
 
 def _print_plan(
-    plan: Plan, dataset: Dataset, rate: float, settings: Settings, console: Console, statement: PopulationStatement
+    plan: Plan, dataset: Dataset, rate: float, settings: Settings, console: Console, of_clients: tuple[str, str]
 ) -> None:
     console.print(f"[bold]{settings.algo}[/bold] on {dataset.task.name}", highlight=False, soft_wrap=True)
-    for line in filter(None, (*noise_lines(plan.privacy), initial_words(settings), statement.text)):
+    for line in filter(None, (*noise_lines(plan.privacy), initial_words(settings), *of_clients)):
         console.print("  " + line, highlight=False, soft_wrap=True)
     clients = plan.privacy.expected_participations
     if rate:
