@@ -1,0 +1,60 @@
+"""What a few rounds of every preset, and of what presets do not use, came to: the house may change, they may not."""
+
+import json
+
+import golden_runs
+import pytest
+
+RECORDED = json.loads(golden_runs.FILE.read_text())
+HERE = golden_runs.machine() == RECORDED["machine"]
+
+
+def differences(recorded, found, path="", tolerance=1e-9):
+    """Where two recordings differ; floats by a relative tolerance."""
+    if isinstance(recorded, dict) and isinstance(found, dict):
+        for name in sorted({*recorded, *found}):
+            yield from differences(recorded.get(name), found.get(name), f"{path}.{name}", tolerance)
+    elif isinstance(recorded, list) and isinstance(found, list) and len(recorded) == len(found):
+        for number, pair in enumerate(zip(recorded, found, strict=True)):
+            yield from differences(*pair, f"{path}[{number}]", tolerance)
+    elif isinstance(recorded, float) and isinstance(found, float):
+        if found != pytest.approx(recorded, rel=tolerance):
+            yield f"{path}: {recorded} became {found}"
+    elif recorded != found:
+        yield f"{path}: {recorded} became {found}"
+
+
+def check(name, found):
+    recorded = RECORDED["runs"][name]
+    if HERE:
+        assert list(differences(recorded, found)) == []
+        return
+    # Other processors add in another order: the last bits of a gradient differ, and nothing else does.
+    loose = ("bits", "accuracy")
+    plain = [{key: value for key, value in run.items() if key not in loose} for run in (recorded, found)]
+    assert list(differences(*plain, tolerance=1e-3)) == []
+
+
+@pytest.mark.parametrize("name", golden_runs.RUNS)
+def test_a_run_comes_out_as_it_was_recorded(name, tmp_path):
+    check(name, golden_runs.golden_run(name, tmp_path))
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", golden_runs.REAL)
+def test_a_run_on_real_images_comes_out_as_it_was_recorded(name, tmp_path, data_folder):
+    check(name, golden_runs.golden_run(name, tmp_path, data_folder))
+
+
+def test_every_preset_is_recorded():
+    from dpfedmeta.config import algorithm_names
+
+    assert {algo for algo, _, _ in golden_runs.RUNS.values()} == set(algorithm_names())
+
+
+def test_a_recording_that_differs_is_seen():
+    recorded = RECORDED["runs"]["dp-agr"]
+    assert list(differences(recorded, recorded)) == []
+    moved = {**recorded, "bounds": [*recorded["bounds"][:-1], recorded["bounds"][-1] * (1 + 1e-6)]}
+    assert list(differences(recorded, moved)) != []
+    assert list(differences(recorded, {**recorded, "charges": recorded["charges"] + 1})) != []
