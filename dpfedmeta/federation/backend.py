@@ -26,11 +26,10 @@ from dpfedmeta.privacy.units import Bounded, Client
 
 T = TypeVar("T")
 
-# Clients whose contributions are summed together. A constant: it fixes the order of every float addition,
-# so results do not depend on the number of workers.
+# Clients that a worker is given at a time.
 CLIENTS_PER_CHUNK = 8
-# Where clients are computed side by side, and then summed in order just the same: on a CPU few, so that every worker
-# has some; on a GPU several times as many as have their data drawn together. At least run.chunk.
+# Where clients are computed side by side: on a CPU few, so that every worker has some; on a GPU several times as many
+# as have their data drawn together. At least run.chunk.
 CLIENTS_PER_STACK = {"cpu": 64, "cuda": 1024}
 
 
@@ -155,15 +154,15 @@ class LocalBackend:
         clients = replace(self.clients, source=self.clients.source.again(cohort.again))
         tasks = ((clients, arrays, bound, cohort.round, chunk) for chunk in chunks)
         form = self.clients.form(model)
-        total = torch.zeros(dimension(form), dtype=torch.float64)
-        entered = 0
+        numbers = self.clients.whole_numbers(bound, dimension(form))
+        total, entered = numbers.zero(dimension(form)), 0
         for part, count in self.workers.map(sum_chunk, tasks) if chunks else ():
             total += torch.from_numpy(part)
             entered += count
         if self.abort_on_failure and entered < len(ids):
             raise RoundAborted
         return Bounded(
-            value=unflatten(total, form),
+            value=unflatten(numbers.values(total), form),
             sensitivity=self.clients.message_bound(bound),
             noise_variance=entered * self.clients.message_noise_variance(bound),
         )
@@ -182,7 +181,7 @@ def sum_chunk(
     bound: float,
     round_: int,
     chunk: list[int],
-) -> tuple[npt.NDArray[np.float64], int]:
+) -> tuple[npt.NDArray[np.int64], int]:
     """One chunk, with plain arrays at both ends of the pipe."""
     params = {name: torch.from_numpy(value.copy()) for name, value in model.items()}
     total, entered = clients.clipped_sum(params, bound, round_, chunk)

@@ -36,6 +36,7 @@ from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.per_record import PerRecordGradients, per_record_engine
 from dpfedmeta.privacy.policies import ATTACHED, Attachment
 from dpfedmeta.privacy.units import Record
+from dpfedmeta.privacy.whole_numbers import WholeNumbers
 from dpfedmeta.randomness import Purpose, SecretSource
 
 # Clients computed side by side have their data drawn so many at a time (or run.chunk), twice that being held. No more
@@ -100,29 +101,29 @@ class ClientSide:
             return 0.0
         return (self.record.message_deviation * bound) ** 2
 
-    def longest_message(self, bound: float, size: int) -> float:
+    def whole_numbers(self, bound: float, size: int) -> WholeNumbers:
         """An honest message (a bounded part, and Gaussian noise) is longer with probability below exp(-50)."""
         own_noise = math.sqrt(self.message_noise_variance(bound))
-        return self.message_bound(bound) * (1.0 + 1e-5) + own_noise * (math.sqrt(size) + 10.0)
+        longest = self.message_bound(bound) * (1.0 + 1e-5) + own_noise * (math.sqrt(size) + 10.0)
+        return WholeNumbers.for_messages(longest)
 
     def clipped_sum(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> tuple[Tensor, int]:
-        """SECRET: (float64 sum over the clients, in their order; number of messages that entered it).
+        """SECRET: (sum over the clients, as `whole_numbers` says; number of messages that entered it).
 
         A message that is not finite, not of the model's form, or longer than an honest one is set to 0 and brings no
         noise (privacy rule 4).
         """
         model = {name: value.to(self.device) for name, value in model.items()}
         form = self.form(model)
-        total = torch.zeros(dimension(form), dtype=torch.float64, device=self.device)
-        longest = self.longest_message(bound, dimension(form))
-        entered = 0
+        numbers = self.whole_numbers(bound, dimension(form))
+        total, entered = numbers.zero(dimension(form), self.device), 0
         for message in self._messages(model, bound, round_, clients):
             if not _of_form(message, form):
                 continue
             values = flatten(message).double()
             # In float64 a norm is finite where every scalar is.
-            if math.isfinite(length := length_of(values)) and length <= longest:
-                total += values
+            if math.isfinite(length := length_of(values)) and length <= numbers.longest:
+                total += numbers.of(values)
                 entered += 1
         return total.cpu(), entered
 

@@ -102,7 +102,8 @@ def _quiet(side: ClientSide, *, support: bool) -> ClientSide:
 
 def _messages(side: ClientSide, model: Params, bound: float, clients: Sequence[int]) -> Tensor:
     """SECRET: [clients, d]."""
-    return torch.stack([side.clipped_sum(model, bound, 0, [client])[0] for client in clients])
+    numbers = side.whole_numbers(bound, dimension(side.form(model)))
+    return torch.stack([numbers.values(side.clipped_sum(model, bound, 0, [client])[0]) for client in clients])
 
 
 def _between(one: Tensor, other: Tensor) -> float:

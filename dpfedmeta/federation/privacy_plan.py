@@ -11,6 +11,7 @@ from dpfedmeta.federation.client_plan import episode_shape, local_records, meta_
 from dpfedmeta.meta import micro_slots
 from dpfedmeta.privacy.calibration import Targets, calibrate, largest_cohort, most_rounds
 from dpfedmeta.privacy.plan import Change, PrivacyPlan, RecordLayer
+from dpfedmeta.privacy.whole_numbers import MOST_MESSAGES
 from dpfedmeta.settings import Settings
 
 Solve = Literal["noise", "rounds", "cohort"]
@@ -180,6 +181,11 @@ def _check_population(settings: Settings) -> None:
         raise InputError(
             f"population.cohort = {population.cohort:g} is more than population.clients = "
             f"{population.clients}; lower the one or raise the other"
+        )
+    if population.cohort > MOST_MESSAGES / 2:
+        raise InputError(
+            f"population.cohort = {population.cohort:g}: a sum holds {MOST_MESSAGES:,} messages, so the expected cohort "
+            "must be at most half of that; lower it"
         )
     delta = settings.privacy.client.delta
     if settings.clip.policy != "none" and delta >= 1 / population.clients:

@@ -10,6 +10,7 @@ from dpfedmeta.config import resolve
 from dpfedmeta.durable import SECRET
 from dpfedmeta.errors import InputError
 from dpfedmeta.privacy.ledger import Identity, read_content
+from dpfedmeta.privacy.ledger_versions import VERSION
 from dpfedmeta.privacy.lineage import Lineage
 from dpfedmeta.randomness import GENERATOR, SEEDS, KeyedSource, OperatingSystemSource, SecretSource
 from dpfedmeta.settings import Settings
@@ -40,6 +41,22 @@ def settings_of_run(run: RunDirectory, given: Mapping[str, str]) -> Settings:
         # The ledger holds it too.
         write_text(path, text)
     return resolve(None, None, path, given)
+
+
+def check_same_sums(run: RunDirectory) -> None:
+    """Refuse to go on with a run whose rounds were added up in another way: its releases could not be repeated.
+
+    Raises:
+        InputError: It is of an earlier version.
+    """
+    version = read_content(run.ledger, torn=True).version
+    if version != VERSION:
+        raise InputError(
+            f"{run.path}: cannot go on here: its ledger is of version {version}, when clients' messages were added up "
+            f"in floating point; since version {VERSION} they are whole numbers, so its rounds would come out "
+            "otherwise. Go on with the dpfedmeta that began it, or start a new run; it can still be verified, "
+            "reported, evaluated and loaded"
+        )
 
 
 def identity_of(run: RunDirectory) -> Identity:

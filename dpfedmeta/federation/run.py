@@ -32,7 +32,7 @@ from dpfedmeta.federation.initial_plan import initial_words
 from dpfedmeta.federation.memory import peak_memory_mb
 from dpfedmeta.federation.origins import check_origins
 from dpfedmeta.federation.plan import Plan, make_plan
-from dpfedmeta.federation.resume import keep_secret, registered, secret_of_run
+from dpfedmeta.federation.resume import check_same_sums, keep_secret, registered, secret_of_run
 from dpfedmeta.federation.summary import SIMULATION, summary_of
 from dpfedmeta.federation.times import coarse, hides_times, seconds_before
 from dpfedmeta.federation.training import Status, Training, check_finite, complete
@@ -69,6 +69,8 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
         The run directory (None after a dry run) and how the run ended.
     """
     started = time.perf_counter()
+    if options.resume is not None:
+        check_same_sums(options.resume)
     device = _device(settings)
     _use_precision(settings, device)
     dataset = open_dataset(settings.dataset, options.data_folder)

@@ -9,7 +9,7 @@ from typing import Any
 from dpfedmeta.errors import InputError
 from dpfedmeta.privacy.plan import Change, PrivacyPlan, RecordLayer
 
-VERSION = 4
+VERSION = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,8 @@ class Unsaid:
 UNSAID: Mapping[int, Unsaid] = {
     # All noise that messages carry was counted on, as if nobody were hostile.
     3: Unsaid(plan={"hostile": 0.0}, settings={"privacy.client.hostile": 0.0}),
+    # Messages were added up in floating point, so no round of it can be done again here.
+    4: Unsaid(),
     VERSION: Unsaid(),
 }
 

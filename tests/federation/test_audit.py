@@ -493,7 +493,7 @@ def test_a_plan_of_an_earlier_version_is_completed(run, monkeypatch):
 @pytest.fixture
 def old(tmp_path):
     """As the code before these checks wrote it, without its pictures."""
-    return RunDirectory(shutil.copytree(Path(__file__).with_name("version-3"), tmp_path / "old"))
+    return RunDirectory(shutil.copytree(Path(__file__).parents[1] / "old_runs" / "version-3", tmp_path / "old"))
 
 
 def test_a_run_of_before_still_verifies(old):

@@ -12,6 +12,7 @@ from dpfedmeta.federation.data_plan import client_side, population
 from dpfedmeta.federation.decomposition import decompose
 from dpfedmeta.federation.plan import make_plan
 from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.privacy.whole_numbers import WholeNumbers
 from dpfedmeta.randomness import KeyedSource
 
 COHORT = 40
@@ -25,10 +26,16 @@ class Scattered:
     scatter: float
     record: None = None
 
+    def form(self, model):
+        return model
+
+    def whole_numbers(self, bound, size):
+        return WholeNumbers.for_messages(100.0)
+
     def clipped_sum(self, model, bound, round_, clients):
         (client,) = clients
         own = torch.from_numpy(np.random.default_rng(client).normal(size=len(self.common)))
-        return self.common + self.scatter * own, 1
+        return self.whole_numbers(bound, len(own)).of(self.common + self.scatter * own), 1
 
 
 def plan_with(noise):
