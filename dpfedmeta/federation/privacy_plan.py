@@ -184,8 +184,8 @@ def _check_population(settings: Settings) -> None:
         )
     if population.cohort > MOST_MESSAGES / 2:
         raise InputError(
-            f"population.cohort = {population.cohort:g}: a sum holds {MOST_MESSAGES:,} messages, so the expected cohort "
-            "must be at most half of that; lower it"
+            f"population.cohort = {population.cohort:g}: a sum holds {MOST_MESSAGES:,} messages; lower the expected "
+            "cohort to at most half of that"
         )
     delta = settings.privacy.client.delta
     if settings.clip.policy != "none" and delta >= 1 / population.clients:
