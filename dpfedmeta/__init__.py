@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dpfedmeta.personal import Initialisation, PersonalModel, load, load_personal
 
-__version__ = "0.1.0"
+from dpfedmeta.version import __version__
+
 __all__ = ["Initialisation", "PersonalModel", "__version__", "load", "load_personal"]
 
 

@@ -10,22 +10,22 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from dpfedmeta.accounting.cells import epsilon_curve, guarantees
+from dpfedmeta.accounting.claims import claim
+from dpfedmeta.accounting.cross_checks import agreements, all_settings
+from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.published import as_json, compare, published_settings
 from dpfedmeta.command_line import DONE, parse_with_settings, parser, run_command
 from dpfedmeta.config import algorithm_names, resolve
 from dpfedmeta.data import load_task
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.audit import Audit, audit, compose, realised
-from dpfedmeta.federation.cautions import cautions
-from dpfedmeta.federation.privacy_plan import make_privacy
-from dpfedmeta.privacy.accounting import epsilon_curve, guarantees
-from dpfedmeta.privacy.claims import claim
-from dpfedmeta.privacy.cross_checks import agreements, all_settings
-from dpfedmeta.privacy.guarantee import Guarantee
-from dpfedmeta.privacy.plan import PrivacyPlan
-from dpfedmeta.privacy.published import as_json, compare, published_settings
+from dpfedmeta.planning.cautions import cautions
+from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.report.plots import curve_plot
 from dpfedmeta.report.statement import check_report
-from dpfedmeta.tracking.run_directory import RunDirectory
+from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs.verification import Audit, audit, compose, realised
 from dpfedmeta.tracking.terminal import guarantee_table, guarantee_words, noise_lines, number
 
 

@@ -15,18 +15,18 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from dpfedmeta.bench.device import CLIENTS, device_rows
-from dpfedmeta.bench.measure import Options, measure
-from dpfedmeta.bench.rounds import durability_rows, seconds
-from dpfedmeta.bench.settings import SETTINGS
+from benchmarks.device import CLIENTS, device_rows
+from benchmarks.measure import Options, measure
+from benchmarks.rounds import durability_rows, seconds
+from benchmarks.settings import SETTINGS
+from dpfedmeta.accounting import PrivacyPlan, Targets, calibrate, guarantees
 from dpfedmeta.command_line import DONE, parser, run_command
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.backend import available_cores
-from dpfedmeta.privacy import PrivacyPlan, Targets, calibrate, guarantees
-from dpfedmeta.privacy.charges import planned_event
-from dpfedmeta.privacy.hash_chain import HashChain
-from dpfedmeta.privacy.ledger import head, opening_line, read, spent
+from dpfedmeta.ledger.charges import planned_event
+from dpfedmeta.ledger.hash_chain import HashChain
+from dpfedmeta.ledger.ledger import head, opening_line, read, spent
 from dpfedmeta.report.bench_plot import save_bench_plot
+from dpfedmeta.workers import available_cores
 
 
 def accountant_rows() -> list[dict[str, float]]:

@@ -13,14 +13,14 @@ from dpfedmeta.command_line import DONE, given_settings, parser, run_command
 from dpfedmeta.config import resolve
 from dpfedmeta.data import open_dataset
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.clip_plan import clip_limits
-from dpfedmeta.federation.data_plan import client_side, population
-from dpfedmeta.federation.decomposition import Decomposition, decompose
-from dpfedmeta.federation.plan import make_plan
 from dpfedmeta.models import check_weights, initial_weights, learned_part
+from dpfedmeta.planning.clip import clip_limits
+from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.randomness import KeyedSource
 from dpfedmeta.report.decomposition_plot import decomposition_plot
-from dpfedmeta.tracking.run_directory import RunDirectory, load_weights
+from dpfedmeta.run_directory import RunDirectory, load_weights
+from dpfedmeta.simulation.decomposition import Decomposition, decompose
+from dpfedmeta.training.data import client_side, population
 
 _FEWEST = 10
 

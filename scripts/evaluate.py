@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dpfedmeta.api.evaluate import evaluate_runs
+from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest
 from dpfedmeta.command_line import DONE, parser, run_command
-from dpfedmeta.federation.evaluate_run import evaluate_runs
-from dpfedmeta.federation.evaluation_request import ENOUGH_EPISODES, EvaluationRequest
 
 
 def main(console: Console) -> int:

@@ -11,9 +11,9 @@ from dpfedmeta.report import write_report
 from dpfedmeta.report.epsilon_plot import epsilon_plot
 from dpfedmeta.report.groups import group_runs
 from dpfedmeta.report.page import write_comparison
+from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.sweeps.directory import is_sweep
 from dpfedmeta.sweeps.results import PAGE, settings_of_sweep, write_results
-from dpfedmeta.tracking.run_directory import RunDirectory
 
 
 def main(console: Console) -> int:

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from dpfedmeta.command_line import DONE, INTERRUPTED, given_settings, parse_with_settings, parser, run_command
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.resume import finished, settings_of_run
-from dpfedmeta.federation.run import RunOptions, run_training
-from dpfedmeta.federation.training import Status
 from dpfedmeta.report import write_report
-from dpfedmeta.tracking.lock import only_writer
-from dpfedmeta.tracking.run_directory import RunDirectory
+from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs.lock import only_writer
+from dpfedmeta.runs.resume import finished, settings_of_run
+from dpfedmeta.runs.summary import Status
+from dpfedmeta.training.run import RunOptions, run_training
 
 
 def main(console: Console) -> int:

@@ -29,7 +29,7 @@ def test_the_seal_stays_inside_mechanisms():
 def blind():
     rooms = [
         *sorted((PACKAGE / "privacy/policies").glob("*.py")),
-        PACKAGE / "federation/server.py",
+        PACKAGE / "server.py",
     ]
     folders = ("evaluation", "personal", "tracking", "report")
     return rooms + [p for room in folders for p in sorted((PACKAGE / room).glob("*.py"))]
@@ -48,3 +48,80 @@ def test_no_room_deserialises_code():
             assert not used & {"loads", "Unpickler", "exec", "eval"}, path
             continue
         assert not used & {"pickle", "unsafe_load", "full_load", "exec"}, path
+
+
+# From the ground up: a room may use those below it, and nothing above it.
+ROOMS = (
+    ("errors", "version", "compiled"),
+    ("durable", "interrupts", "settings", "validation", "normal_kernels"),
+    ("config", "randomness", "parameters", "workers"),
+    ("command_line", "memory", "run_directory"),
+    ("accounting",),
+    ("ledger", "data", "models"),
+    ("privacy",),
+    ("meta",),
+    ("evaluation", "server"),
+    ("planning",),
+    ("simulation",),
+    ("runs",),
+    ("tracking",),
+    ("training", "personal", "report"),
+    ("api",),
+    ("sweeps",),
+)
+LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
+
+
+def imports(path):
+    """(what is imported, whether only where a function asks for it)."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        yield from names
+
+
+def room_of(module):
+    return module.split(".")[1]
+
+
+def modules():
+    return [path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py"]
+
+
+def place(path):
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def test_every_room_has_its_place():
+    assert {place(path) for path in modules()} == set(LEVEL)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_arrows_run_downwards(path):
+    own = place(path)
+    for name in imports(path):
+        if name.startswith("dpfedmeta.") and name.split(".")[1] not in ("tasks", "configs"):
+            assert room_of(name) == own or LEVEL[room_of(name)] < LEVEL[own], f"{path} imports {name}"
+
+
+def test_an_arrow_upwards_would_be_seen(tmp_path):
+    planted = tmp_path / "planted.py"
+    planted.write_text("def late():\n    from dpfedmeta.training import loop\n")
+    assert [room_of(name) for name in imports(planted)] == ["training"]
+    assert LEVEL["training"] > LEVEL["planning"]
+
+
+@pytest.mark.parametrize("room", ["accounting", "ledger"])
+def test_numbers_need_no_torch(room):
+    for path in sorted((PACKAGE / room).rglob("*.py")):
+        assert not {"torch", "opacus"} & {name.split(".")[0] for name in outside_functions(path)}, path
+
+
+def outside_functions(path):
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module

@@ -16,7 +16,7 @@ PROGRAM = """
 import json
 from importlib import resources
 import dpfedmeta, dpfedmeta.configs, dpfedmeta.tasks
-import dpfedmeta.command_line, dpfedmeta.federation.evaluate_run, dpfedmeta.federation.run
+import dpfedmeta.command_line, dpfedmeta.api.evaluate, dpfedmeta.training.run
 from dpfedmeta.config import algorithm_names, resolve
 from dpfedmeta.data.task import load_task, task_names
 

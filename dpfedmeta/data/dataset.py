@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfedmeta.data import cifar100, image_folder, mini_imagenet, mnist, omniglot, strokes, textures
 from dpfedmeta.data.archives import find, find_any, warn_if_unknown
 from dpfedmeta.data.cache import Cached, cache_folder, cached, source_key
 from dpfedmeta.data.contents import SPLITS, ClassEntry, Contents, Split
 from dpfedmeta.data.folders import default_data_folder
 from dpfedmeta.data.pool import ClassPool, ImageArray
+from dpfedmeta.data.sources import cifar100, image_folder, mini_imagenet, mnist, omniglot, strokes, textures
 from dpfedmeta.data.task import ArchiveSource, DrawnSource, FolderSource, MnistSource, Task, load_task
 
 

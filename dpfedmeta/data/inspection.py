@@ -14,9 +14,9 @@ from PIL import Image
 
 from dpfedmeta.data.contents import SPLITS, Split
 from dpfedmeta.data.dataset import Dataset, open_dataset
-from dpfedmeta.data.image_folder import class_folders, image_files, read_image
 from dpfedmeta.data.pixels import UNREADABLE
 from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.sources.image_folder import class_folders, image_files, read_image
 from dpfedmeta.data.task import FolderSource, Task, load_task
 from dpfedmeta.errors import InputError
 

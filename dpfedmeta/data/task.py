@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from dpfedmeta.data.archives import Archive
 from dpfedmeta.data.contents import SPLITS, Split
-from dpfedmeta.data.image_folder import guess_form
+from dpfedmeta.data.sources.image_folder import guess_form
 from dpfedmeta.errors import InputError
 from dpfedmeta.validation import YAML_ERRORS, first_problem
 

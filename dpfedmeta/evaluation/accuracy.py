@@ -9,10 +9,10 @@ from typing import Protocol
 
 import numpy as np
 
-from dpfedmeta.federation.backend import Workers
-from dpfedmeta.meta.adapt import Adaptation
+from dpfedmeta.meta.inner_loop import Adaptation
 from dpfedmeta.models import NetworkSpec
 from dpfedmeta.parameters import Params
+from dpfedmeta.workers import Workers
 
 
 @dataclass(frozen=True, kw_only=True)

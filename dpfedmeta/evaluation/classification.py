@@ -11,11 +11,11 @@ import torch
 
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.evaluation.accuracy import Accuracy
-from dpfedmeta.federation.backend import Workers
-from dpfedmeta.meta.adapt import Adaptation
+from dpfedmeta.meta.inner_loop import Adaptation
 from dpfedmeta.models import NetworkSpec, apply, build_network, channels_last
 from dpfedmeta.parameters import Params
 from dpfedmeta.randomness import Purpose, public_generator
+from dpfedmeta.workers import Workers
 
 _IMAGES_PER_CHUNK = 500
 

@@ -11,12 +11,12 @@ import numpy.typing as npt
 from dpfedmeta.data.episode import Episode, EpisodeShape, check_shape, draw_episode
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.evaluation.accuracy import Accuracy
-from dpfedmeta.evaluation.contestants import Adapted, Contestant, PixelNeighbour, PixelPrototype, arrays_of
-from dpfedmeta.federation.backend import InProcess, Workers
-from dpfedmeta.meta.adapt import Adaptation
+from dpfedmeta.evaluation.baselines import Adapted, Contestant, PixelNeighbour, PixelPrototype, arrays_of
+from dpfedmeta.meta.inner_loop import Adaptation
 from dpfedmeta.models import NetworkSpec
 from dpfedmeta.parameters import Params
 from dpfedmeta.randomness import Purpose, public_generator
+from dpfedmeta.workers import InProcess, Workers
 
 PROTOCOL = "single model, inductive, held-out test classes"
 TRANSDUCTIVE_PROTOCOL = (

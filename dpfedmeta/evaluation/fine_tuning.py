@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dpfedmeta.evaluation.contestants import Adapted, arrays_of
+from dpfedmeta.evaluation.baselines import Adapted, arrays_of
 from dpfedmeta.evaluation.few_shot import Benchmark, outcomes
-from dpfedmeta.federation.backend import Workers
-from dpfedmeta.meta.adapt import Adaptation
+from dpfedmeta.meta.inner_loop import Adaptation
 from dpfedmeta.models import NetworkSpec
 from dpfedmeta.parameters import Params
+from dpfedmeta.workers import Workers
 
 # Wide enough for raw and for scaled features; the best one is looked for on validation classes.
 STEP_SIZES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)

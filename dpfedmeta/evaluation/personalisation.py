@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dpfedmeta.data.episode import EpisodeShape
 from dpfedmeta.evaluation.accuracy import Accuracy
-from dpfedmeta.evaluation.contestants import (
+from dpfedmeta.evaluation.baselines import (
     Adapted,
     Contestant,
     FeaturePrototype,
@@ -21,10 +21,10 @@ from dpfedmeta.evaluation.contestants import (
 )
 from dpfedmeta.evaluation.few_shot import Benchmark, Outcomes, outcomes
 from dpfedmeta.evaluation.fine_tuning import FineTuning
-from dpfedmeta.federation.backend import Workers
-from dpfedmeta.meta.adapt import Adaptation
+from dpfedmeta.meta.inner_loop import Adaptation
 from dpfedmeta.models import NetworkSpec
 from dpfedmeta.parameters import Params
+from dpfedmeta.workers import Workers
 
 BINS = 20
 WORST = 0.1

@@ -1,12 +1,12 @@
 """Client-side mathematics: adaptation and meta-gradients, pure functions of (model, episode, noise)."""
 
-from dpfedmeta.meta.adapt import Adaptation, adapted_logits, adapted_params, logits_along
 from dpfedmeta.meta.divisions import Divisions, division_slots
+from dpfedmeta.meta.dp_steps import RecordSpec, private_contributions
 from dpfedmeta.meta.gradients import Message, MetaSpec, contribution
-from dpfedmeta.meta.local import LocalSteps, PrivateSteps, local_update, private_local_update
+from dpfedmeta.meta.inner_loop import Adaptation, adapted_logits, adapted_params, logits_along
+from dpfedmeta.meta.local_training import LocalSteps, PrivateSteps, local_update, private_local_update
 from dpfedmeta.meta.micro import MicroSpec, meta_gradients, micro_contributions, micro_slots
-from dpfedmeta.meta.private import RecordSpec, private_contributions
-from dpfedmeta.meta.stacked import stacked, stacked_query_gradients
+from dpfedmeta.meta.side_by_side import stacked, stacked_query_gradients
 
 __all__ = [
     "Adaptation",

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.meta.adapt import Adaptation, as_leaves, descend, inner_problem
 from dpfedmeta.meta.divisions import Divisions, divided_contribution
-from dpfedmeta.meta.local import LocalSteps
+from dpfedmeta.meta.inner_loop import Adaptation, as_leaves, descend, inner_problem
+from dpfedmeta.meta.local_training import LocalSteps
 from dpfedmeta.parameters import Params, detached, difference, zeros_like
 
 Message = Literal["query", "update", "local"]

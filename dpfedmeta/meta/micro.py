@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from dpfedmeta.data.episode import Episode, EpisodeShape
-from dpfedmeta.meta.adapt import Adaptation
-from dpfedmeta.meta.stacked import stacked_query_gradients
+from dpfedmeta.meta.inner_loop import Adaptation
+from dpfedmeta.meta.side_by_side import stacked_query_gradients
 from dpfedmeta.parameters import Params
 from dpfedmeta.privacy.clipping import clipped_record_sum
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released

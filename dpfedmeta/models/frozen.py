@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.models.compiled_normalisation import VARIANCE_FLOOR
 from dpfedmeta.models.functional import channels_last
+from dpfedmeta.models.kernels.normalisation import VARIANCE_FLOOR
 from dpfedmeta.models.layers import LENGTH_FLOOR, SupportScale
 from dpfedmeta.models.normalisation import ReferenceBatchNorm
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpfedmeta.models.compiled_normalisation import VARIANCE_FLOOR, Coupling, loops_apply, normalised
 from dpfedmeta.models.convolution import under_torch_func
+from dpfedmeta.models.kernels.normalisation import VARIANCE_FLOOR, Coupling, loops_apply, normalised
 
 
 class ReferenceBatchNorm(nn.Module):

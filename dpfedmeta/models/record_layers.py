@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from dpfedmeta.models import product_kernels
-from dpfedmeta.models.compiled_normalisation import Coupling, loops_apply, normalised
 from dpfedmeta.models.convolution import ConvolutionSpec, convolution, convolution_gradients
 from dpfedmeta.models.functional import channels_last
+from dpfedmeta.models.kernels import products as product_kernels
+from dpfedmeta.models.kernels.normalisation import Coupling, loops_apply, normalised
 from dpfedmeta.models.layers import Block, Body, FewShotNetwork, RecordScale
 from dpfedmeta.models.normalisation import ReferenceBatchNorm
 

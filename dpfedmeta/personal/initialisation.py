@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.trained_run import open_run
 from dpfedmeta.meta import Adaptation, adapted_params
 from dpfedmeta.models import NetworkSpec, build_network, frozen_network, with_ways
 from dpfedmeta.parameters import Params, is_finite
 from dpfedmeta.personal.images import ImageForm, Images, Labels, checked_labels
 from dpfedmeta.personal.model import PersonalModel
+from dpfedmeta.runs.trained_run import open_run
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

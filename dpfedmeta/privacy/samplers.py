@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dpfedmeta.privacy.stretch import Stretch
+from dpfedmeta.accounting.phase import Stretch
 from dpfedmeta.randomness import IntArray, SecretGenerator
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from dpfedmeta.federation.decomposition import Decomposition
 from dpfedmeta.report.plots import save
+from dpfedmeta.simulation.decomposition import Decomposition
 
 _MARKS = (
     ("without", "no noise: sampling of the cohort alone", "#8a8f98", "o"),

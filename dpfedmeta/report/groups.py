@@ -13,7 +13,7 @@ import yaml
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.report.pooling import Measured, pooled
-from dpfedmeta.tracking.run_directory import CONFIG, SUMMARY, RunDirectory
+from dpfedmeta.run_directory import CONFIG, SUMMARY, RunDirectory
 
 # Names, places, seeds and machines: runs that differ in these alone are one setting.
 _OF_A_RUN = ("run.", "track.")

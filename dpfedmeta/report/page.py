@@ -13,12 +13,12 @@ from jinja2 import Environment, UndefinedError
 from markupsafe import Markup
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.audit import audit
 from dpfedmeta.report import comparison_plots, plots
 from dpfedmeta.report.groups import Group
 from dpfedmeta.report.pooling import Measured
 from dpfedmeta.report.statement import claims, embedded, guarantee_rows, plan_words
-from dpfedmeta.tracking.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
+from dpfedmeta.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
+from dpfedmeta.runs.verification import audit
 from dpfedmeta.tracking.terminal import number
 
 

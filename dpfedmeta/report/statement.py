@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.claims_beside import POPULATION, Proven, check, check_claims, complete
-from dpfedmeta.federation.summary import SIMULATION
-from dpfedmeta.privacy.guarantee import Guarantee
-from dpfedmeta.tracking.run_directory import REPORT, SUMMARY, RunDirectory
+from dpfedmeta.run_directory import REPORT, SUMMARY, RunDirectory
+from dpfedmeta.runs.claims_beside import POPULATION, Proven, check, check_claims, complete
+from dpfedmeta.runs.summary import SIMULATION
 from dpfedmeta.tracking.terminal import number
 
 BLOCK = "guarantees"

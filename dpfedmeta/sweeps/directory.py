@@ -13,10 +13,10 @@ from typing import Any, Literal
 import yaml
 
 from dpfedmeta.errors import InputError
+from dpfedmeta.run_directory import CONFIG, SUMMARY, RunDirectory, append_lines, write_text
 from dpfedmeta.sweeps.definition import Sweep
 from dpfedmeta.sweeps.parameters import Choices, Value
 from dpfedmeta.sweeps.trials import Trial, same_result, settings_of
-from dpfedmeta.tracking.run_directory import CONFIG, SUMMARY, RunDirectory, append_lines, write_text
 
 MANIFEST = "sweep.json"
 TRIALS = "trials.jsonl"

@@ -16,11 +16,11 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.report.groups import Group, describe
 from dpfedmeta.report.page import write_comparison
 from dpfedmeta.report.pooling import Measured
+from dpfedmeta.run_directory import write_text
 from dpfedmeta.sweeps.directory import SweepDirectory, is_finished, noted_trials
 from dpfedmeta.sweeps.parameters import Value
 from dpfedmeta.sweeps.plot import sweep_plot
 from dpfedmeta.sweeps.trials import SEED
-from dpfedmeta.tracking.run_directory import write_text
 
 RESULTS, TABLE, PICTURE, PAGE = "results.json", "results.csv", "accuracy.png", "report.html"
 

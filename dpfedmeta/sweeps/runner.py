@@ -16,15 +16,15 @@ from typing import Literal
 from rich.console import Console
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.backend import available_cores
-from dpfedmeta.federation.times import coarse
 from dpfedmeta.report.groups import last_validation
+from dpfedmeta.run_directory import SUMMARY
+from dpfedmeta.runs.times import coarse
 from dpfedmeta.sweeps.definition import Sweep
 from dpfedmeta.sweeps.directory import SweepDirectory, check_same, note_trial, opened, put_aside, state
 from dpfedmeta.sweeps.proposals import Outcome, propose
 from dpfedmeta.sweeps.results import PAGE, TABLE, results_table, write_results
 from dpfedmeta.sweeps.trials import Trial, check, corners, grid, without_fixed
-from dpfedmeta.tracking.run_directory import SUMMARY
+from dpfedmeta.workers import available_cores
 
 Status = Literal["completed", "failed", "interrupted"]
 

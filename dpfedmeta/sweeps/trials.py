@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.config import resolve
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.clip_plan import clip_policy
-from dpfedmeta.federation.privacy_plan import make_privacy
-from dpfedmeta.privacy.plan import PrivacyPlan
+from dpfedmeta.planning.clip import clip_policy
+from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.settings import ClipSettings, EvaluationSettings, ModelSettings, RunSettings, Settings, TrackSettings
 from dpfedmeta.sweeps.definition import CHOICES, Sweep
 from dpfedmeta.sweeps.parameters import Choices, Range, Value

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import yaml
 
+from dpfedmeta.accounting.cells import client_public_epsilon, local_mu
+from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.privacy.accounting import client_public_epsilon, local_mu
-from dpfedmeta.privacy.gaussian import gaussian_epsilon
-from dpfedmeta.privacy.ledger import check_rounds, read
-from dpfedmeta.privacy.plan import PrivacyPlan
+from dpfedmeta.ledger.ledger import check_rounds, read
+from dpfedmeta.run_directory import CONFIG, RunDirectory
 from dpfedmeta.sweeps.directory import SweepDirectory, read_manifest
-from dpfedmeta.tracking.run_directory import CONFIG, RunDirectory
 from dpfedmeta.tracking.terminal import number
 
 

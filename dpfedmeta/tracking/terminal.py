@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from dpfedmeta.privacy.guarantee import Guarantee
-from dpfedmeta.privacy.plan import PrivacyPlan
+from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.accounting.plan import PrivacyPlan
 
 
 def number(value: float | None) -> str:

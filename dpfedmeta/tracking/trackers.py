@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from dpfedmeta.durable import cut_torn_line
 from dpfedmeta.errors import InputError
-from dpfedmeta.tracking.run_directory import ROUNDS, RunDirectory, append_lines, write_text
+from dpfedmeta.run_directory import ROUNDS, RunDirectory, append_lines, write_text
 
 Row = Mapping[str, Any]
 

@@ -6,9 +6,9 @@ import torch
 
 from dpfedmeta.data import ClassPool
 from dpfedmeta.evaluation import Classification
-from dpfedmeta.federation.backend import InProcess, open_workers
 from dpfedmeta.meta import Adaptation
 from dpfedmeta.models import NetworkSpec, initial_weights
+from dpfedmeta.workers import InProcess, open_workers
 
 NONE = Adaptation(adapt="all", steps=1, lr=0.1)
 SPEC = NetworkSpec(name="linear", channels=1, image_size=8, ways=2, width=1, norm="none")

@@ -15,9 +15,9 @@ from dpfedmeta.evaluation import (
     pixel_neighbour_accuracy,
     pixel_prototype_accuracy,
 )
-from dpfedmeta.federation.backend import InProcess
 from dpfedmeta.meta import Adaptation, adapted_logits
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights
+from dpfedmeta.workers import InProcess
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=5)
 

@@ -4,9 +4,9 @@ import pytest
 
 from dpfedmeta.data import EpisodeShape
 from dpfedmeta.evaluation import Accuracy, Benchmark, FineTuning, Question, adapted_accuracy, distribution, investigate
-from dpfedmeta.federation.backend import InProcess, open_workers
 from dpfedmeta.meta import Adaptation
 from dpfedmeta.models import NetworkSpec, initial_weights
+from dpfedmeta.workers import InProcess, open_workers
 
 SPEC = NetworkSpec(name="mlp", channels=1, image_size=28, ways=3, width=8, norm="none")
 HOW = Adaptation(adapt="head", steps=2, lr=0.5)

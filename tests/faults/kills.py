@@ -22,9 +22,9 @@ from pathlib import Path
 
 import torch
 
-from dpfedmeta.federation.audit import audit
-from dpfedmeta.privacy.ledger import read
-from dpfedmeta.tracking.run_directory import RunDirectory
+from dpfedmeta.ledger.ledger import read
+from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs.verification import audit
 
 TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
 COMMON = [

@@ -14,20 +14,20 @@ import torch
 from hypothesis import strategies as st
 from PIL import Image
 
+from dpfedmeta.accounting.plan import PrivacyPlan, RecordLayer
 from dpfedmeta.config import resolve, to_yaml
-from dpfedmeta.data.omniglot import decode
+from dpfedmeta.data.sources.omniglot import decode
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from dpfedmeta.federation.participations import _read as read_participations
-from dpfedmeta.federation.server import initial_state
+from dpfedmeta.ledger.charges import planned_event
+from dpfedmeta.ledger.ledger import Identity, Ledger, check_rounds, read_content
 from dpfedmeta.models import NetworkSpec, initial_weights
 from dpfedmeta.parameters import digest
-from dpfedmeta.privacy.charges import planned_event
-from dpfedmeta.privacy.ledger import Identity, Ledger, check_rounds, read_content
-from dpfedmeta.privacy.plan import PrivacyPlan, RecordLayer
 from dpfedmeta.privacy.policies import Window
-from dpfedmeta.tracking.run_directory import RunDirectory, load_weights, save_weights
+from dpfedmeta.run_directory import RunDirectory, load_weights, save_weights
+from dpfedmeta.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from dpfedmeta.runs.invitations import _read as read_participations
+from dpfedmeta.server import initial_state
 
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parent / "corpus"

@@ -18,7 +18,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from dpfedmeta.config import resolve
-from dpfedmeta.federation.run import RunOptions, run_training
+from dpfedmeta.training.run import RunOptions, run_training
 
 FILE = Path(__file__).with_name("golden.json")
 

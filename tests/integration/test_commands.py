@@ -17,8 +17,8 @@ from rich.console import Console
 
 from dpfedmeta.command_line import parse_with_settings, parser
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.run import RunOptions, run_training
-from dpfedmeta.privacy.ledger import read
+from dpfedmeta.ledger.ledger import read
+from dpfedmeta.training.run import RunOptions, run_training
 
 ROOT = Path(__file__).parents[2]
 TINY = [

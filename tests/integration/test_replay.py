@@ -8,18 +8,18 @@ import torch
 
 from dpfedmeta.config import algorithm_names, resolve, to_yaml
 from dpfedmeta.evaluation import Benchmark
-from dpfedmeta.federation.backend import InProcess
-from dpfedmeta.federation.plan import Plan, make_plan
-from dpfedmeta.federation.summary import summary_of
-from dpfedmeta.federation.training import Training
-from dpfedmeta.privacy.ledger import Budget, Identity, Ledger, read
+from dpfedmeta.ledger.ledger import Budget, Identity, Ledger, read
+from dpfedmeta.planning.plan import Plan, make_plan
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.policies import ATTACHED
 from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.randomness import KeyedSource, Purpose
 from dpfedmeta.report.page import write_report
-from dpfedmeta.tracking.run_directory import create
+from dpfedmeta.run_directory import create
+from dpfedmeta.runs.summary import summary_of
 from dpfedmeta.tracking.trackers import JsonLines
+from dpfedmeta.training.loop import Training
+from dpfedmeta.workers import InProcess
 
 SMALL = {
     "model.width": "4", "server.rounds": "6", "task.ways": "3", "task.shots": "2", "task.queries": "2",

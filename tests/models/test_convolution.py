@@ -9,7 +9,7 @@ from torch.nn.functional import conv2d, cosine_similarity, interpolate
 
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta import Adaptation, MetaSpec, contribution
-from dpfedmeta.meta.stacked import stacked, stacked_query_gradients
+from dpfedmeta.meta.side_by_side import stacked, stacked_query_gradients
 from dpfedmeta.models import NetworkSpec, build_network, channels_last, initial_weights
 from dpfedmeta.models.convolution import LEAST_SHORT_CHANNELS, ConvolutionSpec, convolution, convolution_gradients
 from dpfedmeta.parameters import Params, flatten

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from dpfedmeta.models import NetworkSpec, apply, build_network, channels_last, initial_weights
-from dpfedmeta.models.compiled_normalisation import VARIANCE_FLOOR, loops_apply
+from dpfedmeta.models.kernels.normalisation import VARIANCE_FLOOR, loops_apply
 from dpfedmeta.models.normalisation import ReferenceBatchNorm
 
 

@@ -9,15 +9,15 @@ import torch
 from rich.console import Console
 
 import dpfedmeta
+from dpfedmeta.api.evaluate import evaluate_runs
+from dpfedmeta.api.evaluation_request import EvaluationRequest
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.audit import audit
-from dpfedmeta.federation.evaluate_run import evaluate_runs
-from dpfedmeta.federation.evaluation_request import EvaluationRequest
-from dpfedmeta.federation.resume import settings_of_run
-from dpfedmeta.federation.run import RunOptions, run_training
 from dpfedmeta.report import write_report
 from dpfedmeta.report.statement import check_report
-from dpfedmeta.tracking.run_directory import RunDirectory
+from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs.resume import settings_of_run
+from dpfedmeta.runs.verification import audit
+from dpfedmeta.training.run import RunOptions, run_training
 
 RUNS = ("version-4-micro-episodes", "version-4-steps")
 

@@ -15,9 +15,9 @@ from dpfedmeta import load, load_personal
 from dpfedmeta.config import resolve
 from dpfedmeta.data import EpisodeShape, draw_episode
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.run import RunOptions, run_training
 from dpfedmeta.meta import adapted_logits
 from dpfedmeta.models import build_network
+from dpfedmeta.training.run import RunOptions, run_training
 
 ROOT = Path(__file__).parents[2]
 TINY = {

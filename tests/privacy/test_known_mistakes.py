@@ -8,27 +8,28 @@ import torch
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
+from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.config import resolve
 from dpfedmeta.data import load_task
 from dpfedmeta.data.episode import Episode, EpisodeShape
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.evaluation import PROTOCOL, Benchmark, adapted_accuracy
-from dpfedmeta.federation.backend import InProcess, LocalBackend
-from dpfedmeta.federation.clients import ClientSide
-from dpfedmeta.federation.plan import make_plan
-from dpfedmeta.federation.server import ServerOptimizer, initial_state, step
 from dpfedmeta.meta import Adaptation, MetaSpec, RecordSpec, adapted_logits, contribution, private_contributions
-from dpfedmeta.meta.private import ClientNoise
+from dpfedmeta.meta.dp_steps import ClientNoise
 from dpfedmeta.models import NetworkSpec, build_network, check_records_uncoupled, initial_weights
 from dpfedmeta.parameters import flatten, norm, scaled
+from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.per_record import VmapGradients
-from dpfedmeta.privacy.plan import PrivacyPlan
 from dpfedmeta.privacy.policies import Window
 from dpfedmeta.privacy.policies.constant import ConstantState
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.randomness import KeyedSource, Purpose
+from dpfedmeta.server import ServerOptimizer, initial_state, step
+from dpfedmeta.simulation.client_side import ClientSide
+from dpfedmeta.simulation.processes import LocalBackend
+from dpfedmeta.workers import InProcess
 
 DELTA = 1e-5
 SOURCE = KeyedSource(7)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedmeta.privacy.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.plan import PrivacyPlan, RecordLayer
 from dpfedmeta.privacy.samplers import FixedSizeSampler, PoissonSampler, sampler_of
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, Purpose
 

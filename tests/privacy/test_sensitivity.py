@@ -11,12 +11,8 @@ from hypothesis import strategies as st
 
 from dpfedmeta.data import VirtualPopulation
 from dpfedmeta.data.episode import Episode, EpisodeShape
-from dpfedmeta.federation import client_data
-from dpfedmeta.federation import clients as clients_module
-from dpfedmeta.federation.backend import InProcess, LocalBackend
-from dpfedmeta.federation.clients import ClientSide
 from dpfedmeta.meta import Adaptation, MetaSpec, RecordSpec, private_contributions
-from dpfedmeta.meta.private import ClientNoise
+from dpfedmeta.meta.dp_steps import ClientNoise
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights
 from dpfedmeta.parameters import difference, dimension, flatten, norm, scaled, unflatten
 from dpfedmeta.privacy.clipping import clip, clipped_record_sum
@@ -24,6 +20,11 @@ from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.per_record import VmapGradients
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource, Purpose
+from dpfedmeta.simulation import client_data
+from dpfedmeta.simulation import client_side as clients_module
+from dpfedmeta.simulation.client_side import ClientSide
+from dpfedmeta.simulation.processes import LocalBackend
+from dpfedmeta.workers import InProcess
 
 adversarial = settings(max_examples=60, deadline=None, derandomize=True)
 ROUNDED = 1 + 1e-5  # sums are rounded to float32

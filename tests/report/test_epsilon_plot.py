@@ -8,7 +8,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.report import epsilon_plot as module
 from dpfedmeta.report.epsilon_plot import epsilon_plot
 from dpfedmeta.report.groups import group_runs
-from dpfedmeta.tracking.run_directory import RunDirectory
+from dpfedmeta.run_directory import RunDirectory
 
 
 @pytest.fixture

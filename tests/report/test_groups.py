@@ -7,7 +7,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.report.groups import describe, group_runs
 from dpfedmeta.report.page import write_comparison
 from dpfedmeta.report.pooling import Measured, pooled
-from dpfedmeta.tracking.run_directory import RunDirectory
+from dpfedmeta.run_directory import RunDirectory
 
 CELLS = [{"unit": "client", "observer": "public", "epsilon": 1.5, "delta": 1e-6}]
 

@@ -4,20 +4,20 @@ import re
 
 import pytest
 
+from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.config import resolve, to_yaml
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.audit import audit
-from dpfedmeta.federation.privacy_plan import make_privacy
-from dpfedmeta.federation.summary import SIMULATION
-from dpfedmeta.privacy.accounting import guarantees
-from dpfedmeta.privacy.charges import planned_event
-from dpfedmeta.privacy.ledger import Identity, Ledger, spent
+from dpfedmeta.ledger.charges import planned_event
+from dpfedmeta.ledger.ledger import Identity, Ledger, spent
+from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.report import write_report
 from dpfedmeta.report.groups import group_runs
 from dpfedmeta.report.page import write_comparison
 from dpfedmeta.report.statement import check_report, embedded
-from dpfedmeta.tracking.run_directory import append_lines, create
+from dpfedmeta.run_directory import append_lines, create
+from dpfedmeta.runs.summary import SIMULATION
+from dpfedmeta.runs.verification import audit
 from dpfedmeta.tracking.terminal import number
 
 GIVEN = {

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from dpfedmeta.accounting.cells import guarantees
+from dpfedmeta.accounting.plan import PrivacyPlan, RecordLayer
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.privacy.accounting import guarantees
-from dpfedmeta.privacy.charges import planned_event
-from dpfedmeta.privacy.ledger import Ledger
-from dpfedmeta.privacy.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.ledger.charges import planned_event
+from dpfedmeta.ledger.ledger import Ledger
 from dpfedmeta.sweeps.tuning_cost import compose, cost_lines, tuning_cost
 
 PLAN = PrivacyPlan(clients=4000, cohort=20, rounds=6, noise_multiplier=0.9, client_delta=1e-5)

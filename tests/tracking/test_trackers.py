@@ -8,20 +8,20 @@ import pytest
 import torch
 from rich.console import Console
 
+from dpfedmeta.accounting.cells import guarantees
+from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Benchmark
-from dpfedmeta.federation.backend import InProcess
-from dpfedmeta.federation.plan import make_plan
-from dpfedmeta.federation.training import Training
-from dpfedmeta.privacy.accounting import guarantees
-from dpfedmeta.privacy.ledger import Budget
-from dpfedmeta.privacy.plan import PrivacyPlan
+from dpfedmeta.ledger.ledger import Budget
+from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.randomness import KeyedSource
-from dpfedmeta.tracking.run_directory import create
+from dpfedmeta.run_directory import create
 from dpfedmeta.tracking.terminal import Terminal, guarantee_table
 from dpfedmeta.tracking.trackers import JsonLines, LateWeightsAndBiases, TensorBoard, WeightsAndBiases, flat
+from dpfedmeta.training.loop import Training
+from dpfedmeta.workers import InProcess
 
 ROWS = [
     {

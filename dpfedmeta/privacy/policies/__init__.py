@@ -5,9 +5,9 @@ A policy sees `Released` values and nothing else, so its bound is post-processin
 
 from dpfedmeta.privacy.policies.base import ATTACHED, Attachment, ClipPolicy, Mode, attached_scale
 from dpfedmeta.privacy.policies.constant import Constant
-from dpfedmeta.privacy.policies.literal import WindowLiteral
 from dpfedmeta.privacy.policies.quantile import BelowBound, Histogram, Median, Quantile
 from dpfedmeta.privacy.policies.window import Window, observe
+from dpfedmeta.privacy.policies.window_literal import WindowLiteral
 
 __all__ = [
     "ATTACHED",

@@ -1,0 +1,1 @@
+"""How long things take, here and in other libraries: scripts/bench.py. Not part of the package."""

@@ -1,0 +1,129 @@
+"""Who is measured: this project's engines and, where they are installed, other libraries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Literal
+
+import torch
+
+from benchmarks.peers import CLIP, PEERS, Contestant
+from benchmarks.settings import SETTINGS, Algorithm, Setting, episodes, moved_problem, problem
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.meta import contribution, private_contributions
+from dpfedmeta.meta.dp_steps import ClientNoise
+from dpfedmeta.models.spec import Precision
+from dpfedmeta.parameters import Params, flatten
+from dpfedmeta.privacy.clipping import clip
+from dpfedmeta.privacy.per_record import per_record_engine
+from dpfedmeta.randomness import KeyedSource, Purpose
+
+EngineName = Literal["auto", "vmap", "opacus"]
+OURS = "dpfedmeta"
+ROUNDED = ", bfloat16"
+Make = Callable[[Setting, Algorithm], Contestant]
+
+
+def _exact(setting: Setting, algorithm: Algorithm, *, precision: Precision = "float32") -> Contestant:
+    network, weights = problem(setting, algorithm, precision)
+    spec = setting.meta(algorithm)
+
+    def contestant(episode: Episode) -> Params:
+        message = contribution(network, weights, {}, episode, spec)
+        return clip(message, CLIP) if algorithm == "dp-agr" else message
+
+    return contestant
+
+
+def _private(
+    setting: Setting,
+    algorithm: Algorithm,
+    *,
+    engine: EngineName,
+    precision: Precision = "float32",
+) -> Contestant:
+    return private_on(torch.device("cpu"), setting, engine, precision)
+
+
+def private_on(
+    device: torch.device, setting: Setting, engine: EngineName, precision: Precision = "float32"
+) -> Contestant:
+    """Record-level steps of clients whose episodes lie on a device."""
+    network, weights = moved_problem(setting, "dp-agrlr", device, precision)
+    spec, per_record, source = setting.record(), per_record_engine(engine), KeyedSource(0)
+
+    def contestant(episode: Episode) -> Params:
+        noise = ClientNoise(
+            support=source.generator(Purpose.SUPPORT_NOISE, 0, 0), query=source.generator(Purpose.QUERY_NOISE, 0, 0)
+        )
+        return private_contributions(network, weights, {}, [episode], CLIP, [noise], spec, per_record)[0].value
+
+    return contestant
+
+
+ENGINES: Mapping[str, tuple[Make, tuple[Algorithm, ...]]] = {
+    OURS: (_exact, ("maml-1", "maml-2", "dp-agr")),
+    f"{OURS} layered": (partial(_private, engine="auto"), ("dp-agrlr",)),
+    f"{OURS} vmap": (partial(_private, engine="vmap"), ("dp-agrlr",)),
+    f"{OURS} opacus": (partial(_private, engine="opacus"), ("dp-agrlr",)),
+    f"{OURS}{ROUNDED}": (partial(_exact, precision="bfloat16"), ("maml-1", "maml-2")),
+    f"{OURS} layered{ROUNDED}": (partial(_private, engine="auto", precision="bfloat16"), ("dp-agrlr",)),
+}
+
+
+def reference(setting: Setting, algorithm: Algorithm) -> Contestant:
+    """This project's own on a CPU, in float32."""
+    return _private(setting, algorithm, engine="vmap") if algorithm == "dp-agrlr" else _exact(setting, algorithm)
+
+
+@lru_cache(maxsize=64)
+def contestant(setting: str, algorithm: Algorithm, name: str) -> Contestant:
+    """By name, ready to be called.
+
+    Raises:
+        ImportError: A peer that is not installed.
+    """
+    make, _ = {**ENGINES, **PEERS}[name]
+    return make(SETTINGS[setting], algorithm)
+
+
+def names(algorithm: Algorithm, *, peers: bool) -> list[str]:
+    """Who computes an algorithm, this project first."""
+    known = {**ENGINES, **PEERS} if peers else ENGINES
+    return [name for name, (_, algorithms) in known.items() if algorithm in algorithms]
+
+
+def missing_peers() -> dict[str, str]:
+    """Peers that cannot be imported here, and why."""
+    found = {}
+    for name, (_, algorithms) in PEERS.items():
+        try:
+            contestant("paper", algorithms[0], name)
+        except ImportError as error:
+            found[name] = str(error)
+    return found
+
+
+def disagreement(setting: str, algorithm: Algorithm, name: str, other: str) -> float:
+    """Distance of two contestants' meta-gradients of one client, over the length of the second."""
+    (episode,) = episodes(SETTINGS[setting], 1)
+    return apart(*(contestant(setting, algorithm, who)(episode) for who in (name, other)))
+
+
+def distance_of_rounded(setting: Setting, algorithm: Algorithm, found: Params, client: int = 0) -> float:
+    """Of a meta-gradient of shorter operands from that of float32; infinite if that of another order is nearer."""
+    episode = episodes(setting, client + 1)[client]
+    own = apart(found, reference(setting, algorithm)(episode))
+    if algorithm == "dp-agrlr":
+        return own
+    rival: Algorithm = "maml-1" if algorithm == "maml-2" else "maml-2"
+    return own if own < apart(found, reference(setting, rival)(episode)) else math.inf
+
+
+def apart(one: Params, two: Params) -> float:
+    """Distance of two meta-gradients, over the length of the second."""
+    wanted = flatten(two).double()
+    found = flatten({key: one[key] for key in two}).double()
+    return float(torch.linalg.vector_norm(found - wanted) / torch.linalg.vector_norm(wanted))

@@ -1,0 +1,231 @@
+"""From targets to a plan: the smallest noise, the most rounds or the largest cohort that meets them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from dpfedmeta.accounting.cells import Terms, client_public_epsilon, record_public, record_server
+from dpfedmeta.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from dpfedmeta.accounting.participations import worst_participations
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.sampled_gaussian import COARSE, GRIDS, rdp_epsilon
+from dpfedmeta.errors import RefusedPlan
+
+# A calibrated epsilon lies within this factor below its target.
+TOLERANCE = 0.002
+_LARGEST_NOISE = 1e6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """What shall be promised; None where a noise was given instead.
+
+    Attributes:
+        client_epsilon: For (client, public), at the plan's client_delta.
+        record_epsilon: For (record, record_observer), at the plan's record_delta.
+        record_observer: Towards whom the record target counts.
+    """
+
+    client_epsilon: float | None = None
+    record_epsilon: float | None = None
+    record_observer: Literal["server", "public"] = "server"
+
+    def __post_init__(self) -> None:
+        for cell, epsilon in (("client", self.client_epsilon), ("record", self.record_epsilon)):
+            if epsilon is not None and not 0 < epsilon < math.inf:
+                raise RefusedPlan(f"privacy.{cell}.epsilon = {epsilon}: a target is a finite number above 0")
+
+
+def calibrate(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
+    """The plan with the smallest noise that meets the targets; noises without a target stay as they are.
+
+    Guarantee:
+        No cell with a target exceeds it, and the binding one lies within TOLERANCE below. In shared mode the
+        clients' noise pays for the server's, so (client, public) may be met with room.
+
+    Raises:
+        RefusedPlan: No noise reaches a target; says which cell, what is reachable and what helps.
+    """
+    server_first = targets.record_observer == "public"
+    if targets.client_epsilon is not None and server_first:
+        plan = _calibrate_client(plan, targets.client_epsilon)
+    if targets.record_epsilon is not None:
+        plan = _calibrate_record(plan, targets.record_epsilon, targets.record_observer)
+    if targets.client_epsilon is not None and not server_first:
+        plan = _calibrate_client(plan, targets.client_epsilon)
+    return plan
+
+
+def most_rounds(plan: PrivacyPlan, targets: Targets, limit: int = 10_000_000) -> PrivacyPlan:
+    """The plan with as many rounds as its noise can afford within the targets, at most `limit`.
+
+    Raises:
+        RefusedPlan: Not even one round is within the targets.
+    """
+    rounds = _largest_whole(lambda rounds: _exceeded(replace(plan, rounds=rounds), targets), limit, "server.rounds")
+    return replace(plan, rounds=rounds)
+
+
+def largest_cohort(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
+    """The plan with the largest (whole) expected cohort that its noise can afford within the targets.
+
+    Raises:
+        RefusedPlan: Not even an expected cohort of one is within the targets.
+    """
+    most = max([1.0, *(change.cohort_scale for change in plan.schedule)])
+    limit = int(plan.clients / most)
+    cohort = _largest_whole(
+        lambda cohort: _exceeded(replace(plan, cohort=float(cohort)), targets), limit, "population.cohort"
+    )
+    return replace(plan, cohort=float(cohort))
+
+
+def with_local_mu(plan: PrivacyPlan, mu: float) -> PrivacyPlan:
+    """Balanced record-level noise: every role is mu-GDP per participation (z_s = sqrt(K) z_q)."""
+    assert plan.record is not None
+    steps = math.sqrt(plan.record.support_steps)
+    return replace(plan, record=replace(plan.record, support_noise=steps / mu, query_noise=1.0 / mu))
+
+
+def _exceeded(plan: PrivacyPlan, targets: Targets) -> str | None:
+    """What a target that the plan exceeds says about it, or None."""
+    if targets.client_epsilon is not None:
+        epsilon = client_public_epsilon(plan.stretches, plan.client_delta)
+        if not epsilon <= targets.client_epsilon:
+            return f"(client, public): epsilon = {epsilon:.4g} where {targets.client_epsilon:g} is the target"
+    if targets.record_epsilon is not None:
+        of_record = record_server if targets.record_observer == "server" else record_public
+        cell = of_record(plan.stretches, Terms.of(plan))
+        if not cell.epsilon <= targets.record_epsilon:
+            return f"{cell.name}: epsilon = {cell.epsilon:.4g} where {targets.record_epsilon:g} is the target"
+    return None
+
+
+def _largest_whole(exceeded: Callable[[int], str | None], limit: int, knob: str) -> int:
+    reason = exceeded(1)
+    if reason is not None:
+        raise RefusedPlan(f"{reason}, even with {knob} = 1; raise the noise, the target or delta")
+    low, high = 1, 2
+    while high <= limit and exceeded(high) is None:
+        low, high = high, 2 * high
+    high = min(high, limit + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if exceeded(middle) is None else (low, middle)
+    return low
+
+
+def _calibrate_record(plan: PrivacyPlan, epsilon: float, observer: Literal["server", "public"]) -> PrivacyPlan:
+    if observer == "public":
+        return _calibrate_record_public(plan, epsilon)
+    if plan.record is None:
+        raise RefusedPlan(
+            "(record, server): without record-level noise in the clients this cell is infinite, whatever the server "
+            "does; use --algo dp-agrlr, or --privacy.record.observer public"
+        )
+    if plan.record.batch_rate < 1:
+        layer = plan.record
+
+        def with_noise(noise: float) -> PrivacyPlan:
+            return replace(plan, record=replace(layer, support_noise=noise))
+
+        def reached(noise: float) -> float:
+            mini_batched = with_noise(noise)
+            return record_server(mini_batched.stretches, Terms.of(mini_batched)).epsilon
+
+        return with_noise(_smallest_noise(reached, epsilon, "(record, server)", start=1.0))
+    participations, delta = worst_participations(plan.stretches, plan.max_participations, plan.record_delta)
+    mu = gaussian_mu(epsilon, delta) / math.sqrt(max(participations, 1))
+    # Rounding in 1/mu may lift epsilon over its target by parts in 10^16.
+    while gaussian_epsilon(mu * math.sqrt(max(participations, 1)), delta) > epsilon:
+        mu *= 1.0 - 1e-12
+    return with_local_mu(plan, mu * (1.0 - 1e-12))
+
+
+def _calibrate_record_public(plan: PrivacyPlan, epsilon: float) -> PrivacyPlan:
+    """The local noise, or the server's where there is no record-level layer."""
+    cell = "(record, public)"
+    if plan.record is None:
+
+        def through_the_server(noise: float) -> float:
+            return _record_public_epsilon(replace(plan, noise_multiplier=noise))
+
+        if plan.noise_multiplier and through_the_server(plan.noise_multiplier) <= epsilon:
+            return plan
+        return replace(plan, noise_multiplier=_smallest_noise(through_the_server, epsilon, cell, start=1.0))
+    plan = replace(plan, noise_multiplier=plan.noise_multiplier or 0.0)
+
+    def through_the_clients(noise: float) -> float:
+        return _record_public_epsilon(with_local_mu(plan, 1.0 / noise))
+
+    return with_local_mu(plan, 1.0 / _smallest_noise(through_the_clients, epsilon, cell, start=1.0))
+
+
+def _record_public_epsilon(plan: PrivacyPlan) -> float:
+    return record_public(plan.stretches, Terms.of(plan)).epsilon
+
+
+def _calibrate_client(plan: PrivacyPlan, epsilon: float) -> PrivacyPlan:
+    # In shared mode the surplus clients' probability is off delta whatever z is, and the clients' noise only helps:
+    # z alone has to meet the target.
+    surplus = sum(s.rounds * s.surplus_probability for s in replace(plan, noise_multiplier=1.0).stretches)
+    alone, delta = replace(plan, record=None), plan.client_delta - surplus
+
+    def tight(noise: float, grids: tuple[float, ...] = GRIDS) -> float:
+        return client_public_epsilon(replace(alone, noise_multiplier=noise).stretches, delta, grids)
+
+    def quick(noise: float) -> float:
+        return rdp_epsilon(replace(alone, noise_multiplier=noise).stretches, delta)
+
+    # From the loosest bound, in milliseconds, to the tight one: each never lies below the next, so its solution is
+    # enough noise for the next.
+    noise = _smallest_noise(quick, epsilon, "(client, public)", start=1.0)
+    noise = _smallest_noise(lambda z: tight(z, COARSE), epsilon, "(client, public)", start=noise)
+    return replace(plan, noise_multiplier=_smallest_noise(tight, epsilon, "(client, public)", start=noise))
+
+
+def _smallest_noise(reached: Callable[[float], float], epsilon: float, cell: str, start: float) -> float:
+    """Where a decreasing function of the noise meets epsilon: never above it, within TOLERANCE below.
+
+    Interpolates between the logarithms of noise and epsilon, since epsilon is close to a power of the noise there.
+    """
+    enough, least = _bracket_above(reached, epsilon, cell, start)
+    little, most = enough, least
+    while most <= epsilon:
+        enough, least = little, most
+        if enough < 1.0 / _LARGEST_NOISE or least >= epsilon * (1.0 - TOLERANCE):
+            return enough
+        little = enough / 1.5
+        most = reached(little)
+    while least < epsilon * (1.0 - TOLERANCE) and enough - little > 1e-9 * enough:
+        middle = _between(little, most, enough, least, epsilon * (1.0 - TOLERANCE / 2))
+        value = reached(middle)
+        if value <= epsilon:
+            enough, least = middle, value
+        else:
+            little, most = middle, value
+    return enough
+
+
+def _between(little: float, most: float, enough: float, least: float, wanted: float) -> float:
+    """A noise between the two ends, kept off them so that every step shrinks the bracket."""
+    share = 0.5
+    if math.isfinite(most) and least > 0:
+        share = (math.log(most) - math.log(wanted)) / (math.log(most) - math.log(least))
+    return float(little * (enough / little) ** min(max(share, 0.02), 0.98))
+
+
+def _bracket_above(reached: Callable[[float], float], epsilon: float, cell: str, start: float) -> tuple[float, float]:
+    noise, value = start, reached(start)
+    while value > epsilon:
+        noise *= 2.0
+        if noise > _LARGEST_NOISE:
+            raise RefusedPlan(
+                f"{cell}: epsilon = {epsilon:g} is out of reach at this delta: with a noise of {noise / 2:.0e} it is "
+                f"still {value:.4g}; raise epsilon or delta, or lower server.rounds or population.cohort"
+            )
+        value = reached(noise)
+    return noise, value

@@ -1,0 +1,296 @@
+"""The layered accountant: one guarantee for each unit (client, record) and observer (server, public)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.accounting.guarantee import Adjacency, Bound, Guarantee, Observer, UnitName
+from dpfedmeta.accounting.participations import mixture_epsilon, worst_participations
+from dpfedmeta.accounting.phase import Stretch
+from dpfedmeta.accounting.plan import NoiseMode, PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.sampled_gaussian import (
+    GRIDS,
+    neighbours_of_a_client,
+    poisson_steps_epsilon,
+    quick_grid,
+    replaced_steps_epsilon,
+    sampled_epsilon,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What the four cells depend on besides the rounds themselves.
+
+    Attributes:
+        record: The record-level layer, or None.
+        noise_mode: How the server treats messages that carry record-level noise.
+        max_participations: R, or None.
+        client_delta: delta of the client cells.
+        record_delta: delta of the record cells.
+    """
+
+    record: RecordLayer | None
+    noise_mode: NoiseMode
+    max_participations: int | None
+    client_delta: float
+    record_delta: float
+
+    @classmethod
+    def of(cls, plan: PrivacyPlan) -> Terms:
+        """The terms of a plan."""
+        return cls(
+            record=plan.record,
+            noise_mode=plan.noise_mode,
+            max_participations=plan.max_participations,
+            client_delta=plan.client_delta,
+            record_delta=plan.record_delta,
+        )
+
+
+def guarantees(plan: PrivacyPlan, rounds: int | None = None, grids: tuple[float, ...] = GRIDS) -> tuple[Guarantee, ...]:
+    """The four cells after `rounds` rounds of a plan (default: all of them).
+
+    `grids` are the widths of the privacy-loss grid to try (see sampled_gaussian); leave them alone for a promise.
+
+    Order: (client, public), (client, server), (record, server), (record, public). A cell that holds nothing
+    is part of the answer, with epsilon = inf.
+
+    Raises:
+        RefusedPlan: Colluding clients would know all the noise that the public faces.
+    """
+    stretches = plan.stretches if rounds is None else plan.first(rounds)
+    return stated(stretches, Terms.of(plan), grids)
+
+
+def epsilon_curve(plan: PrivacyPlan, points: int = 40) -> tuple[list[int], dict[str, list[float]]]:
+    """(numbers of rounds, epsilon of each cell after them), at most `points` of them, evenly in the logarithm."""
+    steps = range(points)
+    rounds = sorted({max(1, round(plan.rounds ** (step / max(points - 1, 1)))) for step in steps} | {plan.rounds})
+    after = [four_cells(plan.first(count), Terms.of(plan)) for count in rounds]
+    return rounds, {cells[0].name: [cell.epsilon for cell in cells] for cells in zip(*after, strict=True)}
+
+
+def running_grid(plan: PrivacyPlan) -> float:
+    """A grid for the many epsilons along the way: within 1% of this plan's own."""
+    if not _has_noise(plan.stretches):
+        return GRIDS[0]
+    neighbours = {neighbours_of_a_client(plan.sampler), "replace-one"}
+    return min(quick_grid(plan.stretches, each, min(plan.client_delta, plan.record_delta)) for each in neighbours)
+
+
+def four_cells(stretches: Sequence[Stretch], terms: Terms, grids: tuple[float, ...] = GRIDS) -> tuple[Guarantee, ...]:
+    """The four cells of any rounds in a row: those of a plan, or those that a ledger holds."""
+    return (
+        _client_public(stretches, terms, grids),
+        _client_server(stretches, terms),
+        record_server(stretches, terms),
+        record_public(stretches, terms, grids),
+    )
+
+
+def stated(stretches: Sequence[Stretch], terms: Terms, grids: tuple[float, ...] = GRIDS) -> tuple[Guarantee, ...]:
+    """The four cells, and for the records what they are under replace-one: the form in which they are shown.
+
+    A record that is replaced by any other one moves a clipped sum by twice what a null record does.
+    """
+    *clients, of_server, of_public = four_cells(stretches, terms, grids)
+    server = record_server(stretches, terms, change=2.0).epsilon
+    public = record_public(stretches, terms, grids, change=2.0).epsilon
+    return *clients, replace(of_server, replaced=server), replace(of_public, replaced=public)
+
+
+def client_public_epsilon(stretches: Sequence[Stretch], delta: float, grids: tuple[float, ...] = GRIDS) -> float:
+    """(client, public) alone, at `delta` less the probability that shared mode dropped surplus clients."""
+    if not _has_noise(stretches):
+        return 0.0 if not stretches else math.inf
+    neighbours = neighbours_of_a_client(stretches[0].sampler)
+    return sampled_epsilon(stretches, neighbours, delta - _surplus(stretches), grids)
+
+
+def _replaced_epsilon(stretches: Sequence[Stretch], delta: float, grids: tuple[float, ...]) -> float:
+    """Changing a record is changing a client's message, within norm C."""
+    if not _has_noise(stretches):
+        return math.inf if stretches else 0.0
+    return sampled_epsilon(stretches, "replace-one", delta, grids)
+
+
+def _client_public(stretches: Sequence[Stretch], terms: Terms, grids: tuple[float, ...]) -> Guarantee:
+    """T-fold composition of the sampled Gaussian with z (z_eff in shared mode)."""
+    fixed = _fixed(stretches)
+    bound = Bound(
+        method="pld",
+        epsilon=client_public_epsilon(stretches, terms.client_delta, grids),
+        event=_event(stretches),
+        formula=(_FIXED_PAIR if fixed else "PLD of (1-q) N(0, z^2) + q N(1, z^2) against N(0, z^2)") + _over(stretches),
+    )
+    adjacency: Adjacency = "replace-one" if fixed else "add-remove"
+    return _guarantee("client", "public", terms.client_delta, adjacency, bound)
+
+
+def _client_server(stretches: Sequence[Stretch], terms: Terms) -> Guarantee:
+    """Every message may change as a whole; only its own record-level noise is in the way."""
+    record = terms.record
+    if record is None:
+        bound = _of_noisy_messages(stretches, terms, terms.client_delta)
+    elif record.message != "update":
+        mu = 2.0 * record.query_records / record.query_noise
+        count = "n_q" if record.message == "query" else "M"
+        bound = _worst_participations(stretches, terms, mu, f"2 {count} / z_q", terms.client_delta)
+    else:
+        mu = 2.0 * math.sqrt(record.support_steps) * record.support_records / record.support_noise
+        bound = _worst_participations(stretches, terms, mu, "2 sqrt(K) n_s / z_s", terms.client_delta)
+    return _guarantee("client", "server", terms.client_delta, "replace-one", bound)
+
+
+def record_server(stretches: Sequence[Stretch], terms: Terms, change: float = 1.0) -> Guarantee:
+    """The server knows who took part: nothing is amplified, the worst number of participations counts.
+
+    `change`: how far a record moves a sum over its clip bound: 1 under zero-out, 2 where it is replaced.
+    """
+    if terms.record is None:
+        bound = _of_noisy_messages(stretches, terms, terms.record_delta)
+    elif terms.record.batch_rate < 1:
+        bound = _of_local_steps(stretches, terms, terms.record, change)
+    else:
+        support, query = local_mu(terms.record)
+        worse = "sqrt(K)/z_s" if support >= query else "1/z_q"
+        bound = _worst_participations(stretches, terms, change * max(support, query), worse, terms.record_delta)
+    return _guarantee("record", "server", terms.record_delta, "zero-out", bound)
+
+
+def record_public(
+    stretches: Sequence[Stretch], terms: Terms, grids: tuple[float, ...] = GRIDS, change: float = 1.0
+) -> Guarantee:
+    """The smaller of two bounds: the mixture over participations, and replacing a whole client.
+
+    `change`: as in `record_server`; the second bound holds whatever becomes of the record.
+    """
+    delta = terms.record_delta - _surplus(stretches)
+    mus = [_worse_role_mu(stretch.effective_noise or 0.0, terms, change) for stretch in stretches]
+    limit = "" if terms.max_participations is None else f", at most {terms.max_participations}"
+    mixture = Bound(
+        method="gdp-mixture",
+        epsilon=mixture_epsilon(stretches, mus, terms.max_participations, delta),
+        event=f"in each round that the client takes part in (binomial{limit}), one mu-GDP release with mu = "
+        + ", ".join(f"{mu:.4g}" for mu in dict.fromkeys(mus)),
+        formula="E over participations of delta_mu(eps) with mu^2 summed; mu of the smaller layer, for the worse role"
+        + _beta(stretches),
+    )
+    replaced = Bound(
+        method="pld",
+        epsilon=_replaced_epsilon(stretches, delta, grids),
+        event=_event(stretches),
+        formula=(_FIXED_PAIR if _fixed(stretches) else _REPLACED_PAIR) + _over(stretches),
+    )
+    bounds = [mixture, replaced]
+    if terms.record is not None and terms.record.batch_rate < 1:
+        # What the public sees is computed from what the server sees.
+        bounds.append(record_server(stretches, terms, change).binding)
+    return _guarantee("record", "public", terms.record_delta, "zero-out", *bounds)
+
+
+_REPLACED_PAIR = "PLD of (1-q) N(0, z^2) + q N(1, z^2) against (1-q) N(0, z^2) + q N(-1, z^2)"
+_FIXED_PAIR = "PLD of the symmetric pair of (1-q) N(0, z^2) + q N(2, z^2) against N(0, z^2)"
+
+
+def _worst_participations(stretches: Sequence[Stretch], terms: Terms, mu: float, formula: str, delta: float) -> Bound:
+    """sqrt(R) * mu-GDP for the worst R."""
+    worst, left = worst_participations(stretches, terms.max_participations, delta)
+    how = f"exceeded with probability <= {delta / 100:g}"
+    if terms.max_participations is not None:
+        how = "the cap" if len({stretch.copy for stretch in stretches}) < 2 else "the cap in each copy"
+    return Bound(
+        method="gdp",
+        epsilon=gaussian_epsilon(math.sqrt(worst) * mu, left),
+        event=f"{worst} participation{'s' if worst != 1 else ''} ({how}), each one {mu:.4g}-GDP release",
+        formula=f"sqrt(R) * {formula}-GDP",
+    )
+
+
+def _of_noisy_messages(stretches: Sequence[Stretch], terms: Terms, delta: float) -> Bound:
+    """Towards the server, a client that sends its exact message has nothing; one that adds its share has little."""
+    least = min((stretch.message_noise for stretch in stretches), default=0.0)
+    if least == 0:
+        return _nothing("the client's exact message")
+    return _worst_participations(stretches, terms, 2.0 / least, "2 sqrt(L) / z", delta)
+
+
+def _of_local_steps(stretches: Sequence[Stretch], terms: Terms, record: RecordLayer, change: float) -> Bound:
+    """Mini-batches that the client draws for itself: sqrt(K)-GDP does not hold, each of the K R steps is composed."""
+    worst, left = worst_participations(stretches, terms.max_participations, terms.record_delta)
+    steps, rate, noise = worst * record.support_steps, record.batch_rate, record.support_noise
+    if change > 1:
+        epsilon = replaced_steps_epsilon(rate, noise, steps, left)
+    else:
+        epsilon = poisson_steps_epsilon(rate, noise, steps, left, record.accountant)
+    return Bound(
+        method=record.accountant,
+        epsilon=epsilon,
+        event=f"{worst} participations of {record.support_steps} steps (each record in a step with probability "
+        f"{record.batch_rate:.4g}) with Gaussian noise of z_s = {record.support_noise:.4g}",
+        formula=f"{record.accountant.upper()} of (1-b) N(0, z_s^2) + b N(1, z_s^2) against N(0, z_s^2), K R-fold",
+    )
+
+
+def local_mu(record: RecordLayer) -> tuple[float, float]:
+    """(mu_s, mu_q) of one participation towards the server; Reptile has no query release, micro-episodes no other."""
+    support = 0.0 if record.message == "episodes" else math.sqrt(record.support_steps) / record.support_noise
+    return support, 0.0 if record.message == "update" else 1.0 / record.query_noise
+
+
+def _worse_role_mu(noise: float, terms: Terms, change: float) -> float:
+    """Mu of one participation towards the public: the smaller layer, for the worse role."""
+    whole_message = 2.0 / noise if noise else math.inf
+    record = terms.record
+    if record is None:
+        return whole_message
+    support, query = (change * mu for mu in local_mu(record))
+    if record.message == "update":
+        return min(support, whole_message)
+    share = change / record.query_records
+    if terms.noise_mode == "stacked":
+        share = min(record.query_to_message_bound * share, 2.0)
+    return max(min(query, share / noise if noise else math.inf), min(support, whole_message))
+
+
+def _fixed(stretches: Sequence[Stretch]) -> bool:
+    return any(stretch.sampler == "fixed" for stretch in stretches)
+
+
+def _has_noise(stretches: Sequence[Stretch]) -> bool:
+    return bool(stretches) and all(stretch.effective_noise for stretch in stretches)
+
+
+def _surplus(stretches: Sequence[Stretch]) -> float:
+    """Beta: what shared mode takes off delta in each public cell."""
+    return sum(stretch.rounds * stretch.surplus_probability for stretch in stretches)
+
+
+def _event(stretches: Sequence[Stretch]) -> str:
+    parts = []
+    for s in stretches:
+        drawn = f"{s.cohort:g} of {s.clients}" if s.sampler == "fixed" else f"each client with q = {s.rate:.4g}"
+        noise = f"Gaussian noise of z = {s.effective_noise:.4g}" if s.effective_noise else "no noise"
+        parts.append(f"{s.rounds} rounds ({drawn}) with {noise}")
+    return ", then ".join(parts) or "no round"
+
+
+def _over(stretches: Sequence[Stretch]) -> str:
+    return f", {sum(s.rounds for s in stretches)}-fold" + _beta(stretches)
+
+
+def _beta(stretches: Sequence[Stretch]) -> str:
+    beta = _surplus(stretches)
+    return f", at delta - {beta:.2g} (surplus or hostile clients)" if beta else ""
+
+
+def _nothing(event: str) -> Bound:
+    return Bound(method="none", epsilon=math.inf, event=event, formula="no noise covers it")
+
+
+def _guarantee(unit: UnitName, observer: Observer, delta: float, adjacency: Adjacency, *bounds: Bound) -> Guarantee:
+    return Guarantee(unit=unit, observer=observer, delta=delta, adjacency=adjacency, bounds=bounds)

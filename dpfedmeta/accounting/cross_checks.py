@@ -1,0 +1,216 @@
+"""Other people's accountants on the same events: a second opinion, and a table of how far all of them agree."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from dp_accounting import GaussianDpEvent, NeighboringRelation
+from dp_accounting.pld import PLDAccountant
+from scipy.stats import binom, norm
+
+from dpfedmeta.accounting.gaussian import gaussian_epsilon, smallest_epsilon
+from dpfedmeta.accounting.participations import mixture_epsilon
+from dpfedmeta.accounting.phase import SamplerName, Stretch
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.sampled_gaussian import neighbours_of_a_client, rdp_epsilon, round_event, sampled_epsilon
+
+
+def dp_accounting_pld(stretches: Sequence[Stretch], delta: float, *, replaced: bool = False) -> float:
+    """dp-accounting's own PLD accountant on the rounds' events; Poisson only."""
+    accountant = PLDAccountant(NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE)
+    for stretch in stretches:
+        accountant.compose(round_event(stretch), stretch.rounds)
+    return float(accountant.get_epsilon(delta))
+
+
+def opacus_rdp(stretches: Sequence[Stretch], delta: float) -> float:
+    """Opacus' RDP accountant: an upper bound. Poisson only."""
+    # Opacus takes a second to import, and few need it.
+    from opacus.accountants import RDPAccountant
+
+    accountant = RDPAccountant()
+    accountant.history = [(s.effective_noise, s.rate, s.rounds) for s in stretches]
+    with warnings.catch_warnings():
+        # Its orders end at 64: looser where epsilon is small, and only an upper bound is asked for here.
+        warnings.filterwarnings("ignore", "Optimal order", UserWarning)
+        return float(accountant.get_epsilon(delta))
+
+
+def opacus_prv(stretches: Sequence[Stretch], delta: float, error: float = 0.002) -> float:
+    """Opacus' PRV accountant, whose upper estimate lies at most `error` above the truth. Poisson only."""
+    from opacus.accountants import PRVAccountant
+
+    accountant = PRVAccountant()
+    accountant.history = [(s.effective_noise, s.rate, s.rounds) for s in stretches]
+    return float(accountant.get_epsilon(delta, eps_error=error, delta_error=delta / 1000))
+
+
+def second_opinion(stretches: Sequence[Stretch], delta: float) -> tuple[str, float] | None:
+    """(name, epsilon) of (client, public) by somebody else's accountant; None where nothing is promised.
+
+    Fixed-size sampling has only the looser RDP there.
+    """
+    if not stretches or not all(stretch.effective_noise for stretch in stretches):
+        return None
+    left = delta - sum(s.rounds * s.surplus_probability for s in stretches)
+    if any(stretch.sampler == "fixed" for stretch in stretches):
+        return "dp-accounting RDP (looser)", rdp_epsilon(stretches, left)
+    return "dp-accounting PLD", dp_accounting_pld(stretches, left)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """How far two computations of one number agree over many settings.
+
+    Attributes:
+        ours: What we compute.
+        other: Who computes the same.
+        settings: How many settings were compared.
+        highest: Largest ours/other - 1.
+        lowest: Smallest ours/other - 1.
+        bound: Whether `other` is only an upper bound, so that `highest` <= 0 is all there is to agree on.
+    """
+
+    ours: str
+    other: str
+    settings: int
+    highest: float
+    lowest: float
+    bound: bool = False
+
+
+Setting = tuple[float, float, int, float]  # q, z, T, delta
+
+# All combinations, less those whose epsilon nobody would use.
+RATES = (0.001, 0.00375, 0.02, 0.05, 0.1, 0.5)
+NOISES = (0.7, 1.0, 2.0, 5.0)
+ROUNDS = (1, 30, 300, 3000)
+DELTAS = (1e-8, 1e-6, 1e-4)
+USEFUL = (0.05, 50.0)
+
+
+def all_settings() -> list[Setting]:
+    """The grid of `account.py --cross-check`."""
+    return list(itertools.product(RATES, NOISES, ROUNDS, DELTAS))
+
+
+def agreements(settings: Sequence[Setting]) -> Iterator[Agreement]:
+    """One row for each pair of computations, over the settings with a useful epsilon."""
+    useful = [s for s in settings if _affordable(s, "poisson") and USEFUL[0] <= _add_remove(s) <= USEFUL[1]]
+    fixed = [s for s in settings if _affordable(s, "fixed") and USEFUL[0] <= _fixed(s) <= USEFUL[1]]
+    yield _compare("sampled Gaussian (PLD)", "dp-accounting PLD", useful, _add_remove, _with(dp_accounting_pld))
+    # PRV takes memory without bound where its error has to be small in absolute terms.
+    large = [s for s in useful if _add_remove(s) >= 0.5]
+    yield _compare("sampled Gaussian (PLD)", "Opacus PRV", large, _add_remove, _prv)
+    yield _compare("sampled Gaussian (PLD)", "dp-accounting RDP", useful, _add_remove, _with(rdp_epsilon), True)
+    yield _compare("sampled Gaussian (PLD)", "Opacus RDP", useful, _add_remove, _with(opacus_rdp), True)
+    yield _compare("replaced message (PLD)", "dp-accounting PLD, REPLACE_ONE", useful, _replaced, _dp_replaced)
+    yield _compare("fixed size (PLD)", "dp-accounting RDP", fixed, _fixed, _dp_fixed, True)
+    whole = [
+        (1.0, 4.0 * z, t, d) for _, z, t, d in dict.fromkeys((0.0, z, t, d) for _, z, t, d in settings if t < 3000)
+    ]
+    yield _compare("no sampling (PLD, q = 1)", "closed form, sqrt(T)/z-GDP", whole, _add_remove, _closed_form)
+    yield _compare("fixed size, everybody (PLD)", "closed form, 2 sqrt(T)/z-GDP", whole, _fixed, _closed_form_replaced)
+    yield _compare(
+        "Gaussian cells (closed form)", "dp-accounting PLD of the Gaussian", whole, _closed_form, _dp_gaussian
+    )
+    few = [s for s in settings if s[0] * s[2] < 40 and _mixture(s) >= USEFUL[0]]
+    yield _compare("mixture over participations", "numeric integration", few, _mixture, _integrated_mixture)
+
+
+def _compare(
+    ours: str,
+    other: str,
+    settings: Sequence[Setting],
+    left: Callable[[Setting], float],
+    right: Callable[[Setting], float],
+    bound: bool = False,
+) -> Agreement:
+    ratios = [left(s) / right(s) - 1.0 for s in settings]
+    return Agreement(ours=ours, other=other, settings=len(ratios), highest=max(ratios), lowest=min(ratios), bound=bound)
+
+
+def _stretches(setting: Setting, sampler: SamplerName = "poisson") -> tuple[Stretch, ...]:
+    rate, noise, rounds, _ = setting
+    clients = 400_000
+    plan = PrivacyPlan(clients=clients, cohort=rate * clients, rounds=rounds, noise_multiplier=noise, sampler=sampler)
+    return plan.stretches
+
+
+def _affordable(setting: Setting, sampler: SamplerName) -> bool:
+    """Whether even the loose bound is of a size that anybody would look at more closely."""
+    return rdp_epsilon(_stretches(setting, sampler), setting[3]) <= 4.0 * USEFUL[1]
+
+
+def _with(accountant: Callable[[Sequence[Stretch], float], float]) -> Callable[[Setting], float]:
+    return lambda setting: accountant(_stretches(setting), setting[3])
+
+
+def _add_remove(setting: Setting) -> float:
+    return sampled_epsilon(_stretches(setting), "add-remove", setting[3])
+
+
+def _prv(setting: Setting) -> float:
+    return opacus_prv(_stretches(setting), setting[3], error=0.004 * _add_remove(setting))
+
+
+def _replaced(setting: Setting) -> float:
+    return sampled_epsilon(_stretches(setting), "replace-one", setting[3])
+
+
+def _dp_replaced(setting: Setting) -> float:
+    return dp_accounting_pld(_stretches(setting), setting[3], replaced=True)
+
+
+def _fixed(setting: Setting) -> float:
+    return sampled_epsilon(_stretches(setting, "fixed"), neighbours_of_a_client("fixed"), setting[3])
+
+
+def _dp_fixed(setting: Setting) -> float:
+    return rdp_epsilon(_stretches(setting, "fixed"), setting[3])
+
+
+def _closed_form(setting: Setting) -> float:
+    _, noise, rounds, delta = setting
+    return gaussian_epsilon(math.sqrt(rounds) / noise, delta)
+
+
+def _closed_form_replaced(setting: Setting) -> float:
+    _, noise, rounds, delta = setting
+    return gaussian_epsilon(2.0 * math.sqrt(rounds) / noise, delta)
+
+
+def _dp_gaussian(setting: Setting) -> float:
+    _, noise, rounds, delta = setting
+    accountant = PLDAccountant()
+    accountant.compose(GaussianDpEvent(noise), rounds)
+    return float(accountant.get_epsilon(delta))
+
+
+def _mixture(setting: Setting) -> float:
+    _, noise, _, delta = setting
+    return mixture_epsilon(_stretches(setting), [1.0 / noise], None, delta)
+
+
+def _integrated_mixture(setting: Setting) -> float:
+    """The same mixture from the densities, on a fine grid of outcomes, without the closed form of Gaussian DP."""
+    rate, noise, rounds, delta = setting
+    counts = np.arange(1, min(rounds, int(binom.isf(1e-15, rounds, rate)) + 1) + 1)
+    mass, shifts = binom.pmf(counts, rounds, rate), np.sqrt(counts) / noise
+    outcomes = np.linspace(-13.0, 13.0, 100_001)
+    density = norm.pdf(outcomes)
+    width = outcomes[1] - outcomes[0]
+
+    def delta_at(epsilon: float) -> float:
+        # Outcomes measured from the first population's mean: the log ratio is shift * x + shift^2 / 2.
+        excess = (
+            float(np.sum(density * -np.expm1(np.minimum(epsilon - s * outcomes - s * s / 2, 0.0)))) for s in shifts
+        )
+        return float(np.dot(mass, list(excess)) * width)
+
+    return smallest_epsilon(delta_at, delta)

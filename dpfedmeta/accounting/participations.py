@@ -1,0 +1,125 @@
+"""How often one client takes part: a number that the sampler draws and no data can move."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.stats import binom
+
+from dpfedmeta.accounting.gaussian import gaussian_delta, smallest_epsilon
+from dpfedmeta.accounting.phase import Stretch
+from dpfedmeta.accounting.rare_events import RARE_SHARE
+from dpfedmeta.randomness import FloatArray, IntArray
+
+# Numbers of participations less likely than this are not followed: they count as certain failures.
+_NEGLIGIBLE = 1e-18
+# Distinct sums of mu^2 that are kept apart; more are merged, each rounded up.
+_SUMS = 4096
+
+
+def worst_participations(stretches: Sequence[Stretch], cap: int | None, delta: float) -> tuple[int, float]:
+    """(R, delta left): the cap, or the smallest R that is exceeded with probability at most delta/100.
+
+    Copies of a run count participations each for itself, so a cap allows as many in the rounds of each.
+    """
+    if cap is not None:
+        rounds: Counter[int] = Counter()
+        for stretch in stretches:
+            rounds[stretch.copy] += stretch.rounds
+        return sum(min(cap, own) for own in rounds.values()), delta
+    mass, beyond = _numbers(stretches)
+    # exceeded[r] = P(more than r participations), summed from the small end.
+    exceeded = np.append(np.cumsum(mass[:0:-1])[::-1], 0.0) + beyond
+    participations = int(np.argmax(exceeded <= RARE_SHARE * delta))
+    return participations, delta - float(exceeded[participations])
+
+
+def _numbers(stretches: Sequence[Stretch]) -> tuple[FloatArray, float]:
+    """(P(R = r) for r = 0, 1, ..., mass that is not followed): the sum of one binomial for each stretch."""
+    mass, beyond = np.ones(1), 0.0
+    for stretch in stretches:
+        counts, beyond_here = _counts(stretch)
+        mass = np.convolve(mass, binom.pmf(counts, stretch.rounds, stretch.rate))
+        beyond += beyond_here
+    return mass, beyond
+
+
+def _counts(stretch: Stretch) -> tuple[IntArray, float]:
+    last = min(stretch.rounds, int(binom.isf(_NEGLIGIBLE, stretch.rounds, stretch.rate)) + 1)
+    return np.arange(last + 1), float(binom.sf(last, stretch.rounds, stretch.rate))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Patterns:
+    """Which participation patterns there are: how many so far, the sum of their mu^2, and how likely.
+
+    Attributes:
+        taken: Participations so far, [patterns]; not followed without a cap.
+        squared: Sum of mu^2 over them, [patterns].
+        mass: Probability, [patterns].
+        beyond: Probability of all that is not followed.
+    """
+
+    taken: IntArray
+    squared: FloatArray
+    mass: FloatArray
+    beyond: float
+
+
+def mixture_epsilon(stretches: Sequence[Stretch], mus: Sequence[float], cap: int | None, delta: float) -> float:
+    """Epsilon of a mixture over participation patterns, where one participation in stretch t is mus[t]-GDP.
+
+    delta(eps) = E over patterns tau of delta_{sqrt(sum of mu_t^2 over tau)}(eps), by joint convexity of the
+    hockey-stick divergence (privacy.md section 3). With a cap the first participations count; nothing is renormalised.
+    Another copy of a run counts anew: its participations are at most the cap, whatever happened in the others.
+
+    Guarantee:
+        Holds for an observer who even knows in which rounds the client took part.
+    """
+    if not all(np.isfinite(mus)):
+        return float("inf") if stretches else 0.0
+    patterns = _Patterns(taken=np.zeros(1, np.int64), squared=np.zeros(1), mass=np.ones(1), beyond=0.0)
+    counting = 0
+    for stretch, mu in zip(stretches, mus, strict=True):
+        if stretch.copy != counting:
+            counting, patterns = stretch.copy, replace(patterns, taken=np.zeros_like(patterns.taken))
+        patterns = _merged(_with(patterns, stretch, mu**2, cap))
+    scales = np.sqrt(patterns.squared)
+
+    def delta_at(epsilon: float) -> float:
+        return float(patterns.mass @ gaussian_delta(epsilon, scales)) + patterns.beyond
+
+    return smallest_epsilon(delta_at, delta)
+
+
+def _with(patterns: _Patterns, stretch: Stretch, squared: float, cap: int | None) -> _Patterns:
+    """One more stretch of rounds."""
+    counts, beyond = _counts(stretch)
+    mass = binom.pmf(counts, stretch.rounds, stretch.rate)
+    if cap is not None and cap < len(counts):
+        # More than the cap is the cap.
+        counts, mass = counts[: cap + 1], mass[: cap + 1].copy()
+        mass[-1], beyond = float(binom.sf(cap - 1, stretch.rounds, stretch.rate)), 0.0
+    more = np.broadcast_to(counts, (len(patterns.mass), len(counts)))
+    if cap is not None:
+        more = np.minimum(more, cap - patterns.taken[:, None])
+    return _Patterns(
+        taken=(patterns.taken[:, None] + more if cap is not None else np.zeros_like(more)).ravel(),
+        squared=(patterns.squared[:, None] + more * squared).ravel(),
+        mass=(patterns.mass[:, None] * mass).ravel(),
+        beyond=patterns.beyond + beyond,
+    )
+
+
+def _merged(patterns: _Patterns) -> _Patterns:
+    """Patterns of the same sum together; where there are too many sums, they are rounded up to a grid first."""
+    squared = patterns.squared
+    if len(squared) > _SUMS and (unit := float(squared.max()) / _SUMS) > 0:
+        squared = np.ceil(squared / unit) * unit
+    keys, where = np.unique(np.stack([patterns.taken.astype(float), squared]), axis=1, return_inverse=True)
+    mass = np.zeros(keys.shape[1])
+    np.add.at(mass, where.ravel(), patterns.mass)
+    return _Patterns(taken=keys[0].astype(np.int64), squared=keys[1], mass=mass, beyond=patterns.beyond)

@@ -1,0 +1,277 @@
+"""What a run spends, fixed before its first round: every constant that an epsilon depends on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from dpfedmeta.accounting.phase import SamplerName, Stretch, first_rounds
+from dpfedmeta.accounting.rare_events import RARE_SHARE, largest_cohort, most_hostile
+from dpfedmeta.errors import RefusedPlan
+
+# Noise multipliers outside this range promise nothing, or cost nothing that a float could say.
+_LEAST, _MOST = 1e-3, 1e7
+
+NoiseMode = Literal["shared", "stacked"]
+NoiseSite = Literal["server", "clients"]
+AccountantName = Literal["pld", "rdp", "prv"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordLayer:
+    """Record-level noise inside the clients.
+
+    Attributes:
+        support_noise: z_s, per support step; ignored for micro-episodes, which have no support release.
+        query_noise: z_q; ignored for Reptile, which has no query release.
+        support_steps: K; ignored with z_s.
+        support_records: n_s.
+        query_records: n_q, or M for micro-episodes: what the query release adds up, each clipped to C_q.
+        message: What a client sends: its noisy query gradient, the noisy support update (Reptile), or the noisy sum
+            over micro-episodes that share no record.
+        query_to_message_bound: C_q/C, used in stacked mode.
+        batch_rate: How likely a record is in the mini-batch of a support step, by a coin of the client's own.
+        accountant: What composes mini-batched steps.
+    """
+
+    support_noise: float
+    query_noise: float
+    support_steps: int
+    support_records: int
+    query_records: int
+    message: Literal["query", "update", "episodes"] = "query"
+    query_to_message_bound: float = 1.0
+    batch_rate: float = 1.0
+    accountant: AccountantName = "pld"
+
+    def __post_init__(self) -> None:
+        _check("batch_rate", self.batch_rate, 0 < self.batch_rate <= 1, "a number above 0 and at most 1")
+        # A query gradient reads all its records at once.
+        whole = self.batch_rate == 1 or self.message == "update"
+        _check("batch_rate", self.batch_rate, whole, "1 unless a client sends its update")
+        for name in ("support_noise", "query_noise", "query_to_message_bound"):
+            _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
+        for name in ("support_steps", "support_records", "query_records"):
+            _check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A change that the plan fixes before training: what holds from one round on.
+
+    Attributes:
+        from_round: First round it holds for.
+        noise_scale: The server's noise multiplier in these rounds over z.
+        cohort_scale: The expected cohort in these rounds over L.
+    """
+
+    from_round: int
+    noise_scale: float = 1.0
+    cohort_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check("from_round", self.from_round, self.from_round >= 0, "0 or more")
+        for name in ("noise_scale", "cohort_scale"):
+            _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyPlan:
+    """Everything the guarantees are computed from (privacy.md sections 2 and 3).
+
+    Attributes:
+        clients: N.
+        cohort: L, the public expectation of the cohort size.
+        rounds: T.
+        noise_multiplier: z of the server; None where the algorithm has no client-level mechanism at all.
+        sampler: How cohorts are drawn: independent coins, or L of N without replacement.
+        max_participations: R, or None.
+        schedule: Changes of z and L by round, fixed before training; in order.
+        noise_mode: How the server treats messages that carry record-level noise.
+        noise_site: Who adds the client-level noise: the server, or each of the L clients of a cohort its share.
+        colluding: c, how many clients of the cohort pool the knowledge of their own noise.
+        hostile: Share of the population that may send messages without their noise; so many are not counted on where
+            the clients' own noise pays for the server's.
+        record: The record-level layer, or None.
+        client_delta: delta of the client cells.
+        record_delta: delta of the record cells.
+
+    Raises:
+        RefusedPlan: A constant for which no guarantee can be computed.
+    """
+
+    clients: int
+    cohort: float
+    rounds: int
+    noise_multiplier: float | None
+    sampler: SamplerName = "poisson"
+    max_participations: int | None = None
+    schedule: tuple[Change, ...] = ()
+    noise_mode: NoiseMode = "shared"
+    noise_site: NoiseSite = "server"
+    colluding: int = 1
+    hostile: float = 0.0
+    record: RecordLayer | None = None
+    client_delta: float = 1e-6
+    record_delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        _check("clients", self.clients, self.clients >= 1, "at least 1")
+        _check("rounds", self.rounds, self.rounds >= 1, "at least 1")
+        _check("sampler", self.sampler, self.sampler in ("poisson", "fixed"), "poisson or fixed")
+        _check("noise_mode", self.noise_mode, self.noise_mode in ("shared", "stacked"), "shared or stacked")
+        _check("colluding", self.colluding, self.colluding >= 1, "at least 1")
+        _check("hostile", self.hostile, 0 <= self.hostile < 1, "a share from 0 to below 1")
+        for name in ("client_delta", "record_delta"):
+            _check(name, getattr(self, name), 0 < getattr(self, name) < 1, "above 0 and below 1")
+        if self.noise_multiplier is not None:
+            z = self.noise_multiplier
+            _check(
+                "noise_multiplier", z, z == 0 or _LEAST <= z <= _MOST, f"0, or a number from {_LEAST:g} to {_MOST:g}"
+            )
+        if self.max_participations is not None:
+            _check("max_participations", self.max_participations, self.max_participations >= 1, "at least 1")
+            # A capped client's place stays empty, so with a cap the others' histories depend on who was drawn before.
+            _check(
+                "max_participations", self.max_participations, self.sampler == "poisson", "no cap (null) under fixed"
+            )
+        if self.noise_site == "clients":
+            # A cohort of unknown size, or another noise, would make another share than was planned.
+            plain = self.sampler == "fixed" and self.record is None and not self.schedule
+            _check(
+                "noise_site",
+                self.noise_site,
+                plain,
+                "server, unless cohorts have a fixed size, nothing is scheduled and there is no record-level noise",
+            )
+        if self.record is not None and self.record.message == "update" and self.noise_multiplier is not None:
+            # Later support gradients cancel earlier noise, and the message is unbounded before its last noise.
+            _check("noise_mode", self.noise_mode, self.noise_mode == "stacked", "stacked for Reptile messages")
+        starts = [change.from_round for change in self.schedule]
+        _check("schedule", starts, starts == sorted(set(starts)), "in the order of distinct from_round")
+        for _, change in self._changes():
+            self._check_cohort(self.cohort * change.cohort_scale)
+
+    def _check_cohort(self, cohort: float) -> None:
+        _check("cohort", cohort, 0 < cohort <= self.clients, f"above 0 and at most {self.clients} clients")
+        if self.sampler == "fixed":
+            _check("cohort", cohort, float(cohort).is_integer(), "a whole number under the fixed-size sampler")
+
+    @cached_property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """The whole plan.
+
+        Raises:
+            RefusedPlan: Shared mode leaves no noise towards colluding clients.
+        """
+        return tuple(self._stretch(rounds, change) for rounds, change in self._changes())
+
+    @property
+    def expected_participations(self) -> float:
+        """Messages of the whole plan, in expectation and without the cap."""
+        return sum(stretch.rounds * stretch.cohort for stretch in self.stretches)
+
+    def first(self, rounds: int) -> tuple[Stretch, ...]:
+        """The plan's first `rounds` rounds."""
+        return first_rounds(self.stretches, rounds)
+
+    def at(self, round_: int) -> Stretch:
+        """The constants of one round, as a stretch of length 1."""
+        passed = 0
+        for stretch in self.stretches:
+            passed += stretch.rounds
+            if round_ < passed:
+                return replace(stretch, rounds=1)
+        raise IndexError(f"round {round_} is not in a plan of {self.rounds} rounds")
+
+    def _changes(self) -> Iterator[tuple[int, Change]]:
+        """(length, change) of every stretch, from round 0."""
+        changes = [c for c in self.schedule if c.from_round < self.rounds]
+        if not changes or changes[0].from_round > 0:
+            changes.insert(0, Change(from_round=0))
+        ends = [change.from_round for change in changes[1:]] + [self.rounds]
+        for change, end in zip(changes, ends, strict=True):
+            yield end - change.from_round, change
+
+    def _stretch(self, rounds: int, change: Change) -> Stretch:
+        cohort = self.cohort * change.cohort_scale
+        noise = None if self.noise_multiplier is None else self.noise_multiplier * change.noise_scale
+        largest, hostile, rare, share = None, 0, 0.0, 0.0
+        total, assured, effective = noise, noise, noise
+        if self.record is not None and self.noise_mode == "shared" and noise is not None:
+            largest, rare = self._limit(cohort)
+            hostile, unlucky = self._hostile(cohort)
+            rare, own = rare + unlucky, (self.record.query_noise / self.record.query_records) ** 2
+            squared = max(noise**2 + self.colluding * own, (largest - hostile) * own)
+            total, assured, effective = self._noises(squared, own, hostile)
+        if self.noise_site == "clients" and noise is not None:
+            hostile, rare = self._hostile(cohort)
+            # Those that are sure to add theirs make z.
+            share = noise / math.sqrt(self._honest(cohort, hostile))
+            total, assured, effective = self._noises(noise**2, share**2, hostile)
+        return Stretch(
+            rounds=rounds,
+            sampler=self.sampler,
+            clients=self.clients,
+            cohort=cohort,
+            rate=self._rate(cohort),
+            largest_cohort=largest,
+            hostile=hostile,
+            surplus_probability=rare,
+            total_noise=total,
+            assured_noise=assured,
+            effective_noise=effective,
+            message_noise=share,
+        )
+
+    def _noises(self, squared: float, own: float, hostile: int) -> tuple[float, float, float]:
+        """(total, assured, effective) from the assured variance and that of one message's own noise."""
+        return math.sqrt(squared + hostile * own), math.sqrt(squared), self._unknown_noise(squared, own)
+
+    def _rate(self, cohort: float) -> float:
+        others = self.clients if self.sampler == "poisson" else max(self.clients - self.colluding, 1)
+        return min(1.0, cohort / others)
+
+    @property
+    def _allowed(self) -> float:
+        """How likely each rare event may be in one round."""
+        return RARE_SHARE * min(self.client_delta, self.record_delta) / self.rounds
+
+    def _limit(self, cohort: float) -> tuple[int, float]:
+        """(M, P(more)): surplus clients are dropped, so the messages' noise has a known largest sum."""
+        if self.sampler == "fixed":
+            return int(cohort), 0.0
+        return largest_cohort(self.clients, cohort / self.clients, self._allowed)
+
+    def _hostile(self, cohort: float) -> tuple[int, float]:
+        """(H, P(more))."""
+        # Rounded up: in floats 0.29 of 100 clients are a little less than 29.
+        held = math.ceil(self.hostile * self.clients)
+        return most_hostile(self.clients, held, cohort, self._allowed, fixed=self.sampler == "fixed")
+
+    def _honest(self, cohort: float, hostile: int) -> float:
+        if hostile >= cohort:
+            raise RefusedPlan(
+                f"privacy.client.hostile = {self.hostile:g}: all {cohort:g} clients of a cohort may be hostile, so "
+                "none is sure to add its share of the noise; lower it, raise population.cohort, or let the server add "
+                "the noise (--server.noise_site server)"
+            )
+        return cohort - hostile
+
+    def _unknown_noise(self, squared: float, own: float) -> float:
+        if squared <= self.colluding * own:
+            raise RefusedPlan(
+                "no noise is left towards the public: the colluding clients "
+                f"(privacy.client.colluding = {self.colluding}) know all of it; "
+                "raise server.noise_multiplier or lower privacy.client.colluding"
+            )
+        return math.sqrt(squared - self.colluding * own)
+
+
+def _check(name: str, value: object, holds: bool, wanted: str) -> None:
+    # A comparison with NaN is false, so NaN never holds.
+    if not holds:
+        raise RefusedPlan(f"{name} = {value}: a plan needs {wanted}; nothing can be accounted for otherwise")

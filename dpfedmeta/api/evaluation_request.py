@@ -1,0 +1,117 @@
+"""What evaluate.py was asked, and the reasons to refuse it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from dpfedmeta.data import EpisodeShape
+from dpfedmeta.errors import InputError
+from dpfedmeta.runs.trained_run import TrainedRun
+
+ENOUGH_EPISODES = 600
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRequest:
+    """What evaluate.py was asked.
+
+    Attributes:
+        runs: Run directories of one benchmark.
+        shots: Support images per class; empty: as trained.
+        ways: Classes per episode; empty: as trained.
+        steps: One number: after each of 0 ... that; several: after these; empty: after each of 0 ... K.
+        seeds: One sequence of episodes each; empty: the seed of the (first) run.
+        episodes: Episodes per evaluation and seed.
+        transductive: Statistics from support and query images together.
+        fine_tuning: Whether the untrained network is fine-tuned beside, which takes most of the time.
+        out: Picture that compares the runs; None: none for a single run, evaluation-comparison.png for several.
+        data_folder: Where the images are.
+        workers: Worker processes; None: cores.
+    """
+
+    runs: tuple[Path, ...]
+    shots: tuple[int, ...] = ()
+    ways: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+    seeds: tuple[int, ...] = ()
+    episodes: int = ENOUGH_EPISODES
+    transductive: bool = False
+    fine_tuning: bool = True
+    out: Path | None = None
+    data_folder: Path | None = None
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.episodes < 2 or any(shots < 1 for shots in self.shots):
+            raise InputError("--episodes must be at least 2 and --shots at least 1")
+        if any(ways < 2 for ways in self.ways):
+            raise InputError(f"--ways {min(self.ways)}: an episode needs at least 2 classes")
+        if any(steps < 0 for steps in self.steps):
+            raise InputError(f"--steps {min(self.steps)}: a number of gradient steps is 0 or more")
+        if any(seed < 0 for seed in self.seeds) or len(set(self.seeds)) < len(self.seeds):
+            raise InputError("--seeds: expected different whole numbers from 0 on; the same one twice adds nothing")
+        if self.workers is not None and self.workers < 1:
+            raise InputError(f"--workers {self.workers}: must be at least 1")
+        if len({path.resolve() for path in self.runs}) < len(self.runs):
+            raise InputError("the same run is given twice")
+        if self.out is not None and (self.out.suffix != ".png" or not self.out.parent.is_dir()):
+            raise InputError(f"--out {self.out}: expected a .png file in a folder that exists")
+
+    def at(self, trained: int) -> tuple[int, ...]:
+        """Numbers of steps after which is asked, with 0 and K among them.
+
+        Args:
+            trained: K, steps that held-out clients of the run take.
+        """
+        asked = range(self.steps[0] + 1) if len(self.steps) == 1 else self.steps or range(trained + 1)
+        return tuple(sorted({0, trained, *asked}))
+
+    def shapes(self, run: TrainedRun) -> tuple[EpisodeShape, ...]:
+        """Sizes of episodes, every number of ways with every number of shots."""
+        task, queries = run.settings.task, run.settings.evaluation.queries
+        sizes = product(dict.fromkeys(self.ways or (task.ways,)), dict.fromkeys(self.shots or (task.shots,)))
+        return tuple(EpisodeShape(ways=ways, shots=shots, queries=queries) for ways, shots in sizes)
+
+    def note(self) -> str | None:
+        """A label for results from fewer episodes than customary."""
+        count = self.episodes * max(1, len(self.seeds))
+        return None if count >= ENOUGH_EPISODES else f"only {count} episodes, not the usual {ENOUGH_EPISODES}"
+
+
+def check_comparable(request: EvaluationRequest, runs: Sequence[TrainedRun]) -> None:
+    """Refuse to compare what is not measured on the same episodes, or to ask a classifier for adaptation.
+
+    Raises:
+        InputError: Names what differs, or the option that has no meaning.
+    """
+    first = runs[0]
+    for run in runs[1:]:
+        both = f"{first.directory.path} and {run.directory.path}"
+        if run.task != first.task:
+            raise InputError(
+                f"{both} are of different benchmarks ({first.settings.dataset}, {run.settings.dataset}); "
+                "compare runs of one"
+            )
+        if first.task.shared_classes is None and request.shapes(run) != request.shapes(first):
+            raise InputError(
+                f"{both} have episodes of different sizes; give --ways and --shots"
+                " (evaluation.queries must be the same)"
+            )
+    if first.task.shared_classes is None:
+        return
+    given = {
+        "shots": request.shots,
+        "ways": request.ways,
+        "steps": request.steps,
+        "seeds": request.seeds,
+        "transductive": request.transductive,
+    }
+    if any(given.values()):
+        name = next(name for name, value in given.items() if value)
+        raise InputError(
+            f"--{name}: {first.settings.dataset} has one classifier for all, evaluated once on every held-out image; "
+            "there are no episodes and nothing adapts"
+        )

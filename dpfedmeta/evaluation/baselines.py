@@ -1,0 +1,117 @@
+"""What competes on the same episodes: adapted networks, and nearest neighbours that adapt nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.meta.inner_loop import Adaptation, logits_along
+from dpfedmeta.models import NetworkSpec, apply_body, build_network, channels_last
+from dpfedmeta.parameters import Params
+
+Arrays = Mapping[str, npt.NDArray[np.float32]]
+
+
+class Contestant(Protocol):
+    """Anything that labels the query images of an episode; picklable."""
+
+    def accuracies(self, episode: Episode, *, transductive: bool) -> list[float]:
+        """In [0, 1]; several where it is asked after several numbers of steps."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Adapted:
+    """A network after gradient steps on the support set.
+
+    Attributes:
+        network: What `weights` belong to.
+        weights: The initialisation, as plain arrays for the way to a worker process.
+        adaptation: What adapts, and its step size.
+        at: Numbers of steps after which it is asked, ascending.
+    """
+
+    network: NetworkSpec
+    weights: Arrays
+    adaptation: Adaptation
+    at: tuple[int, ...]
+
+    def accuracies(self, episode: Episode, *, transductive: bool) -> list[float]:
+        """After each number of steps."""
+        params = tensors_of(self.weights)
+        logits = logits_along(
+            _network(self.network), params, episode, self.adaptation, self.at, transductive=transductive
+        )
+        return [_accuracy(each.argmax(1), episode) for each in logits]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FeaturePrototype:
+    """The nearest class mean in the features of a body; nothing adapts."""
+
+    network: NetworkSpec
+    weights: Arrays
+
+    def accuracies(self, episode: Episode, *, transductive: bool) -> list[float]:
+        """One."""
+        support = episode.support_labels.shape[0]
+        both = channels_last(torch.cat([episode.support_images, episode.query_images]))
+        with torch.no_grad():
+            features = apply_body(
+                _network(self.network), tensors_of(self.weights), both, None if transductive else support
+            ).flatten(1)
+        return [_accuracy(_nearest_mean(features[:support], features[support:], episode.support_labels), episode)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelPrototype:
+    """The nearest class mean in pixels: needs no learning at all."""
+
+    def accuracies(self, episode: Episode, *, transductive: bool) -> list[float]:
+        """One."""
+        support, query = episode.support_images.flatten(1), episode.query_images.flatten(1)
+        return [_accuracy(_nearest_mean(support, query, episode.support_labels), episode)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelNeighbour:
+    """The nearest support image in pixels."""
+
+    def accuracies(self, episode: Episode, *, transductive: bool) -> list[float]:
+        """One."""
+        distance = torch.cdist(episode.query_images.flatten(1), episode.support_images.flatten(1))
+        return [_accuracy(episode.support_labels[distance.argmin(1)], episode)]
+
+
+def arrays_of(params: Mapping[str, Tensor]) -> dict[str, npt.NDArray[np.float32]]:
+    """The form in which weights travel to worker processes."""
+    return {name: value.detach().cpu().numpy() for name, value in params.items()}
+
+
+def tensors_of(arrays: Arrays) -> Params:
+    """Weights as a network takes them; a copy."""
+    return {name: torch.from_numpy(value.copy()) for name, value in arrays.items()}
+
+
+def _nearest_mean(support: Tensor, query: Tensor, labels: Tensor) -> Tensor:
+    ways = int(labels.max()) + 1
+    # Episodes come class by class with the same number of shots.
+    means = support.reshape(ways, labels.shape[0] // ways, -1).mean(1)
+    return torch.cdist(query, means).argmin(1)
+
+
+def _accuracy(predicted: Tensor, episode: Episode) -> float:
+    return float((predicted == episode.query_labels).double().mean())
+
+
+@lru_cache(maxsize=4)
+def _network(spec: NetworkSpec) -> nn.Module:
+    return build_network(spec)

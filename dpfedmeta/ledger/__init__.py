@@ -1,0 +1,1 @@
+"""What was charged, on disk before it is released."""

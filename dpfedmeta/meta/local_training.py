@@ -1,0 +1,137 @@
+"""Local training in mini-batches: what a client of federated averaging does, with or without record-level noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.meta.inner_loop import as_leaves
+from dpfedmeta.models import apply, channels_last
+from dpfedmeta.parameters import Params, added, detached, difference, scaled, zeros_like
+from dpfedmeta.privacy.clipping import clipped_record_sum
+from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released, post_process
+from dpfedmeta.privacy.per_record import PerRecordGradients
+from dpfedmeta.privacy.units import Bounded, Record
+from dpfedmeta.randomness import SecretGenerator
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSteps:
+    """How a client trains on all its records.
+
+    Attributes:
+        steps: K, gradient steps.
+        batch: B, records of a step; with record-level privacy the expected number. None: all records.
+        lr: Step size of the mean loss over a mini-batch.
+    """
+
+    steps: int
+    batch: int | None
+    lr: float
+
+
+def local_update(
+    network: nn.Module,
+    model: Mapping[str, Tensor],
+    fixed: Mapping[str, Tensor],
+    episode: Episode,
+    steps: LocalSteps,
+    generator: SecretGenerator,
+) -> Params:
+    """theta_0 - theta_K of federated averaging (McMahan et al. 2017), as a gradient for the server's optimizer.
+
+    Args:
+        network: The module that `model` and `fixed` belong to.
+        model: theta_0 of what is learned.
+        fixed: The rest of the weights.
+        episode: The client's data; support and query records are used alike.
+        steps: Number, size and rate of the steps. Each pass over the records is in a new random order.
+        generator: For these orders.
+
+    Guarantee:
+        None by itself: the value is secret and unbounded until it is clipped, summed and released.
+    """
+    images, labels = records(episode)
+    theta = as_leaves(model)
+    batches = _shuffled(len(labels), steps.batch or len(labels), generator)
+    for _ in range(steps.steps):
+        rows = next(batches)
+        logits = apply(network, {**fixed, **theta}, channels_last(images[rows]), None)
+        gradients = torch.autograd.grad(cross_entropy(logits, labels[rows]), tuple(theta.values()))
+        moved = difference(detached(theta), scaled(dict(zip(theta, gradients, strict=True)), steps.lr))
+        theta = as_leaves(moved)
+    return difference(detached(model), detached(theta))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateSteps:
+    """Local DP-SGD (Abadi et al. 2016) inside one client.
+
+    Attributes:
+        local: Number, expected size and rate of the steps.
+        records: n, a public constant.
+        clip: C_s.
+        noise: z_s.
+    """
+
+    local: LocalSteps
+    records: int
+    clip: float
+    noise: float
+
+
+def private_local_update(
+    network: nn.Module,
+    model: Mapping[str, Tensor],
+    fixed: Mapping[str, Tensor],
+    episode: Episode,
+    steps: PrivateSteps,
+    generator: SecretGenerator,
+    per_record: PerRecordGradients,
+) -> Released[Record, Params]:
+    """theta_0 - theta_K after K noisy steps on mini-batches that only the client knows.
+
+    Guarantee:
+        (record, server), zero-out: the K-fold composition of the Poisson-sampled Gaussian with rate B/n and multiplier
+        z_s; the update is post-processing of the released steps, whose denominator B is public.
+    """
+    images, labels = records(episode)
+    batch = steps.local.batch or steps.records
+    mechanism = GaussianMechanism(total_multiplier=steps.noise, charged_multiplier=steps.noise, denominator=batch)
+    theta = detached(model)
+    released: list[Released[Record, Params]] = []
+    for _ in range(steps.local.steps):
+        rows = _coins(len(labels), min(1.0, batch / steps.records), generator)
+        total = Bounded[Record, Params](value=zeros_like(theta), sensitivity=steps.clip)
+        if len(rows):
+            gradients = per_record(network, theta, dict(fixed), frozenset(), images[rows], labels[rows])
+            total = clipped_record_sum(gradients, steps.clip)
+        released.append(mechanism.release(total, generator))
+        theta = difference(theta, scaled(released[-1].value, steps.local.lr))
+    deviation = steps.local.lr * steps.local.steps**0.5 * released[-1].noise_deviation
+    return post_process(lambda *gradients: scaled(added(gradients), steps.local.lr), released, deviation)
+
+
+def records(episode: Episode) -> tuple[Tensor, Tensor]:
+    """All records of a client, support first: images [n, channels, height, width] and labels [n]."""
+    return (
+        torch.cat([episode.support_images, episode.query_images]),
+        torch.cat([episode.support_labels, episode.query_labels]),
+    )
+
+
+def _shuffled(count: int, batch: int, generator: SecretGenerator) -> Iterator[Tensor]:
+    """Mini-batches of endless passes, each in a new order; the last of a pass may be smaller."""
+    while True:
+        order = torch.from_numpy(generator.sample(count, count))
+        yield from torch.split(order, batch)
+
+
+def _coins(count: int, rate: float, generator: SecretGenerator) -> Tensor:
+    """The records whose independent coins fell on heads."""
+    return torch.from_numpy(generator.sample(count, generator.binomial(count, rate)))

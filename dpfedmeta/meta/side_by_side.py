@@ -1,0 +1,78 @@
+"""Meta-gradients of several episodes of one form at once, by torch.func: for GPUs, and inside a client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+from torch.nn.functional import cross_entropy
+
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.meta.inner_loop import Adaptation, InnerProblem, inner_problem
+from dpfedmeta.meta.linear_head import descended_head
+from dpfedmeta.parameters import Params, added, detached, difference, scaled
+
+
+def stacked_query_gradients(
+    network: nn.Module,
+    model: Mapping[str, Tensor],
+    fixed: Mapping[str, Tensor],
+    episodes: Episode,
+    adaptation: Adaptation,
+    order: Literal[1, 2],
+) -> Params:
+    """SECRET: the gradient of each episode's query loss at its theta_K, each tensor [E, *shape].
+
+    Args:
+        network: A module without state of its own.
+        model: What to differentiate by.
+        fixed: The rest of the weights.
+        episodes: E of them: images [E, n, channels, height, width] and labels [E, n].
+        adaptation: The inner loop.
+        order: As in MetaSpec.
+    """
+
+    def query_loss(theta: Params, own: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
+        episode = Episode(support_images=own[0], support_labels=own[1], query_images=own[2], query_labels=own[3])
+        problem = inner_problem(
+            network,
+            {**fixed, **theta},
+            episode,
+            adaptation.adapt,
+            first_order=order == 1,
+            layout=lambda images: images,
+        )
+        adapted = _adapted(problem, adaptation, order)
+        return cross_entropy(problem.query_logits(adapted), episode.query_labels)
+
+    parts = (episodes.support_images, episodes.support_labels, episodes.query_images, episodes.query_labels)
+    gradients: Params = vmap(grad(query_loss), in_dims=(None, 0))(dict(model), parts)
+    return gradients
+
+
+def stacked(episodes: Sequence[Episode]) -> Episode:
+    """Episodes of one form with a leading dimension."""
+    return Episode(
+        support_images=torch.stack([episode.support_images for episode in episodes]),
+        support_labels=torch.stack([episode.support_labels for episode in episodes]),
+        query_images=torch.stack([episode.query_images for episode in episodes]),
+        query_labels=torch.stack([episode.query_labels for episode in episodes]),
+    )
+
+
+def _adapted(problem: InnerProblem, adaptation: Adaptation, order: Literal[1, 2]) -> Params:
+    """theta_K under torch.func, where autograd's own calls do not work.
+
+    First order: the derivative of theta_K by theta_0 is 1.
+    """
+    theta, lr = problem.initial, adaptation.lr
+    if problem.linear is not None:
+        found = descended_head(theta, problem.linear, adaptation.steps, lr)
+        return found if order == 2 else added([theta, detached(difference(found, theta))])
+    for _ in range(adaptation.steps):
+        step: Params = grad(problem.support_loss)(theta)
+        theta = difference(theta, scaled(step if order == 2 else detached(step), lr))
+    return theta

@@ -1,0 +1,39 @@
+"""What a plan's guarantees do not say by themselves; shown wherever they are."""
+
+from __future__ import annotations
+
+from dpfedmeta.data.task import FolderSource, Task
+from dpfedmeta.planning.clients import episode_shape, local_records
+from dpfedmeta.settings import Settings
+
+
+def cautions(settings: Settings, task: Task) -> tuple[str, ...]:
+    """One sentence each."""
+    return tuple(filter(None, (_record_delta(settings, task), _public_classes(settings, task))))
+
+
+def _record_delta(settings: Settings, task: Task) -> str | None:
+    """Delta is the probability that a guarantee fails, so with many units it should be far below one over them."""
+    if settings.clip.policy == "none" and not settings.record.enabled:
+        return None
+    shape, delta = episode_shape(settings), settings.privacy.record.delta
+    few_shot = shape.support_records + shape.query_records
+    held = local_records(settings, task) if settings.meta.method == "fedavg" else few_shot
+    records = settings.population.clients * held
+    if delta <= 1.0 / records:
+        return None
+    return (
+        f"privacy.record.delta = {delta:g} is above 1/(number of records) = {1.0 / records:.2g}: such a guarantee "
+        f"allows {max(1.0, delta * records):,.0f} of the {records:,} records to be exposed entirely"
+    )
+
+
+def _public_classes(settings: Settings, task: Task) -> str | None:
+    """What a model is judged on is released without noise."""
+    private = settings.clip.policy != "none" or settings.record.enabled
+    if not private or not isinstance(task.source, FolderSource):
+        return None
+    return (
+        f"{task.name}: the images of its validation and test classes are taken as public; accuracies on them leave "
+        "without noise, and no guarantee covers them"
+    )

@@ -1,0 +1,137 @@
+"""Whether a network lets one record, or one client, reach what belongs to another: tried out before the first round.
+
+Types of modules tell about known ones only (models.check_records_uncoupled). Here clients compute on synthetic images,
+the data of one are changed, and all other records, micro-episodes and clients are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.meta.local_training import records
+from dpfedmeta.models import apply, build_network, initial_weights
+from dpfedmeta.planning.rehearsal import Rehearsal, RehearsedClients
+
+# Sound networks move no bit of another row. Below this share of a row's length lies the rounding of float32, by which
+# clipping shortens all the more (privacy.clipping).
+_TOLERANCE = 1e-6
+# Which weights (0: the initial ones, behind whose zeros a coupling may hide; others are random), and how bright the
+# changed images are at most: brighter than all others, which moves a maximum over the batch, or black.
+_TRIALS = ((0, 1.0), (1, 1.0), (2, 0.0))
+
+# Share no arithmetic, only what a network keeps.
+_APART = ("micro-episodes", "exact")
+_KEEP_NOTHING = "let the network keep nothing (in a buffer or an attribute) from one call to the next"
+_TREAT_ALONE = (
+    "let the network treat every image on its own, as GroupNorm and LayerNorm do, with no statistics of a batch, and "
+    "keep nothing from one call to the next"
+)
+
+
+@lru_cache(maxsize=256)
+def check_uncoupled(rehearsal: Rehearsal) -> None:
+    """Refuse a network that mixes what has to stay apart, keeps what it saw, or draws random numbers.
+
+    Guarantee:
+        None by itself: the sensitivities of sums over records, micro-episodes and clients presume what is tried out
+        here. What is refused would break them; a coupling that no trial brings out is not seen.
+
+    Raises:
+        RefusedPlan: One unit moved another one, or what the network saw before moved it.
+        InputError: The network cannot be run as planned, or draws random numbers.
+    """
+    with torch.random.fork_rng(devices=[]), _in_one_line(rehearsal):
+        _check_logits(rehearsal)
+        used = RehearsedClients(rehearsal)
+        # One random draw brings out what a network keeps.
+        count = 2 if rehearsal.kind in _APART else len(_TRIALS)
+        for draw, brightness in _TRIALS[:count]:
+            _try(rehearsal, used, draw, brightness)
+
+
+@contextmanager
+def _in_one_line(rehearsal: Rehearsal) -> Iterator[None]:
+    """Errors of the user's own code."""
+    name = rehearsal.network.name
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        if ":" not in name:
+            raise
+        reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        raise InputError(f"model.name = {name}: fails where clients compute with it ({reason})") from error
+
+
+def _check_logits(rehearsal: Rehearsal) -> None:
+    spec = rehearsal.network
+    images = torch.cat([records(episode)[0] for episode in rehearsal.episodes(0)])
+    network, weights, before = build_network(spec), initial_weights(spec, 0), torch.get_rng_state()
+    with torch.no_grad():
+        logits = apply(network, weights, images, None)
+    _check_draws_nothing(rehearsal, before)
+    found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if found != (len(images), spec.ways):
+        raise InputError(
+            f"model.name = {spec.name}: returns {found} for {len(images)} images and ways = {spec.ways}, expected "
+            f"{(len(images), spec.ways)}: a logit for each of the ways that the factory is called with"
+        )
+
+
+def _check_draws_nothing(rehearsal: Rehearsal, before: Tensor) -> None:
+    if not torch.equal(before, torch.get_rng_state()):
+        raise InputError(
+            f"model.name = {rehearsal.network.name}: draws random numbers in forward, so the same records would give "
+            "another gradient each time and no run would end bit for bit as if nobody had interrupted it; take "
+            "dropout and noise out of the network"
+        )
+
+
+def _try(rehearsal: Rehearsal, used: RehearsedClients, draw: int, brightness: float) -> None:
+    """Fresh clients and, with one unit changed, clients that saw other data before: no unit but that one may differ."""
+    weights, episodes, fresh = rehearsal.weights(draw), rehearsal.episodes(draw), RehearsedClients(rehearsal)
+    changed, before = rehearsal.changed(episodes, 1000 + draw, brightness), torch.get_rng_state()
+    first = fresh(*weights, episodes)
+    moved = used(*weights, changed)
+    _check_draws_nothing(rehearsal, before)
+    if _share(first, moved) <= _TOLERANCE:
+        return
+    # Why: with nothing changed, and with nothing seen before.
+    share = _share(first, RehearsedClients(rehearsal)(*weights, changed))
+    if _share(first, RehearsedClients(rehearsal)(*weights, episodes)) == 0.0 and share > _TOLERANCE:
+        one = "client" if rehearsal.kind == "exact" else "record"
+        raise _refusal(
+            rehearsal,
+            f"changing one {one} moved the {rehearsal.unit} by {share:.2g} of its length (allowed: 0)",
+            _KEEP_NOTHING if rehearsal.kind in _APART else _TREAT_ALONE,
+        )
+    raise _refusal(
+        rehearsal,
+        "gives the same records other gradients once it has seen others or is built anew: what it keeps (in a buffer "
+        "or an attribute) or random numbers of its own decide",
+        "make its output a function of weights and images alone",
+    )
+
+
+def _refusal(rehearsal: Rehearsal, what: str, remedy: str) -> InputError:
+    promise, name = rehearsal.promise, rehearsal.network.name
+    if promise is None:
+        return InputError(f"model.name = {name}: {what}, so no run could be resumed bit for bit; {remedy}")
+    return RefusedPlan(f"model.name = {name}: {what}, so {promise} privacy would not hold; {remedy}")
+
+
+def _share(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
+    """How far a row other than the first of a phase moved at most, over the longer of its two values."""
+    found = 0.0
+    for old, new in zip(before, after, strict=True):
+        old, new = old[1:].double(), new[1:].double()
+        lengths = torch.maximum(old.norm(dim=1), new.norm(dim=1)).clamp_min(torch.finfo(torch.float64).tiny)
+        found = max(found, float(((new - old).norm(dim=1) / lengths).max()))
+    return found

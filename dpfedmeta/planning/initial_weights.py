@@ -1,0 +1,47 @@
+"""What `model.initial` may name, and what a plan says of it."""
+
+from __future__ import annotations
+
+from dpfedmeta.data.task import Task, load_task, source_name
+from dpfedmeta.errors import InputError
+from dpfedmeta.models import BUILT_IN, NetworkSpec, initial_weights
+from dpfedmeta.planning.origins import origins, same_images
+from dpfedmeta.settings import Settings
+
+
+def check_initial(settings: Settings, spec: NetworkSpec, task: Task) -> None:
+    """Whether there are such weights, and whether they can be public, as far as that shows without the images.
+
+    Raises:
+        InputError: They cannot be read, or belong to another network.
+        RefusedPlan: They learned from the images that this run wants to protect.
+    """
+    if spec.initial is None:
+        return
+    initial_weights(spec, settings.run.seed)
+    for number, origin in enumerate(origins(spec.initial)):
+        other = origin.settings
+        if other is None:
+            continue
+        # What the first of them trained is what this run takes over.
+        for key, own, its in (("name", spec.name, other.model.name), ("norm", spec.norm, other.model.norm)):
+            if number == 0 and own != its:
+                raise InputError(f"model.initial = {spec.initial}: it was trained with model.{key} = {its}, not {own}")
+        if _source_of(other) == source_name(task.source):
+            raise same_images(spec.initial, task)
+
+
+def _source_of(settings: Settings) -> str | None:
+    """None: it cannot be found here; `check_origins` says so where it matters."""
+    try:
+        return source_name(load_task(settings.dataset)[0].source)
+    except InputError:
+        return None
+
+
+def initial_words(settings: Settings) -> str | None:
+    """What the guarantees leave out; None where training begins with random weights."""
+    if settings.model.initial is None:
+        return None
+    known = "procedural images, nobody's data" if settings.model.initial == BUILT_IN else "taken as public"
+    return f"begins with the body of {settings.model.initial} ({known}); no guarantee covers what it learned from"

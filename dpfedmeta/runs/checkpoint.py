@@ -1,0 +1,134 @@
+"""The server's state as one file: complete and proven, or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from dpfedmeta.durable import replace_file
+from dpfedmeta.errors import InputError
+from dpfedmeta.server import ServerState
+from dpfedmeta.parameters import Params, digest
+
+VERSION = 1
+_FILE = re.compile(r"round-(\d{6,})\.safetensors")
+_PARTS = ("model", "first", "second", "average")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """All that a run continues from; post-processing of releases, so nothing in it is secret.
+
+    Attributes:
+        state: The server's state.
+        lines: Lines of the ledger when it was saved.
+        head: Hash of the last of them.
+    """
+
+    state: ServerState
+    lines: int
+    head: str
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
+    """Write round-NNNNNN.safetensors atomically, then remove all but the last `keep`."""
+    state = checkpoint.state
+    tensors = {f"{part}/{name}": value.contiguous().cpu() for part, name, value in _tensors(state)}
+    text = json.dumps(
+        {
+            "version": VERSION,
+            "round": state.round,
+            "bound": state.bound,
+            "averaged": state.averaged,
+            "policy": asdict(state.policy),
+            "lines": checkpoint.lines,
+            "head": checkpoint.head,
+        },
+        sort_keys=True,
+    )
+    metadata = {"state": text, "digest": _digest(tensors, text)}
+    replace_file(folder / f"round-{state.round:06d}.safetensors", save(tensors, metadata))
+    for _, path in checkpoint_files(folder)[keep:]:
+        path.unlink(missing_ok=True)
+
+
+def _tensors(state: ServerState) -> list[tuple[str, str, torch.Tensor]]:
+    return [(part, name, value) for part in _PARTS for name, value in getattr(state, part).items()]
+
+
+def _digest(tensors: Params, text: str) -> str:
+    return hashlib.sha256(f"{digest(tensors)} {text}".encode()).hexdigest()
+
+
+def checkpoint_files(folder: Path) -> list[tuple[int, Path]]:
+    """(round, path) of every checkpoint, the latest first."""
+    found = ((_FILE.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted(((int(match[1]), path) for match, path in found if match), reverse=True)
+
+
+def load_checkpoint(path: Path, like: ServerState) -> Checkpoint:
+    """Read a checkpoint of the form of `like`. No code is run from it: tensors and JSON only.
+
+    Raises:
+        InputError: Missing, damaged, or of another run's form.
+    """
+    try:
+        content = path.read_bytes()
+        metadata = _metadata(content)
+        text, tensors = metadata["state"], load(content)
+        if metadata["digest"] != _digest(tensors, text):
+            raise InputError(f"{path}: damaged: it does not have the digest that it states")
+        return _checkpoint(json.loads(text), tensors, like)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except (
+        SafetensorError,
+        ValidationError,
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
+        raise InputError(f"{path}: damaged: not a checkpoint of this run ({type(error).__name__})") from error
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """The header that safetensors keeps beside the tensors."""
+    size = int.from_bytes(content[:8], "little")
+    header: dict[str, str] = json.loads(content[8 : 8 + size])["__metadata__"]
+    return header
+
+
+def _checkpoint(fields: dict[str, Any], tensors: Params, like: ServerState) -> Checkpoint:
+    if fields["version"] != VERSION:
+        raise ValueError("version")
+    parts: dict[str, Params] = {part: {} for part in _PARTS}
+    for part, name, wanted in _tensors(like):
+        value = tensors[f"{part}/{name}"]
+        if value.shape != wanted.shape or value.dtype != wanted.dtype:
+            raise ValueError(name)
+        parts[part][name] = value
+    policy: Any = TypeAdapter(type(like.policy)).validate_python(fields["policy"])
+    bound = float(fields["bound"])
+    if len(tensors) != len(_tensors(like)) or math.isnan(bound) or bound <= 0:
+        raise ValueError("form")
+    state = ServerState(
+        round=int(fields["round"]),
+        policy=policy,
+        bound=bound,
+        averaged=int(fields["averaged"]),
+        **parts,
+    )
+    return Checkpoint(state=state, lines=int(fields["lines"]), head=str(fields["head"]))

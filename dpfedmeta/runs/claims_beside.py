@@ -1,0 +1,248 @@
+"""What the files beside a ledger state about privacy, compared with it, claim by claim."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.runs.summary import SIMULATION
+from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.ledger.ledger import LedgerContent
+from dpfedmeta.ledger.versions import VERSION, plan_of
+from dpfedmeta.settings import Settings
+from dpfedmeta.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory
+
+# Epsilons of one ledger differ in their last digits from machine to machine.
+_ALIKE = 1e-6
+# Sentences; the numbers that they stand for are checked in any case.
+_WORDS = ("event", "formula")
+# Constants of the plan that stand beside the guarantees.
+POPULATION = ("clients", "cohort", "sampler", "max_participations")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proven:
+    """What a ledger proves; everything else is compared with it.
+
+    Attributes:
+        content: The ledger.
+        settings: What the run was asked for, from its first line.
+        spent: The four cells of its rounds.
+        planned: The four cells of its plan.
+    """
+
+    content: LedgerContent
+    settings: Settings
+    spent: tuple[Guarantee, ...]
+    planned: tuple[Guarantee, ...]
+
+    @property
+    def simulation(self) -> str | None:
+        """What is said where somebody chose the noise seed."""
+        return SIMULATION if self.settings.run.noise_seed is not None else None
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that were charged, each once however often it was done again."""
+        return sum(not event.attempt for event in self.content.events)
+
+
+def check_config(run: RunDirectory, proven: Proven) -> None:
+    """config.yaml is the one that the ledger holds.
+
+    Raises:
+        InputError: It is another one; says the first line.
+    """
+    path = run.path / CONFIG
+    if not path.exists():
+        return
+    stated = path.read_bytes().decode(errors="replace").splitlines()
+    due = proven.content.identity.config.splitlines()
+    for number in range(max(len(stated), len(due))):
+        left, right = stated[number : number + 1], due[number : number + 1]
+        if left != right:
+            said = [line[0].strip() if line else "nothing" for line in (left, right)]
+            raise InputError(f"{path}, line {number + 1}: states {said[0]!r}, but the ledger holds {said[1]!r}")
+
+
+def check_plan_file(run: RunDirectory, proven: Proven) -> list[str]:
+    """plan.json states the ledger's plan and what it promises.
+
+    Raises:
+        InputError: It states something else; names it, with both values.
+    """
+    path = run.path / PLAN
+    if not path.exists():
+        return []
+    stated, content = run.read_json(PLAN), proven.content
+    with complete(path):
+        check_cells(path, "planned", stated["planned"], proven, proven.planned)
+        plan = json_of(asdict(content.plan))
+        check(path, "privacy", json_of(asdict(plan_of(stated["privacy"], content.version))), plan)
+        stretches = [{**asdict(stretch), "rate": stretch.rate} for stretch in content.plan.stretches]
+        check(path, "stretches", stated["stretches"], json_of(stretches), may_lack=_younger(proven, stretches))
+        _check_statement(path, "population", stated["population"], content.plan.clients)
+        _check_beginning(path, stated, proven)
+    return ["plan.json agrees"]
+
+
+def check_summary(run: RunDirectory, proven: Proven) -> list[str]:
+    """summary.json states what the ledger adds up to, promised and spent, and the run that it is of.
+
+    Raises:
+        InputError: It states something else; names it, with both values.
+    """
+    path = run.path / SUMMARY
+    if not path.exists():
+        return ["no summary.json: the run has not finished, so lines lost at the end might go unnoticed"]
+    stated, settings = run.read_json(SUMMARY), proven.settings
+    with complete(path):
+        if stated["ledger"]["head"] != proven.content.heads[-1]:
+            raise InputError(
+                f"{run.ledger}: does not end as summary.json says: lines at the end are lost or were added"
+            )
+        check_claims(path, stated, proven)
+        if "statement" in stated["population"]:
+            statement, clients = stated["population"]["statement"], proven.content.plan.clients
+            _check_statement(path, "population.statement", statement, clients)
+        for name in ("algo", "dataset"):
+            check(path, name, stated[name], getattr(settings, name))
+        for name in ("ways", "shots", "queries"):
+            check(path, f"task.{name}", stated["task"][name], getattr(settings.task, name))
+        _check_beginning(path, stated, proven)
+        _check_length(run, stated, proven)
+    return ["summary.json agrees"]
+
+
+def check_claims(path: Path, stated: Mapping[str, Any], proven: Proven) -> None:
+    """The promise, what was spent, and the constants that stand beside them: in summary.json, and in report.html.
+
+    Raises:
+        InputError: One of them is another one; names it, with both values.
+    """
+    check_cells(path, "guarantees", stated["guarantees"], proven, proven.spent)
+    check_cells(path, "planned", stated["planned"], proven, proven.planned)
+    for name in POPULATION:
+        check(path, f"population.{name}", stated["population"][name], getattr(proven.content.plan, name))
+    check(path, "simulation", stated["simulation"], proven.simulation)
+    check(path, "ledger", stated["ledger"], {"rounds": len(proven.content.events), "head": proven.content.heads[-1]})
+
+
+def _check_length(run: RunDirectory, stated: Mapping[str, Any], proven: Proven) -> None:
+    """How many rounds were released: all that were charged, but for what an interruption or a spent budget left."""
+    path, status, rounds = run.path / SUMMARY, stated["status"], stated["rounds"]
+    again = len(proven.content.events) > proven.rounds
+    left = status == "interrupted" or (status == "budget" and again)
+    if not left or type(rounds) is not int or not 0 <= rounds <= proven.rounds:
+        check(path, "rounds", rounds, proven.rounds)
+    if status == "completed":
+        check(path, "rounds of a completed run", rounds, proven.content.plan.rounds)
+    lines = len(run.rounds_file.read_bytes().splitlines()) if run.rounds_file.exists() else rounds
+    if lines < rounds or (lines > rounds and status != "interrupted"):
+        raise InputError(
+            f"{run.rounds_file}: ends with line {lines}, but {rounds} rounds were released; restore it from a backup"
+        )
+
+
+def _check_statement(path: Path, key: str, stated: Mapping[str, Any], clients: int) -> None:
+    """N, as a number and as the sentence about the population begins with it."""
+    check(path, f"{key}.clients", stated["clients"], clients)
+    check(path, f"{key}.text", stated["text"].split(" ")[0], f"{clients:,}")
+
+
+def _check_beginning(path: Path, stated: Mapping[str, Any], proven: Proven) -> None:
+    """Weights that no guarantee covers are named wherever the run began with some."""
+    initial = proven.settings.model.initial
+    if "begins_with" in stated and not (initial is None and stated["begins_with"] is None):
+        named = initial is not None and initial in (stated["begins_with"] or "")
+        check(path, "begins_with", stated["begins_with"] if not named else initial, initial)
+
+
+def check_cells(
+    path: Path, key: str, stated: Sequence[Mapping[str, Any]], proven: Proven, found: Sequence[Guarantee]
+) -> None:
+    """Each of the four cells, by its name, once and in its order: who reads them by position shall read the same.
+
+    Raises:
+        InputError: One is missing, repeated or out of order, or states something else; names it, with both values.
+    """
+    names = [f"({cell['unit']}, {cell['observer']})" for cell in stated]
+    check(path, f"{key}: the cells", names, [cell.name for cell in found])
+    for cell, own in zip(stated, found, strict=True):
+        due, where = json_of(own.as_json()), f"{key} {own.name}"
+        plain = {name: value for name, value in cell.items() if name not in _WORDS}
+        check(path, where, plain, {n: v for n, v in due.items() if n not in _WORDS}, may_lack=_younger(proven, [due]))
+        for name in _WORDS:
+            if name in cell:
+                words = (cell[name], due[name])
+                check(path, f"{where}.{name}", *(words if proven.content.version == VERSION else map(_numbers, words)))
+
+
+# What every version states of a cell and of a stretch.
+_OLD = frozenset(
+    ("unit", "observer", "epsilon", "delta", "adjacency", "method", "bounds", "rounds", "sampler", "clients", "cohort")
+) | {"rate", "largest_cohort", "surplus_probability", "total_noise", "effective_noise", "message_noise"}
+
+
+def _younger(proven: Proven, found: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """What files of an earlier version may lack."""
+    return frozenset() if proven.content.version == VERSION else frozenset(n for f in found for n in f) - _OLD
+
+
+def _numbers(words: str) -> list[str]:
+    """Sentences may be put otherwise from version to version, their numbers not."""
+    return re.findall(r"\d[\d.e+-]*", words)
+
+
+def check(path: Path, key: str, stated: Any, found: Any, *, may_lack: Collection[str] = ()) -> None:
+    """Whether a file states what was found, down to each number of a list or an object.
+
+    Raises:
+        InputError: Names the first difference, with both values.
+    """
+    if isinstance(found, dict) and isinstance(stated, dict):
+        for name in [*found, *(name for name in stated if name not in found)]:
+            if name not in stated and name in may_lack:
+                continue
+            missing = "nothing" if name not in stated else None
+            if missing or name not in found:
+                raise _contradiction(path, f"{key}.{name}", missing or stated[name], found.get(name, "nothing"))
+            check(path, f"{key}.{name}", stated[name], found[name], may_lack=may_lack)
+    elif isinstance(found, list) and isinstance(stated, list) and len(found) == len(stated):
+        for number, (left, right) in enumerate(zip(stated, found, strict=True)):
+            check(path, f"{key}[{number}]", left, right, may_lack=may_lack)
+    elif not _same(stated, found):
+        raise _contradiction(path, key, stated, found)
+
+
+def _contradiction(path: Path, key: str, stated: object, found: object) -> InputError:
+    return InputError(f"{path}: {key}: states {stated!r}, but the ledger adds up to {found!r}")
+
+
+def _same(stated: object, found: object) -> bool:
+    if isinstance(stated, bool) or isinstance(found, bool):
+        return stated is found
+    if isinstance(stated, float) and isinstance(found, float):
+        return math.isclose(stated, found, rel_tol=_ALIKE)
+    return stated == found
+
+
+def json_of(value: Any) -> Any:
+    """As it comes back from a file."""
+    return json.loads(json.dumps(value))
+
+
+@contextmanager
+def complete(path: Path) -> Iterator[None]:
+    """What a file lacks is the file's fault, in one line."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise InputError(f"{path}: incomplete or of another version ({error!r})") from error

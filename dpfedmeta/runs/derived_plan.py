@@ -1,0 +1,73 @@
+"""The ledger's plan once more, from the settings that the ledger holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dpfedmeta.config import resolve_text
+from dpfedmeta.data.task import load_task
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.planning.privacy import make_privacy
+from dpfedmeta.ledger.ledger import LedgerContent
+from dpfedmeta.ledger.versions import UNSAID
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.settings import Settings
+
+# What calibration solves from targets; a target's solution may differ in its last digits from machine to machine.
+_SOLVED = ("noise_multiplier", "record.support_noise", "record.query_noise")
+_ALIKE = 1e-6
+
+
+def settings_of_ledger(path: Path, content: LedgerContent) -> Settings:
+    """What the run was asked for: the config.yaml in the ledger's first line, and what its version left unsaid.
+
+    Raises:
+        InputError: There is none, or it cannot be read.
+    """
+    where = f"{path}, line 1: identity.config"
+    if not content.identity.config:
+        raise InputError(f"{where}: is empty, so nobody can tell what the run was asked for")
+    return resolve_text(content.identity.config, where, UNSAID[content.version].settings)
+
+
+def check_plan(path: Path, content: LedgerContent, settings: Settings) -> str:
+    """Solve the plan again from the settings, and compare.
+
+    Returns:
+        What was found, in a few words.
+
+    Raises:
+        InputError: The ledger states other constants; names the first of them, and both values.
+        RefusedPlan: These settings are refused today: what the run promised does not hold.
+    """
+    try:
+        task, _ = load_task(settings.dataset)
+    except InputError as error:
+        return f"its plan was not derived again from its settings: {error}"
+    try:
+        plan = make_privacy(settings, task)
+    except RefusedPlan as error:
+        raise RefusedPlan(f"{path}: the settings of this run are refused today: {error}") from error
+    solved = _SOLVED if settings.privacy.client.epsilon or settings.privacy.record.epsilon else ()
+    for name, stated, derived in _pairs(content.plan, plan):
+        alike = name in solved and None not in (stated, derived) and math.isclose(stated, derived, rel_tol=_ALIKE)
+        if stated != derived and not alike:
+            raise InputError(f"{path}, line 1: plan.{name}: states {stated!r}, but its settings give {derived!r}")
+    return "its settings give its plan"
+
+
+def _pairs(stated: PrivacyPlan, derived: PrivacyPlan) -> Iterator[tuple[str, Any, Any]]:
+    """(name, in the ledger, derived) of every constant."""
+    left, right = _flat(asdict(stated)), _flat(asdict(derived))
+    for name in sorted({*left, *right}):
+        yield name, left.get(name), right.get(name)
+
+
+def _flat(constants: Mapping[str, Any]) -> dict[str, Any]:
+    record = constants["record"] or {}
+    plain = {name: value for name, value in constants.items() if name != "record"}
+    return {**plain, "record": bool(record), **{f"record.{name}": value for name, value in record.items()}}

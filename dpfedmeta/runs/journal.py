@@ -1,0 +1,110 @@
+"""What a run charges and releases: a round is charged once, however often it is done again identically."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass, field, replace
+
+from dpfedmeta.runs.invitations import Participations, draw
+from dpfedmeta.planning.plan import Plan
+from dpfedmeta.server import ServerState
+from dpfedmeta.interrupts import deferred
+from dpfedmeta.parameters import Params, digest
+from dpfedmeta.ledger.charges import RoundEvent, planned_event
+from dpfedmeta.ledger.ledger import Budget, Ledger
+from dpfedmeta.ledger.lineage import Lineage
+from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.randomness import SecretSource
+
+
+@dataclass(kw_only=True, eq=False)
+class Journal:
+    """The one writer of a run's ledger and participations.
+
+    Attributes:
+        plan: The plan.
+        ledger: Charges.
+        participations: SECRET: invitations.
+        budget: What may be spent at most.
+        source: Secret randomness of the server.
+        environment: Digest of what could change the last bits of a result; None: nothing is done again identically.
+        released: Digest of every release that left this run, by round.
+        lineage: This machine's register, or None.
+
+    Guarantee:
+        Charges and invitations are on disk when `begin` returns. A cohort is returned without a new charge only where
+        an earlier charge had the same inputs: then round, state, seed, cohort and environment, hence the release, are
+        the same. Every other attempt is charged, with a cohort and noise of its own.
+    """
+
+    plan: Plan
+    ledger: Ledger
+    participations: Participations
+    budget: Budget
+    source: SecretSource
+    environment: str | None
+    released: dict[int, str] = field(default_factory=dict)
+    lineage: Lineage | None = None
+    # (next round that may be charged without asking again, first round that may not be charged)
+    _allowed: tuple[int, int] = (-1, -1)
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether a round can be done again identically."""
+        return self.source.reproducible and self.environment is not None
+
+    def begin(self, state: ServerState, *, anew: bool = False) -> Cohort | None:
+        """SECRET: who takes part in the next round, charged and on disk; None: the budget does not allow it.
+
+        Args:
+            state: Before the round.
+            anew: Whether it has to be another release than all attempts before.
+        """
+        attempts = self.ledger.attempts(state.round)
+        inputs = secrets.token_hex(16) if anew or not self.reproducible else self._inputs(state)
+        same = next((event for event in attempts if event.inputs == inputs), None)
+        if same is not None:
+            return self.participations.cohort(same.round, same.again)
+        planned = planned_event(self.plan.privacy, state.round)
+        event = replace(planned, attempt=len(attempts), inputs=inputs)
+        if not self._affordable(event):
+            return None
+        # A signal between the two would be harmless, but would leave a line to drop.
+        with deferred():
+            return self._charge(event)
+
+    def _charge(self, event: RoundEvent) -> Cohort:
+        cohort = draw(self.plan, self.source, event, self.participations)
+        self.participations.record(cohort)
+        # Before the clients are invited: towards the server, their own messages are the releases (privacy rule 6).
+        self.ledger.charge(event)
+        if self.lineage is not None:
+            self.lineage.follow(self.ledger.lines, self.ledger.head)
+        if event.attempt:
+            self.released = {known: release for known, release in self.released.items() if known < event.round}
+        return cohort
+
+    def _affordable(self, event: RoundEvent) -> bool:
+        due, end = self._allowed
+        if event.round != due:
+            privacy = self.plan.privacy
+            if any(other.attempt for other in self.ledger.events) or event.attempt or event.round != self.ledger.rounds:
+                end = event.round + self.budget.further_rounds(privacy, self.ledger.events, event.round)
+            else:
+                end = self.budget.affordable_rounds(privacy)
+        self._allowed = (event.round + 1, end)
+        return event.round < end
+
+    def _inputs(self, state: ServerState) -> str:
+        text = f"{state.round} {digest(state.model)} {state.bound!r} {self.environment}"
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def repeats(self, round_: int, release: str) -> bool:
+        """Whether a round that was released before came out as it did then."""
+        return self.released.get(round_, release) == release
+
+
+def release_digest(aggregate: Params) -> str:
+    """Short digest of a released aggregate; post-processing."""
+    return digest(aggregate)[:16]

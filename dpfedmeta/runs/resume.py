@@ -1,0 +1,125 @@
+"""Going on with a run: its own settings and its own secret, or the reason why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from dpfedmeta.config import resolve
+from dpfedmeta.durable import SECRET
+from dpfedmeta.errors import InputError
+from dpfedmeta.ledger.ledger import Identity, read_content
+from dpfedmeta.ledger.versions import VERSION
+from dpfedmeta.ledger.lineage import Lineage
+from dpfedmeta.randomness import GENERATOR, SEEDS, KeyedSource, OperatingSystemSource, SecretSource
+from dpfedmeta.settings import Settings
+from dpfedmeta.run_directory import CONFIG, SUMMARY, RunDirectory, load_weights, write_text
+
+# What may differ from the run that is continued: it changes no result, or the rounds it touches are charged again.
+MAY_CHANGE = ("run.workers", "run.device", "run.chunk")
+_SEED = "noise_seed.json"
+# Runs from before the file named it.
+_FIRST_GENERATOR = "philox"
+
+
+def settings_of_run(run: RunDirectory, given: Mapping[str, str]) -> Settings:
+    """The settings that a run began with, with the workers and the device of today.
+
+    Raises:
+        InputError: Not a run, or another setting is given.
+    """
+    for name in given:
+        if name not in MAY_CHANGE:
+            raise InputError(
+                f"--{name}: a run goes on with the settings it began with; besides --resume only "
+                f"{', '.join('--' + each for each in MAY_CHANGE)} and --data-dir may be given"
+            )
+    text = identity_of(run).config
+    path = run.path / CONFIG
+    if not path.exists() or path.read_bytes() != text.encode():
+        # The ledger holds it too.
+        write_text(path, text)
+    return resolve(None, None, path, given)
+
+
+def check_same_sums(run: RunDirectory) -> None:
+    """Refuse to go on with a run whose rounds were added up in another way: its releases could not be repeated.
+
+    Raises:
+        InputError: It is of an earlier version.
+    """
+    version = read_content(run.ledger, torn=True).version
+    if version != VERSION:
+        raise InputError(
+            f"{run.path}: cannot go on here: its ledger is of version {version}, when clients' messages were added up "
+            f"in floating point; since version {VERSION} they are whole numbers, so its rounds would come out "
+            "otherwise. Go on with the dpfedmeta that began it, or start a new run; it can still be verified, "
+            "reported, evaluated and loaded"
+        )
+
+
+def identity_of(run: RunDirectory) -> Identity:
+    """Whose ledger it is."""
+    return read_content(run.ledger, torn=True).identity
+
+
+def keep_secret(run: RunDirectory, source: SecretSource) -> None:
+    """Write the noise seed, if there is one, and what it is for, for the server alone."""
+    if isinstance(source, KeyedSource):
+        content = {"seed": source.seed, "generator": GENERATOR}
+        write_text(run.secret / _SEED, json.dumps(content) + "\n", mode=SECRET)
+
+
+def secret_of_run(run: RunDirectory) -> SecretSource:
+    """The noise seed again, or the operating system under --secure-rng.
+
+    Raises:
+        InputError: The seed is lost, or another generator drew from it; no round can be done again identically.
+    """
+    if identity_of(run).secure:
+        return OperatingSystemSource()
+    path = run.secret / _SEED
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        seed, generator = content["seed"], content.get("generator", _FIRST_GENERATOR)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InputError(f"{path}: the noise seed is lost or damaged, so the run cannot go on; restore it") from error
+    if type(seed) is not int or not 0 <= seed < SEEDS:
+        raise InputError(f"{path}: does not hold a noise seed; restore it from a backup")
+    if generator != GENERATOR:
+        raise InputError(
+            f"{path}: noise and cohorts of this run come from the generator {str(generator)[:40]!r}, and this version "
+            f"has only {GENERATOR!r}, so nothing could be drawn again; go on with the version that began the run, or "
+            "start a new run"
+        )
+    return KeyedSource(seed)
+
+
+def finished(run: RunDirectory) -> str | None:
+    """Status of a run that has nothing left to do; None: there is something to do, or to mend."""
+    try:
+        status = run.read_json(SUMMARY).get("status")
+        load_weights(run.weights)
+    except InputError:
+        return None
+    return str(status) if status in ("completed", "budget") else None
+
+
+@contextmanager
+def registered(run: RunDirectory) -> Iterator[tuple[Lineage | None, str | None]]:
+    """(this machine's register of the run, locked; why there is none).
+
+    Raises:
+        InputError: Another process writes this run or a copy of it.
+    """
+    name = identity_of(run).run
+    try:
+        lineage = Lineage(name)
+    except OSError as error:
+        yield None, f"{error.filename}: cannot be written, so a copy of this run could be resumed unnoticed"
+        return
+    try:
+        yield lineage, None
+    finally:
+        lineage.close()

@@ -1,0 +1,94 @@
+"""The lines of rounds.jsonl: what was released in a round, and what has been spent by its end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dpfedmeta.planning.plan import Plan
+from dpfedmeta.server import ServerState
+from dpfedmeta.parameters import dimension, norm
+from dpfedmeta.accounting.cells import Terms, four_cells
+from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.ledger.ledger import Ledger
+from dpfedmeta.privacy.mechanisms import Released
+from dpfedmeta.accounting.sampled_gaussian import neighbours_of_a_client, sampled_delta
+from dpfedmeta.accounting.phase import Stretch, first_rounds
+
+
+def charged_after(ledger: Ledger, round_: int) -> tuple[Stretch, ...]:
+    """What the row of round `round_` counts: every charge; its own and those of the rounds before where all have one.
+
+    Without a further attempt the charges are those of rounds 0, 1, 2, ...: a round that is done again identically gets
+    the row that it had, though later rounds may have been charged since.
+    """
+    repeated = bool(ledger.events) and ledger.rounds > ledger.events[-1].round + 1
+    return ledger.stretches if repeated else first_rounds(ledger.stretches, round_ + 1)
+
+
+def round_row(
+    plan: Plan, charged: Sequence[Stretch], state: ServerState, released: Released[Any, Any]
+) -> dict[str, Any]:
+    """One line of rounds.jsonl: released quantities only.
+
+    Args:
+        plan: The plan.
+        charged: As `charged_after` says.
+        state: Before the round.
+        released: Its aggregate.
+    """
+    aggregate = {name: released.value[name] for name in state.model}
+    noise = released.noise_deviation * dimension(aggregate) ** 0.5
+    return {
+        "round": state.round,
+        "clip": finite(state.bound),
+        "clip_mode": state.policy.mode,
+        "aggregate_norm": norm(aggregate),
+        "noise_norm_expected": noise,
+        "signal_to_noise": signal_to_noise(norm(aggregate), noise),
+        "epsilons": running_epsilons(plan, charged),
+    }
+
+
+def aborted_row(plan: Plan, charged: Sequence[Stretch], state: ServerState) -> dict[str, Any]:
+    """The line of a round in which nothing was released; it is charged like any other."""
+    return {
+        "round": state.round,
+        "aborted": True,
+        "clip": finite(state.bound),
+        "clip_mode": state.policy.mode,
+        "epsilons": running_epsilons(plan, charged),
+    }
+
+
+def running_epsilons(plan: Plan, charged: Sequence[Stretch]) -> Mapping[str, float | None]:
+    """What the charges add up to; None: infinite.
+
+    Guarantee:
+        Upper bounds, from the ledger's own charges, within 1% of the tight ones. Never above the plan's epsilon: the
+        budget allows no charge that would exceed it.
+    """
+    spent = four_cells(charged, Terms.of(plan.privacy), (plan.running_grid,))
+    return {cell(s): finite(min(s.epsilon, p.epsilon)) for s, p in zip(spent, plan.planned, strict=True)}
+
+
+def delta_at_limit(charged: Sequence[Stretch], epsilon: float) -> float:
+    """Delta of (client, public) at the limit's epsilon after these charges (Geyer et al. stop by it)."""
+    surplus = sum(stretch.rounds * stretch.surplus_probability for stretch in charged)
+    return min(1.0, sampled_delta(charged, neighbours_of_a_client(charged[0].sampler), epsilon) + surplus)
+
+
+def signal_to_noise(aggregate: float, noise: float) -> float | None:
+    """Estimated norm of the clipped mean over that of its noise, both from the release; None without noise."""
+    return math.sqrt(max(aggregate**2 - noise**2, 0.0)) / noise if noise else None
+
+
+def cell(guarantee: Guarantee) -> str:
+    """Name of a cell in files and plots."""
+    return f"{guarantee.unit}_{guarantee.observer}"
+
+
+def finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if value < float("inf") else None

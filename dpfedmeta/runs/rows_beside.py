@@ -1,0 +1,175 @@
+"""The epsilons along the way in rounds.jsonl, compared with what the ledger adds up to after each round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.runs.claims_beside import Proven, complete
+from dpfedmeta.runs.rows import cell
+from dpfedmeta.accounting.cells import Terms, four_cells, running_grid
+from dpfedmeta.ledger.ledger import stretches_of
+from dpfedmeta.accounting.sampled_gaussian import GRIDS
+from dpfedmeta.accounting.phase import Stretch
+from dpfedmeta.run_directory import SUMMARY, RunDirectory
+
+# Rows whose epsilons are computed again (about 40 ms each); the others may not fall from line to line.
+_EVENLY, _EARLY = 16, 8
+# The grid of running epsilons is within 1%.
+_ROOM = 1.015
+_LAST_DIGITS = 1e-6
+# In runs with ledgers of earlier versions rows count each round once, however often it was charged.
+_ROWS_COUNT_ATTEMPTS = 4
+
+Row = Mapping[str, Any]
+
+
+def check_rows(run: RunDirectory, proven: Proven) -> list[str]:
+    """rounds.jsonl has a line for each round in order, and none states less, or clearly more, than was spent by then.
+
+    Raises:
+        InputError: Names the line, the cell, and both values; or the rounds that the ledger lacks.
+    """
+    path = run.rounds_file
+    if not path.exists():
+        return []
+    rows = run.rounds()
+    with complete(path):
+        _check_rounds(run, proven, rows)
+        _check_noise(run, proven, rows)
+        stated = [_epsilons(row, proven) for row in rows]
+        along = _Along(proven=proven, finished=_finished(run))
+        for number in _chosen(len(rows)):
+            along.check(f"{path}, line {number + 1}", number, stated[number])
+        for number, (before, after) in enumerate(pairwise(stated), start=2):
+            fallen = next((name for name in after if after[name] < before[name] * (1 - _LAST_DIGITS)), None)
+            if fallen is not None:
+                raise InputError(
+                    f"{path}, line {number}: epsilons.{fallen}: states {after[fallen]:.6g} after {before[fallen]:.6g}, "
+                    "but epsilon never falls from round to round"
+                )
+    return ["rounds.jsonl agrees"]
+
+
+def _chosen(rows: int) -> list[int]:
+    """The first, the last, some evenly between and some evenly in the logarithm, as epsilon grows."""
+    last = rows - 1
+    if last < 0:
+        return []
+    evenly = {round(last * step / (_EVENLY - 1)) for step in range(_EVENLY)}
+    return sorted(evenly | {round(rows ** (step / _EARLY)) - 1 for step in range(_EARLY)})
+
+
+def _finished(run: RunDirectory) -> bool:
+    return (run.path / SUMMARY).exists() and run.read_json(SUMMARY).get("status") in ("completed", "budget")
+
+
+def _check_rounds(run: RunDirectory, proven: Proven, rows: Sequence[Row]) -> None:
+    for number, row in enumerate(rows):
+        if type(row["round"]) is not int or row["round"] != number:
+            raise InputError(
+                f"{run.rounds_file}, line {number + 1}: round {row['round']!r} where round {number} is due"
+            )
+    if len(rows) > proven.rounds:
+        raise InputError(
+            f"{run.ledger}: ends with round {proven.rounds - 1}, but round {len(rows) - 1} was released "
+            f"({run.rounds_file}): lines after {len(proven.content.events) + 1} are lost; restore the ledger from a "
+            "backup"
+        )
+
+
+def _check_noise(run: RunDirectory, proven: Proven, rows: Sequence[Row]) -> None:
+    """The expected norm of the noise follows the clip bound, in the proportion that the plan fixes.
+
+    It is z_T C sqrt(d)/L, times one number where something is attached to a message: the same in every round.
+    """
+    first: float | None = None
+    for number, row in enumerate(rows, start=1):
+        if row.get("clip") is None or "noise_norm_expected" not in row:
+            continue
+        constants = proven.content.plan.at(row["round"])
+        due = (constants.total_noise or 0.0) * row["clip"] / constants.cohort
+        found = row["noise_norm_expected"] / due
+        first = found if first is None else first
+        if not math.isclose(found, first, rel_tol=_LAST_DIGITS):
+            stated, clip = row["noise_norm_expected"], row["clip"]
+            raise InputError(
+                f"{run.rounds_file}, line {number}: noise_norm_expected: states {stated:.6g} with a clip bound of "
+                f"{clip:.6g}, but the ledger's noise and the rounds before give {first * due:.6g}"
+            )
+
+
+def _epsilons(row: Row, proven: Proven) -> dict[str, float]:
+    """By cell; inf where the row says null."""
+    names = [cell(guarantee) for guarantee in proven.planned]
+    stated = row["epsilons"]
+    if sorted(stated) != sorted(names):
+        raise ValueError(f"round {row['round']} states epsilons of {sorted(stated)}, not of {sorted(names)}")
+    found = {name: math.inf if stated[name] is None else stated[name] for name in names}
+    if not all(
+        isinstance(value, float | int) and not isinstance(value, bool) and value >= 0 for value in found.values()
+    ):
+        raise ValueError(f"round {row['round']} states {stated}")
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Along:
+    """What was spent after each round.
+
+    Where nothing was done again, that is one number, which a row may exceed by its coarser grid. Where something was,
+    a row counts the attempts that had been charged when it was written: at least those up to its round's last one, at
+    most everything.
+
+    Attributes:
+        proven: The ledger.
+        finished: Whether every charge has its row: a row may be of an attempt before the last one otherwise.
+    """
+
+    proven: Proven
+    finished: bool
+
+    def check(self, where: str, round_: int, stated: Mapping[str, float]) -> None:
+        quick = self._after(round_, self._grids)
+        # The row's own grid may be finer than the one that is quick here.
+        below = any(stated[name] < quick[name] * (1 - _LAST_DIGITS) for name in quick)
+        least = self._after(round_, GRIDS) if below else quick
+        most = self._most if self._again else least
+        for name, value in stated.items():
+            if not least[name] * (1 - _LAST_DIGITS) <= value <= most[name] * _ROOM:
+                raise InputError(
+                    f"{where}: epsilons.{name}: states {value:.6g}, but the ledger adds up to {least[name]:.6g} after "
+                    "that round"
+                )
+
+    @cached_property
+    def _grids(self) -> tuple[float, ...]:
+        return (running_grid(self.proven.content.plan),)
+
+    @cached_property
+    def _again(self) -> bool:
+        return any(event.attempt for event in self.proven.content.events)
+
+    @cached_property
+    def _most(self) -> dict[str, float]:
+        """Everything, or the promise, which a running epsilon is cut down to."""
+        both = zip(self.proven.spent, self.proven.planned, strict=True)
+        return {cell(planned): max(spent.epsilon, planned.epsilon) for spent, planned in both}
+
+    def _after(self, round_: int, grids: tuple[float, ...]) -> dict[str, float]:
+        plan = self.proven.content.plan
+        done = four_cells(self._charged(round_), Terms.of(plan), grids)
+        return {cell(g): min(g.epsilon, p.epsilon) for g, p in zip(done, self.proven.planned, strict=True)}
+
+    def _charged(self, round_: int) -> tuple[Stretch, ...]:
+        """What the row of a round counts at least."""
+        content = self.proven.content
+        if not self._again or not self.finished or content.version < _ROWS_COUNT_ATTEMPTS:
+            return content.plan.first(round_ + 1)
+        last = max(place for place, event in enumerate(content.events) if event.round == round_)
+        return stretches_of(content.events[: last + 1])

@@ -1,0 +1,74 @@
+"""summary.json: how a run ended, what it reached and what it spent."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from typing import Any, Literal
+
+from dpfedmeta.version import __version__
+from dpfedmeta.planning.initial_weights import initial_words
+from dpfedmeta.planning.plan import Plan
+from dpfedmeta.server import ServerState
+from dpfedmeta.runs.times import COARSE, coarse, hides_times
+from dpfedmeta.ledger.ledger import read_content, spent
+from dpfedmeta.run_directory import RunDirectory
+
+Status = Literal["completed", "budget", "interrupted"]
+SIMULATION = "simulation: no guarantee towards whoever knows the seed"
+
+
+def summary_of(
+    run: RunDirectory,
+    plan: Plan,
+    state: ServerState,
+    status: Status,
+    spent_on_it: tuple[float, float],
+    accuracies: dict[str, dict[str, object]],
+) -> dict[str, Any]:
+    """Everything that summary.json states; released quantities only. `spent_on_it`: seconds and megabytes."""
+    ledger = read_content(run.ledger, torn=True)
+    privacy, events = ledger.plan, ledger.events
+    names = ("", "_before_adaptation", "_untrained", "_pixel_prototype", "_pixel_neighbour")
+    return {
+        "status": status,
+        "algo": plan.settings.algo,
+        "dataset": plan.settings.dataset,
+        "task": {"ways": plan.shape.ways, "shots": plan.shape.shots, "queries": plan.shape.queries},
+        "rounds": state.round,
+        "population": {
+            "clients": privacy.clients,
+            "cohort": privacy.cohort,
+            "sampler": plan.settings.population.sampler,
+            "max_participations": privacy.max_participations,
+        },
+        "begins_with": initial_words(plan.settings),
+        **{f"accuracy{name}": accuracies.get(f"accuracy{name}") for name in names},
+        "guarantees": [guarantee.as_json() for guarantee in spent(privacy, events)],
+        "planned": [guarantee.as_json() for guarantee in plan.planned],
+        "ledger": {"rounds": len(events), "head": ledger.heads[-1]},
+        "simulation": SIMULATION if plan.settings.run.noise_seed is not None else None,
+        **what_it_took(plan, state.round, *spent_on_it),
+        "versions": versions(),
+    }
+
+
+def what_it_took(plan: Plan, rounds: int, seconds: float, memory: float) -> dict[str, float | str | None]:
+    """Time and memory; in a private run coarse, and the speed from the coarse time."""
+    hidden = hides_times(plan)
+    if hidden:
+        seconds, memory = coarse(seconds), coarse(memory)
+    speed = rounds * plan.privacy.cohort / seconds
+    return {
+        "seconds": seconds,
+        "clients_per_second": coarse(speed) if hidden else speed,
+        "peak_memory_mb": memory,
+        "times": COARSE if hidden else None,
+    }
+
+
+def versions() -> dict[str, str]:
+    """What produced the result."""
+    packages = ("torch", "opacus", "dp-accounting", "numpy", "scipy", "numba")
+    found = {name: importlib.metadata.version(name) for name in packages}
+    return {"dpfedmeta": __version__, "python": platform.python_version(), **found}

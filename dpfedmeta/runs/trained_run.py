@@ -1,0 +1,73 @@
+"""A run directory as what it holds for later: a network, its weights, and how clients adapt it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpfedmeta.config import resolve
+from dpfedmeta.data.task import Task, load_task
+from dpfedmeta.errors import InputError
+from dpfedmeta.planning.clients import evaluation_adaptation, network_spec
+from dpfedmeta.meta import Adaptation
+from dpfedmeta.models import NetworkSpec, build_network, check_weights, mixes_queries
+from dpfedmeta.parameters import Params
+from dpfedmeta.settings import Settings
+from dpfedmeta.run_directory import CONFIG, RunDirectory, load_weights
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainedRun:
+    """A run that can be evaluated.
+
+    Attributes:
+        directory: Where it is.
+        settings: As in its config.yaml.
+        task: Its benchmark; the images themselves are not needed.
+        network: The network.
+        adaptation: As held-out clients adapt.
+        weights: After training, or the last checkpoint.
+        untrained: Before round 0.
+        mixes_queries: Whether the network normalises over all images that it is given, so that no evaluation of it
+            is inductive.
+        has_body: Whether it is a body followed by a head.
+    """
+
+    directory: RunDirectory
+    settings: Settings
+    task: Task
+    network: NetworkSpec
+    adaptation: Adaptation
+    weights: Params
+    untrained: Params
+    mixes_queries: bool
+    has_body: bool
+
+
+def open_run(path: Path) -> TrainedRun:
+    """Read a run directory.
+
+    Raises:
+        InputError: It is none, or its weights are missing, damaged or of another network.
+    """
+    directory = RunDirectory(path)
+    if not (path / CONFIG).is_file():
+        raise InputError(f"{path}: is this the directory of a run? it holds no {CONFIG}")
+    settings = resolve(None, None, path / CONFIG)
+    task, _ = load_task(settings.dataset)
+    spec = network_spec(settings, task)
+    network = build_network(spec)
+    weights, untrained = load_weights(directory.weights), load_weights(directory.initial_weights)
+    check_weights(spec, weights, str(directory.weights))
+    check_weights(spec, untrained, str(directory.initial_weights))
+    return TrainedRun(
+        directory=directory,
+        settings=settings,
+        task=task,
+        network=spec,
+        adaptation=evaluation_adaptation(settings),
+        weights=weights,
+        untrained=untrained,
+        mixes_queries=mixes_queries(network),
+        has_body={name for name, _ in network.named_children()} == {"body", "head"},
+    )

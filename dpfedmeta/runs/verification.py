@@ -1,0 +1,181 @@
+"""What a run directory proves about its privacy: recomputed from the ledger, checked against the files beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.runs.claims_beside import Proven, check_config, check_plan_file, check_summary
+from dpfedmeta.runs.derived_plan import check_plan, settings_of_ledger
+from dpfedmeta.runs.rows_beside import check_rows
+from dpfedmeta.accounting.cells import Terms, guarantees, local_mu, stated
+from dpfedmeta.ledger.charges import RoundEvent
+from dpfedmeta.accounting.cross_checks import second_opinion
+from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.ledger.ledger import read_content, spent, stretches_of
+from dpfedmeta.accounting.participations import worst_participations
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.run_directory import RunDirectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """A verified ledger.
+
+    Attributes:
+        plan: The plan in its first line.
+        events: Its rounds.
+        guarantees: What they cost, from their own numbers.
+        remarks: What was checked beside it, a line each.
+        proven: What the files beside it were compared with; None for several ledgers together.
+    """
+
+    plan: PrivacyPlan
+    events: tuple[RoundEvent, ...]
+    guarantees: tuple[Guarantee, ...]
+    remarks: tuple[str, ...]
+    proven: Proven | None = None
+
+    @property
+    def simulation(self) -> str | None:
+        """What is said where somebody chose the noise seed."""
+        return self.proven.simulation if self.proven else None
+
+
+def audit(run: RunDirectory) -> Audit:
+    """Recompute what a run spent from its ledger alone, then compare with its settings and the run's other files.
+
+    Guarantee:
+        Whatever summary.json, plan.json, config.yaml and rounds.jsonl state about privacy is what the ledger adds up
+        to, and the ledger's plan is what the settings in its first line give. report.html: `check_report`.
+
+    Raises:
+        InputError: The ledger is damaged, or a file beside it contradicts it; names file, key and both values.
+        RefusedPlan: Its rounds are not those of its plan, or its settings are refused today.
+    """
+    content = read_content(run.ledger)
+    cells = spent(content.plan, content.events)
+    settings = settings_of_ledger(run.ledger, content)
+    proven = Proven(content=content, settings=settings, spent=cells, planned=guarantees(content.plan))
+    # What costs least is asked first.
+    check_config(run, proven)
+    beside = [*check_plan_file(run, proven), *check_rows(run, proven), *check_summary(run, proven)]
+    again = len(content.events) - proven.rounds
+    count = f"{proven.rounds} rounds" + (f" and {again} of them done again and charged again" if again else "")
+    remarks = [f"{count}, hash chain intact", check_plan(run.ledger, content, settings)]
+    remarks += [*_opinion(content.plan, content.events, cells), *beside]
+    return Audit(plan=content.plan, events=content.events, guarantees=cells, remarks=tuple(remarks), proven=proven)
+
+
+def compose(runs: Sequence[RunDirectory]) -> Audit | None:
+    """What the copies of one run spent together; None: they are not copies of one run.
+
+    Guarantee:
+        Charges are the same release only as long as all charges before them are the same too. From the first difference
+        on, each copy's charges count, and so do its participations: a cap held in each copy alone.
+
+    Raises:
+        InputError: Two copies used the same noise for different sums; nothing covers that.
+    """
+    contents = [read_content(run.ledger) for run in runs]
+    first = contents[0]
+    if any(other.identity.run != first.identity.run or other.plan != first.plan for other in contents) or len(runs) < 2:
+        return None
+    events, stretches = list(first.events), list(stretches_of(first.events))
+    for place, other in enumerate(contents[1:], start=1):
+        shared = max(_shared(other.events, earlier.events) for earlier in contents[:place])
+        for earlier, run in zip(contents[:place], runs, strict=False):
+            if not first.identity.secure:
+                _check_noise(other.events, earlier.events, runs[place], run)
+        events += other.events[shared:]
+        stretches += [replace(stretch, copy=place) for stretch in stretches_of(other.events[shared:])]
+    cells = stated(stretches, Terms.of(first.plan))
+    remarks = [f"{len(runs)} copies of run {first.identity.run}: together they charged {len(events)} releases"]
+    apart = len({stretch.copy for stretch in stretches})
+    if first.plan.max_participations is not None and apart > 1:
+        remarks.append(
+            f"{apart} of them went on apart, each with a count of participations of its own, so one client may have "
+            f"taken part {worst_participations(stretches, first.plan.max_participations, 1.0)[0]} times"
+        )
+    return Audit(plan=first.plan, events=tuple(events), guarantees=cells, remarks=tuple(remarks))
+
+
+def _shared(left: Sequence[RoundEvent], right: Sequence[RoundEvent]) -> int:
+    return next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+
+
+def _check_noise(left: Sequence[RoundEvent], right: Sequence[RoundEvent], one: RunDirectory, two: RunDirectory) -> None:
+    """Past the first difference, no two attempts may have had the same keys: they share seed, noise and coins."""
+    shared = _shared(left, right)
+    used = {(event.round, *event.again) for event in right[shared:]}
+    clash = next((event.round for event in left[shared:] if (event.round, *event.again) in used), None)
+    if clash is not None:
+        raise InputError(
+            f"{one.path} and {two.path} are copies of one run that went on differently, and both used the same noise "
+            f"in round {clash}: whoever sees both learns differences without noise, and no epsilon covers that"
+        )
+
+
+def _opinion(plan: PrivacyPlan, events: tuple[RoundEvent, ...], cells: tuple[Guarantee, ...]) -> list[str]:
+    """(client, public) once more, by somebody else's accountant."""
+    other = second_opinion(stretches_of(events), plan.client_delta)
+    if other is None:
+        return []
+    name, epsilon = other
+    own = cells[0].epsilon
+    # Two grids differ by parts in a thousand; theirs is looser where epsilon is small.
+    if not own <= 1.01 * epsilon + 1e-3:
+        raise InputError(f"(client, public): {own:.4g} here but {epsilon:.4g} by {name}: please report this")
+    return [f"(client, public) by {name}: {epsilon:.4g}"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Realised:
+    """SECRET: what really happened, for whoever holds the server's private folder; shown, never promised.
+
+    Attributes:
+        participants: Clients that took part at all.
+        most_participations: Of one client.
+        cohort_sizes: (smallest, mean, largest).
+        record_server: Epsilon of the record with the most participations; inf without a record-level layer.
+    """
+
+    participants: int
+    most_participations: int
+    cohort_sizes: tuple[int, float, int]
+    record_server: float
+
+    @property
+    def as_number(self) -> float | None:
+        """record_server for JSON."""
+        return self.record_server if math.isfinite(self.record_server) else None
+
+
+def realised(run: RunDirectory, plan: PrivacyPlan) -> Realised:
+    """Read the private folder.
+
+    Raises:
+        InputError: It is not here, or damaged.
+    """
+    path = run.secret / "participations.jsonl"
+    try:
+        cohorts = [json.loads(line)["clients"] for line in path.read_text(encoding="utf-8").splitlines()]
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); only the server holds this file") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f'{path}: damaged: a line is not {{"round": ..., "clients": [...]}}') from error
+    counts = Counter(client for cohort in cohorts for client in cohort)
+    most = max(counts.values(), default=0)
+    sizes = [len(cohort) for cohort in cohorts] or [0]
+    mu = max(local_mu(plan.record)) if plan.record else math.inf
+    return Realised(
+        participants=len(counts),
+        most_participations=most,
+        cohort_sizes=(min(sizes), sum(sizes) / len(sizes), max(sizes)),
+        record_server=gaussian_epsilon(math.sqrt(most) * mu, plan.record_delta) if most else 0.0,
+    )

@@ -1,0 +1,146 @@
+"""What a run will take on this machine, from a few seconds of the very same work on public data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dpfedmeta.evaluation import Examination
+from dpfedmeta.memory import peak_memory_mb
+from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.parameters import Params
+from dpfedmeta.planning.plan import Plan
+from dpfedmeta.simulation.client_side import ClientSide
+from dpfedmeta.simulation.processes import clients_per_task, sum_chunk
+from dpfedmeta.workers import Workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Measured, and what follows for the whole run.
+
+    Attributes:
+        clients_per_second: Of all workers.
+        start: Seconds before the first round: libraries, data, the plan, workers.
+        rounds: Seconds of all rounds.
+        validations: Seconds of all accuracies on validation classes.
+        test: Seconds of the final evaluation.
+        memory_mb: The most that all processes hold together; it does not grow with rounds, clients or cohort.
+    """
+
+    clients_per_second: float
+    start: float
+    rounds: float
+    validations: float
+    test: float
+    memory_mb: float
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole run, but for its report."""
+        return self.start + self.rounds + self.validations + self.test
+
+    def __str__(self) -> str:
+        return (
+            f"about {self.seconds / 60:.1f} minutes: {self.start / 60:.1f} to start, {self.rounds / 60:.1f} of rounds "
+            f"at {self.clients_per_second:.0f} clients/s, {self.validations / 60:.1f} of validation, "
+            f"{self.test / 60:.1f} of the final evaluation; at most {self.memory_mb:,.0f} MB in all processes"
+        )
+
+
+def clients_per_second(public: ClientSide, workers: Workers, count: int, seconds: float) -> float:
+    """Measured on clients of public data; also warms the workers up.
+
+    Args:
+        public: What every client runs, on public classes.
+        workers: Who runs them.
+        count: How many workers these are.
+        seconds: The least to spend; 0: one chunk for each worker.
+    """
+    weights = _learned(public)
+    arrays = {name: value.numpy() for name, value in weights.items()}
+    size = clients_per_task(public)
+    # Of a small population the same ones again.
+    chunk = [number % public.population.clients for number in range(size)]
+    tasks = [(public, arrays, 1.0, 0, chunk) for _ in range(count)]
+    list(workers.map(sum_chunk, tasks))
+    done, begun = 0, time.perf_counter()
+    while not done or time.perf_counter() - begun < seconds:
+        list(workers.map(sum_chunk, 2 * tasks))
+        done += 2 * count * size
+    return done / (time.perf_counter() - begun)
+
+
+def cost_of(
+    plan: Plan,
+    public: ClientSide,
+    examinations: Sequence[Examination],
+    workers: Workers,
+    count: int,
+    seconds: float,
+    before: float,
+) -> Cost:
+    """The forecast of a run.
+
+    Args:
+        plan: Of the run.
+        public: As in `clients_per_second`.
+        examinations: On validation classes, and on test classes.
+        workers: Who runs clients and episodes.
+        count: How many workers these are.
+        seconds: What to spend on the measurement, about.
+        before: What this process has spent so far, as the run will.
+    """
+    begun = time.perf_counter()
+    clients_per_second(public, workers, count, 0.0)  # as a run begins
+    start = before + time.perf_counter() - begun
+    rate = clients_per_second(public, workers, count, 0.6 * seconds)
+    validation, test = examinations
+    network, adaptation, model = plan.network, plan.evaluation, _all_weights(public)
+    settings = plan.settings.evaluation
+
+    def validate(episodes: int) -> None:
+        validation.accuracy(workers, network, model, adaptation, episodes)
+
+    def compete(episodes: int) -> None:
+        test.contest(workers, network, model, model, adaptation, episodes)
+
+    every, rounds = settings.every, plan.privacy.rounds
+    validations = rounds // every + (rounds % every > 0)
+    return Cost(
+        clients_per_second=rate,
+        start=start,
+        rounds=plan.privacy.expected_participations / rate,
+        validations=validations * _scaled(validate, settings.validation_episodes, 0.15 * seconds),
+        test=_scaled(compete, settings.episodes, 0.25 * seconds),
+        memory_mb=peak_memory_mb(workers, count),
+    )
+
+
+def _scaled(measure: Callable[[int], None], episodes: int, seconds: float) -> float:
+    """Seconds for so many episodes, from a first few and then as many as fit."""
+    few = min(episodes, 16)
+    measure(few)  # warms up
+    first = _seconds(measure, few)
+    more = min(episodes, max(2 * few, int(few * seconds / max(first, 1e-6))))
+    if more == few:
+        return first
+    second = _seconds(measure, more)
+    # By two points: what does not depend on the number of episodes is not multiplied by it.
+    each = max(0.0, second - first) / (more - few)
+    return second + each * (episodes - more)
+
+
+def _seconds(measure: Callable[[int], None], episodes: int) -> float:
+    begun = time.perf_counter()
+    measure(episodes)
+    return time.perf_counter() - begun
+
+
+def _all_weights(public: ClientSide) -> Params:
+    return initial_weights(public.network, public.weights_seed)
+
+
+def _learned(public: ClientSide) -> Params:
+    return learned_part(public.network, _all_weights(public))

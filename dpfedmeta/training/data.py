@@ -1,0 +1,84 @@
+"""From a plan and a data set to who holds what, and to the public data that models are judged on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from dpfedmeta.data import Dataset, ShardPopulation, VirtualPopulation
+from dpfedmeta.data.episode import check_shape
+from dpfedmeta.data.population import Population
+from dpfedmeta.errors import InputError
+from dpfedmeta.evaluation import Benchmark, Classification, Examination
+from dpfedmeta.models import build_network, mixes_queries
+from dpfedmeta.planning.plan import Plan
+from dpfedmeta.planning.population import plan_population
+from dpfedmeta.randomness import KeyedSource, SecretSource
+from dpfedmeta.simulation.client_side import ClientSide
+
+
+def population(plan: Plan, dataset: Dataset, own: Population | None = None) -> Population:
+    """Who holds what: the clients that the settings describe, or the caller's own.
+
+    Raises:
+        InputError: There are fewer images or clients than the settings say, or they do not fit the benchmark.
+        RefusedPlan: The record-level accountant would count with sizes that the clients do not have.
+    """
+    settings = plan.settings
+    if dataset.task.shared_classes is None:
+        return plan_population(settings, dataset.train, plan.shape, own)
+    chosen = settings.population
+    if own is not None or chosen.kind != "virtual" or chosen.most_shots is not None:
+        raise InputError(
+            f"--dataset {dataset.task.name} deals out its images in shards of population.records / 2; leave out "
+            "population.kind, population.most_shots and clients of your own"
+        )
+    return ShardPopulation(
+        pool=dataset.train, records=chosen.records, clients=plan.privacy.clients, seed=settings.run.seed
+    )
+
+
+def client_side(plan: Plan, population: Population, source: SecretSource, device: torch.device) -> ClientSide:
+    """What every client of the plan runs."""
+    return ClientSide(
+        network=plan.network,
+        weights_seed=plan.settings.run.seed,
+        population=population,
+        meta=plan.meta,
+        record=plan.record,
+        private_steps=plan.private_steps,
+        message_clip_ratio=plan.message_clip_ratio,
+        engine=plan.settings.record.engine,
+        source=source,
+        device=device,
+        attachment=plan.policy.attachment,
+        scope=plan.settings.clip.scope,
+        message_noise=plan.message_noise,
+        chunk=plan.settings.run.chunk,
+    )
+
+
+def public_side(clients: ClientSide, plan: Plan, dataset: Dataset) -> ClientSide:
+    """The same clients made of public validation data, with noise that is no secret."""
+    made: Population
+    if isinstance(clients.population, ShardPopulation):
+        made = replace(clients.population, pool=dataset.val)
+    else:
+        check_shape(dataset.val, plan.shape, "val")
+        made = VirtualPopulation(pool=dataset.val, shape=plan.shape, clients=plan.privacy.clients, seed=0)
+    return replace(clients, population=made, source=KeyedSource(0))
+
+
+def examination(plan: Plan, dataset: Dataset, split: Literal["val", "test"]) -> Examination:
+    """How models are judged on a split that no client holds."""
+    pool, seed = getattr(dataset, split), plan.settings.run.seed
+    if dataset.task.shared_classes is not None:
+        # A validation looks at as many images as its episodes would hold.
+        few = plan.settings.evaluation.validation_episodes * plan.settings.evaluation.queries
+        return Classification(pool=pool, seed=seed, images=few if split == "val" else None)
+    shape = replace(plan.shape, queries=plan.settings.evaluation.queries)
+    # Where the network cannot tell support from query images, the protocol must say so.
+    mixed = mixes_queries(build_network(plan.network))
+    return Benchmark(pool=pool, shape=shape, seed=seed, split=split, transductive=mixed)

@@ -1,0 +1,249 @@
+"""Training, from a plan to a run directory: the imperative shell around pure steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from dpfedmeta.accounting.phase import Stretch
+from dpfedmeta.errors import InputError
+from dpfedmeta.evaluation import Examination
+from dpfedmeta.interrupts import deferred
+from dpfedmeta.ledger.ledger import Budget, Ledger
+from dpfedmeta.ledger.lineage import Lineage
+from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.parameters import Params, norm
+from dpfedmeta.planning.plan import Plan
+from dpfedmeta.privacy.mechanisms import Released
+from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.privacy.units import Client
+from dpfedmeta.randomness import Purpose, SecretSource
+from dpfedmeta.run_directory import RunDirectory, load_weights, save_weights
+from dpfedmeta.runs.checkpoint import Checkpoint, save_checkpoint
+from dpfedmeta.runs.journal import Journal, release_digest
+from dpfedmeta.runs.reopen import reopen
+from dpfedmeta.runs.rows import aborted_row, charged_after, delta_at_limit, round_row
+from dpfedmeta.runs.summary import Status
+from dpfedmeta.runs.times import hides_times, keep_seconds
+from dpfedmeta.server import ServerOptimizer, ServerState, initial_state, skip, step
+from dpfedmeta.simulation.availability import Availability
+from dpfedmeta.simulation.client_side import ClientSide
+from dpfedmeta.simulation.processes import Backend, RoundAborted
+from dpfedmeta.simulation.public_clients import update_spread
+from dpfedmeta.simulation.willingness import ClientLedgers
+from dpfedmeta.tracking.trackers import Tracker
+from dpfedmeta.workers import Workers
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Training:
+    """Everything a training run is wired from.
+
+    Attributes:
+        plan: The plan.
+        run: Where files go.
+        backend: Who computes the cohort's sum.
+        workers: For validation.
+        validation: Episodes of public validation classes.
+        source: Secret randomness of the server.
+        trackers: Who is told of released quantities.
+        budget: What may be spent at most.
+        client_ledgers: What the clients keep themselves, if they do.
+        public_clients: Clients made of public data, where their updates are measured.
+        environment: Digest of what could change the last bits of a result; None: nothing is done again identically.
+        lineage: This machine's register of the run's ledger, or None.
+        say: Who is told what was mended and done again.
+    """
+
+    plan: Plan
+    run: RunDirectory
+    backend: Backend
+    workers: Workers
+    validation: Examination
+    source: SecretSource
+    trackers: tuple[Tracker, ...]
+    budget: Budget
+    client_ledgers: ClientLedgers | None = None
+    public_clients: ClientSide | None = None
+    environment: str | None = ""
+    lineage: Lineage | None = None
+    say: Callable[[str], None] = lambda remark: None
+
+    def __call__(self) -> tuple[ServerState, Status]:
+        """Train, or go on, until the rounds, the budget or the patience ends.
+
+        Raises:
+            InputError: The run directory cannot be continued.
+        """
+        plan = self.plan
+        weights = initial_weights(plan.network, plan.settings.run.seed)
+        self._check_initial(weights)
+        save_weights(self.run.initial_weights, weights)
+        initial = initial_state(learned_part(plan.network, weights), plan.policy)
+        if not self.run.ledger.exists():
+            Ledger(self.run.ledger, plan.privacy)
+        found = reopen(self.run, plan, initial, self.budget, self.source, self.environment, self.lineage)
+        for remark in found.remarks:
+            self.say(remark)
+        if self.client_ledgers and self.source.reproducible:
+            # A client whose disk lost its last lines writes them again.
+            for cohort in found.journal.participations.before(found.state.round):
+                self._answering(cohort)
+        return self._rounds(found.state, found.journal)
+
+    def _check_initial(self, weights: Params) -> None:
+        """A run goes on from where it began; one whose file a crash damaged takes it from the plan again."""
+        path = self.run.initial_weights
+        try:
+            before = load_weights(path)
+        except InputError:
+            return
+        if {*before} != {*weights} or any(not torch.equal(before[name], weights[name]) for name in weights):
+            raise InputError(
+                f"{path}: the run began with other weights than model.initial = {self.plan.settings.model.initial} and "
+                "run.seed give now; put the file back that it began with"
+            )
+
+    def _rounds(self, state: ServerState, journal: Journal) -> tuple[ServerState, Status]:
+        status: Status = "budget" if self.plan.shortened else "completed"
+        saved = state.round if state.round else -1
+        try:
+            while state.round < self.plan.privacy.rounds:
+                following = self._round(state, journal)
+                if following is None:
+                    status = "budget"
+                    break
+                state = following
+                if state.round % self._checkpoint_every(journal) == 0:
+                    self._save(state, journal)
+                    saved = state.round
+        except KeyboardInterrupt:
+            status = "interrupted"
+        with deferred():
+            if saved != state.round or not self.run.weights.exists():
+                self._save(state, journal)
+        return state, status
+
+    def _checkpoint_every(self, journal: Journal) -> int:
+        # A round that is lost would be charged again.
+        return self.plan.settings.run.checkpoint_every if journal.reproducible else 1
+
+    def _save(self, state: ServerState, journal: Journal) -> None:
+        checkpoint = Checkpoint(state=state, lines=journal.ledger.lines, head=journal.ledger.head)
+        save_checkpoint(self.run.path / "checkpoint", checkpoint, self.plan.settings.run.keep_checkpoints)
+        save_weights(self.run.weights, complete(self.plan, state))
+
+    def _round(self, state: ServerState, journal: Journal) -> ServerState | None:
+        """One round, charged and released; None: the budget does not allow it."""
+        plan, started = self.plan, time.perf_counter()
+        drawn = journal.begin(state)
+        if drawn is None:
+            return None
+        released = self._released(state, drawn)
+        release = _digest_of(released)
+        if not journal.repeats(state.round, release):
+            # The first release may be known: sharing its noise with another sum would reveal their difference.
+            self.say(f"round {state.round} comes out otherwise than before: a new release, charged again")
+            drawn = journal.begin(state, anew=True)
+            if drawn is None:
+                return None
+            released = self._released(state, drawn)
+            release = _digest_of(released)
+        if drawn.again and state.round not in journal.released:
+            # Rows of earlier attempts give way; the ledger keeps their charges.
+            for tracker in self.trackers:
+                tracker.rewind(state.round)
+        seconds = time.perf_counter() - started
+        charged = charged_after(journal.ledger, state.round)
+        if released is None:
+            following, row = skip(state), aborted_row(plan, charged, state)
+        else:
+            following = step(optimizer(plan), plan.policy, state, released, averages=averages(plan, state.round))
+            row = round_row(plan, charged, state, released)
+        row |= self._times(state.round, seconds, aborted=released is None)
+        row["release"] = release
+        if following.round % plan.settings.evaluation.every == 0 or following.round == plan.privacy.rounds:
+            row |= self._measured(following, charged)
+        for tracker in self.trackers:
+            tracker.log(row)
+        journal.released[state.round] = release
+        return following
+
+    def _times(self, round_: int, seconds: float, *, aborted: bool) -> dict[str, float | None]:
+        """What a row says of the clock: nothing where that would tell how many clients there were."""
+        if hides_times(self.plan):
+            keep_seconds(self.run, round_, seconds)
+            return {"seconds": None}
+        cohort = self.plan.privacy.at(round_).cohort
+        return {"seconds": seconds} if aborted else {"seconds": seconds, "clients_per_second": cohort / seconds}
+
+    def _measured(self, state: ServerState, charged: Sequence[Stretch]) -> dict[str, Any]:
+        """What public data and the accountant say after a round."""
+        plan, settings = self.plan, self.plan.settings
+        model, episodes = complete(plan, state), settings.evaluation.validation_episodes
+        accuracy = self.validation.accuracy(self.workers, plan.network, model, plan.evaluation, episodes)
+        measured: dict[str, Any] = {"validation_accuracy": accuracy.as_json()}
+        if self.public_clients is not None:
+            count = settings.track.public_clients
+            measured |= asdict(update_spread(self.public_clients, state.model, state.round, count))
+        if settings.privacy.client.limit is not None:
+            measured["delta_at_limit"] = delta_at_limit(charged, settings.privacy.client.limit)
+        return measured
+
+    def _released(self, state: ServerState, drawn: Cohort) -> Released[Client, Params] | None:
+        """None where a client failed and that ends a round."""
+        answering = self._answering(drawn)
+        if self.plan.settings.server.abort_on_failure and len(answering.clients) < len(drawn.clients):
+            return None
+        try:
+            secret = self.backend.cohort_sum(state.model, state.bound, answering)
+        except RoundAborted:
+            return None
+        noise = self.source.again(drawn.again).generator(Purpose.SERVER_NOISE, state.round)
+        return self.plan.mechanism(state.round).release(secret, noise)
+
+    def _answering(self, drawn: Cohort) -> Cohort:
+        """SECRET: of the invited clients, those that are there and do not decline."""
+        source = self.source.again(drawn.again)
+        cohort = Availability.of(self.plan.settings).answering(drawn, source)
+        return self.client_ledgers.willing(cohort) if self.client_ledgers else cohort
+
+
+def _digest_of(released: Released[Client, Params] | None) -> str:
+    return "aborted" if released is None else release_digest(released.value)
+
+
+def complete(plan: Plan, state: ServerState) -> Params:
+    """All weights to evaluate: what was learned, and what stayed as it was."""
+    return {**initial_weights(plan.network, plan.settings.run.seed), **state.result}
+
+
+def optimizer(plan: Plan) -> ServerOptimizer:
+    """The server's optimizer."""
+    server = plan.settings.server
+    return ServerOptimizer(
+        kind=server.optimizer,
+        lr=server.lr,
+        final_lr=server.final_lr,
+        rounds=plan.privacy.rounds,
+        beta1=server.beta1,
+        beta2=server.beta2,
+        unit=server.unit,
+    )
+
+
+def averages(plan: Plan, round_: int) -> bool:
+    """Whether the model after round `round_` enters the average."""
+    rounds = plan.privacy.rounds
+    return round_ >= rounds * (1.0 - plan.settings.server.average)
+
+
+def check_finite(state: ServerState) -> None:
+    """Say so when training diverged, instead of evaluating NaN."""
+    total = norm(state.result)
+    if total != total or total == float("inf"):
+        raise InputError("training diverged: the model holds NaN or Inf; lower server.lr or meta.lr")

@@ -1,0 +1,103 @@
+"""Worker processes of this machine, or this process: who runs independent calls and returns their results in order."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+class Workers(Protocol):
+    """Runs independent calls and returns their results in order."""
+
+    def map(self, function: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
+        """function(*task) for each task."""
+        ...
+
+
+class InProcess:
+    """No worker processes: one CPU thread, or the GPU."""
+
+    def map(self, function: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
+        """One after the other."""
+        return (function(*task) for task in tasks)
+
+
+class Processes:
+    """Worker processes of one thread each."""
+
+    def __init__(self, executor: ProcessPoolExecutor) -> None:
+        self._executor = executor
+
+    def map(self, function: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
+        """As many at a time as there are workers.
+
+        Raises:
+            RuntimeError: A worker process died.
+        """
+        try:
+            yield from self._executor.map(function, *zip(*tasks, strict=True))
+        except BrokenProcessPool as error:
+            raise RuntimeError("a worker process was killed (out of memory?); the round was not released") from error
+
+
+@contextmanager
+def open_workers(count: int) -> Iterator[Workers]:
+    """`count` worker processes, or this process if `count` is 1."""
+    torch.set_num_threads(1)
+    if count == 1:
+        keep_freed_memory()
+        yield InProcess()
+        return
+    executor = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker)
+    try:
+        yield Processes(executor)
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_worker() -> None:
+    # Ctrl-C and SIGTERM are the parent's to handle.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    keep_freed_memory()
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed outright stops nobody."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc's allocator reuse freed activations instead of returning their pages and faulting them in again.
+
+    Measured on a client's meta-gradient: a quarter to a third of the time. Elsewhere than glibc: no effect.
+    """
+    trim_threshold, top_pad, mmap_threshold = -1, -2, -3
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(trim_threshold, 1 << 30)
+        library.mallopt(mmap_threshold, 32 << 20)  # the largest that glibc accepts
+        library.mallopt(top_pad, 64 << 20)
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

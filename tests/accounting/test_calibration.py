@@ -1,0 +1,131 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from dpfedmeta.accounting import calibration
+from dpfedmeta.accounting.calibration import Targets, calibrate, largest_cohort, most_rounds
+from dpfedmeta.accounting.cells import guarantees
+from dpfedmeta.accounting.plan import Change, PrivacyPlan, RecordLayer
+from dpfedmeta.errors import RefusedPlan
+
+BASE = PrivacyPlan(clients=400_000, cohort=1500, rounds=266, noise_multiplier=0.0)
+LAYER = RecordLayer(support_noise=1.0, query_noise=1.0, support_steps=5, support_records=25, query_records=25)
+AGRLR = replace(BASE, record=LAYER, max_participations=1)
+
+
+def epsilon(plan, unit, observer):
+    return next(g.epsilon for g in guarantees(plan) if (g.unit, g.observer) == (unit, observer))
+
+
+@pytest.mark.parametrize("target", [0.3, 1.5, 8.0])
+@pytest.mark.parametrize(("cohort", "rounds"), [(1500, 266), (50, 20)])
+def test_client_noise_meets_its_target_and_wastes_less_than_one_percent(target, cohort, rounds):
+    plan = calibrate(replace(BASE, cohort=cohort, rounds=rounds), Targets(client_epsilon=target))
+    assert 0.99 * target <= epsilon(plan, "client", "public") <= target
+
+
+def test_the_designs_noise_is_found():
+    plan = calibrate(BASE, Targets(client_epsilon=1.5))
+    assert plan.noise_multiplier == pytest.approx(0.755, rel=0.01)
+
+
+def test_record_noise_is_balanced_and_meets_its_target():
+    plan = calibrate(AGRLR, Targets(record_epsilon=2.5))
+    assert plan.record.query_noise == pytest.approx(1.634, rel=0.01)
+    assert plan.record.support_noise == pytest.approx(math.sqrt(5) * plan.record.query_noise)
+    assert 0.99 * 2.5 <= epsilon(plan, "record", "server") <= 2.5
+
+
+def test_record_noise_without_a_cap_pays_for_the_worst_participation():
+    capped = calibrate(AGRLR, Targets(record_epsilon=2.5))
+    free = calibrate(replace(AGRLR, max_participations=None), Targets(record_epsilon=2.5))
+    assert free.record.query_noise > capped.record.query_noise
+    assert 0.99 * 2.5 <= epsilon(free, "record", "server") <= 2.5
+
+
+def test_record_noise_towards_the_public_is_not_above_its_target():
+    stacked = replace(AGRLR, noise_mode="stacked")
+    plan = calibrate(stacked, Targets(record_epsilon=2.0, record_observer="public"))
+    assert 0.99 * 2.0 <= epsilon(plan, "record", "public") <= 2.0
+
+
+def test_both_targets_together_are_both_met():
+    plan = calibrate(AGRLR, Targets(client_epsilon=1.5, record_epsilon=2.5))
+    assert epsilon(plan, "client", "public") <= 1.5
+    assert epsilon(plan, "record", "server") <= 2.5
+
+
+def test_an_unreachable_target_says_which_cell_and_what_helps():
+    plan = replace(BASE, client_delta=1e-300)
+    with pytest.raises(RefusedPlan, match=r"\(client, public\).*raise epsilon or delta"):
+        calibrate(plan, Targets(client_epsilon=1e-9))
+
+
+def test_a_target_of_the_record_is_met_by_the_servers_noise_where_there_is_no_other():
+    plan = calibrate(BASE, Targets(record_epsilon=0.5, record_observer="public"))
+    assert 0.99 * 0.5 <= epsilon(plan, "record", "public") <= 0.5
+    both = calibrate(BASE, Targets(client_epsilon=0.1, record_epsilon=0.5, record_observer="public"))
+    assert 0.099 <= epsilon(both, "client", "public") <= 0.1
+    assert epsilon(both, "record", "public") <= 0.5
+
+
+def test_a_target_that_nothing_can_reach_names_the_cell_and_the_knob():
+    with pytest.raises(RefusedPlan, match=r"\(record, server\).*dp-agrlr"):
+        calibrate(BASE, Targets(record_epsilon=1.0))
+    noisy = replace(BASE, noise_multiplier=0.3)
+    with pytest.raises(RefusedPlan, match=r"\(client, public\).*server.rounds = 1"):
+        most_rounds(noisy, Targets(client_epsilon=0.01))
+    with pytest.raises(RefusedPlan, match=r"population.cohort = 1"):
+        largest_cohort(replace(noisy, rounds=10_000), Targets(client_epsilon=1e-5))
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_targets_are_numbers_above_zero(bad):
+    with pytest.raises(RefusedPlan, match=r"privacy.client.epsilon"):
+        Targets(client_epsilon=bad)
+
+
+def test_rounds_are_as_many_as_the_target_allows():
+    noisy = replace(BASE, noise_multiplier=1.0)
+    plan = most_rounds(noisy, Targets(client_epsilon=0.475))
+    assert plan.rounds == pytest.approx(266, abs=2)
+    assert epsilon(plan, "client", "public") <= 0.475
+    assert epsilon(replace(plan, rounds=plan.rounds + 1), "client", "public") > 0.475
+    record = replace(AGRLR, max_participations=None, record=replace(LAYER, support_noise=5.0, query_noise=5.0))
+    few = most_rounds(record, Targets(record_epsilon=2.0))
+    assert epsilon(few, "record", "server") <= 2.0 < epsilon(replace(few, rounds=few.rounds + 1), "record", "server")
+
+
+def test_a_cohort_is_as_large_as_the_target_allows():
+    noisy = replace(BASE, noise_multiplier=1.0, rounds=50)
+    plan = largest_cohort(noisy, Targets(client_epsilon=1.0))
+    assert epsilon(plan, "client", "public") <= 1.0
+    assert epsilon(replace(plan, cohort=plan.cohort + 1), "client", "public") > 1.0
+    fixed = largest_cohort(replace(noisy, sampler="fixed", noise_multiplier=2.0), Targets(client_epsilon=1.0))
+    assert epsilon(fixed, "client", "public") <= 1.0
+
+
+def test_a_schedule_is_calibrated_as_a_whole():
+    schedule = (Change(from_round=100, noise_scale=0.8), Change(from_round=200, cohort_scale=2.0))
+    plan = calibrate(replace(BASE, schedule=schedule), Targets(client_epsilon=1.5))
+    assert 0.99 * 1.5 <= epsilon(plan, "client", "public") <= 1.5
+    constant = calibrate(BASE, Targets(client_epsilon=1.5))
+    assert plan.noise_multiplier > constant.noise_multiplier
+
+
+@pytest.mark.parametrize("sampler", ["poisson", "fixed"])
+@pytest.mark.parametrize("target", [0.05, 30.0])
+def test_extreme_targets_are_met_too(sampler, target):
+    plan = calibrate(replace(BASE, sampler=sampler), Targets(client_epsilon=target))
+    assert 0.99 * target <= epsilon(plan, "client", "public") <= target
+
+
+@pytest.mark.parametrize("excess", [1e-9, 1e-4, 1e-3])
+def test_no_noise_is_enough_that_exceeds_the_target_by_however_little(excess):
+    """A step from just above the target to far below it: the noise that is found lies behind the step."""
+
+    def reached(noise):
+        return 2.0 * (1 + excess) if noise < 1.2345 else 0.5
+
+    assert reached(calibration._smallest_noise(reached, 2.0, "(client, public)", start=1.0)) <= 2.0

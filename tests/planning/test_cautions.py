@@ -1,0 +1,51 @@
+import pytest
+from PIL import Image
+
+from dpfedmeta.config import resolve
+from dpfedmeta.data import load_task
+from dpfedmeta.planning.cautions import cautions
+
+
+def said(algo, dataset="strokes", **given):
+    return cautions(resolve(algo, dataset, None, given), load_task(dataset)[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "records"),
+    [
+        ({"population.clients": "1000"}, 1000 * 50),
+        ({"population.clients": "1000", "task.ways": "4", "task.shots": "1", "task.queries": "2"}, 1000 * 12),
+    ],
+)
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr", "dp-agrlr-steps"])
+def test_a_delta_above_one_over_the_records_is_said(algo, given, records):
+    just_above, just_below = (str(factor / records) for factor in (1.001, 0.999))
+    (caution,) = said(algo, **given, **{"privacy.record.delta": just_above})
+    assert f"of the {records:,} records" in caution
+    assert said(algo, **given, **{"privacy.record.delta": just_below}) == ()
+
+
+def test_federated_averaging_counts_the_records_of_a_shard():
+    (caution,) = said(
+        "local-dp",
+        "mnist-shards",
+        **{"population.clients": "100", "population.records": "40", "privacy.record.delta": "0.01"},
+    )
+    assert "of the 4,000 records" in caution
+
+
+def test_without_a_promise_nothing_is_said():
+    assert said("maml") == ()
+
+
+def test_the_public_classes_of_a_folder_are_named(tmp_path):
+    for split in ("train", "val", "test"):
+        for name in "abcde":
+            folder = tmp_path / "mine" / split / f"{split}{name}"
+            folder.mkdir(parents=True)
+            for number in range(10):
+                Image.new("L", (16, 16), 10 * number).save(folder / f"{number}.png")
+    given = {"population.clients": "100", "privacy.record.delta": "0.0001"}
+    (caution,) = said("dp-agr", str(tmp_path / "mine"), **given)
+    assert "validation and test classes are taken as public" in caution
+    assert said("maml", str(tmp_path / "mine")) == ()

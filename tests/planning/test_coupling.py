@@ -1,0 +1,217 @@
+"""Networks that mix records or clients are refused by what they compute; those that do not are not."""
+
+import re
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from dpfedmeta.config import resolve
+from dpfedmeta.data import load_task
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.planning.coupling import check_uncoupled
+from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.planning.rehearsal import RehearsedClients, rehearsal_of
+from dpfedmeta.privacy.per_record import LayeredGradients
+
+TASK = load_task("strokes")[0]
+SMALL = {"task.ways": 3, "task.shots": 2, "task.queries": 2, "model.width": 6}
+OWN = "tests.federation.coupled_networks:"
+STEPS, MICRO, EXACT, NOTHING = "dp-agrlr-steps", "dp-agrlr", "dp-agr", "maml"
+ALL = {"meta.adapt": "all", "meta.learn": "all", "meta.lr": 0.1}
+RECORD_NORM = {"model.norm": "none", "model.features": "raw"}
+
+
+@pytest.fixture(autouse=True)
+def anew():
+    """A network that remembers must not have been tried before."""
+    check_uncoupled.cache_clear()
+
+
+def plan_of(algo, name, **given):
+    own = {"model.name": f"{OWN}{name}", **SMALL, **RECORD_NORM, **given}
+    if algo == "local-dp":
+        own["meta.batch"] = 6
+    return make_plan(resolve(algo, "strokes", None, {k: str(v) for k, v in own.items()}), TASK)
+
+
+@cache
+def plain(algo, given):
+    """Plans are costly: what differs here is the network alone."""
+    return rehearsal_of_plan(plan_of(algo, "plain", **dict(given)))
+
+
+def rehearsal_of_plan(plan):
+    return rehearsal_of(plan.settings, plan.network, plan.meta, plan.record, private=plan.private)
+
+
+def tried(algo, name, **given):
+    rehearsal = plain(algo, tuple(given.items()))
+    check_uncoupled(replace(rehearsal, network=replace(rehearsal.network, name=f"{OWN}{name}")))
+
+
+def refused(algo, name, how=tried, **given):
+    with pytest.raises(InputError) as caught:
+        how(algo, name, **given)
+    message = str(caught.value)
+    assert f"{OWN}{name}: " in message
+    assert "\n" not in message
+    return type(caught.value), message
+
+
+@pytest.mark.parametrize(
+    ("algo", "name"),
+    [
+        (STEPS, "mean_of_batch"),
+        (STEPS, "dropout"),
+        ("local-dp", "mean_of_batch"),
+        (MICRO, "running_attribute"),
+        (EXACT, "running_buffer"),
+        (NOTHING, "dropout"),
+        (NOTHING, "seven_logits"),
+    ],
+)
+def test_no_plan_is_made_for_them(algo, name):
+    refused(algo, name, how=plan_of)
+
+
+@pytest.mark.parametrize("engine", ["auto", "vmap", "opacus"])
+@pytest.mark.parametrize("name", ["mean_of_batch", "max_of_batch", "softmax_over_batch", "sorted_batch"])
+@pytest.mark.parametrize("adapt", ["head", "all"])
+def test_records_that_are_mixed_are_refused(name, engine, adapt):
+    given = {"record.engine": engine, **(ALL if adapt == "all" else {})}
+    kind, message = refused(STEPS, name, **given)
+    assert kind is RefusedPlan
+    assert "record-level privacy would not hold" in message
+    share = float(re.search(r"by ([\d.e-]+) of its length", message)[1])
+    assert 1e-4 < share <= 2.0
+
+
+def test_a_gate_that_is_shut_at_first_hides_nothing():
+    assert refused(STEPS, "zero_gate")[0] is RefusedPlan
+    rehearsal = plain(STEPS, ())
+    own = replace(rehearsal.network, name=f"{OWN}zero_gate")
+    rehearsal = replace(rehearsal, network=own)
+    # The initial weights alone would let it pass.
+    clients, episodes, weights = RehearsedClients(rehearsal), rehearsal.episodes(0), rehearsal.weights(0)
+    first, moved = (clients(*weights, data) for data in (episodes, rehearsal.changed(episodes, 1, 1.0)))
+    assert all(torch.equal(a[1:], b[1:]) for a, b in zip(first, moved, strict=True))
+    assert not all(torch.equal(a[0], b[0]) for a, b in zip(first, moved, strict=True))
+
+
+def test_local_training_is_tried_out_too():
+    assert refused("local-dp", "mean_of_batch")[0] is RefusedPlan
+    tried("local-dp", "layer_norm")
+
+
+@pytest.mark.parametrize("name", ["running_buffer", "running_attribute", "imprinted", "previous"])
+@pytest.mark.parametrize("algo", [STEPS, EXACT, NOTHING])
+def test_what_a_network_keeps_reaches_nobody(name, algo):
+    kind, message = refused(algo, name)
+    lost = {STEPS: "record-level privacy", EXACT: "client-level privacy", NOTHING: "resumed bit for bit"}[algo]
+    assert lost in message
+    assert kind is (InputError if algo == NOTHING else RefusedPlan)
+
+
+@pytest.mark.parametrize("name", ["running_buffer", "running_attribute", "imprinted", "previous"])
+def test_micro_episodes_that_leak_are_refused(name):
+    refused(MICRO, name)
+
+
+@pytest.mark.parametrize("name", ["batch_norm", "mean_of_batch", "max_of_batch"])
+def test_inside_a_micro_episode_and_inside_a_client_records_may_mix(name):
+    tried(MICRO, name)
+    tried(EXACT, name)
+    tried(EXACT, name, **{"run.chunk": 4})
+
+
+def test_running_statistics_that_training_does_not_read_are_no_coupling_of_clients():
+    plan_of(EXACT, "tracking_batch_norm")
+    with pytest.raises(RefusedPlan, match="track_running_stats=False"):
+        plan_of(MICRO, "tracking_batch_norm")
+
+
+@pytest.mark.parametrize("algo", [STEPS, MICRO, EXACT, NOTHING, "local-dp", "dp-fedavg"])
+@pytest.mark.parametrize("name", ["dropout", "global_noise"])
+def test_random_numbers_in_forward_are_refused_in_one_line(name, algo):
+    _, message = refused(algo, name)
+    assert "draws random numbers in forward" in message
+    assert "take dropout and noise out" in message
+
+
+@pytest.mark.parametrize("name", ["own_noise", "random_buffer"])
+def test_other_gradients_for_the_same_records_are_refused(name):
+    assert "gives the same records other gradients" in refused(NOTHING, name)[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("seven_logits", r"returns \(\d+, 7\) for \d+ images and ways = 3"),
+        ("two_results", "returns tuple"),
+        ("wrong_size", "RuntimeError: mat1 and mat2"),
+        ("failing", r"RuntimeError: no such thing\)"),
+        ("unbuildable", r"unbuildable: no network of width 6$"),
+    ],
+)
+def test_a_network_that_does_not_run_is_named_with_the_reason(name, reason):
+    given = {"meta.adapt": "all"} if name == "two_results" else {}
+    assert re.search(reason, refused(NOTHING, name, **given)[1])
+
+
+@pytest.mark.parametrize("engine", ["auto", "vmap", "opacus"])
+@pytest.mark.parametrize("name", ["plain", "layer_norm", "group_norm", "mean_of_record", "silent_dropout"])
+def test_networks_without_coupling_are_accepted(name, engine):
+    tried(STEPS, name, **{"record.engine": engine})
+    tried(STEPS, name, **{"record.engine": engine, **ALL})
+
+
+BUILT_IN = [("conv3-blur", "group"), ("conv4", "group"), ("conv4-strided", "none"), ("linear", "none"), ("mlp", "none")]
+
+
+@pytest.fixture(scope="module")
+def rehearsals():
+    """Of every kind; that presets are accepted as they are is tested in test_plan."""
+    everything = {algo: plain(algo, tuple(ALL.items())) for algo in (NOTHING, EXACT, MICRO, STEPS)}
+    heads = {f"{algo} head": plain(algo, ()) for algo in (STEPS, MICRO)}
+    return everything | heads | {algo: plain(algo, ()) for algo in ("dp-fedavg", "local-dp")}
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("name", "norm"), BUILT_IN)
+def test_networks_of_this_package_move_no_bit_of_another_unit(rehearsals, name, norm, precision):
+    for rehearsal in rehearsals.values():
+        spec = replace(rehearsal.network, name=name, norm=norm, groups=2, width=4, learn="all", precision=precision)
+        own = replace(rehearsal, network=spec)
+        weights, episodes = own.weights(1), own.episodes(1)
+        changed = own.changed(episodes, 2, 1.0)
+        first, moved = (RehearsedClients(own)(*weights, data) for data in (episodes, changed))
+        assert all(torch.equal(a[1:], b[1:]) for a, b in zip(first, moved, strict=True))
+        assert not any(torch.equal(a[0], b[0]) for a, b in zip(first, moved, strict=True))
+
+
+def test_a_mistake_in_the_product_itself_is_seen(monkeypatch):
+    """A built-in network, and an engine that subtracts the mean over the records from their gradients."""
+    settings = resolve(STEPS, "strokes", None, {k: str(v) for k, v in SMALL.items()} | {"model.width": "4"})
+    make_plan(settings, TASK)
+    check_uncoupled.cache_clear()
+    sound = LayeredGradients.__call__
+
+    def mixed(self, *given):
+        return {name: value - 0.01 * value.mean(0) for name, value in sound(self, *given).items()}
+
+    monkeypatch.setattr(LayeredGradients, "__call__", mixed)
+    with pytest.raises(RefusedPlan, match="moved the gradient of another record"):
+        make_plan(settings, TASK)
+
+
+def test_trying_out_costs_once_and_leaves_the_random_state_alone():
+    plan = plan_of(STEPS, "plain")
+    assert check_uncoupled.cache_info().misses == 1
+    plan_of(STEPS, "plain", **{"server.rounds": 7, "privacy.record.epsilon": 3})
+    assert check_uncoupled.cache_info().misses == 1
+    check_uncoupled.cache_clear()
+    before = torch.get_rng_state()
+    check_uncoupled(rehearsal_of_plan(plan))
+    assert torch.equal(before, torch.get_rng_state())

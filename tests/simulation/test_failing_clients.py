@@ -1,0 +1,213 @@
+"""Clients that fail: none of it reduces noise, changes a denominator, stops the run or touches another contribution."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from dpfedmeta.config import resolve
+from dpfedmeta.data import VirtualPopulation
+from dpfedmeta.ledger.ledger import read
+from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, Purpose
+from dpfedmeta.simulation.availability import Availability
+from dpfedmeta.simulation.client_side import ClientSide
+from dpfedmeta.simulation.processes import LocalBackend
+from dpfedmeta.training.run import RunOptions, run_training
+from dpfedmeta.workers import InProcess
+
+SMALL = {"model.width": "4", "server.rounds": "3", "task.ways": "3", "task.shots": "2", "task.queries": "2",
+         "clip.window": "2", "population.clients": "1000", "population.cohort": "12"}  # fmt: skip
+
+
+def images_of(value):
+    return lambda e: replace(e, query_images=torch.full_like(e.query_images, value))
+
+
+HOSTILE = {
+    "nan": images_of(math.nan),
+    "inf": images_of(math.inf),
+    "norm 1e30": images_of(1e30),
+    "empty": lambda e: replace(e, support_images=e.support_images[:0], support_labels=e.support_labels[:0]),
+    "no query": lambda e: replace(e, query_images=e.query_images[:0], query_labels=e.query_labels[:0]),
+    "one record less": lambda e: replace(e, query_images=e.query_images[1:], query_labels=e.query_labels[1:]),
+    "wrong shape": lambda e: replace(e, support_images=e.support_images[:, :, :-1]),
+    "wrong dtype": lambda e: replace(e, support_images=e.support_images.to(torch.uint8)),
+    "float labels": lambda e: replace(e, query_labels=e.query_labels.float()),
+    "label out of range": lambda e: replace(e, query_labels=e.query_labels + 7),
+    "negative label": lambda e: replace(e, support_labels=e.support_labels - 1),
+}
+
+
+class Hostile:
+    """A population in which one client is another one than it should be."""
+
+    def __init__(self, honest, client, change):
+        self.honest, self.client, self.change = honest, client, change
+
+    def episode(self, client):
+        episode = self.honest.episode(client)
+        return self.change(episode) if client == self.client else episode
+
+
+def side_of(tiny_strokes, algo):
+    algo, _, divisions = algo.partition(" in ")
+    given = {**SMALL, "meta.divisions": divisions or "1"}
+    plan = make_plan(resolve(algo, "strokes", None, given), tiny_strokes.task)
+    side = ClientSide(
+        network=plan.network, weights_seed=0,
+        population=VirtualPopulation(pool=tiny_strokes.train, shape=plan.shape, clients=1000, seed=0),
+        meta=plan.meta, record=plan.record, message_clip_ratio=plan.message_clip_ratio, engine="auto",
+        source=KeyedSource(1), device=torch.device("cpu"), attachment=plan.policy.attachment,
+    )  # fmt: skip
+    return plan, side, learned_part(plan.network, initial_weights(plan.network, 0))
+
+
+def sum_over(side, model, *clients):
+    cohort = Cohort(round=0, clients=np.array(clients, dtype=np.int64))
+    return LocalBackend(clients=side, workers=InProcess()).cohort_sum(model, 0.3, cohort)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agr in 3", "dp-agrlr", "dp-agrlr-steps", "dp-aqc"])
+@pytest.mark.parametrize("how", HOSTILE)
+def test_a_hostile_client_touches_no_other_contribution_and_no_noise(tiny_strokes, algo, how):
+    plan, side, model = side_of(tiny_strokes, algo)
+    # First: what is shared by a chunk is often taken from there.
+    honest = sum_over(side, model, 2, 1, 3)
+    hostile = sum_over(replace(side, population=Hostile(side.population, 2, HOSTILE[how])), model, 2, 1, 3)
+    without = sum_over(side, model, 1, 3)
+    assert hostile.sensitivity == honest.sensitivity
+    moved = torch.cat([(hostile.value[n] - without.value[n]).flatten() for n in model])
+    assert torch.isfinite(moved).all()
+    own = math.sqrt(side.message_noise_variance(0.3)) * (math.sqrt(len(moved)) + 10)
+    assert float(moved.norm()) <= side.message_bound(0.3) * (1 + 1e-5) + own
+    # In shared mode a message that was thrown away brings no noise: the server adds it.
+    if hostile.noise_variance == without.noise_variance:
+        assert float(moved.norm()) <= (0 if plan.record else side.message_bound(0.3) * (1 + 1e-5)) + 1e-5
+    else:
+        assert hostile.noise_variance == honest.noise_variance
+    generator = KeyedSource(4).generator(Purpose.SERVER_NOISE, 0)
+    released = plan.mechanism(0).release(hostile, generator)
+    assert released.noise_deviation == pytest.approx(
+        plan.privacy.at(0).total_noise * hostile.sensitivity / plan.privacy.cohort
+    )
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agr in 3", "dp-aqc"])
+@pytest.mark.parametrize("how", HOSTILE)
+def test_data_that_are_not_sound_are_no_failure(tiny_strokes, algo, how):
+    """Whether a client failed may be seen, what it holds may not: it sends zeros, which enter the sum."""
+    _, side, model = side_of(tiny_strokes, algo)
+    poisoned = replace(side, population=Hostile(side.population, 2, HOSTILE[how]))
+    _, entered = poisoned.clipped_sum(model, 0.3, 0, [2, 1, 3])
+    assert entered == 3
+    alone, _ = poisoned.clipped_sum(model, 0.3, 0, [2])
+    if not how.startswith("norm") and how != "one record less":
+        assert not alone.any()
+    cohort = Cohort(round=0, clients=np.array([1, 2, 3]))
+    LocalBackend(clients=poisoned, workers=InProcess(), abort_on_failure=True).cohort_sum(model, 0.3, cohort)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {},
+        {"w": torch.zeros(2)},
+        "scaled",
+        "integers",
+        "complex",
+        "longer",
+    ],
+)
+def test_a_hostile_message_is_thrown_away_by_the_server(tiny_strokes, monkeypatch, message):
+    _, side, model = side_of(tiny_strokes, "dp-agrlr")
+    forged = {
+        "scaled": {n: torch.full_like(v, 1e30) for n, v in model.items()},
+        "integers": {n: v.to(torch.int64) for n, v in model.items()},
+        "complex": {n: v.to(torch.complex64) for n, v in model.items()},
+        "longer": {n: torch.full_like(v, 10.0) for n, v in model.items()},
+    }
+    sent = forged[message] if isinstance(message, str) else message
+    without, honest, number = sum_over(side, model, 1, 3), ClientSide._clipped_again, iter(range(1, 4))
+    monkeypatch.setattr(
+        ClientSide, "_clipped_again", lambda self, m, bound: sent if next(number) == 2 else honest(self, m, bound)
+    )
+    hostile = sum_over(side, model, 1, 2, 3)
+    assert hostile.noise_variance == without.noise_variance
+    assert all(torch.allclose(hostile.value[n], without.value[n], atol=1e-5) for n in model)
+
+
+def everybody(round_=0, size=20_000):
+    return Cohort(round=round_, clients=np.arange(size, dtype=np.int64))
+
+
+@pytest.mark.parametrize("pattern", ["independent", "correlated", "diurnal"])
+@pytest.mark.parametrize("dropout", [0.05, 0.2, 0.5, 0.8])
+def test_the_share_that_drops_out_is_the_setting(pattern, dropout):
+    there = Availability(dropout=dropout, pattern=pattern)
+    shares = [1 - len(there.answering(everybody(r, 1200), KeyedSource(3)).clients) / 1200 for r in range(240)]
+    assert np.mean(shares) == pytest.approx(dropout, abs=0.03 if pattern == "correlated" else 0.01)
+
+
+def test_patterns_differ_in_who_is_missing():
+    source = KeyedSource(5)
+    counts = {}
+    for pattern in ("independent", "correlated", "diurnal"):
+        there = Availability(dropout=0.3, pattern=pattern).answering(everybody(), source).clients
+        regions, zones = Counter(there % 10), Counter(there % 24)
+        counts[pattern] = (np.ptp([regions[r] for r in range(10)]) / 2000, np.ptp([zones[z] for z in range(24)]) / 833)
+    assert counts["independent"][0] < 0.1 > counts["diurnal"][0]
+    assert counts["correlated"][0] == 1.0
+    assert counts["diurnal"][1] > 0.5 > counts["independent"][1]
+
+
+def test_stragglers_are_left_out_at_the_timeout():
+    slow = Availability(spread=0.5, timeout=1.0)
+    assert len(slow.answering(everybody(), KeyedSource(1)).clients) / 20_000 == pytest.approx(0.5, abs=0.02)
+    later = replace(slow, timeout=math.exp(0.5 * 2))
+    assert len(later.answering(everybody(), KeyedSource(1)).clients) / 20_000 == pytest.approx(0.977, abs=0.01)
+    assert len(replace(slow, timeout=None).answering(everybody(), KeyedSource(1)).clients) == 20_000
+
+
+def test_who_answers_is_repeated_with_the_round_and_drawn_anew_with_another_attempt():
+    there, source = Availability(dropout=0.4), KeyedSource(8)
+    one, two = (there.answering(everybody(), source).clients for _ in range(2))
+    assert np.array_equal(one, two)
+    assert not np.array_equal(one, there.answering(everybody(), source.again((1, 99))).clients)
+    assert not np.array_equal(one, there.answering(everybody(1), source).clients)
+    assert len(there.answering(everybody(), OperatingSystemSource()).clients) == pytest.approx(12_000, abs=400)
+
+
+@pytest.mark.parametrize("given", [{"population.dropout": "0.99"}, {"server.timeout": "0.01"}])
+def test_a_run_survives_clients_that_hardly_ever_answer_and_tells_nobody(tiny_task_file, tmp_path, monkeypatch, given):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+    values = {**SMALL, **given, "run.dir": str(tmp_path), "run.name": "r", "run.workers": "1", "evaluation.every": "3",
+              "evaluation.validation_episodes": "2", "evaluation.episodes": "2", "population.latency_spread": "1.0",
+              "privacy.client.delta": "0.0001"}  # fmt: skip
+    settings = resolve("dp-agrlr", str(tiny_task_file), None, values)
+    run, status = run_training(settings, RunOptions(), Console(quiet=True))
+    assert status == "completed"
+    plain = resolve("dp-agrlr", str(tiny_task_file), None, SMALL | {"privacy.client.delta": "0.0001"})
+    assert settings.population.cohort == plain.population.cohort
+    events = read(run.ledger)[1]
+    assert len({(e.rate, e.cohort, e.noise_multiplier, e.query_noise) for e in events}) == 1
+    rows = run.rounds()
+    assert not {"answered", "dropped", "cohort", "failures"} & {key for row in rows for key in row}
+    assert len({row["noise_norm_expected"] / row["clip"] for row in rows}) <= 2
+
+
+@pytest.mark.parametrize("algo", ["dp-agrlr", "dp-agrlr-steps"])
+@pytest.mark.parametrize("how", ["empty", "one record less", "wrong shape", "label out of range"])
+def test_no_noise_is_credited_to_a_private_client_that_is_not_sound(tiny_strokes, algo, how):
+    """It sends nothing, so zeros in its place would stand for noise that is not there."""
+    _, side, model = side_of(tiny_strokes, algo)
+    unsound = sum_over(replace(side, population=Hostile(side.population, 2, HOSTILE[how])), model, 2, 1, 3)
+    assert unsound.noise_variance == pytest.approx(2 * side.message_noise_variance(0.3))

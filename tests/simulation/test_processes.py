@@ -1,0 +1,151 @@
+import numpy as np
+import pytest
+import torch
+
+from dpfedmeta.config import resolve
+from dpfedmeta.data import VirtualPopulation
+from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.parameters import norm, scaled
+from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.privacy.policies import ATTACHED
+from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.randomness import KeyedSource
+from dpfedmeta.simulation.client_side import ClientSide
+from dpfedmeta.simulation.processes import LocalBackend
+from dpfedmeta.workers import open_workers
+
+SMALL = {"model.width": "4", "server.rounds": "3", "task.ways": "3", "task.shots": "2", "task.queries": "2",
+         "clip.window": "2"}  # fmt: skip
+
+
+def setting(tiny_strokes, algo, **given):
+    plan = make_plan(resolve(algo, "strokes", None, {**SMALL, **given}), tiny_strokes.task)
+    population = VirtualPopulation(pool=tiny_strokes.train, shape=plan.shape, clients=1000, seed=0)
+    clients = ClientSide(
+        network=plan.network,
+        weights_seed=0,
+        population=population,
+        meta=plan.meta,
+        record=plan.record,
+        message_clip_ratio=plan.message_clip_ratio,
+        engine="auto",
+        source=KeyedSource(1),
+        device=torch.device("cpu"),
+        attachment=plan.policy.attachment,
+        scope=plan.settings.clip.scope,
+    )
+    model = learned_part(plan.network, initial_weights(plan.network, 0))
+    return plan, clients, model
+
+
+def cohort_of(*clients):
+    return Cohort(round=0, clients=np.array(clients, dtype=np.int64))
+
+
+MORE = [pytest.param(algo, marks=pytest.mark.slow) for algo in ("maml", "dp-aqc", "dp-agrlr-steps")]
+
+
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr", *MORE])
+def test_the_sum_is_bit_identical_for_any_number_of_workers(tiny_strokes, algo):
+    _, clients, model = setting(tiny_strokes, algo)
+    sums = []
+    for count in (1, 3):
+        with open_workers(count) as workers:
+            backend = LocalBackend(clients=clients, workers=workers)
+            sums.append(backend.cohort_sum(model, 0.1, cohort_of(*range(0, 100, 5))))
+    for other in sums[1:]:
+        assert other.noise_variance == sums[0].noise_variance
+        assert all(torch.equal(other.value[n], sums[0].value[n]) for n in model)
+
+
+@pytest.mark.parametrize("bound", [1e-6, 0.05])
+def test_one_client_moves_the_sum_by_at_most_the_sensitivity(tiny_strokes, bound):
+    _, clients, model = setting(tiny_strokes, "dp-agr")
+    with open_workers(1) as workers:
+        backend = LocalBackend(clients=clients, workers=workers)
+        whole = backend.cohort_sum(model, bound, cohort_of(1, 2, 3))
+        without = backend.cohort_sum(model, bound, cohort_of(1, 3))
+    change = norm({n: whole.value[n].double() - without.value[n].double() for n in model})
+    assert whole.sensitivity == bound
+    assert 0 < change <= bound * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("algo", ["dp-agrlr", "dp-agrlr-steps"])
+def test_shared_mode_states_the_noise_that_entered_the_sum(tiny_strokes, algo):
+    plan, clients, model = setting(tiny_strokes, algo)
+    bound = 0.3
+    with open_workers(1) as workers:
+        backend = LocalBackend(clients=clients, workers=workers)
+        got = backend.cohort_sum(model, bound, cohort_of(*range(40)))
+    one = (plan.privacy.record.query_noise * bound / plan.privacy.record.query_records) ** 2
+    assert got.noise_variance == pytest.approx(40 * one)
+    spread = torch.cat([v.flatten() for v in got.value.values()]).std()
+    assert float(spread) == pytest.approx((40 * one) ** 0.5, rel=0.2)
+
+
+def test_stacked_mode_clips_the_noisy_message_and_counts_no_noise(tiny_strokes):
+    _, clients, model = setting(tiny_strokes, "dp-agrlr", **{"server.noise_mode": "stacked"})
+    with open_workers(1) as workers:
+        backend = LocalBackend(clients=clients, workers=workers)
+        got = backend.cohort_sum(model, 0.3, cohort_of(7))
+    assert got.sensitivity == pytest.approx(0.3 * clients.message_clip_ratio)
+    assert got.noise_variance == 0.0
+    assert norm(got.value) <= got.sensitivity * (1 + 1e-6)
+
+
+def test_an_empty_cohort_is_a_sum_of_zeros_with_the_same_sensitivity(tiny_strokes):
+    _, clients, model = setting(tiny_strokes, "dp-agrlr")
+    with open_workers(1) as workers:
+        got = LocalBackend(clients=clients, workers=workers).cohort_sum(model, 0.3, cohort_of())
+    assert norm(got.value) == 0.0
+    assert (got.sensitivity, got.noise_variance) == (0.3, 0.0)
+
+
+def test_a_message_that_is_not_finite_counts_as_zero_and_touches_no_other(tiny_strokes, monkeypatch):
+    _, clients, model = setting(tiny_strokes, "dp-agrlr")
+    honest = ClientSide._clipped_again
+    sent = iter(range(1, 4))
+
+    def hostile(self, message, bound):
+        return scaled(honest(self, message, bound), float("nan") if next(sent) == 2 else 1.0)
+
+    monkeypatch.setattr(ClientSide, "_clipped_again", hostile)
+    with open_workers(1) as workers:
+        backend = LocalBackend(clients=clients, workers=workers)
+        with_hostile = backend.cohort_sum(model, 0.3, cohort_of(1, 2, 3))
+        monkeypatch.undo()
+        without = backend.cohort_sum(model, 0.3, cohort_of(1, 3))
+    assert with_hostile.noise_variance == without.noise_variance
+    assert all(torch.allclose(with_hostile.value[n], without.value[n], atol=1e-5) for n in model)
+
+
+@pytest.mark.parametrize("policy", ["quantile", "median"])
+@pytest.mark.parametrize("scope", ["flat", "per-layer"])
+@pytest.mark.parametrize("bound", [1e-6, 0.05, 50.0])
+def test_what_a_policy_attaches_is_within_the_sensitivity(tiny_strokes, policy, scope, bound):
+    given = {"clip.policy": policy, "clip.scope": scope, "population.cohort": "300"}
+    plan, clients, model = setting(tiny_strokes, "dp-agr", **given)
+    with open_workers(1) as workers:
+        backend = LocalBackend(clients=clients, workers=workers)
+        whole = backend.cohort_sum(model, bound, cohort_of(1, 2, 3))
+        without = backend.cohort_sum(model, bound, cohort_of(1, 3))
+    change = norm({n: whole.value[n] - without.value[n] for n in whole.value})
+    assert 0 < change <= whole.sensitivity
+    assert bound < whole.sensitivity < 1.1 * bound
+    attachment = plan.policy.attachment
+    counts = (whole.value[ATTACHED] - without.value[ATTACHED]) / (attachment.scale * bound)
+    assert float(counts.norm()) == pytest.approx(attachment.sensitivity)
+    if policy == "quantile":
+        # Every norm here lies between 1e-6 and 50.
+        assert float(counts) == pytest.approx({1e-6: -0.5, 50.0: 0.5}.get(bound, float(counts)))
+
+
+def test_layers_are_clipped_one_by_one(tiny_strokes):
+    _, clients, model = setting(tiny_strokes, "dp-agr", **{"clip.scope": "per-layer"})
+    with open_workers(1) as workers:
+        value = LocalBackend(clients=clients, workers=workers).cohort_sum(model, 1e-6, cohort_of(1)).value
+    layers = {name.rpartition(".")[0] for name in value}
+    for layer in layers:
+        length = norm({n: v for n, v in value.items() if n.rpartition(".")[0] == layer})
+        assert length <= 1e-6 / len(layers) ** 0.5
+    assert norm(value) == pytest.approx(1e-6, rel=1e-4)

@@ -1,0 +1,59 @@
+import io
+from dataclasses import replace
+
+import pytest
+import torch
+from rich.console import Console
+
+from dpfedmeta.config import resolve
+from dpfedmeta.data import Dataset
+from dpfedmeta.memory import own_peak_mb, peak_memory_mb
+from dpfedmeta.training.cost import Cost, _scaled, clients_per_second
+from dpfedmeta.training.run import _worker_count
+from dpfedmeta.workers import InProcess, available_cores, open_workers
+from tests.simulation.test_processes import setting
+
+
+def test_a_forecast_adds_its_parts_up() -> None:
+    cost = Cost(clients_per_second=100.0, start=30.0, rounds=600.0, validations=120.0, test=60.0, memory_mb=1234.5)
+    assert cost.seconds == 810.0
+    assert str(cost).startswith("about 13.5 minutes: 0.5 to start, 10.0 of rounds at 100 clients/s, 2.0 of validation")
+
+
+def test_episodes_are_scaled_from_as_many_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked = [0.0], []
+
+    def measure(episodes: int) -> None:
+        asked.append(episodes)
+        clock[0] += 0.5 + 0.1 * episodes  # a start-up that a few episodes would overrate
+
+    monkeypatch.setattr("dpfedmeta.training.cost.time.perf_counter", lambda: clock[0])
+    for seconds in (0.1, 30.0):
+        assert _scaled(measure, 600, seconds) == pytest.approx(0.5 + 0.1 * 600)
+    assert asked[:3] == [16, 16, 32]
+    assert max(asked) <= 600
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_a_population_smaller_than_a_chunk_is_measured_too(tiny_strokes: Dataset, chunk: int | None) -> None:
+    _, clients, _ = setting(tiny_strokes, "dp-agr")
+    few = replace(clients, chunk=chunk, population=replace(clients.population, clients=3))
+    assert clients_per_second(few, InProcess(), 1, 0.0) > 0.0
+
+
+def test_memory_of_workers_is_counted_for_each() -> None:
+    own = own_peak_mb()
+    assert own > 50.0
+    assert peak_memory_mb(InProcess(), 1) == pytest.approx(own, rel=0.2)
+    with open_workers(2) as workers:
+        assert peak_memory_mb(workers, 2) > own_peak_mb() + 2 * 50.0
+
+
+def test_more_workers_than_cores_are_left_out_and_it_is_said() -> None:
+    settings = resolve("dp-agr", "strokes", None, {"run.workers": "9999"})
+    said = io.StringIO()
+    console = Console(file=said, width=200)
+    count = _worker_count(settings, torch.device("cpu"), console)
+    assert count == available_cores()
+    assert said.getvalue() == f"run.workers = 9999: this machine has {count} cores, so {count} workers\n"
+    assert _worker_count(settings, torch.device("cuda"), console) == 1
