@@ -12,8 +12,9 @@ import torch
 from benchmarks.peers import CLIP, PEERS, Contestant
 from benchmarks.settings import SETTINGS, Algorithm, Setting, episodes, moved_problem, problem
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.meta import contribution, private_contributions
-from dpfedmeta.meta.dp_steps import ClientNoise
+from dpfedmeta.meta.algorithm import ClientNoise
+from dpfedmeta.meta.dp_steps import private_messages
+from dpfedmeta.meta.gradients import meta_gradient
 from dpfedmeta.models.spec import Precision
 from dpfedmeta.parameters import Params, flatten
 from dpfedmeta.privacy.clipping import clip
@@ -31,7 +32,7 @@ def _exact(setting: Setting, algorithm: Algorithm, *, precision: Precision = "fl
     spec = setting.meta(algorithm)
 
     def contestant(episode: Episode) -> Params:
-        message = contribution(network, weights, {}, episode, spec)
+        message = meta_gradient(network, weights, {}, episode, spec.adaptation, spec.order)
         return clip(message, CLIP) if algorithm == "dp-agr" else message
 
     return contestant
@@ -55,10 +56,10 @@ def private_on(
     spec, per_record, source = setting.record(), per_record_engine(engine), KeyedSource(0)
 
     def contestant(episode: Episode) -> Params:
-        noise = ClientNoise(
-            support=source.generator(Purpose.SUPPORT_NOISE, 0, 0), query=source.generator(Purpose.QUERY_NOISE, 0, 0)
-        )
-        return private_contributions(network, weights, {}, [episode], CLIP, [noise], spec, per_record)[0].value
+        purposes = (Purpose.SUPPORT_NOISE, Purpose.QUERY_NOISE, Purpose.LOCAL_BATCHES)
+        support, query, batches = (source.generator(purpose, 0, 0) for purpose in purposes)
+        noise = ClientNoise(support=support, query=query, batches=batches)
+        return private_messages(network, weights, {}, [episode], CLIP, [noise], spec, per_record)[0].value
 
     return contestant
 

@@ -19,12 +19,11 @@ from dpfedmeta.config import resolve
 from dpfedmeta.data import open_dataset
 from dpfedmeta.ledger.ledger import Budget, Ledger
 from dpfedmeta.memory import own_peak_mb
-from dpfedmeta.meta import contribution
-from dpfedmeta.models import build_network, initial_weights, learned_part
-from dpfedmeta.parameters import Params
+from dpfedmeta.meta.algorithm import ClientNoise
+from dpfedmeta.models import initial_weights, learned_part
 from dpfedmeta.planning.plan import Plan, make_plan
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import KeyedSource, SecretSource, draw_secret_seed
+from dpfedmeta.randomness import KeyedSource, Purpose, SecretSource, draw_secret_seed
 from dpfedmeta.run_directory import RunDirectory, append_lines, create
 from dpfedmeta.runs.checkpoint import Checkpoint, save_checkpoint
 from dpfedmeta.runs.journal import Journal, release_digest
@@ -145,13 +144,14 @@ def overhead(dataset: str, options: Mapping[str, str], repetitions: int = 3) -> 
 def _seconds_of_piece(bench: _Bench, piece: npt.NDArray[np.int64], repetitions: int) -> tuple[float, float]:
     """Of a few clients' meta-gradients, and of their sum; in turns, so that a machine that slows down slows both."""
     clients, weights = bench.clients, bench.state.model
-    network, everything = build_network(clients.network), initial_weights(clients.network, clients.weights_seed)
-    fixed: Params = {name: value for name, value in everything.items() if name not in weights}
+    context = clients.context(weights)
+    draws = clients.source.generator(Purpose.LOCAL_BATCHES, 0, 0)
+    noise = ClientNoise(support=draws, query=draws, batches=draws)
     episodes = [clients.population.episode(number) for number in piece.tolist()]
 
     def mathematics() -> None:
         for episode in episodes:
-            contribution(network, weights, fixed, episode, clients.meta)
+            list(clients.algorithm.messages(context, [episode], bench.state.bound, [noise]))
 
     cohort = Cohort(round=0, clients=piece)
     whole = partial(bench.backend.cohort_sum, weights, bench.state.bound, cohort)

@@ -9,8 +9,11 @@ from typing import Literal
 
 import torch
 
-from dpfedmeta.data.episode import Episode, EpisodeShape
-from dpfedmeta.meta import Adaptation, MetaSpec, RecordSpec
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.data.shape import EpisodeShape
+from dpfedmeta.meta.adaptation import Adaptation
+from dpfedmeta.meta.algorithms.maml import Maml
+from dpfedmeta.meta.releases.steps import Steps
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights
 from dpfedmeta.models.layers import FewShotNetwork
 from dpfedmeta.models.spec import Precision
@@ -62,15 +65,14 @@ class Setting:
             precision=precision,
         )
 
-    def meta(self, algorithm: Algorithm) -> MetaSpec:
+    def meta(self, algorithm: Algorithm) -> Maml:
         """Of an exact meta-gradient; that of DP-AGR is of first order here."""
-        return MetaSpec(message="query", order=2 if algorithm == "maml-2" else 1, adaptation=self.adaptation)
+        return Maml(order=2 if algorithm == "maml-2" else 1, adaptation=self.adaptation)
 
-    def record(self) -> RecordSpec:
+    def record(self) -> Steps:
         """Record-level steps, with noise so small that engines can be compared."""
-        return RecordSpec(
-            message="query",
-            adaptation=self.adaptation,
+        return Steps(
+            method=Maml(order=1, adaptation=self.adaptation),
             support_noise=1e-6,
             query_noise=1e-6,
             support_clip=None,

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from dpfedmeta.config import SHORT_FORMS, algorithm_names, describe, resolve, setting_fields
+from dpfedmeta.config import OPEN, SHORT_FORMS, algorithm_names, describe, resolve, setting_fields
 from dpfedmeta.errors import InputError
 from dpfedmeta.interrupts import terminate_like_ctrl_c
 from dpfedmeta.settings import Settings
@@ -86,7 +86,7 @@ def settings_from(words: Sequence[str]) -> dict[str, str]:
         if not word.startswith("--"):
             raise InputError(f"{word}: expected --name value; --help lists the settings")
         name, equals, value = word[2:].partition("=")
-        if name not in known:
+        if name not in known and not name.startswith(OPEN):
             raise InputError(f"--{name}: unknown option{nearest(name, known)}")
         if not equals:
             if not remaining or (remaining[0].startswith("--") and len(remaining[0]) > 2):

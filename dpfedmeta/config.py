@@ -38,6 +38,9 @@ SHORT_FORMS: Mapping[str, str] = {
 # Settings that are lists; on the command line in YAML: '[{from_round: 100, noise_scale: 0.8}]'.
 _LISTS = ("server.schedule",)
 
+# Settings of members of the user's own: any key below these.
+OPEN = ("clip.own.", "meta.own.", "aggregation.own.")
+
 # A noise and a target of one cell displace each other; the stronger level wins.
 _CELLS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("privacy.client.epsilon", ("server.noise_multiplier",)),
@@ -68,7 +71,8 @@ def setting_fields(form: type = Settings, prefix: str = "") -> Iterator[tuple[st
         if dataclasses.is_dataclass(hints[entry.name]):
             yield from setting_fields(hints[entry.name], f"{name}.")
         else:
-            yield name, hints[entry.name], entry.default
+            made = entry.default_factory
+            yield name, hints[entry.name], entry.default if made is dataclasses.MISSING else made()
 
 
 def resolve(
@@ -170,7 +174,7 @@ def _parse(text: str, where: str) -> dict[str, Any]:
 
 def _flatten(content: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in content.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and (value or f"{prefix}{key}." not in OPEN):
             yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
@@ -191,7 +195,7 @@ def _scalar(name: str, text: str) -> Any:
 def _check_known(given: Mapping[str, Given]) -> None:
     known = [name for name, _, _ in setting_fields()]
     for name, entry in given.items():
-        if name not in known:
+        if name not in known and not name.startswith(OPEN):
             raise InputError(f"{entry.where}: {name}: unknown key{nearest(name, known)}")
 
 
@@ -225,7 +229,7 @@ def _build(algo: str, dataset: str, given: Mapping[str, Given]) -> Settings:
         place = nested
         for section in sections:
             place = place.setdefault(section, {})
-        place[key] = _not_a_truth_value(name, entry, annotations[name])
+        place[key] = entry.value if name.startswith(OPEN) else _not_a_truth_value(name, entry, annotations[name])
     try:
         settings: Settings = TypeAdapter(Settings).validate_python(nested)
     except ValidationError as error:

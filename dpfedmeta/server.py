@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from dpfedmeta.parameters import Params, scaled, zeros_like
+from dpfedmeta.privacy.clip_policy import ClipPolicy
 from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.privacy.policies import ClipPolicy
 from dpfedmeta.privacy.units import Client
 
 

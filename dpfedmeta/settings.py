@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
+
+from dpfedmeta.members import one_of
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -83,6 +86,9 @@ class ServerSettings:
             description="who adds the client-level noise: the server, or each client of a fixed-size cohort its share"
         ),
     ] = "server"
+    noise: Annotated[
+        str, one_of("dpfedmeta.privacy.noises"), Field(description="the mechanism; or package.module:name")
+    ] = "independent"
     abort_on_failure: Annotated[
         bool,
         Field(description="release nothing of a round in which an invited client failed; it is charged all the same"),
@@ -114,8 +120,9 @@ class ClipSettings:
 
     __pydantic_config__ = _STRICT
     policy: Annotated[
-        Literal["none", "constant", "quantile", "median", "window-literal", "window"],
-        Field(description="how the bound follows past releases"),
+        str,
+        one_of("dpfedmeta.privacy.policies"),
+        Field(description="how the bound follows past releases; or package.module:name"),
     ] = "constant"
     initial: Annotated[Positive, Field(description="C_0")] = 0.3
     window: Annotated[Count, Field(description="W, past noisy aggregates the policy looks at")] = 4
@@ -132,6 +139,9 @@ class ClipSettings:
     scope: Annotated[
         Literal["flat", "per-layer"], Field(description="one bound for the message, or C/sqrt(layers) for each layer")
     ] = "flat"
+    own: Annotated[Mapping[str, Any], Field(description="what a policy of your own takes besides")] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +150,12 @@ class MetaSettings:
 
     __pydantic_config__ = _STRICT
     method: Annotated[
-        Literal["maml", "fomaml", "reptile", "anil", "fedavg"],
-        Field(description="what a client sends; fedavg: its update by local training on all its records"),
+        str,
+        one_of("dpfedmeta.meta.algorithms"),
+        Field(
+            description="what a client sends (fedavg: its update by local training on all its records); or "
+            "package.module:name"
+        ),
     ] = "maml"
     order: Annotated[
         Literal[1, 2] | None,
@@ -171,6 +185,9 @@ class MetaSettings:
     division_shots: Annotated[
         Count | None, Field(description="support images per class in each of several divisions; null: task.shots")
     ] = None
+    own: Annotated[Mapping[str, Any], Field(description="what a method of your own takes besides")] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +197,8 @@ class RecordSettings:
     __pydantic_config__ = _STRICT
     enabled: Annotated[bool, Field(description="noise inside the clients, by record")] = False
     release: Annotated[
-        Literal["steps", "micro-episodes"],
+        str,
+        one_of("dpfedmeta.meta.releases"),
         Field(
             description="what a client releases: support steps and the query gradient, clipped record by record; or "
             "the meta-gradients of small disjoint episodes of its records, each clipped as one"

@@ -31,7 +31,7 @@ def first_problem(error: ValidationError, form: Any) -> str:
     key = ".".join(str(part) for part in problem["loc"] if str(part).isidentifier()) or "the whole"
     if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{key}: unknown key{nearest(key.split('.')[-1], _field_names(form))}"
-    message = problem["msg"]
+    message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "missing":
         return f"{key}: missing"
     return f"{key}: {message[0].lower()}{message[1:]}, got {shown(problem['input'])}"

@@ -98,7 +98,7 @@ def main(console: Console) -> int:
 
 def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) -> int:
     found, shown = _verified(run)
-    title = f"What was spent in {len(found.events)} rounds, from the ledger alone"
+    title = f"What was spent in {len(found.charges)} rounds, from the ledger alone"
     if options.run is not None and not options.json:
         console.print(guarantee_table(guarantees(found.plan), f"What was promised for {found.plan.rounds} rounds"))
     code = _show(console, options, found.plan, found.guarantees, title, {"simulation": found.simulation})
@@ -163,7 +163,7 @@ def parameters(plan: PrivacyPlan) -> dict[str, object]:
     return {
         "noise_multiplier": plan.noise_multiplier,
         "support_noise": record.support_noise if record else None,
-        "query_noise": record.query_noise if record and record.message == "query" else None,
+        "query_noise": record.query_noise if record else None,
         "total_noise": plan.at(0).total_noise,
         "rounds": plan.rounds,
         "clients": plan.clients,

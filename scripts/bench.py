@@ -22,7 +22,7 @@ from benchmarks.settings import SETTINGS
 from dpfedmeta.accounting import PrivacyPlan, Targets, calibrate, guarantees
 from dpfedmeta.command_line import DONE, parser, run_command
 from dpfedmeta.errors import InputError
-from dpfedmeta.ledger.charges import planned_event
+from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.ledger.hash_chain import HashChain
 from dpfedmeta.ledger.ledger import head, opening_line, read, spent
 from dpfedmeta.report.bench_plot import save_bench_plot
@@ -62,7 +62,7 @@ def _verify(path: Path) -> None:
 def _write_ledger(path: Path, plan: PrivacyPlan) -> None:
     """A whole ledger at once; one flush to disk for each line would measure the disk."""
     chain = HashChain.start(path, opening_line(plan))
-    chain.append_all(vars(planned_event(plan, round_)) for round_ in range(plan.rounds))
+    chain.append_all(vars(planned_charge(plan, round_)) for round_ in range(plan.rounds))
 
 
 def main(console: Console) -> int:

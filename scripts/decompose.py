@@ -14,8 +14,9 @@ from dpfedmeta.config import resolve
 from dpfedmeta.data import open_dataset
 from dpfedmeta.errors import InputError
 from dpfedmeta.models import check_weights, initial_weights, learned_part
-from dpfedmeta.planning.clip import clip_limits
+from dpfedmeta.planning.clip import bounds_clients
 from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.privacy.clip_policy import clip_limits
 from dpfedmeta.randomness import KeyedSource
 from dpfedmeta.report.decomposition_plot import decomposition_plot
 from dpfedmeta.run_directory import RunDirectory, load_weights
@@ -77,8 +78,10 @@ def _measured(options: argparse.Namespace, given: dict[str, str]) -> Decompositi
         check_weights(plan.network, weights, str(path))
     if options.sample > plan.privacy.clients:
         raise InputError(f"--sample {options.sample}: there are {plan.privacy.clients} clients (population.clients)")
-    if settings.clip.policy == "none":
-        raise InputError(f"{settings.algo}: nothing is clipped and no noise is added (clip.policy = none)")
+    if not bounds_clients(settings):
+        raise InputError(
+            f"{settings.algo}: nothing is clipped and no noise is added (clip.policy = {settings.clip.policy})"
+        )
     bound = clip_limits(settings.clip)[0] if options.bound is None else options.bound
     return decompose(plan, side, learned_part(plan.network, weights), bound, range(options.sample))
 

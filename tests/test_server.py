@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dpfedmeta.privacy.mechanisms import NoMechanism
-from dpfedmeta.privacy.policies import Constant
+from dpfedmeta.privacy.policies.constant import Constant
 from dpfedmeta.privacy.units import Bounded, Client
 from dpfedmeta.randomness import KeyedSource, Purpose
 from dpfedmeta.server import ServerOptimizer, initial_state, step

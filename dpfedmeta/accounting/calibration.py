@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dpfedmeta.accounting.cells import Terms, client_public_epsilon, record_public, record_server
+from dpfedmeta.accounting.events import surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.plan import PrivacyPlan
@@ -86,19 +87,18 @@ def largest_cohort(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
 def with_local_mu(plan: PrivacyPlan, mu: float) -> PrivacyPlan:
     """Balanced record-level noise: every role is mu-GDP per participation (z_s = sqrt(K) z_q)."""
     assert plan.record is not None
-    steps = math.sqrt(plan.record.support_steps)
-    return replace(plan, record=replace(plan.record, support_noise=steps / mu, query_noise=1.0 / mu))
+    return replace(plan, record=plan.record.with_mu(mu))
 
 
 def _exceeded(plan: PrivacyPlan, targets: Targets) -> str | None:
     """What a target that the plan exceeds says about it, or None."""
     if targets.client_epsilon is not None:
-        epsilon = client_public_epsilon(plan.stretches, plan.client_delta)
+        epsilon = client_public_epsilon(plan.phases, plan.client_delta)
         if not epsilon <= targets.client_epsilon:
             return f"(client, public): epsilon = {epsilon:.4g} where {targets.client_epsilon:g} is the target"
     if targets.record_epsilon is not None:
         of_record = record_server if targets.record_observer == "server" else record_public
-        cell = of_record(plan.stretches, Terms.of(plan))
+        cell = of_record(plan.phases, Terms.of(plan))
         if not cell.epsilon <= targets.record_epsilon:
             return f"{cell.name}: epsilon = {cell.epsilon:.4g} where {targets.record_epsilon:g} is the target"
     return None
@@ -134,10 +134,10 @@ def _calibrate_record(plan: PrivacyPlan, epsilon: float, observer: Literal["serv
 
         def reached(noise: float) -> float:
             mini_batched = with_noise(noise)
-            return record_server(mini_batched.stretches, Terms.of(mini_batched)).epsilon
+            return record_server(mini_batched.phases, Terms.of(mini_batched)).epsilon
 
         return with_noise(_smallest_noise(reached, epsilon, "(record, server)", start=1.0))
-    participations, delta = worst_participations(plan.stretches, plan.max_participations, plan.record_delta)
+    participations, delta = worst_participations(plan.phases, plan.max_participations, plan.record_delta)
     mu = gaussian_mu(epsilon, delta) / math.sqrt(max(participations, 1))
     # Rounding in 1/mu may lift epsilon over its target by parts in 10^16.
     while gaussian_epsilon(mu * math.sqrt(max(participations, 1)), delta) > epsilon:
@@ -165,24 +165,25 @@ def _calibrate_record_public(plan: PrivacyPlan, epsilon: float) -> PrivacyPlan:
 
 
 def _record_public_epsilon(plan: PrivacyPlan) -> float:
-    return record_public(plan.stretches, Terms.of(plan)).epsilon
+    return record_public(plan.phases, Terms.of(plan)).epsilon
 
 
 def _calibrate_client(plan: PrivacyPlan, epsilon: float) -> PrivacyPlan:
     # In shared mode the surplus clients' probability is off delta whatever z is, and the clients' noise only helps:
     # z alone has to meet the target.
-    surplus = sum(s.rounds * s.surplus_probability for s in replace(plan, noise_multiplier=1.0).stretches)
-    alone, delta = replace(plan, record=None), plan.client_delta - surplus
+    beta = surplus(replace(plan, noise_multiplier=1.0).phases)
+    alone, delta = replace(plan, record=None), plan.client_delta - beta
 
     def tight(noise: float, grids: tuple[float, ...] = GRIDS) -> float:
-        return client_public_epsilon(replace(alone, noise_multiplier=noise).stretches, delta, grids)
+        return client_public_epsilon(replace(alone, noise_multiplier=noise).phases, delta, grids)
 
     def quick(noise: float) -> float:
-        return rdp_epsilon(replace(alone, noise_multiplier=noise).stretches, delta)
+        return rdp_epsilon(replace(alone, noise_multiplier=noise).phases, delta)
 
     # From the loosest bound, in milliseconds, to the tight one: each never lies below the next, so its solution is
     # enough noise for the next.
-    noise = _smallest_noise(quick, epsilon, "(client, public)", start=1.0)
+    known = math.isfinite(quick(_LARGEST_NOISE))
+    noise = _smallest_noise(quick, epsilon, "(client, public)", start=1.0) if known else 1.0
     noise = _smallest_noise(lambda z: tight(z, COARSE), epsilon, "(client, public)", start=noise)
     return replace(plan, noise_multiplier=_smallest_noise(tight, epsilon, "(client, public)", start=noise))
 

@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dpfedmeta.accounting.events import Event, Phase, surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.guarantee import Adjacency, Bound, Guarantee, Observer, UnitName
+from dpfedmeta.accounting.noise import Noise
 from dpfedmeta.accounting.participations import mixture_epsilon, worst_participations
-from dpfedmeta.accounting.phase import Stretch
-from dpfedmeta.accounting.plan import NoiseMode, PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.plan import NoiseMode, PrivacyPlan, RecordLayer, ServerSees
 from dpfedmeta.accounting.sampled_gaussian import (
     GRIDS,
     neighbours_of_a_client,
@@ -28,6 +29,7 @@ class Terms:
     Attributes:
         record: The record-level layer, or None.
         noise_mode: How the server treats messages that carry record-level noise.
+        server_sees: Every message, or only their sum.
         max_participations: R, or None.
         client_delta: delta of the client cells.
         record_delta: delta of the record cells.
@@ -35,6 +37,7 @@ class Terms:
 
     record: RecordLayer | None
     noise_mode: NoiseMode
+    server_sees: ServerSees
     max_participations: int | None
     client_delta: float
     record_delta: float
@@ -45,6 +48,7 @@ class Terms:
         return cls(
             record=plan.record,
             noise_mode=plan.noise_mode,
+            server_sees=plan.server_sees,
             max_participations=plan.max_participations,
             client_delta=plan.client_delta,
             record_delta=plan.record_delta,
@@ -62,8 +66,8 @@ def guarantees(plan: PrivacyPlan, rounds: int | None = None, grids: tuple[float,
     Raises:
         RefusedPlan: Colluding clients would know all the noise that the public faces.
     """
-    stretches = plan.stretches if rounds is None else plan.first(rounds)
-    return stated(stretches, Terms.of(plan), grids)
+    phases = plan.phases if rounds is None else plan.first(rounds)
+    return stated(phases, Terms.of(plan), grids)
 
 
 def epsilon_curve(plan: PrivacyPlan, points: int = 40) -> tuple[list[int], dict[str, list[float]]]:
@@ -76,120 +80,116 @@ def epsilon_curve(plan: PrivacyPlan, points: int = 40) -> tuple[list[int], dict[
 
 def running_grid(plan: PrivacyPlan) -> float:
     """A grid for the many epsilons along the way: within 1% of this plan's own."""
-    if not _has_noise(plan.stretches):
+    if not _has_noise(plan.phases):
         return GRIDS[0]
     neighbours = {neighbours_of_a_client(plan.sampler), "replace-one"}
-    return min(quick_grid(plan.stretches, each, min(plan.client_delta, plan.record_delta)) for each in neighbours)
+    return min(quick_grid(plan.phases, each, min(plan.client_delta, plan.record_delta)) for each in neighbours)
 
 
-def four_cells(stretches: Sequence[Stretch], terms: Terms, grids: tuple[float, ...] = GRIDS) -> tuple[Guarantee, ...]:
+def four_cells(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] = GRIDS) -> tuple[Guarantee, ...]:
     """The four cells of any rounds in a row: those of a plan, or those that a ledger holds."""
     return (
-        _client_public(stretches, terms, grids),
-        _client_server(stretches, terms),
-        record_server(stretches, terms),
-        record_public(stretches, terms, grids),
+        _client_public(phases, terms, grids),
+        _client_server(phases, terms),
+        record_server(phases, terms),
+        record_public(phases, terms, grids),
     )
 
 
-def stated(stretches: Sequence[Stretch], terms: Terms, grids: tuple[float, ...] = GRIDS) -> tuple[Guarantee, ...]:
+def stated(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] = GRIDS) -> tuple[Guarantee, ...]:
     """The four cells, and for the records what they are under replace-one: the form in which they are shown.
 
     A record that is replaced by any other one moves a clipped sum by twice what a null record does.
     """
-    *clients, of_server, of_public = four_cells(stretches, terms, grids)
-    server = record_server(stretches, terms, change=2.0).epsilon
-    public = record_public(stretches, terms, grids, change=2.0).epsilon
+    *clients, of_server, of_public = four_cells(phases, terms, grids)
+    server = record_server(phases, terms, change=2.0).epsilon
+    public = record_public(phases, terms, grids, change=2.0).epsilon
     return *clients, replace(of_server, replaced=server), replace(of_public, replaced=public)
 
 
-def client_public_epsilon(stretches: Sequence[Stretch], delta: float, grids: tuple[float, ...] = GRIDS) -> float:
+def client_public_epsilon(phases: Sequence[Phase], delta: float, grids: tuple[float, ...] = GRIDS) -> float:
     """(client, public) alone, at `delta` less the probability that shared mode dropped surplus clients."""
-    if not _has_noise(stretches):
-        return 0.0 if not stretches else math.inf
-    neighbours = neighbours_of_a_client(stretches[0].sampler)
-    return sampled_epsilon(stretches, neighbours, delta - _surplus(stretches), grids)
+    if not _has_noise(phases):
+        return 0.0 if not phases else math.inf
+    neighbours = neighbours_of_a_client(phases[0].event.sampler)
+    return sampled_epsilon(phases, neighbours, delta - surplus(phases), grids)
 
 
-def _replaced_epsilon(stretches: Sequence[Stretch], delta: float, grids: tuple[float, ...]) -> float:
+def _replaced_epsilon(phases: Sequence[Phase], delta: float, grids: tuple[float, ...]) -> float:
     """Changing a record is changing a client's message, within norm C."""
-    if not _has_noise(stretches):
-        return math.inf if stretches else 0.0
-    return sampled_epsilon(stretches, "replace-one", delta, grids)
+    if not _has_noise(phases):
+        return math.inf if phases else 0.0
+    return sampled_epsilon(phases, "replace-one", delta, grids)
 
 
-def _client_public(stretches: Sequence[Stretch], terms: Terms, grids: tuple[float, ...]) -> Guarantee:
+def _client_public(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...]) -> Guarantee:
     """T-fold composition of the sampled Gaussian with z (z_eff in shared mode)."""
-    fixed = _fixed(stretches)
+    fixed = _fixed(phases)
     bound = Bound(
         method="pld",
-        epsilon=client_public_epsilon(stretches, terms.client_delta, grids),
-        event=_event(stretches),
-        formula=(_FIXED_PAIR if fixed else "PLD of (1-q) N(0, z^2) + q N(1, z^2) against N(0, z^2)") + _over(stretches),
+        epsilon=client_public_epsilon(phases, terms.client_delta, grids),
+        event=_event(phases),
+        formula=(_FIXED_PAIR if fixed else "PLD of (1-q) N(0, z^2) + q N(1, z^2) against N(0, z^2)") + _over(phases),
     )
     adjacency: Adjacency = "replace-one" if fixed else "add-remove"
     return _guarantee("client", "public", terms.client_delta, adjacency, bound)
 
 
-def _client_server(stretches: Sequence[Stretch], terms: Terms) -> Guarantee:
+def _client_server(phases: Sequence[Phase], terms: Terms) -> Guarantee:
     """Every message may change as a whole; only its own record-level noise is in the way."""
     record = terms.record
     if record is None:
-        bound = _of_noisy_messages(stretches, terms, terms.client_delta)
-    elif record.message != "update":
-        mu = 2.0 * record.query_records / record.query_noise
-        count = "n_q" if record.message == "query" else "M"
-        bound = _worst_participations(stretches, terms, mu, f"2 {count} / z_q", terms.client_delta)
+        bound = _of_what_is_sent(phases, terms, terms.client_delta)
     else:
-        mu = 2.0 * math.sqrt(record.support_steps) * record.support_records / record.support_noise
-        bound = _worst_participations(stretches, terms, mu, "2 sqrt(K) n_s / z_s", terms.client_delta)
+        mu, formula = record.whole_client()
+        bound = _worst_participations(phases, terms, mu, formula, terms.client_delta)
     return _guarantee("client", "server", terms.client_delta, "replace-one", bound)
 
 
-def record_server(stretches: Sequence[Stretch], terms: Terms, change: float = 1.0) -> Guarantee:
+def record_server(phases: Sequence[Phase], terms: Terms, change: float = 1.0) -> Guarantee:
     """The server knows who took part: nothing is amplified, the worst number of participations counts.
 
     `change`: how far a record moves a sum over its clip bound: 1 under zero-out, 2 where it is replaced.
     """
     if terms.record is None:
-        bound = _of_noisy_messages(stretches, terms, terms.record_delta)
+        bound = _of_what_is_sent(phases, terms, terms.record_delta)
     elif terms.record.batch_rate < 1:
-        bound = _of_local_steps(stretches, terms, terms.record, change)
+        bound = _of_local_steps(phases, terms, terms.record, change)
     else:
-        support, query = local_mu(terms.record)
+        support, query = terms.record.roles()
         worse = "sqrt(K)/z_s" if support >= query else "1/z_q"
-        bound = _worst_participations(stretches, terms, change * max(support, query), worse, terms.record_delta)
+        bound = _worst_participations(phases, terms, change * max(support, query), worse, terms.record_delta)
     return _guarantee("record", "server", terms.record_delta, "zero-out", bound)
 
 
 def record_public(
-    stretches: Sequence[Stretch], terms: Terms, grids: tuple[float, ...] = GRIDS, change: float = 1.0
+    phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] = GRIDS, change: float = 1.0
 ) -> Guarantee:
     """The smaller of two bounds: the mixture over participations, and replacing a whole client.
 
     `change`: as in `record_server`; the second bound holds whatever becomes of the record.
     """
-    delta = terms.record_delta - _surplus(stretches)
-    mus = [_worse_role_mu(stretch.effective_noise or 0.0, terms, change) for stretch in stretches]
+    delta = terms.record_delta - surplus(phases)
+    mus = [_worse_role_mu(phase.event.noise, terms, change) for phase in phases]
     limit = "" if terms.max_participations is None else f", at most {terms.max_participations}"
     mixture = Bound(
         method="gdp-mixture",
-        epsilon=mixture_epsilon(stretches, mus, terms.max_participations, delta),
+        epsilon=mixture_epsilon(phases, mus, terms.max_participations, delta),
         event=f"in each round that the client takes part in (binomial{limit}), one mu-GDP release with mu = "
         + ", ".join(f"{mu:.4g}" for mu in dict.fromkeys(mus)),
         formula="E over participations of delta_mu(eps) with mu^2 summed; mu of the smaller layer, for the worse role"
-        + _beta(stretches),
+        + _beta(phases),
     )
     replaced = Bound(
         method="pld",
-        epsilon=_replaced_epsilon(stretches, delta, grids),
-        event=_event(stretches),
-        formula=(_FIXED_PAIR if _fixed(stretches) else _REPLACED_PAIR) + _over(stretches),
+        epsilon=_replaced_epsilon(phases, delta, grids),
+        event=_event(phases),
+        formula=(_FIXED_PAIR if _fixed(phases) else _REPLACED_PAIR) + _over(phases),
     )
     bounds = [mixture, replaced]
     if terms.record is not None and terms.record.batch_rate < 1:
         # What the public sees is computed from what the server sees.
-        bounds.append(record_server(stretches, terms, change).binding)
+        bounds.append(record_server(phases, terms, change).binding)
     return _guarantee("record", "public", terms.record_delta, "zero-out", *bounds)
 
 
@@ -197,12 +197,12 @@ _REPLACED_PAIR = "PLD of (1-q) N(0, z^2) + q N(1, z^2) against (1-q) N(0, z^2) +
 _FIXED_PAIR = "PLD of the symmetric pair of (1-q) N(0, z^2) + q N(2, z^2) against N(0, z^2)"
 
 
-def _worst_participations(stretches: Sequence[Stretch], terms: Terms, mu: float, formula: str, delta: float) -> Bound:
+def _worst_participations(phases: Sequence[Phase], terms: Terms, mu: float, formula: str, delta: float) -> Bound:
     """sqrt(R) * mu-GDP for the worst R."""
-    worst, left = worst_participations(stretches, terms.max_participations, delta)
+    worst, left = worst_participations(phases, terms.max_participations, delta)
     how = f"exceeded with probability <= {delta / 100:g}"
     if terms.max_participations is not None:
-        how = "the cap" if len({stretch.copy for stretch in stretches}) < 2 else "the cap in each copy"
+        how = "the cap" if len({phase.copy for phase in phases}) < 2 else "the cap in each copy"
     return Bound(
         method="gdp",
         epsilon=gaussian_epsilon(math.sqrt(worst) * mu, left),
@@ -211,18 +211,26 @@ def _worst_participations(stretches: Sequence[Stretch], terms: Terms, mu: float,
     )
 
 
-def _of_noisy_messages(stretches: Sequence[Stretch], terms: Terms, delta: float) -> Bound:
-    """Towards the server, a client that sends its exact message has nothing; one that adds its share has little."""
-    least = min((stretch.message_noise for stretch in stretches), default=0.0)
+def _of_what_is_sent(phases: Sequence[Phase], terms: Terms, delta: float) -> Bound:
+    """Towards the server, a client that sends its exact message has nothing; one that adds its share has little.
+
+    A server that sees only the sum faces the noise of all clients together, less that of those it works with.
+    """
+    least = min((phase.event.message_noise for phase in phases), default=0.0)
     if least == 0:
-        return _nothing("the client's exact message")
-    return _worst_participations(stretches, terms, 2.0 / least, "2 sqrt(L) / z", delta)
+        return _nothing(
+            f"the client's exact {'message' if terms.server_sees == 'messages' else 'part of the exact sum'}"
+        )
+    if terms.server_sees == "messages":
+        return _worst_participations(phases, terms, 2.0 / least, "2 sqrt(L) / z", delta)
+    mu = max(phase.event.noise.mu(2.0) if phase.event.noise else math.inf for phase in phases)
+    return _worst_participations(phases, terms, mu, "2 / z_eff", delta - surplus(phases))
 
 
-def _of_local_steps(stretches: Sequence[Stretch], terms: Terms, record: RecordLayer, change: float) -> Bound:
+def _of_local_steps(phases: Sequence[Phase], terms: Terms, record: RecordLayer, change: float) -> Bound:
     """Mini-batches that the client draws for itself: sqrt(K)-GDP does not hold, each of the K R steps is composed."""
-    worst, left = worst_participations(stretches, terms.max_participations, terms.record_delta)
-    steps, rate, noise = worst * record.support_steps, record.batch_rate, record.support_noise
+    worst, left = worst_participations(phases, terms.max_participations, terms.record_delta)
+    steps, rate, noise = worst * record.support_steps, record.batch_rate, record.support_noise or 0.0
     if change > 1:
         epsilon = replaced_steps_epsilon(rate, noise, steps, left)
     else:
@@ -231,60 +239,56 @@ def _of_local_steps(stretches: Sequence[Stretch], terms: Terms, record: RecordLa
         method=record.accountant,
         epsilon=epsilon,
         event=f"{worst} participations of {record.support_steps} steps (each record in a step with probability "
-        f"{record.batch_rate:.4g}) with Gaussian noise of z_s = {record.support_noise:.4g}",
+        f"{record.batch_rate:.4g}) with Gaussian noise of z_s = {noise:.4g}",
         formula=f"{record.accountant.upper()} of (1-b) N(0, z_s^2) + b N(1, z_s^2) against N(0, z_s^2), K R-fold",
     )
 
 
-def local_mu(record: RecordLayer) -> tuple[float, float]:
-    """(mu_s, mu_q) of one participation towards the server; Reptile has no query release, micro-episodes no other."""
-    support = 0.0 if record.message == "episodes" else math.sqrt(record.support_steps) / record.support_noise
-    return support, 0.0 if record.message == "update" else 1.0 / record.query_noise
-
-
-def _worse_role_mu(noise: float, terms: Terms, change: float) -> float:
+def _worse_role_mu(noise: Noise | None, terms: Terms, change: float) -> float:
     """Mu of one participation towards the public: the smaller layer, for the worse role."""
-    whole_message = 2.0 / noise if noise else math.inf
+    whole_message = noise.mu(2.0) if noise else math.inf
     record = terms.record
     if record is None:
         return whole_message
-    support, query = (change * mu for mu in local_mu(record))
-    if record.message == "update":
+    support, query = (change * mu for mu in record.roles())
+    if record.query_noise is None:
         return min(support, whole_message)
     share = change / record.query_records
     if terms.noise_mode == "stacked":
         share = min(record.query_to_message_bound * share, 2.0)
-    return max(min(query, share / noise if noise else math.inf), min(support, whole_message))
+    return max(min(query, noise.mu(share) if noise else math.inf), min(support, whole_message))
 
 
-def _fixed(stretches: Sequence[Stretch]) -> bool:
-    return any(stretch.sampler == "fixed" for stretch in stretches)
+def _fixed(phases: Sequence[Phase]) -> bool:
+    return any(phase.event.sampler == "fixed" for phase in phases)
 
 
-def _has_noise(stretches: Sequence[Stretch]) -> bool:
-    return bool(stretches) and all(stretch.effective_noise for stretch in stretches)
+def _has_noise(phases: Sequence[Phase]) -> bool:
+    return bool(phases) and all(phase.event.noise for phase in phases)
 
 
-def _surplus(stretches: Sequence[Stretch]) -> float:
-    """Beta: what shared mode takes off delta in each public cell."""
-    return sum(stretch.rounds * stretch.surplus_probability for stretch in stretches)
+def _event(phases: Sequence[Phase]) -> str:
+    return ", then ".join(
+        f"{phase.rounds} rounds ({_drawn(phase.event)}) with {_noise(phase.event)}" for phase in phases
+    ) or ("no round")
 
 
-def _event(stretches: Sequence[Stretch]) -> str:
-    parts = []
-    for s in stretches:
-        drawn = f"{s.cohort:g} of {s.clients}" if s.sampler == "fixed" else f"each client with q = {s.rate:.4g}"
-        noise = f"Gaussian noise of z = {s.effective_noise:.4g}" if s.effective_noise else "no noise"
-        parts.append(f"{s.rounds} rounds ({drawn}) with {noise}")
-    return ", then ".join(parts) or "no round"
+def _drawn(event: Event) -> str:
+    if event.sampler == "fixed":
+        return f"{event.cohort:g} of {event.clients}"
+    return f"each client with q = {event.rate:.4g}"
 
 
-def _over(stretches: Sequence[Stretch]) -> str:
-    return f", {sum(s.rounds for s in stretches)}-fold" + _beta(stretches)
+def _noise(event: Event) -> str:
+    return event.noise.words if event.noise else "no noise"
 
 
-def _beta(stretches: Sequence[Stretch]) -> str:
-    beta = _surplus(stretches)
+def _over(phases: Sequence[Phase]) -> str:
+    return f", {sum(s.rounds for s in phases)}-fold" + _beta(phases)
+
+
+def _beta(phases: Sequence[Phase]) -> str:
+    beta = surplus(phases)
     return f", at delta - {beta:.2g} (surplus or hostile clients)" if beta else ""
 
 

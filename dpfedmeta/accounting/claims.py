@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
 from dp_accounting.rdp import RdpAccountant
 
 from dpfedmeta.accounting.cells import guarantees
+from dpfedmeta.accounting.events import Event, Phase
+from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.sampled_gaussian import poisson_steps_epsilon, rdp_epsilon
 
@@ -45,36 +47,50 @@ def claim(algo: str, plan: PrivacyPlan) -> Claim | None:
 
 
 def _moments(plan: PrivacyPlan) -> float:
-    return rdp_epsilon(plan.stretches, plan.client_delta)
+    return rdp_epsilon(plan.phases, plan.client_delta)
 
 
 def _without_the_factor_of_two(plan: PrivacyPlan) -> float:
     """Flower's documentation hands z = std/C to an accountant that wants std over the change of a replaced client."""
     accountant = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
-    for s in plan.stretches:
-        noise = GaussianDpEvent(s.assured_noise or 0.0)
-        accountant.compose(SampledWithoutReplacementDpEvent(s.clients, int(s.cohort), noise), s.rounds)
+    for phase in plan.phases:
+        own = phase.event
+        noise = GaussianDpEvent(own.assured_noise or 0.0)
+        accountant.compose(SampledWithoutReplacementDpEvent(own.clients, int(own.cohort), noise), phase.rounds)
     return float(accountant.get_epsilon(plan.client_delta))
 
 
 def _records_of_one_pool(plan: PrivacyPlan) -> float:
-    assert plan.record is not None
-    record = replace(plan.stretches[0], sampler="poisson", effective_noise=plan.record.support_noise)
-    inner = replace(record, rate=plan.record.support_records / _TOLD_RECORDS, rounds=int(plan.expected_participations))
-    outer = replace(
-        record,
-        rate=plan.record.query_records * plan.cohort / _TOLD_RECORDS,
-        rounds=plan.rounds,
-        effective_noise=plan.record.query_noise,
+    record = plan.record
+    assert record is not None
+    support, query = record.support_records, record.query_records * plan.cohort
+    told = (
+        (record.support_noise, support, int(plan.expected_participations)),
+        (record.query_noise, query, plan.rounds),
     )
-    # Micro-episodes have no inner release.
-    return rdp_epsilon([outer] if plan.record.message == "episodes" else [inner, outer], plan.record_delta)
+    phases = [
+        Phase(
+            event=Event(
+                sampler="poisson",
+                clients=plan.clients,
+                cohort=plan.cohort,
+                rate=records / _TOLD_RECORDS,
+                noise=GaussianNoise(multiplier=noise),
+            ),
+            rounds=count,
+        )
+        for noise, records, count in told
+        if noise is not None
+    ]
+    return rdp_epsilon(phases, plan.record_delta)
 
 
 def _local_steps(plan: PrivacyPlan) -> float:
-    assert plan.record is not None
-    steps = plan.rounds * plan.record.support_steps
-    return poisson_steps_epsilon(plan.record.batch_rate, plan.record.support_noise, steps, plan.record_delta, "rdp")
+    record = plan.record
+    assert record is not None
+    assert record.support_noise is not None
+    steps = plan.rounds * record.support_steps
+    return poisson_steps_epsilon(record.batch_rate, record.support_noise, steps, plan.record_delta, "rdp")
 
 
 _CLIENT, _RECORD = "(client, public)", "(record, server)"

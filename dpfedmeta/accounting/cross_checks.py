@@ -13,54 +13,63 @@ from dp_accounting import GaussianDpEvent, NeighboringRelation
 from dp_accounting.pld import PLDAccountant
 from scipy.stats import binom, norm
 
+from dpfedmeta.accounting.events import Phase, SamplerName, surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon, smallest_epsilon
 from dpfedmeta.accounting.participations import mixture_epsilon
-from dpfedmeta.accounting.phase import SamplerName, Stretch
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.sampled_gaussian import neighbours_of_a_client, rdp_epsilon, round_event, sampled_epsilon
 
 
-def dp_accounting_pld(stretches: Sequence[Stretch], delta: float, *, replaced: bool = False) -> float:
-    """dp-accounting's own PLD accountant on the rounds' events; Poisson only."""
+def dp_accounting_pld(phases: Sequence[Phase], delta: float, *, replaced: bool = False) -> float:
+    """dp-accounting's own PLD accountant on the rounds' events; Poisson only. inf for noise that it does not know."""
     accountant = PLDAccountant(NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE)
-    for stretch in stretches:
-        accountant.compose(round_event(stretch), stretch.rounds)
+    for phase in phases:
+        event = round_event(phase.event)
+        if event is None:
+            return math.inf
+        accountant.compose(event, phase.rounds)
     return float(accountant.get_epsilon(delta))
 
 
-def opacus_rdp(stretches: Sequence[Stretch], delta: float) -> float:
+def _history(phases: Sequence[Phase]) -> list[tuple[float, float, int]]:
+    """(z, q, rounds), for Gaussian noise alone."""
+    return [(1.0 / p.event.noise.mu(1.0), p.event.rate, p.rounds) for p in phases if p.event.noise]
+
+
+def opacus_rdp(phases: Sequence[Phase], delta: float) -> float:
     """Opacus' RDP accountant: an upper bound. Poisson only."""
     # Opacus takes a second to import, and few need it.
     from opacus.accountants import RDPAccountant
 
     accountant = RDPAccountant()
-    accountant.history = [(s.effective_noise, s.rate, s.rounds) for s in stretches]
+    accountant.history = _history(phases)
     with warnings.catch_warnings():
         # Its orders end at 64: looser where epsilon is small, and only an upper bound is asked for here.
         warnings.filterwarnings("ignore", "Optimal order", UserWarning)
         return float(accountant.get_epsilon(delta))
 
 
-def opacus_prv(stretches: Sequence[Stretch], delta: float, error: float = 0.002) -> float:
+def opacus_prv(phases: Sequence[Phase], delta: float, error: float = 0.002) -> float:
     """Opacus' PRV accountant, whose upper estimate lies at most `error` above the truth. Poisson only."""
     from opacus.accountants import PRVAccountant
 
     accountant = PRVAccountant()
-    accountant.history = [(s.effective_noise, s.rate, s.rounds) for s in stretches]
+    accountant.history = _history(phases)
     return float(accountant.get_epsilon(delta, eps_error=error, delta_error=delta / 1000))
 
 
-def second_opinion(stretches: Sequence[Stretch], delta: float) -> tuple[str, float] | None:
-    """(name, epsilon) of (client, public) by somebody else's accountant; None where nothing is promised.
+def second_opinion(phases: Sequence[Phase], delta: float) -> tuple[str, float] | None:
+    """(name, epsilon) of (client, public) by somebody else's accountant; None where nothing is
+    promised, or nobody else knows the noise.
 
     Fixed-size sampling has only the looser RDP there.
     """
-    if not stretches or not all(stretch.effective_noise for stretch in stretches):
+    if not phases or not all(phase.event.noise and round_event(phase.event) for phase in phases):
         return None
-    left = delta - sum(s.rounds * s.surplus_probability for s in stretches)
-    if any(stretch.sampler == "fixed" for stretch in stretches):
-        return "dp-accounting RDP (looser)", rdp_epsilon(stretches, left)
-    return "dp-accounting PLD", dp_accounting_pld(stretches, left)
+    left = delta - surplus(phases)
+    if any(phase.event.sampler == "fixed" for phase in phases):
+        return "dp-accounting RDP (looser)", rdp_epsilon(phases, left)
+    return "dp-accounting PLD", dp_accounting_pld(phases, left)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,44 +144,44 @@ def _compare(
     return Agreement(ours=ours, other=other, settings=len(ratios), highest=max(ratios), lowest=min(ratios), bound=bound)
 
 
-def _stretches(setting: Setting, sampler: SamplerName = "poisson") -> tuple[Stretch, ...]:
+def _phases(setting: Setting, sampler: SamplerName = "poisson") -> tuple[Phase, ...]:
     rate, noise, rounds, _ = setting
     clients = 400_000
     plan = PrivacyPlan(clients=clients, cohort=rate * clients, rounds=rounds, noise_multiplier=noise, sampler=sampler)
-    return plan.stretches
+    return plan.phases
 
 
 def _affordable(setting: Setting, sampler: SamplerName) -> bool:
     """Whether even the loose bound is of a size that anybody would look at more closely."""
-    return rdp_epsilon(_stretches(setting, sampler), setting[3]) <= 4.0 * USEFUL[1]
+    return rdp_epsilon(_phases(setting, sampler), setting[3]) <= 4.0 * USEFUL[1]
 
 
-def _with(accountant: Callable[[Sequence[Stretch], float], float]) -> Callable[[Setting], float]:
-    return lambda setting: accountant(_stretches(setting), setting[3])
+def _with(accountant: Callable[[Sequence[Phase], float], float]) -> Callable[[Setting], float]:
+    return lambda setting: accountant(_phases(setting), setting[3])
 
 
 def _add_remove(setting: Setting) -> float:
-    return sampled_epsilon(_stretches(setting), "add-remove", setting[3])
+    return sampled_epsilon(_phases(setting), "add-remove", setting[3])
 
 
 def _prv(setting: Setting) -> float:
-    return opacus_prv(_stretches(setting), setting[3], error=0.004 * _add_remove(setting))
+    return opacus_prv(_phases(setting), setting[3], error=0.004 * _add_remove(setting))
 
 
 def _replaced(setting: Setting) -> float:
-    return sampled_epsilon(_stretches(setting), "replace-one", setting[3])
+    return sampled_epsilon(_phases(setting), "replace-one", setting[3])
 
 
 def _dp_replaced(setting: Setting) -> float:
-    return dp_accounting_pld(_stretches(setting), setting[3], replaced=True)
+    return dp_accounting_pld(_phases(setting), setting[3], replaced=True)
 
 
 def _fixed(setting: Setting) -> float:
-    return sampled_epsilon(_stretches(setting, "fixed"), neighbours_of_a_client("fixed"), setting[3])
+    return sampled_epsilon(_phases(setting, "fixed"), neighbours_of_a_client("fixed"), setting[3])
 
 
 def _dp_fixed(setting: Setting) -> float:
-    return rdp_epsilon(_stretches(setting, "fixed"), setting[3])
+    return rdp_epsilon(_phases(setting, "fixed"), setting[3])
 
 
 def _closed_form(setting: Setting) -> float:
@@ -194,7 +203,7 @@ def _dp_gaussian(setting: Setting) -> float:
 
 def _mixture(setting: Setting) -> float:
     _, noise, _, delta = setting
-    return mixture_epsilon(_stretches(setting), [1.0 / noise], None, delta)
+    return mixture_epsilon(_phases(setting), [1.0 / noise], None, delta)
 
 
 def _integrated_mixture(setting: Setting) -> float:

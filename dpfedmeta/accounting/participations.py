@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.stats import binom
 
+from dpfedmeta.accounting.events import Phase
 from dpfedmeta.accounting.gaussian import gaussian_delta, smallest_epsilon
-from dpfedmeta.accounting.phase import Stretch
 from dpfedmeta.accounting.rare_events import RARE_SHARE
 from dpfedmeta.randomness import FloatArray, IntArray
 
@@ -20,36 +20,36 @@ _NEGLIGIBLE = 1e-18
 _SUMS = 4096
 
 
-def worst_participations(stretches: Sequence[Stretch], cap: int | None, delta: float) -> tuple[int, float]:
+def worst_participations(phases: Sequence[Phase], cap: int | None, delta: float) -> tuple[int, float]:
     """(R, delta left): the cap, or the smallest R that is exceeded with probability at most delta/100.
 
     Copies of a run count participations each for itself, so a cap allows as many in the rounds of each.
     """
     if cap is not None:
         rounds: Counter[int] = Counter()
-        for stretch in stretches:
-            rounds[stretch.copy] += stretch.rounds
+        for phase in phases:
+            rounds[phase.copy] += phase.rounds
         return sum(min(cap, own) for own in rounds.values()), delta
-    mass, beyond = _numbers(stretches)
+    mass, beyond = _numbers(phases)
     # exceeded[r] = P(more than r participations), summed from the small end.
     exceeded = np.append(np.cumsum(mass[:0:-1])[::-1], 0.0) + beyond
     participations = int(np.argmax(exceeded <= RARE_SHARE * delta))
     return participations, delta - float(exceeded[participations])
 
 
-def _numbers(stretches: Sequence[Stretch]) -> tuple[FloatArray, float]:
-    """(P(R = r) for r = 0, 1, ..., mass that is not followed): the sum of one binomial for each stretch."""
+def _numbers(phases: Sequence[Phase]) -> tuple[FloatArray, float]:
+    """(P(R = r) for r = 0, 1, ..., mass that is not followed): the sum of one binomial for each phase."""
     mass, beyond = np.ones(1), 0.0
-    for stretch in stretches:
-        counts, beyond_here = _counts(stretch)
-        mass = np.convolve(mass, binom.pmf(counts, stretch.rounds, stretch.rate))
+    for phase in phases:
+        counts, beyond_here = _counts(phase)
+        mass = np.convolve(mass, binom.pmf(counts, phase.rounds, phase.event.rate))
         beyond += beyond_here
     return mass, beyond
 
 
-def _counts(stretch: Stretch) -> tuple[IntArray, float]:
-    last = min(stretch.rounds, int(binom.isf(_NEGLIGIBLE, stretch.rounds, stretch.rate)) + 1)
-    return np.arange(last + 1), float(binom.sf(last, stretch.rounds, stretch.rate))
+def _counts(phase: Phase) -> tuple[IntArray, float]:
+    last = min(phase.rounds, int(binom.isf(_NEGLIGIBLE, phase.rounds, phase.event.rate)) + 1)
+    return np.arange(last + 1), float(binom.sf(last, phase.rounds, phase.event.rate))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +69,8 @@ class _Patterns:
     beyond: float
 
 
-def mixture_epsilon(stretches: Sequence[Stretch], mus: Sequence[float], cap: int | None, delta: float) -> float:
-    """Epsilon of a mixture over participation patterns, where one participation in stretch t is mus[t]-GDP.
+def mixture_epsilon(phases: Sequence[Phase], mus: Sequence[float], cap: int | None, delta: float) -> float:
+    """Epsilon of a mixture over participation patterns, where one participation in phase t is mus[t]-GDP.
 
     delta(eps) = E over patterns tau of delta_{sqrt(sum of mu_t^2 over tau)}(eps), by joint convexity of the
     hockey-stick divergence (privacy.md section 3). With a cap the first participations count; nothing is renormalised.
@@ -80,13 +80,13 @@ def mixture_epsilon(stretches: Sequence[Stretch], mus: Sequence[float], cap: int
         Holds for an observer who even knows in which rounds the client took part.
     """
     if not all(np.isfinite(mus)):
-        return float("inf") if stretches else 0.0
+        return float("inf") if phases else 0.0
     patterns = _Patterns(taken=np.zeros(1, np.int64), squared=np.zeros(1), mass=np.ones(1), beyond=0.0)
     counting = 0
-    for stretch, mu in zip(stretches, mus, strict=True):
-        if stretch.copy != counting:
-            counting, patterns = stretch.copy, replace(patterns, taken=np.zeros_like(patterns.taken))
-        patterns = _merged(_with(patterns, stretch, mu**2, cap))
+    for phase, mu in zip(phases, mus, strict=True):
+        if phase.copy != counting:
+            counting, patterns = phase.copy, replace(patterns, taken=np.zeros_like(patterns.taken))
+        patterns = _merged(_with(patterns, phase, mu**2, cap))
     scales = np.sqrt(patterns.squared)
 
     def delta_at(epsilon: float) -> float:
@@ -95,14 +95,14 @@ def mixture_epsilon(stretches: Sequence[Stretch], mus: Sequence[float], cap: int
     return smallest_epsilon(delta_at, delta)
 
 
-def _with(patterns: _Patterns, stretch: Stretch, squared: float, cap: int | None) -> _Patterns:
-    """One more stretch of rounds."""
-    counts, beyond = _counts(stretch)
-    mass = binom.pmf(counts, stretch.rounds, stretch.rate)
+def _with(patterns: _Patterns, phase: Phase, squared: float, cap: int | None) -> _Patterns:
+    """One more phase of rounds."""
+    counts, beyond = _counts(phase)
+    mass = binom.pmf(counts, phase.rounds, phase.event.rate)
     if cap is not None and cap < len(counts):
         # More than the cap is the cap.
         counts, mass = counts[: cap + 1], mass[: cap + 1].copy()
-        mass[-1], beyond = float(binom.sf(cap - 1, stretch.rounds, stretch.rate)), 0.0
+        mass[-1], beyond = float(binom.sf(cap - 1, phase.rounds, phase.event.rate)), 0.0
     more = np.broadcast_to(counts, (len(patterns.mass), len(counts)))
     if cap is not None:
         more = np.minimum(more, cap - patterns.taken[:, None])

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from dpfedmeta.accounting.phase import SamplerName, Stretch, first_rounds
+from dpfedmeta.accounting.events import Event, Phase, SamplerName, first_rounds
+from dpfedmeta.accounting.noise import Noise, noise_of
 from dpfedmeta.accounting.rare_events import RARE_SHARE, largest_cohort, most_hostile
 from dpfedmeta.errors import RefusedPlan
 
@@ -17,32 +18,36 @@ _LEAST, _MOST = 1e-3, 1e7
 
 NoiseMode = Literal["shared", "stacked"]
 NoiseSite = Literal["server", "clients"]
+ServerSees = Literal["messages", "sum"]
+"""What the server sees of a round before it releases the sum."""
 AccountantName = Literal["pld", "rdp", "prv"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordLayer:
-    """Record-level noise inside the clients.
+    """What a client releases of its records in one round, and how much noise is on it.
+
+    A client may release K noisy support steps, a noisy sum over its query records (or over other parts of its records
+    that share none), or both; its message is the last of them.
 
     Attributes:
-        support_noise: z_s, per support step; ignored for micro-episodes, which have no support release.
-        query_noise: z_q; ignored for Reptile, which has no query release.
-        support_steps: K; ignored with z_s.
+        support_noise: z_s, per support step; None: no support step is released.
+        query_noise: z_q; None: there is no query release, and the message is the sum of the support steps.
+        support_steps: K; 1 without support release.
         support_records: n_s.
-        query_records: n_q, or M for micro-episodes: what the query release adds up, each clipped to C_q.
-        message: What a client sends: its noisy query gradient, the noisy support update (Reptile), or the noisy sum
-            over micro-episodes that share no record.
+        query_records: n_q: what the query release adds up, each clipped to C_q.
+        parts: What these are called.
         query_to_message_bound: C_q/C, used in stacked mode.
         batch_rate: How likely a record is in the mini-batch of a support step, by a coin of the client's own.
         accountant: What composes mini-batched steps.
     """
 
-    support_noise: float
-    query_noise: float
+    support_noise: float | None
+    query_noise: float | None
     support_steps: int
     support_records: int
     query_records: int
-    message: Literal["query", "update", "episodes"] = "query"
+    parts: str = "query records"
     query_to_message_bound: float = 1.0
     batch_rate: float = 1.0
     accountant: AccountantName = "pld"
@@ -50,12 +55,33 @@ class RecordLayer:
     def __post_init__(self) -> None:
         _check("batch_rate", self.batch_rate, 0 < self.batch_rate <= 1, "a number above 0 and at most 1")
         # A query gradient reads all its records at once.
-        whole = self.batch_rate == 1 or self.message == "update"
+        whole = self.batch_rate == 1 or self.query_noise is None
         _check("batch_rate", self.batch_rate, whole, "1 unless a client sends its update")
+        released = self.support_noise is not None or self.query_noise is not None
+        _check("support_noise", self.support_noise, released, "a noise on what clients release of their records")
         for name in ("support_noise", "query_noise", "query_to_message_bound"):
-            _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
+            value = getattr(self, name)
+            _check(name, value, value is None or 0 < value < math.inf, "a finite number above 0")
         for name in ("support_steps", "support_records", "query_records"):
             _check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+
+    def roles(self) -> tuple[float, float]:
+        """(mu_s, mu_q) of one participation towards the server, of a record in the one role or in the other."""
+        support = 0.0 if self.support_noise is None else math.sqrt(self.support_steps) / self.support_noise
+        return support, 0.0 if self.query_noise is None else 1.0 / self.query_noise
+
+    def whole_client(self) -> tuple[float, str]:
+        """(mu of one participation where all records of a client are others, formula)."""
+        if self.query_noise is not None:
+            return 2.0 * self.query_records / self.query_noise, "2 n_q / z_q"
+        assert self.support_noise is not None
+        mu = 2.0 * math.sqrt(self.support_steps) * self.support_records / self.support_noise
+        return mu, "2 sqrt(K) n_s / z_s"
+
+    def with_mu(self, mu: float) -> RecordLayer:
+        """Balanced noise: a record in either role is mu-GDP (z_s = sqrt(K) z_q)."""
+        support = None if self.support_noise is None else math.sqrt(self.support_steps) / mu
+        return replace(self, support_noise=support, query_noise=None if self.query_noise is None else 1.0 / mu)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +118,8 @@ class PrivacyPlan:
         schedule: Changes of z and L by round, fixed before training; in order.
         noise_mode: How the server treats messages that carry record-level noise.
         noise_site: Who adds the client-level noise: the server, or each of the L clients of a cohort its share.
+        noise: Which noise: independent, or package.module:Mechanism.
+        server_sees: Every message, or only their sum: what the aggregation shows.
         colluding: c, how many clients of the cohort pool the knowledge of their own noise.
         hostile: Share of the population that may send messages without their noise; so many are not counted on where
             the clients' own noise pays for the server's.
@@ -112,6 +140,8 @@ class PrivacyPlan:
     schedule: tuple[Change, ...] = ()
     noise_mode: NoiseMode = "shared"
     noise_site: NoiseSite = "server"
+    noise: str = "independent"
+    server_sees: ServerSees = "messages"
     colluding: int = 1
     hostile: float = 0.0
     record: RecordLayer | None = None
@@ -147,9 +177,14 @@ class PrivacyPlan:
                 plain,
                 "server, unless cohorts have a fixed size, nothing is scheduled and there is no record-level noise",
             )
-        if self.record is not None and self.record.message == "update" and self.noise_multiplier is not None:
+        if self.record is not None and self.record.query_noise is None and self.noise_multiplier is not None:
             # Later support gradients cancel earlier noise, and the message is unbounded before its last noise.
-            _check("noise_mode", self.noise_mode, self.noise_mode == "stacked", "stacked for Reptile messages")
+            _check("noise_mode", self.noise_mode, self.noise_mode == "stacked", "stacked where updates are sent")
+        _check("server_sees", self.server_sees, self.server_sees in ("messages", "sum"), "messages or sum")
+        if self.noise != "independent":
+            # Only independent Gaussian noise adds up with that of messages.
+            alone = self.noise_site == "server" and (self.record is None or self.noise_mode == "stacked")
+            _check("noise", self.noise, alone, "independent noise where clients' noise pays for the server's")
         starts = [change.from_round for change in self.schedule]
         _check("schedule", starts, starts == sorted(set(starts)), "in the order of distinct from_round")
         for _, change in self._changes():
@@ -161,34 +196,34 @@ class PrivacyPlan:
             _check("cohort", cohort, float(cohort).is_integer(), "a whole number under the fixed-size sampler")
 
     @cached_property
-    def stretches(self) -> tuple[Stretch, ...]:
+    def phases(self) -> tuple[Phase, ...]:
         """The whole plan.
 
         Raises:
             RefusedPlan: Shared mode leaves no noise towards colluding clients.
         """
-        return tuple(self._stretch(rounds, change) for rounds, change in self._changes())
+        return tuple(Phase(event=self._event(change), rounds=rounds) for rounds, change in self._changes())
 
     @property
     def expected_participations(self) -> float:
         """Messages of the whole plan, in expectation and without the cap."""
-        return sum(stretch.rounds * stretch.cohort for stretch in self.stretches)
+        return sum(phase.rounds * phase.event.cohort for phase in self.phases)
 
-    def first(self, rounds: int) -> tuple[Stretch, ...]:
+    def first(self, rounds: int) -> tuple[Phase, ...]:
         """The plan's first `rounds` rounds."""
-        return first_rounds(self.stretches, rounds)
+        return first_rounds(self.phases, rounds)
 
-    def at(self, round_: int) -> Stretch:
-        """The constants of one round, as a stretch of length 1."""
+    def at(self, round_: int) -> Event:
+        """What one round costs, and the constants that it is made with."""
         passed = 0
-        for stretch in self.stretches:
-            passed += stretch.rounds
+        for phase in self.phases:
+            passed += phase.rounds
             if round_ < passed:
-                return replace(stretch, rounds=1)
+                return phase.event
         raise IndexError(f"round {round_} is not in a plan of {self.rounds} rounds")
 
     def _changes(self) -> Iterator[tuple[int, Change]]:
-        """(length, change) of every stretch, from round 0."""
+        """(length, change) of every phase, from round 0."""
         changes = [c for c in self.schedule if c.from_round < self.rounds]
         if not changes or changes[0].from_round > 0:
             changes.insert(0, Change(from_round=0))
@@ -196,7 +231,7 @@ class PrivacyPlan:
         for change, end in zip(changes, ends, strict=True):
             yield end - change.from_round, change
 
-    def _stretch(self, rounds: int, change: Change) -> Stretch:
+    def _event(self, change: Change) -> Event:
         cohort = self.cohort * change.cohort_scale
         noise = None if self.noise_multiplier is None else self.noise_multiplier * change.noise_scale
         largest, hostile, rare, share = None, 0, 0.0, 0.0
@@ -204,6 +239,7 @@ class PrivacyPlan:
         if self.record is not None and self.noise_mode == "shared" and noise is not None:
             largest, rare = self._limit(cohort)
             hostile, unlucky = self._hostile(cohort)
+            assert self.record.query_noise is not None
             rare, own = rare + unlucky, (self.record.query_noise / self.record.query_records) ** 2
             squared = max(noise**2 + self.colluding * own, (largest - hostile) * own)
             total, assured, effective = self._noises(squared, own, hostile)
@@ -212,8 +248,8 @@ class PrivacyPlan:
             # Those that are sure to add theirs make z.
             share = noise / math.sqrt(self._honest(cohort, hostile))
             total, assured, effective = self._noises(noise**2, share**2, hostile)
-        return Stretch(
-            rounds=rounds,
+        record = self.record
+        return Event(
             sampler=self.sampler,
             clients=self.clients,
             cohort=cohort,
@@ -223,9 +259,16 @@ class PrivacyPlan:
             surplus_probability=rare,
             total_noise=total,
             assured_noise=assured,
-            effective_noise=effective,
+            noise=self._faced(effective),
             message_noise=share,
+            support_noise=record.support_noise if record else None,
+            support_steps=record.support_steps if record and record.support_noise is not None else None,
+            query_noise=record.query_noise if record else None,
         )
+
+    def _faced(self, multiplier: float | None) -> Noise | None:
+        """Noise of multiplier 0, as of a server that adds none yet, is none."""
+        return noise_of(self.noise, multiplier) if multiplier else None
 
     def _noises(self, squared: float, own: float, hostile: int) -> tuple[float, float, float]:
         """(total, assured, effective) from the assured variance and that of one message's own noise."""

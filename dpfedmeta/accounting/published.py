@@ -11,8 +11,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import ConfigDict, TypeAdapter
 
+from dpfedmeta.accounting.events import Phase
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
-from dpfedmeta.accounting.phase import Stretch
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.sampled_gaussian import rdp_epsilon, sampled_epsilon
 
@@ -94,7 +94,7 @@ def compare(published: Published) -> tuple[Line, ...]:
 def _clients(published: Published) -> Iterator[Line]:
     delta, noise = published.claimed.delta, published.noise_multiplier
 
-    def rounds_of(count: int) -> tuple[Stretch, ...]:
+    def rounds_of(count: int) -> tuple[Phase, ...]:
         return _poisson(published.cohort / published.clients, noise, count)
 
     rounds = _most(
@@ -126,7 +126,7 @@ def _records(published: Published) -> Iterator[Line]:
     delta, told = published.claimed.delta, published.told_records
     inner, outer = published.support_records / told, published.query_records * published.cohort / told
 
-    def steps_of(count: int, support_steps: int) -> tuple[Stretch, ...]:
+    def steps_of(count: int, support_steps: int) -> tuple[Phase, ...]:
         return (
             *_poisson(inner, published.support_noise, count * published.cohort * support_steps),
             *_poisson(outer, published.noise_multiplier, count),
@@ -166,9 +166,9 @@ def _records(published: Published) -> Iterator[Line]:
         )
 
 
-def _poisson(rate: float, noise: float, rounds: int) -> tuple[Stretch, ...]:
+def _poisson(rate: float, noise: float, rounds: int) -> tuple[Phase, ...]:
     clients = 1_000_000
-    return PrivacyPlan(clients=clients, cohort=rate * clients, rounds=rounds, noise_multiplier=noise).stretches
+    return PrivacyPlan(clients=clients, cohort=rate * clients, rounds=rounds, noise_multiplier=noise).phases
 
 
 def _most(holds: Callable[[int], bool], limit: int) -> int:

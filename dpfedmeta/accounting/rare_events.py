@@ -7,6 +7,8 @@ from scipy.stats import binom, hypergeom
 # Part of delta that each rare event may take: more than M messages, more than H hostile ones, more than R
 # participations.
 RARE_SHARE = 0.01
+# A sum of whole numbers (privacy.whole_numbers) holds so many messages.
+MOST_MESSAGES = 2**27
 
 
 def largest_cohort(clients: int, rate: float, allowed: float) -> tuple[int, float]:

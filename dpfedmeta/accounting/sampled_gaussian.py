@@ -1,4 +1,4 @@
-"""Composition of the sampled Gaussian over rounds, through the privacy loss distributions of dp-accounting."""
+"""Composition of sampled rounds, through the privacy loss distributions of dp-accounting."""
 
 from __future__ import annotations
 
@@ -8,27 +8,22 @@ from functools import lru_cache, reduce
 from typing import Literal
 
 import numpy as np
-from dp_accounting import (
-    DpEvent,
-    GaussianDpEvent,
-    NeighboringRelation,
-    PoissonSampledDpEvent,
-    SampledWithoutReplacementDpEvent,
-)
+from dp_accounting import DpEvent, NeighboringRelation, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
 from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf_pessimistic_connect_dots_fixed_gap
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_gaussian_mechanism
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp import RdpAccountant
 
-from dpfedmeta.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpfedmeta.accounting.phase import SamplerName, Stretch
+from dpfedmeta.accounting.events import Event, Phase, SamplerName
+from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.accounting.noise import GaussianNoise, Noise
 from dpfedmeta.accounting.plan import AccountantName
 from dpfedmeta.randomness import FloatArray
 
 Neighbours = Literal["add-remove", "replace-one"]
-# Hockey-stick divergences at some epsilons, from q and mu.
-_Profile = Callable[[FloatArray, float, float], FloatArray]
-# (sampler, q, z, how many rounds), for each stretch.
-_Rounds = tuple[tuple[SamplerName, float, float, int], ...]
+# Hockey-stick divergences of one sampled round at some epsilons.
+_Profile = Callable[[FloatArray, float, Noise], FloatArray]
+# (sampler, q, noise, how many rounds), for each phase.
+_Rounds = tuple[tuple[SamplerName, float, Noise, int], ...]
 
 # Widths of the privacy-loss grid. Estimates are pessimistic, so a coarse grid is looser, never wrong: it is refined
 # until epsilon changes by less than _CONVERGED, or one round takes more than _POINTS points.
@@ -38,8 +33,6 @@ _CONVERGED = 2e-3
 _POINTS = 400_000
 # e to this loss is still a float.
 _LARGEST_LOSS = 600.0
-# Privacy losses beyond this many standard deviations count as certain failures (probability 1e-22).
-_TAIL = 10.0
 # Whole orders: their divergence is a closed sum. They reach from epsilon 1e-3 to 10^4 at any delta in use.
 _ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)
 
@@ -50,12 +43,12 @@ def neighbours_of_a_client(sampler: SamplerName) -> Neighbours:
 
 
 def sampled_epsilon(
-    stretches: Sequence[Stretch], neighbours: Neighbours, delta: float, grids: tuple[float, ...] = GRIDS
+    phases: Sequence[Phase], neighbours: Neighbours, delta: float, grids: tuple[float, ...] = GRIDS
 ) -> float:
     """Epsilon of all rounds together, at delta, when one client is added or removed, or its message replaced.
 
     Args:
-        stretches: What happened; every effective_noise is a number.
+        phases: What happened; every one has noise.
         neighbours: What the two populations differ in. A message has norm at most C before and after.
         delta: What is left for this cell.
         grids: Widths of the privacy-loss grid to try, coarse to fine; one alone gives a looser bound in less time.
@@ -63,16 +56,17 @@ def sampled_epsilon(
     Guarantee:
         The tight composition of each round's dominating pair, rounded up to a grid. Poisson, add-remove:
         (1-q)N(0)+qN(C) and N(0). Poisson, replace-one: (1-q)N(0)+qN(C) and (1-q)N(0)+qN(-C). Fixed size, replace-one:
-        see `_fixed_size_profile`.
+        see `_fixed_size_profile`, which also covers Poisson, replace-one for other noise than the Gaussian: a cohort
+        with the client in it is coupled to the same cohort.
 
     Raises:
         ValueError: Adding or removing under fixed-size sampling, which has no meaning there.
     """
-    if not stretches:
+    if not phases:
         return 0.0
-    if delta <= 0 or not all(stretch.effective_noise for stretch in stretches):
+    if delta <= 0 or not all(phase.event.noise for phase in phases):
         return math.inf
-    return _epsilon(_rounds(stretches), neighbours, delta, grids)
+    return _epsilon(_rounds(phases), neighbours, delta, grids)
 
 
 def poisson_steps_epsilon(rate: float, noise: float, steps: int, delta: float, accountant: AccountantName) -> float:
@@ -98,42 +92,33 @@ def replaced_steps_epsilon(rate: float, noise: float, steps: int, delta: float) 
     return sampled_epsilon([_steps(rate, noise, steps)], "replace-one", delta)
 
 
-def _steps(rate: float, noise: float, steps: int) -> Stretch:
-    return Stretch(
-        rounds=steps,
-        sampler="poisson",
-        clients=1,
-        cohort=rate,
-        rate=rate,
-        largest_cohort=None,
-        surplus_probability=0.0,
-        total_noise=noise,
-        effective_noise=noise,
-    )
+def _steps(rate: float, noise: float, steps: int) -> Phase:
+    own = Event(sampler="poisson", clients=1, cohort=rate, rate=rate, noise=GaussianNoise(multiplier=noise))
+    return Phase(event=own, rounds=steps)
 
 
-def sampled_delta(stretches: Sequence[Stretch], neighbours: Neighbours, epsilon: float) -> float:
+def sampled_delta(phases: Sequence[Phase], neighbours: Neighbours, epsilon: float) -> float:
     """Delta of all rounds together at epsilon, rounded up to a coarse grid."""
-    if not stretches:
+    if not phases:
         return 0.0
-    if not all(stretch.effective_noise for stretch in stretches):
+    if not all(phase.event.noise for phase in phases):
         return 1.0
-    rounds = _rounds(stretches)
+    rounds = _rounds(phases)
     widest = max(_largest_loss(sampler, rate, noise) for sampler, rate, noise, _ in rounds)
     if widest > _LARGEST_LOSS:
         return 1.0
     return float(_composed(max(COARSE[0], widest / _POINTS), rounds, neighbours).get_delta_for_epsilon(epsilon))
 
 
-def quick_grid(stretches: Sequence[Stretch], neighbours: Neighbours, delta: float) -> float:
+def quick_grid(phases: Sequence[Phase], neighbours: Neighbours, delta: float) -> float:
     """The coarsest width within 1% of `sampled_epsilon`: for many shorter plans of the same constants."""
-    tight = sampled_epsilon(stretches, neighbours, delta)
-    good = (g for g in GRIDS if sampled_epsilon(stretches, neighbours, delta, (g,)) <= 1.01 * tight)
+    tight = sampled_epsilon(phases, neighbours, delta)
+    good = (g for g in GRIDS if sampled_epsilon(phases, neighbours, delta, (g,)) <= 1.01 * tight)
     return next(good, GRIDS[-1])
 
 
-def _rounds(stretches: Sequence[Stretch]) -> _Rounds:
-    return tuple((s.sampler, s.rate, s.effective_noise or 0.0, s.rounds) for s in stretches)
+def _rounds(phases: Sequence[Phase]) -> _Rounds:
+    return tuple((p.event.sampler, p.event.rate, p.event.noise, p.rounds) for p in phases if p.event.noise)
 
 
 @lru_cache(maxsize=2048)
@@ -141,8 +126,8 @@ def _epsilon(rounds: _Rounds, neighbours: Neighbours, delta: float, grids: tuple
     widest = max(_largest_loss(sampler, rate, noise) for sampler, rate, noise, _ in rounds)
     if widest > _LARGEST_LOSS:
         # Beyond what a float holds. Sampling only helps, so the bound without it is still one.
-        factor = 1.0 if neighbours == "add-remove" else 2.0
-        return gaussian_epsilon(factor * math.sqrt(sum(count / noise**2 for *_, noise, count in rounds)), delta)
+        distance = 1.0 if neighbours == "add-remove" else 2.0
+        return gaussian_epsilon(math.sqrt(sum(count * noise.mu(distance) ** 2 for *_, noise, count in rounds)), delta)
     # Rounding each round's loss to the grid adds a deviation of at most half its width.
     spread = 0.5 * math.sqrt(sum(count for *_, count in rounds))
     epsilon = math.inf
@@ -168,76 +153,73 @@ def _composed(grid: float, rounds: _Rounds, neighbours: Neighbours) -> PrivacyLo
         )
 
 
-def _largest_loss(sampler: SamplerName, rate: float, noise: float) -> float:
-    """Privacy loss of one sampled round, _TAIL deviations of the noise out."""
-    mu = (2.0 if sampler == "fixed" else 1.0) / noise
-    far = _TAIL * mu + mu**2 / 2
+def _largest_loss(sampler: SamplerName, rate: float, noise: Noise) -> float:
+    """Privacy loss of one sampled round that is exceeded with negligible probability."""
+    far = noise.largest_loss(2.0 if sampler == "fixed" else 1.0)
     # expm1 would overflow far out, where log1p(q expm1(x)) is x + log q.
     return far + math.log(rate) if far > 500 else math.log1p(rate * math.expm1(far))
 
 
 @lru_cache(maxsize=32)
 def _one_round(
-    sampler: SamplerName, rate: float, noise: float, neighbours: Neighbours, grid: float
+    sampler: SamplerName, rate: float, noise: Noise, neighbours: Neighbours, grid: float
 ) -> PrivacyLossDistribution:
-    largest = _largest_loss(sampler, rate, noise)
     if sampler == "fixed":
         if neighbours == "add-remove":
             raise ValueError("fixed-size sampling has no add-remove guarantee: account for it under replace-one")
-        return PrivacyLossDistribution(_on_grid(grid, -largest, largest, _fixed_size_profile, rate, 2.0 / noise))
+        return _replaced(rate, noise, grid)
     if neighbours == "replace-one":
-        # dp-accounting doubles the sensitivity itself under REPLACE_ONE: `noise` is std/C here as everywhere
-        # (privacy.md section 6).
-        return from_gaussian_mechanism(
-            standard_deviation=noise,
-            sampling_prob=rate,
-            value_discretization_interval=grid,
-            neighboring_relation=NeighboringRelation.REPLACE_ONE,
-        )
+        return noise.replaced(rate, grid) or _replaced(rate, noise, grid)
+    largest = _largest_loss(sampler, rate, noise)
     least = math.log1p(-rate) if rate < 1 else -largest
     return PrivacyLossDistribution(
-        _on_grid(grid, least, largest, _removed_profile, rate, 1.0 / noise),
-        _on_grid(grid, -largest, -least, _added_profile, rate, 1.0 / noise),
+        _on_grid(grid, least, largest, _removed_profile, rate, noise),
+        _on_grid(grid, -largest, -least, _added_profile, rate, noise),
     )
 
 
-def _on_grid(grid: float, least: float, largest: float, profile: _Profile, rate: float, mu: float) -> PLDPmf:
+def _replaced(rate: float, noise: Noise, grid: float) -> PrivacyLossDistribution:
+    largest = _largest_loss("fixed", rate, noise)
+    return PrivacyLossDistribution(_on_grid(grid, -largest, largest, _fixed_size_profile, rate, noise))
+
+
+def _on_grid(grid: float, least: float, largest: float, profile: _Profile, rate: float, noise: Noise) -> PLDPmf:
     """The privacy loss distribution of a divergence profile, rounded up (Doroshenko et al. 2022)."""
     low, high = math.floor(least / grid), math.ceil(largest / grid)
-    deltas = np.clip(profile(np.arange(low, high + 1, dtype=np.float64) * grid, rate, mu), 0.0, 1.0)
+    deltas = np.clip(profile(np.arange(low, high + 1, dtype=np.float64) * grid, rate, noise), 0.0, 1.0)
     return create_pmf_pessimistic_connect_dots_fixed_gap(grid, low, high, deltas)
 
 
-def _removed_profile(epsilons: FloatArray, rate: float, mu: float) -> FloatArray:
-    """H_a of (1-q)N(0)+qN(C) against N(0), a = e^epsilon: q delta_mu(log((a-1+q)/q)); 1 - a where that has no log."""
+def _removed_profile(epsilons: FloatArray, rate: float, noise: Noise) -> FloatArray:
+    """H_a of (1-q)N(0)+qN(C) against N(0), a = e^epsilon: q H(log((a-1+q)/q)); 1 - a where that has no log."""
     surplus = np.expm1(epsilons) + rate
     covered = surplus > 0
     inner = np.log(np.where(covered, surplus, 1.0) / rate)
-    return np.where(covered, rate * gaussian_delta(inner, mu), -np.expm1(epsilons))
+    return np.where(covered, rate * noise.profile(inner, 1.0), -np.expm1(epsilons))
 
 
-def _added_profile(epsilons: FloatArray, rate: float, mu: float) -> FloatArray:
-    """H_a of N(0) against (1-q)N(0)+qN(C): (1 - a(1-q)) delta_mu(log(a q / (1 - a(1-q)))); 0 beyond a = 1/(1-q)."""
+def _added_profile(epsilons: FloatArray, rate: float, noise: Noise) -> FloatArray:
+    """H_a of N(0) against (1-q)N(0)+qN(C): (1 - a(1-q)) H(log(a q / (1 - a(1-q)))); 0 beyond a = 1/(1-q)."""
     a = np.exp(epsilons)
     share = 1.0 - a * (1.0 - rate)
     covered = share > 0
     inner = np.log(a * rate / np.where(covered, share, 1.0))
-    return np.where(covered, share * gaussian_delta(inner, mu), 0.0)
+    return np.where(covered, share * noise.profile(inner, 1.0), 0.0)
 
 
-def _fixed_size_profile(epsilons: FloatArray, rate: float, mu: float) -> FloatArray:
+def _fixed_size_profile(epsilons: FloatArray, rate: float, noise: Noise) -> FloatArray:
     """Largest hockey-stick divergence of one round of fixed-size sampling when one client's message is replaced.
 
     Replacing client i couples the cohorts without i, and those with i against the same cohort with i's slot taken
     by another client. The sums lie at 0 (probability 1-q in both populations), s and s', with |s|, |s'| and |s - s'|
-    at most 2C. For a = e^epsilon >= 1 and p = N_s(A), Neyman-Pearson gives, with Phi the normal distribution
-    function and m = 2C/sigma, P(A) - a Q(A) <= q p - (a - 1 + q) Phi(Phi^-1(p) - m), attained by s = 2C, s' = 0: the
-    pair (1-q)N(0)+qN(2C) and N(0), that is q delta_m(log(1 + (a-1)/q)) (Balle, Barthe, Gaboardi 2018). Both orders of
-    the two populations are neighbours, which gives a < 1: H_a = a H_{1/a} + 1 - a.
+    at most 2C. For a = e^epsilon >= 1 that gives q H(log(1 + (a-1)/q)), with H the divergence of the noise from itself
+    moved by 2C (Balle, Barthe, Gaboardi 2018, https://arxiv.org/abs/1807.01647, theorem 2: no mixture of the other two
+    is further away). With Gaussian noise it is attained by s = 2C, s' = 0: the pair (1-q)N(0)+qN(2C) and N(0). Both
+    orders of the two populations are neighbours, which gives a < 1: H_a = a H_{1/a} + 1 - a.
     """
     size = np.abs(epsilons)
     inner = np.where(size > 500, size - math.log(rate), np.log1p(np.expm1(np.minimum(size, 500)) / rate))
-    upper = rate * gaussian_delta(inner, mu)
+    upper = rate * noise.profile(inner, 2.0)
     lower = np.exp(-size) * upper - np.expm1(-size)
     return np.where(epsilons >= 0, upper, lower)
 
@@ -248,25 +230,31 @@ def forget() -> None:
     _one_round.cache_clear()
 
 
-def round_event(stretch: Stretch) -> DpEvent:
-    """One round as dp-accounting describes it, for any accountant that reads its events.
+def round_event(event: Event) -> DpEvent | None:
+    """One round as dp-accounting describes it, for any accountant that reads its events; None: it cannot.
 
     Under fixed-size sampling the event is for replace-one accountants that do not double the sensitivity
     (dp-accounting's RDP), so its multiplier is std/(2C).
     """
-    noise = stretch.effective_noise or 0.0
-    if stretch.sampler == "poisson":
-        return PoissonSampledDpEvent(stretch.rate, GaussianDpEvent(noise))
-    return SampledWithoutReplacementDpEvent(stretch.clients, round(stretch.cohort), GaussianDpEvent(noise / 2.0))
+    distance = 1.0 if event.sampler == "poisson" else 2.0
+    noise = None if event.noise is None else event.noise.dp_event(distance)
+    if noise is None:
+        return None
+    if event.sampler == "poisson":
+        return PoissonSampledDpEvent(event.rate, noise)
+    return SampledWithoutReplacementDpEvent(event.clients, round(event.cohort), noise)
 
 
-def rdp_epsilon(stretches: Sequence[Stretch], delta: float) -> float:
-    """The looser RDP bound of (client, public): milliseconds, and above the tight one."""
-    poisson = all(stretch.sampler == "poisson" for stretch in stretches)
+def rdp_epsilon(phases: Sequence[Phase], delta: float) -> float:
+    """The looser RDP bound of (client, public): milliseconds, and above the tight one; inf for noise unknown to it."""
+    poisson = all(phase.event.sampler == "poisson" for phase in phases)
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE if poisson else NeighboringRelation.REPLACE_ONE
     accountant = RdpAccountant(_ORDERS, relation)
     # Divergences beyond the range of a float count as infinite.
     with np.errstate(over="ignore"):
-        for stretch in stretches:
-            accountant.compose(round_event(stretch), stretch.rounds)
+        for phase in phases:
+            event = round_event(phase.event)
+            if event is None or not accountant.supports(event):
+                return math.inf
+            accountant.compose(event, phase.rounds)
         return float(accountant.get_epsilon(delta))

@@ -93,7 +93,7 @@ def _adapted(request: EvaluationRequest, run: TrainedRun, dataset: Dataset, work
         "note": request.note(),
         "trained_ways": run.settings.task.ways,
         "trained_shots": run.settings.task.shots,
-        "adaptation": vars(run.adaptation),
+        "adaptation": run.adaptation.as_json(),
         "seeds": list(request.seeds),
         "results": results,
     }

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.meta.inner_loop import Adaptation, logits_along
+from dpfedmeta.meta.adaptation import Adaptation
+from dpfedmeta.meta.inner_loop import logits_along
 from dpfedmeta.models import NetworkSpec, apply_body, build_network, channels_last
 from dpfedmeta.parameters import Params
 

@@ -11,7 +11,7 @@ import torch
 
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.evaluation.accuracy import Accuracy
-from dpfedmeta.meta.inner_loop import Adaptation
+from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.models import NetworkSpec, apply, build_network, channels_last
 from dpfedmeta.parameters import Params
 from dpfedmeta.randomness import Purpose, public_generator

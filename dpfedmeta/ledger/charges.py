@@ -3,47 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from pydantic import ConfigDict
-
-from dpfedmeta.accounting.phase import SamplerName
+from dpfedmeta.accounting.events import Event
 from dpfedmeta.accounting.plan import PrivacyPlan
+
+_FIELDS = {"round", "attempt", "inputs", "event"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundEvent:
-    """What one round costs; public constants only.
+class Charge:
+    """One line of the ledger; public constants only.
 
     Attributes:
         round: Number of the round.
-        sampler: How its cohort was drawn.
-        clients: N.
-        cohort: L.
-        rate: q.
-        noise_multiplier: z or z_eff that the public faces; None without a client-level mechanism.
-        surplus_probability: How likely shared mode dropped surplus clients.
-        support_noise: z_s; None without noisy support steps.
-        query_noise: z_q, or None.
-        support_steps: K; None with z_s.
-        message_noise: Deviation of each message's own noise over C; 0 where the server adds it all.
+        event: What it costs.
         attempt: 0, or how often the round had been charged before.
         inputs: Digest of the released state and the environment that the round is computed from: what is done again
             with the same inputs is the same release. Random where nothing can be done again identically.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
     round: int
-    sampler: SamplerName
-    clients: int
-    cohort: float
-    rate: float
-    noise_multiplier: float | None
-    surplus_probability: float
-    support_noise: float | None = None
-    query_noise: float | None = None
-    support_steps: int | None = None
-    message_noise: float = 0.0
+    event: Event
     attempt: int = 0
     inputs: str = ""
 
@@ -54,21 +37,30 @@ class RoundEvent:
             return ()
         return self.attempt, int.from_bytes(hashlib.sha256(self.inputs.encode()).digest()[:8], "big")
 
+    def as_json(self) -> dict[str, Any]:
+        """As the line holds it."""
+        return {"round": self.round, "event": self.event.as_json(), "attempt": self.attempt, "inputs": self.inputs}
 
-def planned_event(plan: PrivacyPlan, round_: int) -> RoundEvent:
-    """The event that round `round_` of the plan will be charged with."""
-    record, constants = plan.record, plan.at(round_)
-    stepping = record if record and record.message != "episodes" else None
-    return RoundEvent(
-        round=round_,
-        sampler=constants.sampler,
-        clients=constants.clients,
-        cohort=constants.cohort,
-        rate=constants.rate,
-        noise_multiplier=constants.effective_noise,
-        surplus_probability=constants.surplus_probability,
-        support_noise=stepping.support_noise if stepping else None,
-        query_noise=record.query_noise if record else None,
-        support_steps=stepping.support_steps if stepping else None,
-        message_noise=constants.message_noise,
-    )
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Charge:
+        """The inverse.
+
+        Raises:
+            InputError: A kind of noise that the accountant does not know.
+            TypeError: Something is missing, too much, or of another type.
+        """
+        if set(content) != _FIELDS or type(content["round"]) is not int or type(content["attempt"]) is not int:
+            raise TypeError(f"expected {', '.join(sorted(_FIELDS))}, found {content}")
+        if not isinstance(content["inputs"], str):
+            raise TypeError(f"inputs: expected words, found {content['inputs']!r}")
+        return cls(
+            round=content["round"],
+            event=Event.from_json(content["event"]),
+            attempt=content["attempt"],
+            inputs=content["inputs"],
+        )
+
+
+def planned_charge(plan: PrivacyPlan, round_: int) -> Charge:
+    """What round `round_` of the plan will be charged with."""
+    return Charge(round=round_, event=plan.at(round_))

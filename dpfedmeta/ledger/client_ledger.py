@@ -6,7 +6,6 @@ import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dpfedmeta.accounting.cells import local_mu
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.plan import RecordLayer
 from dpfedmeta.durable import cut_torn_line
@@ -67,7 +66,7 @@ class ClientLedger:
 
     def accepts(self, layer: RecordLayer) -> bool:
         """Whether one more participation under this layer stays within the budget. NaN never does."""
-        return self._epsilon(self._squared + max(local_mu(layer)) ** 2) <= self._budget.epsilon * _ROUNDING
+        return self._epsilon(self._squared + max(layer.roles()) ** 2) <= self._budget.epsilon * _ROUNDING
 
     def holds(self, round_: int, again: tuple[int, ...] = ()) -> bool:
         """Whether this attempt at the round is charged already: the client then answers as it did."""
@@ -86,7 +85,7 @@ class ClientLedger:
         """
         if not self.accepts(layer):
             raise ValueError(f"round {round_} would exceed this client's record budget of {self._budget}")
-        mu = max(local_mu(layer))
+        mu = max(layer.roles())
         self._chain.append({"round": round_, "mu": mu, **({"again": list(again)} if again else {})})
         self._rounds.add((round_, *again))
         self._squared += mu**2

@@ -1,4 +1,4 @@
-"""The privacy ledger: one event a line, on disk before the release is used.
+"""The privacy ledger: one charge a line, on disk before the release is used.
 
 The first line states the run and its plan's constants; every further line is one round. What was spent is computed from
 the numbers of the rounds' own lines, never from the plan. A round that is done again after a crash, and may come out
@@ -7,7 +7,6 @@ otherwise, has a line for each attempt.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -16,18 +15,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from dpfedmeta.accounting.cells import Terms, four_cells, guarantees, stated
+from dpfedmeta.accounting.events import Phase
 from dpfedmeta.accounting.guarantee import Guarantee
-from dpfedmeta.accounting.phase import SamplerName, Stretch
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.ledger.charges import RoundEvent, planned_event
+from dpfedmeta.ledger.charges import Charge, planned_charge
 from dpfedmeta.ledger.hash_chain import HashChain, heads_of, read_chain
-from dpfedmeta.ledger.versions import VERSION, plan_of
-
-_EVENT = TypeAdapter(RoundEvent)
+from dpfedmeta.ledger.versions import VERSION, charge_of, plan_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +52,14 @@ class LedgerContent:
     Attributes:
         plan: The plan's constants.
         identity: Whose ledger it is.
-        events: Its rounds.
+        charges: Its rounds.
         heads: Hash of every line.
         version: Of its form.
     """
 
     plan: PrivacyPlan
     identity: Identity
-    events: tuple[RoundEvent, ...]
+    charges: tuple[Charge, ...]
     heads: tuple[str, ...] = field(repr=False)
     version: int = VERSION
 
@@ -75,22 +70,22 @@ class Ledger:
     def __init__(self, path: Path, plan: PrivacyPlan, identity: Identity | None = None) -> None:
         """Start a new ledger; an existing file is an error, spent budget is never overwritten."""
         self._chain = HashChain.start(path, opening_line(plan, identity))
-        self.events: list[RoundEvent] = []
-        self._stretches: list[Stretch] = []
+        self.charges: list[Charge] = []
+        self._phases: list[Phase] = []
 
     @classmethod
     def resume(cls, path: Path, content: LedgerContent, size: int) -> Ledger:
         """Continue a ledger after its whole lines, which are `size` bytes long."""
         ledger = cls.__new__(cls)
         ledger._chain = HashChain(path, content.heads[-1], lines=len(content.heads), size=size)
-        ledger.events = list(content.events)
-        ledger._stretches = []
+        ledger.charges = list(content.charges)
+        ledger._phases = []
         return ledger
 
     @property
     def rounds(self) -> int:
         """How many charges it holds."""
-        return len(self.events)
+        return len(self.charges)
 
     @property
     def head(self) -> str:
@@ -103,35 +98,35 @@ class Ledger:
         return self._chain.lines
 
     @property
-    def stretches(self) -> tuple[Stretch, ...]:
-        """The charges so far as stretches of equal rounds; each is looked at once, however often this is asked."""
-        known = sum(stretch.rounds for stretch in self._stretches)
-        for more in stretches_of(self.events[known:]):
-            last = self._stretches.pop() if self._stretches else replace(more, rounds=0)
+    def phases(self) -> tuple[Phase, ...]:
+        """The charges so far as phases of equal rounds; each is looked at once, however often this is asked."""
+        known = sum(phase.rounds for phase in self._phases)
+        for more in phases_of(self.charges[known:]):
+            last = self._phases.pop() if self._phases else replace(more, rounds=0)
             if replace(last, rounds=more.rounds) == more:
-                self._stretches.append(replace(more, rounds=last.rounds + more.rounds))
+                self._phases.append(replace(more, rounds=last.rounds + more.rounds))
             else:
-                self._stretches += [last, more]
-        return tuple(self._stretches)
+                self._phases += [last, more]
+        return tuple(self._phases)
 
-    def attempts(self, round_: int) -> list[RoundEvent]:
+    def attempts(self, round_: int) -> list[Charge]:
         """The charges of one round."""
-        return [event for event in self.events if event.round == round_]
+        return [charge for charge in self.charges if charge.round == round_]
 
-    def charge(self, event: RoundEvent) -> None:
-        """Write one round's event; call it before the release is used (privacy rule 6)."""
-        self._chain.append(asdict(event))
-        self.events.append(event)
+    def charge(self, charge: Charge) -> None:
+        """Write one round's charge; call it before the release is used (privacy rule 6)."""
+        self._chain.append(charge.as_json())
+        self.charges.append(charge)
 
 
-def read(path: Path) -> tuple[PrivacyPlan, tuple[RoundEvent, ...]]:
+def read(path: Path) -> tuple[PrivacyPlan, tuple[Charge, ...]]:
     """Read and check a ledger.
 
     Raises:
         InputError: Missing, truncated, edited or of another version; says which line.
     """
     content = read_content(path)
-    return content.plan, content.events
+    return content.plan, content.charges
 
 
 def read_content(path: Path, *, torn: bool = False) -> LedgerContent:
@@ -142,12 +137,14 @@ def read_content(path: Path, *, torn: bool = False) -> LedgerContent:
     """
     bodies, _ = read_chain(path, "ledger", torn=torn)
     try:
+        version = bodies[0]["version"]
+        plan = plan_of(bodies[0]["plan"], version)
         return LedgerContent(
-            plan=plan_of(bodies[0]["plan"], bodies[0]["version"]),
+            plan=plan,
             identity=Identity(**bodies[0]["identity"]),
-            events=tuple(_EVENT.validate_json(json.dumps(body)) for body in bodies[1:]),
+            charges=tuple(charge_of(body, plan, version) for body in bodies[1:]),
             heads=tuple(heads_of(bodies)),
-            version=bodies[0]["version"],
+            version=version,
         )
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:
         reason = " ".join(str(error).split())
@@ -159,79 +156,56 @@ def head(path: Path) -> str:
     return read_chain(path, "ledger")[1]
 
 
-def spent(plan: PrivacyPlan, events: Sequence[RoundEvent]) -> tuple[Guarantee, ...]:
-    """The four cells that the events add up to, from their own numbers.
+def spent(plan: PrivacyPlan, charges: Sequence[Charge]) -> tuple[Guarantee, ...]:
+    """The four cells that the charges add up to, from their own numbers.
 
     Raises:
-        RefusedPlan: An event differs from what the header planned for its round, or rounds are missing or repeated
+        RefusedPlan: A charge differs from what the header planned for its round, or rounds are missing or repeated
             without being a further attempt (it may have had the same cohort): that is another mechanism, and it is
             never accounted for approximately.
 
     Guarantee:
         Every attempt counts: a further attempt has a cohort and noise of its own, so it composes like one more round.
     """
-    check_rounds(plan, events)
-    return stated(stretches_of(events), Terms.of(plan))
+    check_rounds(plan, charges)
+    return stated(phases_of(charges), Terms.of(plan))
 
 
-def check_rounds(plan: PrivacyPlan, events: Sequence[RoundEvent]) -> None:
-    """Whether the events are rounds of the plan, each with all its attempts in order.
+def check_rounds(plan: PrivacyPlan, charges: Sequence[Charge]) -> None:
+    """Whether the charges are rounds of the plan, each with all its attempts in order.
 
     Raises:
         RefusedPlan: They are not; see `spent`.
     """
-    charged: Counter[int] = Counter()
-    for line, event in enumerate(events, start=2):
+    done: Counter[int] = Counter()
+    for line, charge in enumerate(charges, start=2):
         # An attempt follows the attempts before it; a first attempt follows all first attempts before it.
-        due = event.round if event.attempt else len(charged)
-        if event.round != due or event.attempt != charged[event.round]:
+        due = charge.round if charge.attempt else len(done)
+        if charge.round != due or charge.attempt != done[charge.round]:
             raise RefusedPlan(
-                f"line {line} of the ledger is round {event.round}"
+                f"line {line} of the ledger is round {charge.round}"
                 + (
-                    f", attempt {event.attempt}, where attempt {charged[due]}"
-                    if event.attempt
+                    f", attempt {charge.attempt}, where attempt {done[due]}"
+                    if charge.attempt
                     else f", where round {due}"
                 )
                 + " is due"
             )
-        charged[event.round] += 1
-        if event.round >= plan.rounds or not _is_planned(plan, event):
+        done[charge.round] += 1
+        if charge.round >= plan.rounds or not _is_planned(plan, charge):
             raise RefusedPlan(
-                f"line {line}: round {event.round} of the ledger is not the mechanism of the plan: {event}"
+                f"line {line}: round {charge.round} of the ledger is not the mechanism of the plan: {charge}"
             )
 
 
-def _is_planned(plan: PrivacyPlan, event: RoundEvent) -> bool:
-    return replace(event, attempt=0, inputs="") == planned_event(plan, event.round)
+def _is_planned(plan: PrivacyPlan, charge: Charge) -> bool:
+    return replace(charge, attempt=0, inputs="") == planned_charge(plan, charge.round)
 
 
-def stretches_of(events: Sequence[RoundEvent]) -> tuple[Stretch, ...]:
-    """The events as stretches of equal rounds."""
-    return tuple(_stretch(constants, len(list(group))) for constants, group in groupby(events, key=_constants))
-
-
-_Constants = tuple[SamplerName, int, float, float, float | None, float, float]
-
-
-def _constants(event: RoundEvent) -> _Constants:
-    own, surplus = event.message_noise, event.surplus_probability
-    return event.sampler, event.clients, event.cohort, event.rate, event.noise_multiplier, surplus, own
-
-
-def _stretch(constants: _Constants, rounds: int) -> Stretch:
-    sampler, clients, cohort, rate, noise, surplus, own = constants
-    return Stretch(
-        rounds=rounds,
-        sampler=sampler,
-        clients=clients,
-        cohort=cohort,
-        rate=rate,
-        largest_cohort=None,
-        surplus_probability=surplus,
-        total_noise=None,
-        effective_noise=noise,
-        message_noise=own,
-    )
+def phases_of(charges: Sequence[Charge]) -> tuple[Phase, ...]:
+    """The charges as phases of equal rounds."""
+    grouped = groupby(charges, key=lambda charge: charge.event)
+    return tuple(Phase(event=event, rounds=len(list(group))) for event, group in grouped)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,12 +233,12 @@ class Budget:
             low, high = (middle, high) if self.allows(guarantees(plan, rounds=middle)) else (low, middle)
         return low
 
-    def further_rounds(self, plan: PrivacyPlan, events: Sequence[RoundEvent], first: int) -> int:
-        """How many rounds of the plan, from round `first` on, may still be charged after `events`."""
+    def further_rounds(self, plan: PrivacyPlan, charges: Sequence[Charge], first: int) -> int:
+        """How many rounds of the plan, from round `first` on, may still be charged after `charges`."""
 
         def allowed(more: int) -> bool:
-            further = [planned_event(plan, round_) for round_ in range(first, first + more)]
-            return self.allows(four_cells(stretches_of([*events, *further]), Terms.of(plan)))
+            further = [planned_charge(plan, round_) for round_ in range(first, first + more)]
+            return self.allows(four_cells(phases_of([*charges, *further]), Terms.of(plan)))
 
         low, high = 0, plan.rounds - first
         while low < high:

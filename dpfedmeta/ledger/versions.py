@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dpfedmeta.accounting.events import Phase
+from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.plan import Change, PrivacyPlan, RecordLayer
 from dpfedmeta.errors import InputError
+from dpfedmeta.ledger.charges import Charge, planned_charge
 
 VERSION = 5
 
@@ -25,12 +28,17 @@ class Unsaid:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
+# Independent noise, and a server that sees every message.
+_PLAIN = {"noise": "independent", "server_sees": "messages"}
+# The first version whose lines hold whole events.
+_EVENTS = 5
+
 # Every version that can be read: a new constant or setting comes with a new VERSION, and its value in earlier ones.
 UNSAID: Mapping[int, Unsaid] = {
     # All noise that messages carry was counted on, as if nobody were hostile.
-    3: Unsaid(plan={"hostile": 0.0}, settings={"privacy.client.hostile": 0.0}),
+    3: Unsaid(plan={"hostile": 0.0, **_PLAIN}, settings={"privacy.client.hostile": 0.0}),
     # Messages were added up in floating point, so no round of it can be done again here.
-    4: Unsaid(),
+    4: Unsaid(plan=_PLAIN),
     VERSION: Unsaid(),
 }
 
@@ -49,4 +57,61 @@ def plan_of(stated: Mapping[str, Any], version: int) -> PrivacyPlan:
     fields = {**UNSAID[version].plan, **stated}
     record = fields.pop("record")
     schedule = tuple(Change(**change) for change in fields.pop("schedule"))
-    return PrivacyPlan(**fields, schedule=schedule, record=RecordLayer(**record) if record else None)
+    return PrivacyPlan(**fields, schedule=schedule, record=_record_of(record, version) if record else None)
+
+
+def _record_of(stated: Mapping[str, Any], version: int) -> RecordLayer:
+    if version >= _EVENTS:
+        return RecordLayer(**stated)
+    fields = dict(stated)
+    message = fields.pop("message")
+    if message == "update":
+        fields["query_noise"] = None
+    elif message == "episodes":
+        fields |= {"support_noise": None, "parts": "micro-episodes"}
+    return RecordLayer(**fields)
+
+
+def charge_of(line: Mapping[str, Any], plan: PrivacyPlan, version: int) -> Charge:
+    """A line of a ledger of this version.
+
+    Earlier versions keep the numbers that epsilon depends on; constants that follow from them are those of the plan.
+
+    Raises:
+        InputError: A kind of noise that the accountant does not know.
+        TypeError: Something is missing, too much, or of another type.
+        LookupError: Likewise.
+    """
+    if version >= _EVENTS:
+        return Charge.from_json(line)
+    fields = dict(line)
+    round_, attempt, inputs = (fields.pop(name) for name in ("round", "attempt", "inputs"))
+    if type(round_) is not int or type(attempt) is not int or not isinstance(inputs, str):
+        raise TypeError(f"round {round_!r}, attempt {attempt!r}, inputs {inputs!r}")
+    multiplier = fields.pop("noise_multiplier")
+    record = plan.record
+    if record is not None and record.query_noise is None:
+        del fields["query_noise"]  # a number without a meaning
+    planned = planned_charge(plan, min(max(round_, 0), plan.rounds - 1)).event
+    noise = GaussianNoise(multiplier=multiplier) if multiplier else None
+    return Charge(round=round_, attempt=attempt, inputs=inputs, event=replace(planned, noise=noise, **fields))
+
+
+def old_phase(phase: Phase) -> dict[str, Any]:
+    """As plan.json stated a phase before version 5."""
+    event, noise = phase.event, phase.event.noise
+    return {
+        "rounds": phase.rounds,
+        "sampler": event.sampler,
+        "clients": event.clients,
+        "cohort": event.cohort,
+        "rate": event.rate,
+        "largest_cohort": event.largest_cohort,
+        "surplus_probability": event.surplus_probability,
+        "total_noise": event.total_noise,
+        "effective_noise": noise.multiplier if isinstance(noise, GaussianNoise) else event.total_noise,
+        "message_noise": event.message_noise,
+        "assured_noise": event.assured_noise,
+        "hostile": event.hostile,
+        "copy": phase.copy,
+    }

@@ -1,4 +1,4 @@
-"""DP-AGRLR on the client: every touch of a record is a noisy release (Algorithm 3 of the paper, first order)."""
+"""DP-AGRLR on the client: every touch of a record is a noisy release (Algorithm 3, ACSAC 2022, first order)."""
 
 from __future__ import annotations
 
@@ -6,73 +6,32 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.meta.inner_loop import Adaptation
+from dpfedmeta.meta.algorithm import ClientNoise
 from dpfedmeta.models import apply_body, head_of, without_prefix
 from dpfedmeta.parameters import Params, difference, scaled
 from dpfedmeta.privacy.clipping import clipped_record_sum
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released, post_process
 from dpfedmeta.privacy.per_record import PerRecordGradients
 from dpfedmeta.privacy.units import Record
-from dpfedmeta.randomness import SecretGenerator
+
+if TYPE_CHECKING:
+    from dpfedmeta.meta.releases.steps import Steps
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordSpec:
-    """The record-level half of a client's round.
-
-    Attributes:
-        message: The noisy query gradient, or the noisy support update (Reptile).
-        adaptation: The inner loop.
-        support_noise: z_s.
-        query_noise: z_q.
-        support_clip: C_s, a constant of the plan; None: support_clip_ratio * C_q.
-        support_clip_ratio: C_s/C_q, a constant of the plan.
-        support_records: n_s, the public denominator of a support step.
-        query_records: n_q.
-    """
-
-    message: Literal["query", "update"]
-    adaptation: Adaptation
-    support_noise: float
-    query_noise: float
-    support_clip: float | None
-    support_clip_ratio: float
-    support_records: int
-    query_records: int
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """(n_s, n_q) of a client."""
-        return self.support_records, self.query_records
-
-    @property
-    def message_deviation(self) -> float:
-        """Deviation of a query message's own noise over C_q."""
-        return self.query_noise / self.query_records
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClientNoise:
-    """The client's own secret randomness of one round."""
-
-    support: SecretGenerator
-    query: SecretGenerator
-
-
-def private_contributions(
+def private_messages(
     network: nn.Module,
     model: Mapping[str, Tensor],
     fixed: Mapping[str, Tensor],
     episodes: Sequence[Episode],
     query_bound: float,
     noises: Sequence[ClientNoise],
-    spec: RecordSpec,
+    spec: Steps,
     per_record: PerRecordGradients,
 ) -> list[Released[Record, Params]]:
     """The whole round of several clients; what each returns may be seen by the server.
@@ -103,7 +62,7 @@ def private_contributions(
     def adapted(*gradients: Params) -> Params:
         return reduce(lambda theta, g: _moved(theta, g, spec.adaptation.lr), gradients, start)
 
-    if spec.message == "update":
+    if spec.sends_update:
         deviation = spec.adaptation.lr * math.sqrt(spec.adaptation.steps) * steps[0][0].noise_deviation
         return [
             post_process(lambda *gradients: _sent(model, difference(start, adapted(*gradients))), own, deviation)
@@ -127,7 +86,7 @@ def _private_descents(
     episodes: Sequence[Episode],
     query_bound: float,
     noises: Sequence[ClientNoise],
-    spec: RecordSpec,
+    spec: Steps,
     per_record: PerRecordGradients,
 ) -> list[list[Released[Record, Params]]]:
     """The K released support gradients of each client; each is post-processed into the parameters of the next."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dpfedmeta.data.episode import Episode
+from dpfedmeta.meta.algorithms.fedavg import LocalDpSgd
 from dpfedmeta.meta.inner_loop import as_leaves
 from dpfedmeta.models import apply, channels_last
 from dpfedmeta.parameters import Params, added, detached, difference, scaled, zeros_like
@@ -68,53 +69,49 @@ def local_update(
     return difference(detached(model), detached(theta))
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrivateSteps:
-    """Local DP-SGD (Abadi et al. 2016) inside one client.
-
-    Attributes:
-        local: Number, expected size and rate of the steps.
-        records: n, a public constant.
-        clip: C_s.
-        noise: z_s.
-    """
-
-    local: LocalSteps
-    records: int
-    clip: float
-    noise: float
-
-
 def private_local_update(
     network: nn.Module,
     model: Mapping[str, Tensor],
     fixed: Mapping[str, Tensor],
     episode: Episode,
-    steps: PrivateSteps,
+    steps: LocalSteps,
+    count: int,
+    private: LocalDpSgd,
     generator: SecretGenerator,
     per_record: PerRecordGradients,
 ) -> Released[Record, Params]:
-    """theta_0 - theta_K after K noisy steps on mini-batches that only the client knows.
+    """theta_0 - theta_K after K noisy steps (Abadi et al. 2016) on mini-batches that only the client knows.
+
+    Args:
+        network: The module that `model` and `fixed` belong to.
+        model: theta_0 of what is learned.
+        fixed: The rest of the weights.
+        episode: The client's data.
+        steps: Number, expected size and rate of the steps.
+        count: n, a public constant.
+        private: C_s and z_s.
+        generator: For mini-batches and noise.
+        per_record: The engine for per-record gradients.
 
     Guarantee:
         (record, server), zero-out: the K-fold composition of the Poisson-sampled Gaussian with rate B/n and multiplier
         z_s; the update is post-processing of the released steps, whose denominator B is public.
     """
     images, labels = records(episode)
-    batch = steps.local.batch or steps.records
-    mechanism = GaussianMechanism(total_multiplier=steps.noise, charged_multiplier=steps.noise, denominator=batch)
+    batch = steps.batch or count
+    mechanism = GaussianMechanism(total_multiplier=private.noise, charged_multiplier=private.noise, denominator=batch)
     theta = detached(model)
     released: list[Released[Record, Params]] = []
-    for _ in range(steps.local.steps):
-        rows = _coins(len(labels), min(1.0, batch / steps.records), generator)
-        total = Bounded[Record, Params](value=zeros_like(theta), sensitivity=steps.clip)
+    for _ in range(steps.steps):
+        rows = _coins(len(labels), min(1.0, batch / count), generator)
+        total = Bounded[Record, Params](value=zeros_like(theta), sensitivity=private.clip)
         if len(rows):
             gradients = per_record(network, theta, dict(fixed), frozenset(), images[rows], labels[rows])
-            total = clipped_record_sum(gradients, steps.clip)
+            total = clipped_record_sum(gradients, private.clip)
         released.append(mechanism.release(total, generator))
-        theta = difference(theta, scaled(released[-1].value, steps.local.lr))
-    deviation = steps.local.lr * steps.local.steps**0.5 * released[-1].noise_deviation
-    return post_process(lambda *gradients: scaled(added(gradients), steps.local.lr), released, deviation)
+        theta = difference(theta, scaled(released[-1].value, steps.lr))
+    deviation = steps.lr * steps.steps**0.5 * released[-1].noise_deviation
+    return post_process(lambda *gradients: scaled(added(gradients), steps.lr), released, deviation)
 
 
 def records(episode: Episode) -> tuple[Tensor, Tensor]:

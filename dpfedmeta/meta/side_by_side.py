@@ -11,9 +11,10 @@ from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.meta.inner_loop import Adaptation, InnerProblem, inner_problem
+from dpfedmeta.meta.adaptation import Adaptation
+from dpfedmeta.meta.inner_loop import InnerProblem, inner_problem, inner_step
 from dpfedmeta.meta.linear_head import descended_head
-from dpfedmeta.parameters import Params, added, detached, difference, scaled
+from dpfedmeta.parameters import Params, added, detached, difference
 
 
 def stacked_query_gradients(
@@ -41,7 +42,7 @@ def stacked_query_gradients(
             network,
             {**fixed, **theta},
             episode,
-            adaptation.adapt,
+            adaptation,
             first_order=order == 1,
             layout=lambda images: images,
         )
@@ -68,11 +69,11 @@ def _adapted(problem: InnerProblem, adaptation: Adaptation, order: Literal[1, 2]
 
     First order: the derivative of theta_K by theta_0 is 1.
     """
-    theta, lr = problem.initial, adaptation.lr
-    if problem.linear is not None:
-        found = descended_head(theta, problem.linear, adaptation.steps, lr)
+    theta, rates = problem.initial, problem.rates
+    if problem.linear is not None and not isinstance(rates, dict):
+        found = descended_head(theta, problem.linear, adaptation.steps, rates)
         return found if order == 2 else added([theta, detached(difference(found, theta))])
     for _ in range(adaptation.steps):
         step: Params = grad(problem.support_loss)(theta)
-        theta = difference(theta, scaled(step if order == 2 else detached(step), lr))
+        theta = inner_step(theta, step if order == 2 else detached(step), rates)
     return theta

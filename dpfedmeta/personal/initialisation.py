@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.meta import Adaptation, adapted_params
+from dpfedmeta.meta.adaptation import Adaptation
+from dpfedmeta.meta.inner_loop import adapted_params
 from dpfedmeta.models import NetworkSpec, build_network, frozen_network, with_ways
 from dpfedmeta.parameters import Params, is_finite
 from dpfedmeta.personal.images import ImageForm, Images, Labels, checked_labels

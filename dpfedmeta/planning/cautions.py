@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dpfedmeta.data.task import FolderSource, Task
-from dpfedmeta.planning.clients import episode_shape, local_records
+from dpfedmeta.planning.clients import records_of_a_client
+from dpfedmeta.planning.clip import bounds_clients
 from dpfedmeta.settings import Settings
 
 
@@ -14,11 +15,9 @@ def cautions(settings: Settings, task: Task) -> tuple[str, ...]:
 
 def _record_delta(settings: Settings, task: Task) -> str | None:
     """Delta is the probability that a guarantee fails, so with many units it should be far below one over them."""
-    if settings.clip.policy == "none" and not settings.record.enabled:
+    if not bounds_clients(settings) and not settings.record.enabled:
         return None
-    shape, delta = episode_shape(settings), settings.privacy.record.delta
-    few_shot = shape.support_records + shape.query_records
-    held = local_records(settings, task) if settings.meta.method == "fedavg" else few_shot
+    delta, held = settings.privacy.record.delta, records_of_a_client(settings, task)
     records = settings.population.clients * held
     if delta <= 1.0 / records:
         return None
@@ -30,7 +29,7 @@ def _record_delta(settings: Settings, task: Task) -> str | None:
 
 def _public_classes(settings: Settings, task: Task) -> str | None:
     """What a model is judged on is released without noise."""
-    private = settings.clip.policy != "none" or settings.record.enabled
+    private = bounds_clients(settings) or settings.record.enabled
     if not private or not isinstance(task.source, FolderSource):
         return None
     return (

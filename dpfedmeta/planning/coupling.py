@@ -25,8 +25,6 @@ _TOLERANCE = 1e-6
 # changed images are at most: brighter than all others, which moves a maximum over the batch, or black.
 _TRIALS = ((0, 1.0), (1, 1.0), (2, 0.0))
 
-# Share no arithmetic, only what a network keeps.
-_APART = ("micro-episodes", "exact")
 _KEEP_NOTHING = "let the network keep nothing (in a buffer or an attribute) from one call to the next"
 _TREAT_ALONE = (
     "let the network treat every image on its own, as GroupNorm and LayerNorm do, with no statistics of a batch, and "
@@ -50,7 +48,7 @@ def check_uncoupled(rehearsal: Rehearsal) -> None:
         _check_logits(rehearsal)
         used = RehearsedClients(rehearsal)
         # One random draw brings out what a network keeps.
-        count = 2 if rehearsal.kind in _APART else len(_TRIALS)
+        count = 2 if rehearsal.trial.apart else len(_TRIALS)
         for draw, brightness in _TRIALS[:count]:
             _try(rehearsal, used, draw, brightness)
 
@@ -106,11 +104,11 @@ def _try(rehearsal: Rehearsal, used: RehearsedClients, draw: int, brightness: fl
     # Why: with nothing changed, and with nothing seen before.
     share = _share(first, RehearsedClients(rehearsal)(*weights, changed))
     if _share(first, RehearsedClients(rehearsal)(*weights, episodes)) == 0.0 and share > _TOLERANCE:
-        one = "client" if rehearsal.kind == "exact" else "record"
+        trial = rehearsal.trial
         raise _refusal(
             rehearsal,
-            f"changing one {one} moved the {rehearsal.unit} by {share:.2g} of its length (allowed: 0)",
-            _KEEP_NOTHING if rehearsal.kind in _APART else _TREAT_ALONE,
+            f"changing one {trial.one} moved the {trial.unit} by {share:.2g} of its length (allowed: 0)",
+            _KEEP_NOTHING if trial.apart else _TREAT_ALONE,
         )
     raise _refusal(
         rehearsal,

@@ -6,12 +6,12 @@ import warnings
 from typing import Literal
 
 from dpfedmeta.accounting.calibration import Targets, calibrate, largest_cohort, most_rounds
-from dpfedmeta.accounting.plan import Change, PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.plan import Change, PrivacyPlan
+from dpfedmeta.accounting.rare_events import MOST_MESSAGES
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.meta import micro_slots
-from dpfedmeta.planning.clients import episode_shape, local_records, meta_spec, micro_shape
-from dpfedmeta.privacy.whole_numbers import MOST_MESSAGES
+from dpfedmeta.planning.clients import algorithm_of, method_of
+from dpfedmeta.planning.clip import bounds_clients
 from dpfedmeta.settings import Settings
 
 Solve = Literal["noise", "rounds", "cohort"]
@@ -30,10 +30,11 @@ def make_privacy(settings: Settings, task: Task, solve: Solve = "noise") -> Priv
         RefusedPlan: A guarantee that is asked for would not hold.
     """
     _check_population(settings)
-    _check_promises(settings)
+    _check_promises(settings, task)
     _check_sampler(settings)
     _check_abort(settings)
     plan, targets = _plan(settings, task), _targets(settings)
+    _check_client_ledgers(settings, plan)
     if solve == "noise":
         return _within_limit(calibrate(plan, targets), settings.privacy.client.limit)
     if targets.client_epsilon is None and targets.record_epsilon is None:
@@ -60,17 +61,20 @@ def _check_sampler(settings: Settings) -> None:
                 f"population.sampler = fixed with {name}: whom a cap leaves out would depend on who was drawn before, "
                 "and no bound is proven for that; use poisson, or --population.max_participations null"
             )
-    if settings.record.client_ledgers and settings.meta.method == "fedavg":
-        raise RefusedPlan(
-            "record.client_ledgers with meta.method = fedavg: a client's ledger adds up whole support steps, not "
-            "sampled mini-batches; use --record.client_ledgers false"
-        )
     late = [change.from_round for change in settings.server.schedule if change.from_round >= settings.server.rounds]
     if late:
         warnings.warn(
             f"server.schedule: from_round = {late[0]} is not in a run of server.rounds = {settings.server.rounds}, so "
             "that change never happens",
             stacklevel=2,
+        )
+
+
+def _check_client_ledgers(settings: Settings, plan: PrivacyPlan) -> None:
+    if settings.record.client_ledgers and plan.record is not None and plan.record.batch_rate < 1:
+        raise RefusedPlan(
+            f"record.client_ledgers with meta.method = {settings.meta.method}: a client's ledger adds up whole support "
+            "steps, not sampled mini-batches; use --record.client_ledgers false"
         )
 
 
@@ -101,7 +105,8 @@ def _plan(settings: Settings, task: Task) -> PrivacyPlan:
         clients=settings.population.clients,
         cohort=settings.population.cohort,
         rounds=settings.server.rounds,
-        noise_multiplier=None if settings.clip.policy == "none" else settings.server.noise_multiplier or 0.0,
+        noise_multiplier=settings.server.noise_multiplier or 0.0 if bounds_clients(settings) else None,
+        noise=settings.server.noise,
         sampler=settings.population.sampler,
         max_participations=settings.population.max_participations,
         schedule=tuple(
@@ -112,57 +117,9 @@ def _plan(settings: Settings, task: Task) -> PrivacyPlan:
         noise_site=settings.server.noise_site,
         colluding=settings.privacy.client.colluding,
         hostile=settings.privacy.client.hostile,
-        record=_record_layer(settings, task),
+        record=algorithm_of(settings, task).record_layer() if settings.record.enabled else None,
         client_delta=settings.privacy.client.delta,
         record_delta=settings.privacy.record.delta,
-    )
-
-
-def _record_layer(settings: Settings, task: Task) -> RecordLayer | None:
-    record = settings.record
-    if not record.enabled:
-        return None
-    meta, shape = meta_spec(settings), episode_shape(settings)
-    if meta.message == "local":
-        return _local_layer(settings, local_records(settings, task))
-    if record.release == "micro-episodes":
-        # Nothing is released in a support step.
-        return RecordLayer(
-            support_noise=1.0,
-            query_noise=record.query_noise or 1.0,
-            support_steps=1,
-            support_records=1,
-            query_records=len(micro_slots(shape, micro_shape(settings))),
-            message="episodes",
-            query_to_message_bound=1.0 / record.message_clip_ratio,
-        )
-    # A role without a noise of its own gets the balanced one; solved noises replace both.
-    root = meta.adaptation.steps**0.5
-    query = record.query_noise or (record.support_noise or root) / root
-    return RecordLayer(
-        support_noise=record.support_noise or query * root,
-        query_noise=query,
-        support_steps=meta.adaptation.steps,
-        support_records=shape.support_records,
-        query_records=shape.query_records,
-        message="update" if meta.message == "update" else "query",
-        query_to_message_bound=1.0 / record.message_clip_ratio,
-    )
-
-
-def _local_layer(settings: Settings, records: int) -> RecordLayer:
-    batch = settings.meta.batch or records
-    if batch > records:
-        raise InputError(f"meta.batch = {batch}: a client holds {records} records")
-    return RecordLayer(
-        support_noise=settings.record.support_noise or 1.0,
-        query_noise=1.0,
-        support_steps=settings.meta.steps,
-        support_records=records,
-        query_records=1,
-        message="update",
-        batch_rate=batch / records,
-        accountant=settings.record.accountant,
     )
 
 
@@ -188,7 +145,7 @@ def _check_population(settings: Settings) -> None:
             "cohort to at most half of that"
         )
     delta = settings.privacy.client.delta
-    if settings.clip.policy != "none" and delta >= 1 / population.clients:
+    if bounds_clients(settings) and delta >= 1 / population.clients:
         warnings.warn(
             f"privacy.client.delta = {delta:g} is not below 1/N = {1 / population.clients:g}: such a guarantee "
             "allows one client of the population to be exposed entirely",
@@ -196,8 +153,8 @@ def _check_population(settings: Settings) -> None:
         )
 
 
-def _check_promises(settings: Settings) -> None:
-    algo, promises = settings.algo, settings.clip.policy != "none"
+def _check_promises(settings: Settings, task: Task) -> None:
+    algo, promises = settings.algo, bounds_clients(settings)
     noise, target = settings.server.noise_multiplier, settings.privacy.client.epsilon
     record = settings.record
     if not promises:
@@ -206,7 +163,7 @@ def _check_promises(settings: Settings) -> None:
                 f"clip.policy: {algo} promises client-level privacy, which needs a clip bound; choose constant or "
                 "window, or --algo maml for training without privacy"
             )
-        if record.enabled and settings.meta.method == "fedavg":
+        if record.enabled and method_of(settings, task).record_layer() is not None:
             _check_record_promise(settings)
             targets: tuple[float | None, ...] = (target,)
         else:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar, final
+from typing import Any, Final, Generic, Protocol, TypeVar, cast, final
 
 import torch
-from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateDpEvent
 
-from dpfedmeta.parameters import Params, dimension, flatten, unflatten
+from dpfedmeta.accounting.events import Event
+from dpfedmeta.accounting.noise import GaussianNoise, Noise
+from dpfedmeta.parameters import Params, dimension, flatten, norm, unflatten
 from dpfedmeta.privacy.units import Bounded, Unit
-from dpfedmeta.randomness import SecretGenerator
+from dpfedmeta.randomness import FloatArray, SecretGenerator
 
 ValueT = TypeVar("ValueT")
 ResultT = TypeVar("ResultT")
@@ -28,21 +29,33 @@ class Released(Generic[Unit, ValueT]):
 
     Attributes:
         value: The noisy value.
-        event: What the release costs.
+        noises: The noise of each release that it comes from, which is what it costs; None: one without noise.
         noise_deviation: Standard deviation per coordinate of all noise in `value`; a public number.
     """
 
-    __slots__ = ("event", "noise_deviation", "value")
+    __slots__ = ("noise_deviation", "noises", "value")
     value: ValueT
-    event: DpEvent
+    noises: tuple[Noise | None, ...]
     noise_deviation: float
 
-    def __init__(self, value: ValueT, event: DpEvent, noise_deviation: float, *, seal: object) -> None:
+    def __init__(
+        self, value: ValueT, noises: tuple[Noise | None, ...], noise_deviation: float, *, seal: object
+    ) -> None:
         if seal is not _SEAL:
             raise TypeError("only a mechanism in dpfedmeta.privacy.mechanisms releases a value")
         object.__setattr__(self, "value", value)
-        object.__setattr__(self, "event", event)
+        object.__setattr__(self, "noises", noises)
         object.__setattr__(self, "noise_deviation", noise_deviation)
+
+    @property
+    def size(self) -> int:
+        """d, where the value is a vector of parameters."""
+        return dimension(cast(Params, self.value))
+
+    @property
+    def length(self) -> float:
+        """L2 norm, likewise."""
+        return norm(cast(Params, self.value))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a released value does not change")
@@ -63,15 +76,54 @@ def post_process(
         releases: What it is computed from.
         noise_deviation: Standard deviation per coordinate of the noise in the result; a public number.
     """
-    event = ComposedDpEvent([release.event for release in releases])
-    return Released(function(*(release.value for release in releases)), event, noise_deviation, seal=_SEAL)
+    noises = tuple(noise for release in releases for noise in release.noises)
+    return Released(function(*(release.value for release in releases)), noises, noise_deviation, seal=_SEAL)
+
+
+def release_with(
+    query: Bounded[Unit, Params], added: FloatArray, *, noise: Noise, deviation: float, denominator: float
+) -> Released[Unit, Params]:
+    """Add noise that is drawn already, divide, and release: the one door from Bounded to Released.
+
+    For authors of mechanisms, who vouch that `added` has the law that `noise` states for the sensitivity of `query`.
+
+    Args:
+        query: What is released.
+        added: Noise, one number for each coordinate, in the units of the sum.
+        noise: What an observer of the release faces.
+        deviation: Standard deviation per coordinate of all noise of the sum; a public number.
+        denominator: A constant of the plan.
+
+    Raises:
+        ValueError: The query has no finite sensitivity or holds a value that is not finite: nothing may be released.
+    """
+    if not math.isfinite(query.sensitivity):
+        raise ValueError("a value of unbounded sensitivity cannot be released by adding noise")
+    vector = flatten(query.value).double()
+    if not bool(torch.isfinite(vector).all()):
+        raise ValueError("a sum with NaN or Inf reached the mechanism; contributions are checked before")
+    noisy = (vector + torch.from_numpy(added).to(vector.device)) / denominator
+    return Released(unflatten(noisy.float(), query.value), (noise,), deviation / denominator, seal=_SEAL)
 
 
 class Mechanism(Protocol):
-    """The one door from Bounded to Released."""
+    """How the sums of all rounds are released, and what that costs.
 
-    def release(self, query: Bounded[Unit, Params], generator: SecretGenerator) -> Released[Unit, Params]:
-        """Add noise and release."""
+    A member is made from the plan. Its state is SECRET and lies beside the noise seed; independent noise has none.
+    """
+
+    def init(self, form: Params) -> Params:
+        """The state before the first round, for sums of this form; empty where there is none."""
+        ...
+
+    def release(
+        self, round_: int, query: Bounded[Unit, Params], state: Params, generator: SecretGenerator
+    ) -> tuple[Released[Unit, Params], Params]:
+        """Add noise and release; the state for the next round."""
+        ...
+
+    def event(self, round_: int) -> Event:
+        """What the release of a round costs: what the ledger is charged with."""
         ...
 
 
@@ -117,8 +169,6 @@ class GaussianMechanism:
             ValueError: The query has no finite sensitivity, holds a non-finite value, or carries more noise
                 than the total: then the plan and the round disagree, and nothing may be released.
         """
-        if not math.isfinite(query.sensitivity):
-            raise ValueError("a value of unbounded sensitivity cannot be released by adding noise")
         deviation = self.total_multiplier * query.sensitivity
         missing = deviation**2 - query.noise_variance
         # Shares of one noise may add up to it but for the last bits of a float.
@@ -127,16 +177,13 @@ class GaussianMechanism:
                 f"the messages carry noise of variance {query.noise_variance:.6g}, more than the planned "
                 f"total {deviation**2:.6g}: more messages entered the sum than the plan allows"
             )
-        vector = flatten(query.value).double()
-        if not bool(torch.isfinite(vector).all()):
-            raise ValueError("a sum with NaN or Inf reached the mechanism; contributions are checked before")
-        noise = torch.from_numpy(generator.normal(dimension(query.value))).to(vector.device)
-        noisy = (vector + math.sqrt(max(missing, 0.0)) * noise) / self.denominator
-        return Released(
-            unflatten(noisy.float(), query.value),
-            GaussianDpEvent(self.charged_multiplier),
-            deviation / self.denominator,
-            seal=_SEAL,
+        added = math.sqrt(max(missing, 0.0)) * generator.normal(dimension(query.value))
+        return release_with(
+            query,
+            added,
+            noise=GaussianNoise(multiplier=self.charged_multiplier),
+            deviation=deviation,
+            denominator=self.denominator,
         )
 
 
@@ -145,7 +192,7 @@ class NoMechanism:
     """Releases the plain mean, for training without privacy.
 
     Guarantee:
-        None: the event is NonPrivateDpEvent and every cell that depends on it is infinite.
+        None: there is no noise, and every cell that depends on it is infinite.
     """
 
     denominator: float
@@ -153,4 +200,4 @@ class NoMechanism:
     def release(self, query: Bounded[Unit, Params], generator: SecretGenerator) -> Released[Unit, Params]:
         """Divide by the denominator; no noise."""
         mean = unflatten((flatten(query.value).double() / self.denominator).float(), query.value)
-        return Released(mean, NonPrivateDpEvent(), 0.0, seal=_SEAL)
+        return Released(mean, (None,), 0.0, seal=_SEAL)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dpfedmeta.accounting.phase import Stretch
+from dpfedmeta.accounting.events import Event
 from dpfedmeta.randomness import IntArray, SecretGenerator
 
 
@@ -41,7 +41,7 @@ class Sampler(Protocol):
         ...
 
 
-def sampler_of(constants: Stretch, max_participations: int | None) -> Sampler:
+def sampler_of(constants: Event, max_participations: int | None) -> Sampler:
     """The sampler that the accountant assumes for these rounds."""
     if constants.sampler == "fixed":
         return FixedSizeSampler(clients=constants.clients, cohort=int(constants.cohort))

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# A coordinate of the longest message is at most so many bits long, which leaves 27 of 63 for the sum.
+# A coordinate of the longest message is at most so many bits long, which leaves 27 of 63 for MOST_MESSAGES.
 _BITS = 36
-MOST_MESSAGES = 2**27
 # Without a clip bound nothing says how long a message may be. A longer one comes from training that has diverged.
 _LONGEST_UNBOUNDED = 2.0**20
 # As small as a float can be scaled by without losing bits.
@@ -60,7 +59,7 @@ class WholeNumbers:
         return torch.zeros(len(self.units), size, dtype=torch.int64, device=device)
 
     def values(self, total: Tensor) -> Tensor:
-        """float64 [d] from a sum of at most MOST_MESSAGES."""
+        """float64 [d] from a sum of at most accounting.rare_events.MOST_MESSAGES."""
         parts = [part.double() * unit for part, unit in zip(total, self.units, strict=True)]
         # From fine to coarse, so that little is lost.
         return sum(reversed(parts), start=torch.zeros_like(parts[0]))

@@ -26,7 +26,7 @@ def claims(proven: Proven) -> dict[str, Any]:
         "planned": [cell.as_json() for cell in proven.planned],
         "population": {name: getattr(plan, name) for name in POPULATION},
         "simulation": proven.simulation,
-        "ledger": {"rounds": len(content.events), "head": content.heads[-1]},
+        "ledger": {"rounds": len(content.charges), "head": content.heads[-1]},
     }
 
 

@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.errors import InputError
-from dpfedmeta.runs.summary import SIMULATION
 from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import LedgerContent
-from dpfedmeta.ledger.versions import VERSION, plan_of
-from dpfedmeta.settings import Settings
+from dpfedmeta.ledger.versions import VERSION, old_phase, plan_of
 from dpfedmeta.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory
+from dpfedmeta.runs.summary import SIMULATION
+from dpfedmeta.settings import Settings
 
 # Epsilons of one ledger differ in their last digits from machine to machine.
 _ALIKE = 1e-6
@@ -51,7 +51,7 @@ class Proven:
     @property
     def rounds(self) -> int:
         """Rounds that were charged, each once however often it was done again."""
-        return sum(not event.attempt for event in self.content.events)
+        return sum(not event.attempt for event in self.content.charges)
 
 
 def check_config(run: RunDirectory, proven: Proven) -> None:
@@ -86,8 +86,12 @@ def check_plan_file(run: RunDirectory, proven: Proven) -> list[str]:
         check_cells(path, "planned", stated["planned"], proven, proven.planned)
         plan = json_of(asdict(content.plan))
         check(path, "privacy", json_of(asdict(plan_of(stated["privacy"], content.version))), plan)
-        stretches = [{**asdict(stretch), "rate": stretch.rate} for stretch in content.plan.stretches]
-        check(path, "stretches", stated["stretches"], json_of(stretches), may_lack=_younger(proven, stretches))
+        if content.version < VERSION:
+            old = [old_phase(phase) for phase in content.plan.phases]
+            check(path, "stretches", stated["stretches"], json_of(old), may_lack=_younger(proven, old))
+        else:
+            phases = [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in content.plan.phases]
+            check(path, "phases", stated["phases"], json_of(phases))
         _check_statement(path, "population", stated["population"], content.plan.clients)
         _check_beginning(path, stated, proven)
     return ["plan.json agrees"]
@@ -132,13 +136,13 @@ def check_claims(path: Path, stated: Mapping[str, Any], proven: Proven) -> None:
     for name in POPULATION:
         check(path, f"population.{name}", stated["population"][name], getattr(proven.content.plan, name))
     check(path, "simulation", stated["simulation"], proven.simulation)
-    check(path, "ledger", stated["ledger"], {"rounds": len(proven.content.events), "head": proven.content.heads[-1]})
+    check(path, "ledger", stated["ledger"], {"rounds": len(proven.content.charges), "head": proven.content.heads[-1]})
 
 
 def _check_length(run: RunDirectory, stated: Mapping[str, Any], proven: Proven) -> None:
     """How many rounds were released: all that were charged, but for what an interruption or a spent budget left."""
     path, status, rounds = run.path / SUMMARY, stated["status"], stated["rounds"]
-    again = len(proven.content.events) > proven.rounds
+    again = len(proven.content.charges) > proven.rounds
     left = status == "interrupted" or (status == "budget" and again)
     if not left or type(rounds) is not int or not 0 <= rounds <= proven.rounds:
         check(path, "rounds", rounds, proven.rounds)
@@ -185,7 +189,7 @@ def check_cells(
                 check(path, f"{where}.{name}", *(words if proven.content.version == VERSION else map(_numbers, words)))
 
 
-# What every version states of a cell and of a stretch.
+# What every version states of a cell and of a phase.
 _OLD = frozenset(
     ("unit", "observer", "epsilon", "delta", "adjacency", "method", "bounds", "rounds", "sampler", "clients", "cohort")
 ) | {"rate", "largest_cohort", "surplus_probability", "total_noise", "effective_noise", "message_noise"}

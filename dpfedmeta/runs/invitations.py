@@ -10,8 +10,8 @@ import numpy as np
 
 from dpfedmeta.durable import SECRET, cut_torn_line, replace_file
 from dpfedmeta.errors import InputError
+from dpfedmeta.ledger.charges import Charge
 from dpfedmeta.planning.plan import Plan
-from dpfedmeta.ledger.charges import RoundEvent
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import Purpose, SecretSource
 from dpfedmeta.run_directory import RunDirectory, append_lines
@@ -62,7 +62,7 @@ class Participations:
 
 
 def reopen_participations(
-    run: RunDirectory, plan: Plan, source: SecretSource, events: Sequence[RoundEvent]
+    run: RunDirectory, plan: Plan, source: SecretSource, events: Sequence[Charge]
 ) -> tuple[Participations, list[str]]:
     """(what the ledger's charges invited, what had to be mended).
 
@@ -124,9 +124,7 @@ def _read(path: Path) -> list[Cohort]:
     return cohorts
 
 
-def _drawn_again(
-    plan: Plan, source: SecretSource, kept: Sequence[Cohort], events: Sequence[RoundEvent]
-) -> list[Cohort]:
+def _drawn_again(plan: Plan, source: SecretSource, kept: Sequence[Cohort], events: Sequence[Charge]) -> list[Cohort]:
     known = Participations(Path(), kept)
     cohorts = list(kept)
     for event in events[len(kept) :]:
@@ -135,7 +133,7 @@ def _drawn_again(
     return cohorts
 
 
-def draw(plan: Plan, source: SecretSource, event: RoundEvent, participations: Participations) -> Cohort:
+def draw(plan: Plan, source: SecretSource, event: Charge, participations: Participations) -> Cohort:
     """SECRET: the cohort of a charge; a further attempt draws independently of those before it."""
     generator = source.again(event.again).generator(Purpose.COHORT, event.round)
     drawn = plan.sampler(event.round).draw(event.round, participations.counts, generator)

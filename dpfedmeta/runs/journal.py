@@ -6,16 +6,16 @@ import hashlib
 import secrets
 from dataclasses import dataclass, field, replace
 
-from dpfedmeta.runs.invitations import Participations, draw
-from dpfedmeta.planning.plan import Plan
-from dpfedmeta.server import ServerState
 from dpfedmeta.interrupts import deferred
-from dpfedmeta.parameters import Params, digest
-from dpfedmeta.ledger.charges import RoundEvent, planned_event
+from dpfedmeta.ledger.charges import Charge, planned_charge
 from dpfedmeta.ledger.ledger import Budget, Ledger
 from dpfedmeta.ledger.lineage import Lineage
+from dpfedmeta.parameters import Params, digest
+from dpfedmeta.planning.plan import Plan
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import SecretSource
+from dpfedmeta.runs.invitations import Participations, draw
+from dpfedmeta.server import ServerState
 
 
 @dataclass(kw_only=True, eq=False)
@@ -66,7 +66,7 @@ class Journal:
         same = next((event for event in attempts if event.inputs == inputs), None)
         if same is not None:
             return self.participations.cohort(same.round, same.again)
-        planned = planned_event(self.plan.privacy, state.round)
+        planned = planned_charge(self.plan.privacy, state.round)
         event = replace(planned, attempt=len(attempts), inputs=inputs)
         if not self._affordable(event):
             return None
@@ -74,7 +74,7 @@ class Journal:
         with deferred():
             return self._charge(event)
 
-    def _charge(self, event: RoundEvent) -> Cohort:
+    def _charge(self, event: Charge) -> Cohort:
         cohort = draw(self.plan, self.source, event, self.participations)
         self.participations.record(cohort)
         # Before the clients are invited: towards the server, their own messages are the releases (privacy rule 6).
@@ -85,12 +85,16 @@ class Journal:
             self.released = {known: release for known, release in self.released.items() if known < event.round}
         return cohort
 
-    def _affordable(self, event: RoundEvent) -> bool:
+    def _affordable(self, event: Charge) -> bool:
         due, end = self._allowed
         if event.round != due:
             privacy = self.plan.privacy
-            if any(other.attempt for other in self.ledger.events) or event.attempt or event.round != self.ledger.rounds:
-                end = event.round + self.budget.further_rounds(privacy, self.ledger.events, event.round)
+            if (
+                any(other.attempt for other in self.ledger.charges)
+                or event.attempt
+                or event.round != self.ledger.rounds
+            ):
+                end = event.round + self.budget.further_rounds(privacy, self.ledger.charges, event.round)
             else:
                 end = self.budget.affordable_rounds(privacy)
         self._allowed = (event.round + 1, end)

@@ -9,15 +9,15 @@ from typing import Any
 
 from dpfedmeta.durable import cut_torn_line, whole_lines
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.runs.checkpoint import Checkpoint, checkpoint_files, load_checkpoint
-from dpfedmeta.runs.journal import Journal
-from dpfedmeta.runs.invitations import reopen_participations
-from dpfedmeta.planning.plan import Plan
-from dpfedmeta.server import ServerState
 from dpfedmeta.ledger.ledger import Budget, Ledger, LedgerContent, check_rounds, read_content
 from dpfedmeta.ledger.lineage import Latest, Lineage
+from dpfedmeta.planning.plan import Plan
 from dpfedmeta.randomness import SecretSource
 from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs.checkpoint import Checkpoint, checkpoint_files, load_checkpoint
+from dpfedmeta.runs.invitations import reopen_participations
+from dpfedmeta.runs.journal import Journal
+from dpfedmeta.server import ServerState
 
 _TEMPORARY = re.compile(r"\..+\.\d+")
 
@@ -63,13 +63,13 @@ def reopen(
             f"{run.path}: its settings solve to another plan here than the ledger states; resume it with the versions "
             "that started it (summary or constraints.txt), or start a new run"
         )
-    check_rounds(plan.privacy, content.events)
+    check_rounds(plan.privacy, content.charges)
     reproducible = source.reproducible and environment is not None
     remarks = ["the ledger's last line was never finished, so its release was never used: dropped"] if torn else []
     if lineage is not None:
         _check_lineage(run, content, lineage, mended=bool(torn) and reproducible)
     rows, mended = _rows(run)
-    participations, more = reopen_participations(run, plan, source, content.events)
+    participations, more = reopen_participations(run, plan, source, content.charges)
     chosen, skipped = _latest(run, content, initial, rows=len(rows) if reproducible else None)
     state = chosen.state if chosen else initial
     _check_released(run, content, rows, chosen, reproducible=reproducible)
@@ -158,7 +158,7 @@ def _check_released(
     reproducible: bool,
 ) -> None:
     """No release without a charge; one line may have been torn off where doing it again restores it."""
-    charged = len({event.round for event in content.events})
+    charged = len({event.round for event in content.charges})
     released = max([row["round"] + 1 for row in rows] + [chosen.state.round if chosen else 0])
     if released > charged + (1 if reproducible else 0):
         raise InputError(
@@ -169,7 +169,7 @@ def _check_released(
 
 def _progress(journal: Journal, state: ServerState) -> Iterable[str]:
     """What a resumed run says first."""
-    charged = len({event.round for event in journal.ledger.events})
+    charged = len({event.round for event in journal.ledger.charges})
     if not charged:
         return
     rounds = journal.plan.privacy.rounds

@@ -6,30 +6,28 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpfedmeta.planning.plan import Plan
-from dpfedmeta.server import ServerState
-from dpfedmeta.parameters import dimension, norm
 from dpfedmeta.accounting.cells import Terms, four_cells
+from dpfedmeta.accounting.events import Phase, first_rounds, surplus
 from dpfedmeta.accounting.guarantee import Guarantee
-from dpfedmeta.ledger.ledger import Ledger
-from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.accounting.sampled_gaussian import neighbours_of_a_client, sampled_delta
-from dpfedmeta.accounting.phase import Stretch, first_rounds
+from dpfedmeta.ledger.ledger import Ledger
+from dpfedmeta.parameters import dimension, norm
+from dpfedmeta.planning.plan import Plan
+from dpfedmeta.privacy.mechanisms import Released
+from dpfedmeta.server import ServerState
 
 
-def charged_after(ledger: Ledger, round_: int) -> tuple[Stretch, ...]:
+def charged_after(ledger: Ledger, round_: int) -> tuple[Phase, ...]:
     """What the row of round `round_` counts: every charge; its own and those of the rounds before where all have one.
 
     Without a further attempt the charges are those of rounds 0, 1, 2, ...: a round that is done again identically gets
     the row that it had, though later rounds may have been charged since.
     """
-    repeated = bool(ledger.events) and ledger.rounds > ledger.events[-1].round + 1
-    return ledger.stretches if repeated else first_rounds(ledger.stretches, round_ + 1)
+    repeated = bool(ledger.charges) and ledger.rounds > ledger.charges[-1].round + 1
+    return ledger.phases if repeated else first_rounds(ledger.phases, round_ + 1)
 
 
-def round_row(
-    plan: Plan, charged: Sequence[Stretch], state: ServerState, released: Released[Any, Any]
-) -> dict[str, Any]:
+def round_row(plan: Plan, charged: Sequence[Phase], state: ServerState, released: Released[Any, Any]) -> dict[str, Any]:
     """One line of rounds.jsonl: released quantities only.
 
     Args:
@@ -51,7 +49,7 @@ def round_row(
     }
 
 
-def aborted_row(plan: Plan, charged: Sequence[Stretch], state: ServerState) -> dict[str, Any]:
+def aborted_row(plan: Plan, charged: Sequence[Phase], state: ServerState) -> dict[str, Any]:
     """The line of a round in which nothing was released; it is charged like any other."""
     return {
         "round": state.round,
@@ -62,7 +60,7 @@ def aborted_row(plan: Plan, charged: Sequence[Stretch], state: ServerState) -> d
     }
 
 
-def running_epsilons(plan: Plan, charged: Sequence[Stretch]) -> Mapping[str, float | None]:
+def running_epsilons(plan: Plan, charged: Sequence[Phase]) -> Mapping[str, float | None]:
     """What the charges add up to; None: infinite.
 
     Guarantee:
@@ -73,10 +71,11 @@ def running_epsilons(plan: Plan, charged: Sequence[Stretch]) -> Mapping[str, flo
     return {cell(s): finite(min(s.epsilon, p.epsilon)) for s, p in zip(spent, plan.planned, strict=True)}
 
 
-def delta_at_limit(charged: Sequence[Stretch], epsilon: float) -> float:
+def delta_at_limit(charged: Sequence[Phase], epsilon: float) -> float:
     """Delta of (client, public) at the limit's epsilon after these charges (Geyer et al. stop by it)."""
-    surplus = sum(stretch.rounds * stretch.surplus_probability for stretch in charged)
-    return min(1.0, sampled_delta(charged, neighbours_of_a_client(charged[0].sampler), epsilon) + surplus)
+    return min(
+        1.0, sampled_delta(charged, neighbours_of_a_client(charged[0].event.sampler), epsilon) + surplus(charged)
+    )
 
 
 def signal_to_noise(aggregate: float, noise: float) -> float | None:

@@ -9,14 +9,14 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+from dpfedmeta.accounting.cells import Terms, four_cells, running_grid
+from dpfedmeta.accounting.events import Phase
+from dpfedmeta.accounting.sampled_gaussian import GRIDS
 from dpfedmeta.errors import InputError
+from dpfedmeta.ledger.ledger import phases_of
+from dpfedmeta.run_directory import SUMMARY, RunDirectory
 from dpfedmeta.runs.claims_beside import Proven, complete
 from dpfedmeta.runs.rows import cell
-from dpfedmeta.accounting.cells import Terms, four_cells, running_grid
-from dpfedmeta.ledger.ledger import stretches_of
-from dpfedmeta.accounting.sampled_gaussian import GRIDS
-from dpfedmeta.accounting.phase import Stretch
-from dpfedmeta.run_directory import SUMMARY, RunDirectory
 
 # Rows whose epsilons are computed again (about 40 ms each); the others may not fall from line to line.
 _EVENLY, _EARLY = 16, 8
@@ -78,7 +78,7 @@ def _check_rounds(run: RunDirectory, proven: Proven, rows: Sequence[Row]) -> Non
     if len(rows) > proven.rounds:
         raise InputError(
             f"{run.ledger}: ends with round {proven.rounds - 1}, but round {len(rows) - 1} was released "
-            f"({run.rounds_file}): lines after {len(proven.content.events) + 1} are lost; restore the ledger from a "
+            f"({run.rounds_file}): lines after {len(proven.content.charges) + 1} are lost; restore the ledger from a "
             "backup"
         )
 
@@ -153,7 +153,7 @@ class _Along:
 
     @cached_property
     def _again(self) -> bool:
-        return any(event.attempt for event in self.proven.content.events)
+        return any(event.attempt for event in self.proven.content.charges)
 
     @cached_property
     def _most(self) -> dict[str, float]:
@@ -166,10 +166,10 @@ class _Along:
         done = four_cells(self._charged(round_), Terms.of(plan), grids)
         return {cell(g): min(g.epsilon, p.epsilon) for g, p in zip(done, self.proven.planned, strict=True)}
 
-    def _charged(self, round_: int) -> tuple[Stretch, ...]:
+    def _charged(self, round_: int) -> tuple[Phase, ...]:
         """What the row of a round counts at least."""
         content = self.proven.content
         if not self._again or not self.finished or content.version < _ROWS_COUNT_ATTEMPTS:
             return content.plan.first(round_ + 1)
-        last = max(place for place, event in enumerate(content.events) if event.round == round_)
-        return stretches_of(content.events[: last + 1])
+        last = max(place for place, event in enumerate(content.charges) if event.round == round_)
+        return phases_of(content.charges[: last + 1])

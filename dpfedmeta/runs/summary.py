@@ -6,13 +6,13 @@ import importlib.metadata
 import platform
 from typing import Any, Literal
 
-from dpfedmeta.version import __version__
+from dpfedmeta.ledger.ledger import read_content, spent
 from dpfedmeta.planning.initial_weights import initial_words
 from dpfedmeta.planning.plan import Plan
-from dpfedmeta.server import ServerState
-from dpfedmeta.runs.times import COARSE, coarse, hides_times
-from dpfedmeta.ledger.ledger import read_content, spent
 from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs.times import COARSE, coarse, hides_times
+from dpfedmeta.server import ServerState
+from dpfedmeta.version import __version__
 
 Status = Literal["completed", "budget", "interrupted"]
 SIMULATION = "simulation: no guarantee towards whoever knows the seed"
@@ -28,7 +28,7 @@ def summary_of(
 ) -> dict[str, Any]:
     """Everything that summary.json states; released quantities only. `spent_on_it`: seconds and megabytes."""
     ledger = read_content(run.ledger, torn=True)
-    privacy, events = ledger.plan, ledger.events
+    privacy, events = ledger.plan, ledger.charges
     names = ("", "_before_adaptation", "_untrained", "_pixel_prototype", "_pixel_neighbour")
     return {
         "status": status,

@@ -8,12 +8,12 @@ from pathlib import Path
 from dpfedmeta.config import resolve
 from dpfedmeta.data.task import Task, load_task
 from dpfedmeta.errors import InputError
-from dpfedmeta.planning.clients import evaluation_adaptation, network_spec
-from dpfedmeta.meta import Adaptation
+from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.models import NetworkSpec, build_network, check_weights, mixes_queries
 from dpfedmeta.parameters import Params
-from dpfedmeta.settings import Settings
+from dpfedmeta.planning.clients import evaluation_adaptation, method_of, network_spec
 from dpfedmeta.run_directory import CONFIG, RunDirectory, load_weights
+from dpfedmeta.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,14 +58,15 @@ def open_run(path: Path) -> TrainedRun:
     spec = network_spec(settings, task)
     network = build_network(spec)
     weights, untrained = load_weights(directory.weights), load_weights(directory.initial_weights)
-    check_weights(spec, weights, str(directory.weights))
-    check_weights(spec, untrained, str(directory.initial_weights))
+    method = method_of(settings, task)
+    for found, path in ((weights, directory.weights), (untrained, directory.initial_weights)):
+        check_weights(spec, method.adaptation.rule.network(found), str(path))
     return TrainedRun(
         directory=directory,
         settings=settings,
         task=task,
         network=spec,
-        adaptation=evaluation_adaptation(settings),
+        adaptation=evaluation_adaptation(settings, method),
         weights=weights,
         untrained=untrained,
         mixes_queries=mixes_queries(network),

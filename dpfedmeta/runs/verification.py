@@ -8,19 +8,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dpfedmeta.errors import InputError
-from dpfedmeta.runs.claims_beside import Proven, check_config, check_plan_file, check_summary
-from dpfedmeta.runs.derived_plan import check_plan, settings_of_ledger
-from dpfedmeta.runs.rows_beside import check_rows
-from dpfedmeta.accounting.cells import Terms, guarantees, local_mu, stated
-from dpfedmeta.ledger.charges import RoundEvent
+from dpfedmeta.accounting.cells import Terms, guarantees, stated
 from dpfedmeta.accounting.cross_checks import second_opinion
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.guarantee import Guarantee
-from dpfedmeta.ledger.ledger import read_content, spent, stretches_of
 from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.errors import InputError
+from dpfedmeta.ledger.charges import Charge
+from dpfedmeta.ledger.ledger import phases_of, read_content, spent
 from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs.claims_beside import Proven, check_config, check_plan_file, check_summary
+from dpfedmeta.runs.derived_plan import check_plan, settings_of_ledger
+from dpfedmeta.runs.rows_beside import check_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +29,14 @@ class Audit:
 
     Attributes:
         plan: The plan in its first line.
-        events: Its rounds.
+        charges: Its rounds.
         guarantees: What they cost, from their own numbers.
         remarks: What was checked beside it, a line each.
         proven: What the files beside it were compared with; None for several ledgers together.
     """
 
     plan: PrivacyPlan
-    events: tuple[RoundEvent, ...]
+    charges: tuple[Charge, ...]
     guarantees: tuple[Guarantee, ...]
     remarks: tuple[str, ...]
     proven: Proven | None = None
@@ -59,17 +59,17 @@ def audit(run: RunDirectory) -> Audit:
         RefusedPlan: Its rounds are not those of its plan, or its settings are refused today.
     """
     content = read_content(run.ledger)
-    cells = spent(content.plan, content.events)
+    cells = spent(content.plan, content.charges)
     settings = settings_of_ledger(run.ledger, content)
     proven = Proven(content=content, settings=settings, spent=cells, planned=guarantees(content.plan))
     # What costs least is asked first.
     check_config(run, proven)
     beside = [*check_plan_file(run, proven), *check_rows(run, proven), *check_summary(run, proven)]
-    again = len(content.events) - proven.rounds
+    again = len(content.charges) - proven.rounds
     count = f"{proven.rounds} rounds" + (f" and {again} of them done again and charged again" if again else "")
     remarks = [f"{count}, hash chain intact", check_plan(run.ledger, content, settings)]
-    remarks += [*_opinion(content.plan, content.events, cells), *beside]
-    return Audit(plan=content.plan, events=content.events, guarantees=cells, remarks=tuple(remarks), proven=proven)
+    remarks += [*_opinion(content.plan, content.charges, cells), *beside]
+    return Audit(plan=content.plan, charges=content.charges, guarantees=cells, remarks=tuple(remarks), proven=proven)
 
 
 def compose(runs: Sequence[RunDirectory]) -> Audit | None:
@@ -86,30 +86,30 @@ def compose(runs: Sequence[RunDirectory]) -> Audit | None:
     first = contents[0]
     if any(other.identity.run != first.identity.run or other.plan != first.plan for other in contents) or len(runs) < 2:
         return None
-    events, stretches = list(first.events), list(stretches_of(first.events))
+    charges, phases = list(first.charges), list(phases_of(first.charges))
     for place, other in enumerate(contents[1:], start=1):
-        shared = max(_shared(other.events, earlier.events) for earlier in contents[:place])
+        shared = max(_shared(other.charges, earlier.charges) for earlier in contents[:place])
         for earlier, run in zip(contents[:place], runs, strict=False):
             if not first.identity.secure:
-                _check_noise(other.events, earlier.events, runs[place], run)
-        events += other.events[shared:]
-        stretches += [replace(stretch, copy=place) for stretch in stretches_of(other.events[shared:])]
-    cells = stated(stretches, Terms.of(first.plan))
-    remarks = [f"{len(runs)} copies of run {first.identity.run}: together they charged {len(events)} releases"]
-    apart = len({stretch.copy for stretch in stretches})
+                _check_noise(other.charges, earlier.charges, runs[place], run)
+        charges += other.charges[shared:]
+        phases += [replace(phase, copy=place) for phase in phases_of(other.charges[shared:])]
+    cells = stated(phases, Terms.of(first.plan))
+    remarks = [f"{len(runs)} copies of run {first.identity.run}: together they charged {len(charges)} releases"]
+    apart = len({phase.copy for phase in phases})
     if first.plan.max_participations is not None and apart > 1:
         remarks.append(
             f"{apart} of them went on apart, each with a count of participations of its own, so one client may have "
-            f"taken part {worst_participations(stretches, first.plan.max_participations, 1.0)[0]} times"
+            f"taken part {worst_participations(phases, first.plan.max_participations, 1.0)[0]} times"
         )
-    return Audit(plan=first.plan, events=tuple(events), guarantees=cells, remarks=tuple(remarks))
+    return Audit(plan=first.plan, charges=tuple(charges), guarantees=cells, remarks=tuple(remarks))
 
 
-def _shared(left: Sequence[RoundEvent], right: Sequence[RoundEvent]) -> int:
+def _shared(left: Sequence[Charge], right: Sequence[Charge]) -> int:
     return next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
 
 
-def _check_noise(left: Sequence[RoundEvent], right: Sequence[RoundEvent], one: RunDirectory, two: RunDirectory) -> None:
+def _check_noise(left: Sequence[Charge], right: Sequence[Charge], one: RunDirectory, two: RunDirectory) -> None:
     """Past the first difference, no two attempts may have had the same keys: they share seed, noise and coins."""
     shared = _shared(left, right)
     used = {(event.round, *event.again) for event in right[shared:]}
@@ -121,9 +121,9 @@ def _check_noise(left: Sequence[RoundEvent], right: Sequence[RoundEvent], one: R
         )
 
 
-def _opinion(plan: PrivacyPlan, events: tuple[RoundEvent, ...], cells: tuple[Guarantee, ...]) -> list[str]:
+def _opinion(plan: PrivacyPlan, events: tuple[Charge, ...], cells: tuple[Guarantee, ...]) -> list[str]:
     """(client, public) once more, by somebody else's accountant."""
-    other = second_opinion(stretches_of(events), plan.client_delta)
+    other = second_opinion(phases_of(events), plan.client_delta)
     if other is None:
         return []
     name, epsilon = other
@@ -172,7 +172,7 @@ def realised(run: RunDirectory, plan: PrivacyPlan) -> Realised:
     counts = Counter(client for cohort in cohorts for client in cohort)
     most = max(counts.values(), default=0)
     sizes = [len(cohort) for cohort in cohorts] or [0]
-    mu = max(local_mu(plan.record)) if plan.record else math.inf
+    mu = max(plan.record.roles()) if plan.record else math.inf
     return Realised(
         participants=len(counts),
         most_participations=most,

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
-from dpfedmeta.data.episode import Episode, EpisodeShape, is_sound
+from dpfedmeta.data.episode import Episode, is_sound
 from dpfedmeta.data.population import Population
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
+from dpfedmeta.meta.algorithm import Division
 
 # Clients that are looked at before round 0.
 _PROBED = 8
-
-
-class Division(Protocol):
-    """How a client cuts its records into smaller episodes."""
-
-    def fits(self, episode: Episode) -> bool:
-        """Whether the episode can be cut so."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,35 +13,19 @@ from torch import Tensor, nn
 
 from dpfedmeta.data.episode import Episode, blank_episode
 from dpfedmeta.data.population import Population
-from dpfedmeta.meta import (
-    MetaSpec,
-    MicroSpec,
-    PrivateSteps,
-    RecordSpec,
-    contribution,
-    local_update,
-    micro_contributions,
-    private_contributions,
-    private_local_update,
-    stacked,
-    stacked_query_gradients,
-)
-from dpfedmeta.meta.dp_steps import ClientNoise
-from dpfedmeta.models import NetworkSpec, build_network, initial_weights, learned_part, with_ways
+from dpfedmeta.meta.algorithm import ClientAlgorithm, ClientContext, ClientNoise
+from dpfedmeta.models import NetworkSpec, build_network
 from dpfedmeta.parameters import Params, dimension, flatten, length_of, norm, unflatten, zeros_like
+from dpfedmeta.privacy.attached import with_attachment
+from dpfedmeta.privacy.clip_policy import ATTACHED, Attachment
 from dpfedmeta.privacy.clipping import clip, clip_per_layer
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.per_record import PerRecordGradients, per_record_engine
-from dpfedmeta.privacy.policies import ATTACHED, Attachment
 from dpfedmeta.privacy.units import Record
 from dpfedmeta.privacy.whole_numbers import WholeNumbers
 from dpfedmeta.randomness import Purpose, SecretSource
 from dpfedmeta.simulation.chunks import Chunks, ahead
 from dpfedmeta.simulation.client_data import DataForm
-
-# Clients computed side by side have their data drawn so many at a time (or run.chunk), twice that being held. No more
-# are computed at once, whatever a GPU's memory holds.
-_DRAWN_TOGETHER = 256
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,8 +36,7 @@ class ClientSide:
         network: The network.
         weights_seed: Seed of the initial weights, hence of those that are not learned.
         population: From client number to data.
-        meta: The exact meta-gradient.
-        record: The record-level client instead, or None.
+        algorithm: What each of them computes.
         message_clip_ratio: C/C_q where the server clips a noisy message again (stacked mode), else None.
         engine: Per-record gradient engine.
         attachment: What the clip policy asks for beside the message, or None.
@@ -67,8 +50,7 @@ class ClientSide:
     network: NetworkSpec
     weights_seed: int
     population: Population
-    meta: MetaSpec
-    record: RecordSpec | MicroSpec | None
+    algorithm: ClientAlgorithm
     message_clip_ratio: float | None
     engine: Literal["auto", "vmap", "opacus"]
     source: SecretSource
@@ -76,13 +58,16 @@ class ClientSide:
     attachment: Attachment | None = None
     scope: Literal["flat", "per-layer"] = "flat"
     message_noise: float = 0.0
-    private_steps: PrivateSteps | None = None
     chunk: int | None = None
 
     @property
     def stacks(self) -> bool:
-        """Whether clients are computed several at a time, by torch.func."""
-        return self.record is None and self.meta.stacks(self.device.type, self.chunk)
+        """Whether exact messages of several clients come from one call."""
+        return not self.algorithm.releases and self._together != 1
+
+    @property
+    def _together(self) -> int | None:
+        return self.algorithm.together(_engine(self.engine), self.device.type, self.chunk)
 
     def message_bound(self, bound: float) -> float:
         """Largest norm by which one client moves the sum: C, or C_q in shared mode; more with an attachment."""
@@ -91,15 +76,17 @@ class ClientSide:
 
     def form(self, model: Params) -> Params:
         """What a message looks like: the model's parameters, and the attachment."""
-        return {**model, ATTACHED: torch.zeros(self.attachment.size)} if self.attachment else dict(model)
+        return with_attachment(model, self.attachment)
 
     def message_noise_variance(self, bound: float) -> float:
         """Variance per coordinate of one message's own noise that counts at the server, else 0."""
         if self.message_noise:
             return (self.message_noise * self.message_bound(bound)) ** 2
-        if self.record is None or self.message_clip_ratio is not None:
+        if self.message_clip_ratio is not None:
             return 0.0
-        return (self.record.message_deviation * bound) ** 2
+        own = self.algorithm.message_deviation
+        # An infinite bound times no noise is no number.
+        return (own * bound) ** 2 if own else 0.0
 
     def whole_numbers(self, bound: float, size: int) -> WholeNumbers:
         """An honest message (a bounded part, and Gaussian noise) is longer with probability below exp(-50)."""
@@ -128,113 +115,87 @@ class ClientSide:
         return total.cpu(), entered
 
     def exact_messages(self, model: Params, round_: int, clients: Sequence[int]) -> Iterator[Params | None]:
-        """SECRET unless the population is public: the clients' messages before clipping, without record-level steps.
+        """SECRET unless the population is public: messages before clipping, of algorithms that release none.
 
         None for a client whose data do not have the form that the plan states.
         """
-        network = _network(self.network, self.device)
-        fixed = _fixed(self.network, self.weights_seed, self.device)
-        if self.stacks:
-            yield from self._stacked_messages(network, model, fixed, clients)
-            return
-        for client in clients:
-            episode = self._held(client)
-            if episode is None:
-                yield None
-            else:
-                yield self._message(network, model, fixed, episode.to(self.device), round_, client)
-
-    def _stacked_messages(
-        self, network: nn.Module, model: Params, fixed: Params, clients: Sequence[int]
-    ) -> Iterator[Params | None]:
-        """Clients of the form of the first sound one together, others one by one; while some are computed, the next
-        ones' data are drawn."""
-        size = max(_DRAWN_TOGETHER, self.chunk or 1)
-        blocks = [clients[start : start + size] for start in range(0, len(clients), size)]
-        for episodes in ahead(lambda block: [self._held(client) for client in block], blocks):
-            yield from self._stacked_block(network, model, fixed, episodes)
-
-    def _stacked_block(
-        self, network: nn.Module, model: Params, fixed: Params, episodes: Sequence[Episode | None]
-    ) -> Iterator[Params | None]:
-        form = next((_form(episode) for episode in episodes if episode is not None), None)
-
-        def together(part: Sequence[Episode]) -> list[Params]:
-            own, spec = stacked(part).to(self.device), self.meta
-            found = stacked_query_gradients(network, model, fixed, own, spec.adaptation, spec.order)
-            return [{name: value[index] for name, value in found.items()} for index in range(len(part))]
-
-        same = [episode for episode in episodes if episode is not None and _form(episode) == form]
-        computed = iter(_chunks(self.network, self.device, self.chunk).compute(together, same))
-        for episode in episodes:
-            if episode is None:
-                yield None
-            elif _form(episode) == form:
-                yield next(computed)
-            else:
-                yield contribution(network, model, fixed, episode.to(self.device), self.meta)
+        for message in self._raw(model, math.inf, round_, clients):
+            yield message if isinstance(message, dict) else None
 
     def _messages(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> Iterator[Params]:
         """What the clients send, with the norm of each data part at most `message_bound`."""
-        if self.record is None:
-            for client, message in zip(clients, self.exact_messages(model, round_, clients), strict=True):
-                # A client without sound data sends zeros, which are no failure: it must not show who holds what.
-                clipped = zeros_like(self.form(model)) if message is None else self._clipped(message, bound)
-                yield self._with_own_noise(clipped, bound, round_, client)
-            return
-        together = isinstance(self.record, MicroSpec) or self.record.adaptation.one_body
-        size = len(clients) if together and _engine(self.engine).batches else 1
-        for start in range(0, len(clients), max(size, 1)):
-            group = clients[start : start + size]
-            held = [self._held(client) for client in group]
-            # Others in the group are computed as if this client were a sound one.
-            blank = blank_episode(self.data_form.image, *self.record.counts)
-            episodes = [(blank if episode is None else episode).to(self.device) for episode in held]
-            noises = [self._noise(round_, client) for client in group]
-            messages = self._private_messages(model, episodes, bound, noises)
-            for released, episode in zip(messages, held, strict=True):
-                yield {} if episode is None else self._clipped_again(released.value, bound)
+        for client, message in zip(clients, self._raw(model, bound, round_, clients), strict=True):
+            if self.algorithm.releases:
+                yield {} if message is None else self._clipped_again(_value(message), bound)
+                continue
+            # A client without sound data sends zeros, which are no failure: it must not show who holds what.
+            clipped = zeros_like(self.form(model)) if message is None else self._clipped(_value(message), bound)
+            yield self._with_own_noise(clipped, bound, round_, client)
 
-    def _private_messages(
-        self, model: Params, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
-    ) -> list[Released[Record, Params]]:
-        fixed = _fixed(self.network, self.weights_seed, self.device)
-        if isinstance(self.record, MicroSpec):
-            # The head, which starts at zero for any number of classes.
-            spec, rest = with_ways(self.network, fixed, self.record.shape.ways)
-            queries = [noise.query for noise in noises]
-            return micro_contributions(_network(spec, self.device), model, rest, episodes, bound, queries, self.record)
-        assert self.record is not None
-        network, engine = _network(self.network, self.device), _engine(self.engine)
-        return private_contributions(network, model, fixed, episodes, bound, noises, self.record, engine)
+    def _raw(
+        self, model: Params, bound: float, round_: int, clients: Sequence[int]
+    ) -> Iterator[Params | Released[Record, Params] | None]:
+        """As the algorithm gives them; while some are computed side by side, the next ones' data are drawn."""
+        context = self.context(model)
+        size = self._together or max(len(clients), 1)
+        groups = [clients[start : start + size] for start in range(0, len(clients), size)]
+        drawn = ahead(self._held_by, groups) if self.stacks else map(self._held_by, groups)
+        for group, held in zip(groups, drawn, strict=True):
+            yield from self._of_group(context, bound, round_, group, held)
+
+    def _of_group(
+        self, context: ClientContext, bound: float, round_: int, group: Sequence[int], held: Sequence[Episode | None]
+    ) -> Iterator[Params | Released[Record, Params] | None]:
+        places = range(len(group))
+        if self.algorithm.releases:
+            # Others in the group are computed as if this client were a sound one.
+            blank = blank_episode(self.data_form.image, *(self.algorithm.needs.counts or (1, 1)))
+            episodes = [blank if episode is None else episode for episode in held]
+        else:
+            places = [place for place in places if held[place] is not None]  # type: ignore[assignment]
+            episodes = [episode for episode in held if episode is not None]
+        noises = [self._noise(round_, group[place]) for place in places]
+        found = iter(self.algorithm.messages(context, episodes, bound, noises))
+        for episode in held:
+            if episode is None:
+                if self.algorithm.releases:
+                    next(found)
+                yield None
+            else:
+                yield next(found)
+
+    def context(self, model: Params) -> ClientContext:
+        """What clients of this machine share while they compute."""
+        return ClientContext(
+            network=self.network,
+            module=_network(self.network, self.device),
+            learned=model,
+            fixed=_fixed(self.algorithm, self.network, self.weights_seed, self.device),
+            device=self.device,
+            engine=_engine(self.engine),
+            built=lambda spec: _network(spec, self.device),
+            pieces=_chunks(self.network, self.device, self.chunk).compute,
+            side_by_side=self.stacks,
+        )
 
     @property
     def data_form(self) -> DataForm:
         """What every client must hold."""
-        network, record = self.network, self.record
+        network, needs = self.network, self.algorithm.needs
         return DataForm(
             image=(network.channels, network.image_size, network.image_size),
             ways=network.ways,
-            counts=None if record is None else record.counts,
-            queries=self.meta.message != "local",
-            divided=record if isinstance(record, MicroSpec) else self.meta.divisions,
+            counts=needs.counts,
+            queries=needs.queries,
+            divided=needs.division,
         )
+
+    def _held_by(self, clients: Sequence[int]) -> list[Episode | None]:
+        return [self._held(client) for client in clients]
 
     def _held(self, client: int) -> Episode | None:
         """SECRET: a client's data; None: they are not of the plan's form, so it sends nothing of them."""
         return self.data_form.held(self.population, client)
-
-    def _message(
-        self, network: nn.Module, model: Params, fixed: Params, episode: Episode, round_: int, client: int
-    ) -> Params:
-        """Before clipping: exact, or private towards the server by local DP-SGD."""
-        if self.meta.message != "local":
-            return contribution(network, model, fixed, episode, self.meta)
-        batches = self.source.generator(Purpose.LOCAL_BATCHES, round_, client)
-        if self.private_steps is None:
-            return local_update(network, model, fixed, episode, self.meta.local, batches)
-        engine = _engine(self.engine)
-        return private_local_update(network, model, fixed, episode, self.private_steps, batches, engine).value
 
     def _with_own_noise(self, message: Params, bound: float, round_: int, client: int) -> Params:
         """The client's share of the noise of the sum, on all that it sends."""
@@ -259,6 +220,7 @@ class ClientSide:
         return ClientNoise(
             support=self.source.generator(Purpose.SUPPORT_NOISE, round_, client),
             query=self.source.generator(Purpose.QUERY_NOISE, round_, client),
+            batches=self.source.generator(Purpose.LOCAL_BATCHES, round_, client),
         )
 
     def _clipped_again(self, message: Params, bound: float) -> Params:
@@ -272,8 +234,8 @@ def _of_form(message: Params, form: Params) -> bool:
     return real and {name: value.shape for name, value in message.items()} == shapes
 
 
-def _form(episode: Episode) -> tuple[torch.Size, torch.Size]:
-    return episode.support_images.shape, episode.query_images.shape
+def _value(message: Params | Released[Record, Params]) -> Params:
+    return message.value if isinstance(message, Released) else message
 
 
 @lru_cache(maxsize=4)
@@ -288,9 +250,9 @@ def _network(spec: NetworkSpec, device: torch.device) -> nn.Module:
 
 
 @lru_cache(maxsize=4)
-def _fixed(spec: NetworkSpec, seed: int, device: torch.device) -> Params:
-    weights = initial_weights(spec, seed)
-    learned = learned_part(spec, weights)
+def _fixed(algorithm: ClientAlgorithm, spec: NetworkSpec, seed: int, device: torch.device) -> Params:
+    weights = algorithm.initial(spec, seed)
+    learned = algorithm.learned(spec, weights)
     return {name: value.to(device) for name, value in weights.items() if name not in learned}
 
 

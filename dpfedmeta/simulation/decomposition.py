@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dpfedmeta.meta import RecordSpec
 from dpfedmeta.parameters import Params, dimension
 from dpfedmeta.planning.plan import Plan
 from dpfedmeta.simulation.client_side import ClientSide
@@ -79,7 +78,7 @@ def decompose(plan: Plan, side: ClientSide, model: Params, bound: float, clients
 
     return Decomposition(
         parameters=dimension(model),
-        support_noise=side.record.support_noise if isinstance(side.record, RecordSpec) else None,
+        support_noise=plan.privacy.record.support_noise if plan.privacy.record else None,
         query_noise=deviation,
         agreement=direction / max(math.sqrt(float(exact.square().sum(1).mean())), 1e-30),
         without=cosine(exact, 0.0),
@@ -91,13 +90,7 @@ def decompose(plan: Plan, side: ClientSide, model: Params, bound: float, clients
 
 def _quiet(side: ClientSide, *, support: bool) -> ClientSide:
     """Clients whose messages bear no noise of their own, and whose support steps do if `support` says so."""
-    record = side.record
-    if record is None:
-        return side
-    if not isinstance(record, RecordSpec):
-        return replace(side, record=replace(record, noise=_NONE))
-    kept = record.support_noise if support else _NONE
-    return replace(side, record=replace(record, support_noise=kept, query_noise=_NONE))
+    return replace(side, algorithm=side.algorithm.quiet(support=support, noise=_NONE))
 
 
 def _messages(side: ClientSide, model: Params, bound: float, clients: Sequence[int]) -> Tensor:

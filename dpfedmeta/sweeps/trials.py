@@ -17,7 +17,7 @@ from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.config import resolve
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
-from dpfedmeta.planning.clip import clip_policy
+from dpfedmeta.planning.clip import bounds_clients, clip_policy
 from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.settings import ClipSettings, EvaluationSettings, ModelSettings, RunSettings, Settings, TrackSettings
 from dpfedmeta.sweeps.definition import CHOICES, Sweep
@@ -152,7 +152,7 @@ def check(trials: Iterable[Trial]) -> dict[str, PrivacyPlan]:
 
 def _what_privacy_sees(settings: Settings) -> Settings:
     """The same settings with everything that no guarantee depends on at its default: solving a noise takes a second."""
-    clipped = ClipSettings(policy="none" if settings.clip.policy == "none" else "constant")
+    clipped = ClipSettings() if bounds_clients(settings) else ClipSettings(policy=settings.clip.policy)
     server = replace(settings.server, lr=1.0, final_lr=None, unit="raw", optimizer="sgd", average=0.0)
     return replace(
         settings,

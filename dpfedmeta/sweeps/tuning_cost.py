@@ -9,7 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from dpfedmeta.accounting.cells import client_public_epsilon, local_mu
+from dpfedmeta.accounting.cells import client_public_epsilon
+from dpfedmeta.accounting.events import surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.errors import InputError, RefusedPlan
@@ -85,17 +86,17 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False) -> TuningCo
             "the runs of this bayes search differ in noise, cohort or rounds, which earlier results chose: composition "
             "with such choices is not proven here; sweep them with grid or random"
         )
-    stretches = [stretch for plan in plans for stretch in plan.stretches]
-    surplus = sum(stretch.rounds * stretch.surplus_probability for stretch in stretches)
-    if surplus >= first.client_delta:
+    phases = [phase for plan in plans for phase in plan.phases]
+    beta = surplus(phases)
+    if beta >= first.client_delta:
         raise RefusedPlan(f"{len(plans)} runs: the rare events of shared mode add up to delta = {first.client_delta:g}")
     return TuningCost(
         runs=len(plans),
         clients=first.clients,
         adjacency="replace-one" if first.sampler == "fixed" else "add-remove",
-        client_public=client_public_epsilon(stretches, first.client_delta),
+        client_public=client_public_epsilon(phases, first.client_delta),
         client_delta=first.client_delta,
-        single=max(client_public_epsilon(plan.stretches, plan.client_delta) for plan in dict.fromkeys(plans)),
+        single=max(client_public_epsilon(plan.phases, plan.client_delta) for plan in dict.fromkeys(plans)),
         record_server=_record_server(plans),
         record_replaced=_record_server(plans, change=2.0),
         record_delta=first.record_delta,
@@ -130,7 +131,7 @@ def _record_server(plans: Sequence[PrivacyPlan], change: float = 1.0) -> float |
             return math.inf
         if plan.max_participations is None:
             return None
-        squared += min(plan.max_participations, plan.rounds) * (change * max(local_mu(plan.record))) ** 2
+        squared += min(plan.max_participations, plan.rounds) * (change * max(plan.record.roles())) ** 2
     return gaussian_epsilon(math.sqrt(squared), plans[0].record_delta)
 
 

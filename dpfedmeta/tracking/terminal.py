@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from dpfedmeta.accounting.events import Event
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.plan import PrivacyPlan
 
@@ -72,13 +73,13 @@ def noise_lines(plan: PrivacyPlan) -> list[str]:
         for change in plan.schedule
     ]
     record, first = plan.record, plan.at(0)
-    if record is not None and record.message == "episodes":
+    if record is not None and record.support_noise is None:
         lines.append(
-            f"client noise z_q = {record.query_noise:.4g} on the sum over {record.query_records} micro-episodes"
+            f"client noise z_q = {record.query_noise:.4g} on the sum over {record.query_records} {record.parts}"
         )
     elif record is not None:
         drawn = f" (each record with probability {record.batch_rate:.4g})" if record.batch_rate < 1 else ""
-        query = f", z_q = {record.query_noise:.4g} in the query step" if record.message == "query" else ""
+        query = f", z_q = {record.query_noise:.4g} in the query step" if record.query_noise is not None else ""
         steps = f"in each of {record.support_steps} support steps{drawn}"
         lines.append(f"client noise z_s = {record.support_noise:.4g} {steps}{query}")
     if plan.noise_multiplier is None:
@@ -92,9 +93,13 @@ def noise_lines(plan: PrivacyPlan) -> list[str]:
     else:
         lines.append(
             f"server noise ({plan.noise_mode}): total z_T = {first.total_noise:.4g}, "
-            f"of which the public faces {first.effective_noise:.4g}" + _doubt(plan)
+            f"of which the public faces {_faced(first)}" + _doubt(plan)
         )
     return lines
+
+
+def _faced(event: Event) -> str:
+    return f"{1.0 / event.noise.mu(1.0):.4g}" if event.noise else "none"
 
 
 def _doubt(plan: PrivacyPlan) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from dpfedmeta.evaluation import Examination
 from dpfedmeta.memory import peak_memory_mb
-from dpfedmeta.models import initial_weights, learned_part
 from dpfedmeta.parameters import Params
 from dpfedmeta.planning.plan import Plan
 from dpfedmeta.simulation.client_side import ClientSide
@@ -139,8 +138,8 @@ def _seconds(measure: Callable[[int], None], episodes: int) -> float:
 
 
 def _all_weights(public: ClientSide) -> Params:
-    return initial_weights(public.network, public.weights_seed)
+    return public.algorithm.initial(public.network, public.weights_seed)
 
 
 def _learned(public: ClientSide) -> Params:
-    return learned_part(public.network, _all_weights(public))
+    return public.algorithm.learned(public.network, _all_weights(public))

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from dpfedmeta.accounting.phase import Stretch
+from dpfedmeta.accounting.events import Phase
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Examination
 from dpfedmeta.interrupts import deferred
 from dpfedmeta.ledger.ledger import Budget, Ledger
 from dpfedmeta.ledger.lineage import Lineage
-from dpfedmeta.models import initial_weights, learned_part
 from dpfedmeta.parameters import Params, norm
 from dpfedmeta.planning.plan import Plan
+from dpfedmeta.privacy.attached import with_attachment
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Client
@@ -25,6 +25,7 @@ from dpfedmeta.randomness import Purpose, SecretSource
 from dpfedmeta.run_directory import RunDirectory, load_weights, save_weights
 from dpfedmeta.runs.checkpoint import Checkpoint, save_checkpoint
 from dpfedmeta.runs.journal import Journal, release_digest
+from dpfedmeta.runs.noise_state import keep_noise_state, kept_noise_state
 from dpfedmeta.runs.reopen import reopen
 from dpfedmeta.runs.rows import aborted_row, charged_after, delta_at_limit, round_row
 from dpfedmeta.runs.summary import Status
@@ -80,10 +81,10 @@ class Training:
             InputError: The run directory cannot be continued.
         """
         plan = self.plan
-        weights = initial_weights(plan.network, plan.settings.run.seed)
+        weights = plan.algorithm.initial(plan.network, plan.settings.run.seed)
         self._check_initial(weights)
         save_weights(self.run.initial_weights, weights)
-        initial = initial_state(learned_part(plan.network, weights), plan.policy)
+        initial = initial_state(plan.algorithm.learned(plan.network, weights), plan.policy)
         if not self.run.ledger.exists():
             Ledger(self.run.ledger, plan.privacy)
         found = reopen(self.run, plan, initial, self.budget, self.source, self.environment, self.lineage)
@@ -93,7 +94,9 @@ class Training:
             # A client whose disk lost its last lines writes them again.
             for cohort in found.journal.participations.before(found.state.round):
                 self._answering(cohort)
-        return self._rounds(found.state, found.journal)
+        form = with_attachment(found.state.model, plan.policy.attachment)
+        remembered = kept_noise_state(self.run, found.state.round, plan.mechanism.init(form))
+        return self._rounds(found.state, remembered, found.journal)
 
     def _check_initial(self, weights: Params) -> None:
         """A run goes on from where it began; one whose file a crash damaged takes it from the plan again."""
@@ -108,42 +111,50 @@ class Training:
                 "run.seed give now; put the file back that it began with"
             )
 
-    def _rounds(self, state: ServerState, journal: Journal) -> tuple[ServerState, Status]:
+    def _rounds(self, state: ServerState, remembered: Params, journal: Journal) -> tuple[ServerState, Status]:
         status: Status = "budget" if self.plan.shortened else "completed"
         saved = state.round if state.round else -1
         try:
             while state.round < self.plan.privacy.rounds:
-                following = self._round(state, journal)
+                following = self._round(state, remembered, journal)
                 if following is None:
                     status = "budget"
                     break
-                state = following
+                state, remembered = following
                 if state.round % self._checkpoint_every(journal) == 0:
-                    self._save(state, journal)
+                    self._save(state, remembered, journal)
                     saved = state.round
         except KeyboardInterrupt:
             status = "interrupted"
         with deferred():
             if saved != state.round or not self.run.weights.exists():
-                self._save(state, journal)
+                self._save(state, remembered, journal)
         return state, status
 
     def _checkpoint_every(self, journal: Journal) -> int:
         # A round that is lost would be charged again.
         return self.plan.settings.run.checkpoint_every if journal.reproducible else 1
 
-    def _save(self, state: ServerState, journal: Journal) -> None:
+    def _save(self, state: ServerState, remembered: Params, journal: Journal) -> None:
+        # Before the checkpoint, which needs it; one more is kept, for a crash between the two.
+        keep_noise_state(self.run, state.round, remembered, self.plan.settings.run.keep_checkpoints + 1)
         checkpoint = Checkpoint(state=state, lines=journal.ledger.lines, head=journal.ledger.head)
         save_checkpoint(self.run.path / "checkpoint", checkpoint, self.plan.settings.run.keep_checkpoints)
         save_weights(self.run.weights, complete(self.plan, state))
 
-    def _round(self, state: ServerState, journal: Journal) -> ServerState | None:
-        """One round, charged and released; None: the budget does not allow it."""
+    def _round(self, state: ServerState, remembered: Params, journal: Journal) -> tuple[ServerState, Params] | None:
+        """One round, charged and released; None: the budget does not allow it.
+
+        Args:
+            state: Before the round.
+            remembered: SECRET: the state of the mechanism.
+            journal: Of the run.
+        """
         plan, started = self.plan, time.perf_counter()
         drawn = journal.begin(state)
         if drawn is None:
             return None
-        released = self._released(state, drawn)
+        released, following_noise = self._released(state, remembered, drawn)
         release = _digest_of(released)
         if not journal.repeats(state.round, release):
             # The first release may be known: sharing its noise with another sum would reveal their difference.
@@ -151,7 +162,7 @@ class Training:
             drawn = journal.begin(state, anew=True)
             if drawn is None:
                 return None
-            released = self._released(state, drawn)
+            released, following_noise = self._released(state, remembered, drawn)
             release = _digest_of(released)
         if drawn.again and state.round not in journal.released:
             # Rows of earlier attempts give way; the ledger keeps their charges.
@@ -171,7 +182,7 @@ class Training:
         for tracker in self.trackers:
             tracker.log(row)
         journal.released[state.round] = release
-        return following
+        return following, following_noise
 
     def _times(self, round_: int, seconds: float, *, aborted: bool) -> dict[str, float | None]:
         """What a row says of the clock: nothing where that would tell how many clients there were."""
@@ -181,7 +192,7 @@ class Training:
         cohort = self.plan.privacy.at(round_).cohort
         return {"seconds": seconds} if aborted else {"seconds": seconds, "clients_per_second": cohort / seconds}
 
-    def _measured(self, state: ServerState, charged: Sequence[Stretch]) -> dict[str, Any]:
+    def _measured(self, state: ServerState, charged: Sequence[Phase]) -> dict[str, Any]:
         """What public data and the accountant say after a round."""
         plan, settings = self.plan, self.plan.settings
         model, episodes = complete(plan, state), settings.evaluation.validation_episodes
@@ -194,17 +205,19 @@ class Training:
             measured["delta_at_limit"] = delta_at_limit(charged, settings.privacy.client.limit)
         return measured
 
-    def _released(self, state: ServerState, drawn: Cohort) -> Released[Client, Params] | None:
-        """None where a client failed and that ends a round."""
+    def _released(
+        self, state: ServerState, remembered: Params, drawn: Cohort
+    ) -> tuple[Released[Client, Params] | None, Params]:
+        """(The release, the mechanism's next state); None where a client failed and that ends a round."""
         answering = self._answering(drawn)
         if self.plan.settings.server.abort_on_failure and len(answering.clients) < len(drawn.clients):
-            return None
+            return None, remembered
         try:
             secret = self.backend.cohort_sum(state.model, state.bound, answering)
         except RoundAborted:
-            return None
+            return None, remembered
         noise = self.source.again(drawn.again).generator(Purpose.SERVER_NOISE, state.round)
-        return self.plan.mechanism(state.round).release(secret, noise)
+        return self.plan.mechanism.release(state.round, secret, remembered, noise)
 
     def _answering(self, drawn: Cohort) -> Cohort:
         """SECRET: of the invited clients, those that are there and do not decline."""
@@ -219,7 +232,7 @@ def _digest_of(released: Released[Client, Params] | None) -> str:
 
 def complete(plan: Plan, state: ServerState) -> Params:
     """All weights to evaluate: what was learned, and what stayed as it was."""
-    return {**initial_weights(plan.network, plan.settings.run.seed), **state.result}
+    return {**plan.algorithm.initial(plan.network, plan.settings.run.seed), **state.result}
 
 
 def optimizer(plan: Plan) -> ServerOptimizer:

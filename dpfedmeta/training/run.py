@@ -24,7 +24,6 @@ from dpfedmeta.interrupts import deferred
 from dpfedmeta.ledger.client_ledger import RecordBudget
 from dpfedmeta.ledger.ledger import Budget, Identity, Ledger, read_content, spent
 from dpfedmeta.memory import peak_memory_mb
-from dpfedmeta.models import initial_weights
 from dpfedmeta.parameters import Params
 from dpfedmeta.planning.cautions import cautions
 from dpfedmeta.planning.held_data import NO_DIGEST, HeldData, check_data, held_data, keep_data
@@ -159,7 +158,7 @@ def _trained(
 
 def final_accuracies(workers: Workers, plan: Plan, test: Examination, model: Params) -> dict[str, dict[str, object]]:
     """The trained model, before and after adaptation, beside the untrained one and the pixel baselines."""
-    untrained = initial_weights(plan.network, plan.settings.run.seed)
+    untrained = plan.algorithm.initial(plan.network, plan.settings.run.seed)
     episodes = plan.settings.evaluation.episodes
     accuracies = test.contest(workers, plan.network, model, untrained, plan.evaluation, episodes)
     values = {name: accuracy.as_json() for name, accuracy in accuracies.items()}
@@ -263,7 +262,7 @@ def _write_plan(run: RunDirectory, plan: Plan, task: Task, rate: float, statemen
         "cautions": cautions(plan.settings, task),
         "privacy": dataclasses.asdict(plan.privacy),
         "population": dataclasses.asdict(statement),
-        "stretches": [{**dataclasses.asdict(stretch), "rate": stretch.rate} for stretch in plan.privacy.stretches],
+        "phases": [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in plan.privacy.phases],
         "cost": {
             "clients_per_second": rate,
             "seconds": plan.privacy.expected_participations / rate,
@@ -297,7 +296,7 @@ def _print_result(run: RunDirectory, summary: dict[str, Any], plan: Plan, consol
     if "accuracy" in summary and summary["accuracy"] is not None:
         console.print(accuracy_table(summary))
     ledger = read_content(run.ledger, torn=True)
-    console.print(guarantee_table(spent(ledger.plan, ledger.events), "What was spent, from the ledger"))
+    console.print(guarantee_table(spent(ledger.plan, ledger.charges), "What was spent, from the ledger"))
     minutes = f"at most {coarse(seconds) / 60:.2g}" if summary["times"] else f"{seconds / 60:.1f}"
     console.print(
         f"{summary['status']} after {minutes} minutes in all; everything is in {run.path}",

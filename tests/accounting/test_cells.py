@@ -28,7 +28,7 @@ def mixture(plan):
 
 
 def test_checked_numbers_of_the_design():
-    assert rdp_epsilon(BASE.stretches, 1e-6) == pytest.approx(1.128, rel=0.01)
+    assert rdp_epsilon(BASE.phases, 1e-6) == pytest.approx(1.128, rel=0.01)
     assert cells(BASE)["client", "public"].epsilon == pytest.approx(0.475, rel=0.01)
     assert cells(replace(BASE, noise_multiplier=0.755))["client", "public"].epsilon == pytest.approx(1.499, rel=0.01)
     assert cells(BASE)["record", "public"].epsilon == pytest.approx(0.489, rel=0.01)
@@ -38,15 +38,15 @@ def test_checked_numbers_of_the_design():
 
 
 def test_checked_numbers_of_shared_mode():
-    (stretch,) = AGRLR.stretches
-    assert stretch.largest_cohort == 1759
-    assert stretch.total_noise == pytest.approx(2.741, rel=0.01)
+    event = AGRLR.at(0)
+    assert event.largest_cohort == 1759
+    assert event.total_noise == pytest.approx(2.741, rel=0.01)
     assert cells(AGRLR)["client", "public"].epsilon == pytest.approx(0.087, rel=0.01)
     assert replace(AGRLR, record=replace(LAYER, query_records=5)).at(0).total_noise == pytest.approx(13.70, rel=0.01)
 
 
 def test_micro_episodes_are_one_release_of_every_record():
-    micro = replace(LAYER, message="episodes", query_records=5)
+    micro = replace(LAYER, support_noise=None, query_records=5)
     plan = replace(AGRLR, record=micro)
     assert cells(plan)["record", "server"].epsilon == pytest.approx(gaussian_epsilon(1 / 1.634, 1e-5))
     assert cells(plan)["client", "server"].epsilon == pytest.approx(gaussian_epsilon(2 * 5 / 1.634, 1e-6))
@@ -55,7 +55,7 @@ def test_micro_episodes_are_one_release_of_every_record():
     # Nothing is released in a support step, so its noise buys and costs nothing.
     loud, quiet = (replace(plan, record=replace(micro, support_noise=z)) for z in (1e-2, 1e2))
     assert guarantees(loud) == guarantees(quiet)
-    assert mixture(plan) <= mixture(replace(plan, record=replace(micro, message="query")))
+    assert mixture(plan) <= mixture(replace(plan, record=replace(micro, support_noise=LAYER.support_noise)))
 
 
 @pytest.mark.parametrize(("cap", "expected"), [(None, 4.590), (1, 2.432), (2, 3.425), (3, 4.023)])
@@ -101,33 +101,33 @@ def test_replace_one_is_handed_std_over_c():
     # dp-accounting's PLD doubles the sensitivity itself; a second doubling would show here.
     accountant = PLDAccountant(NeighboringRelation.REPLACE_ONE)
     accountant.compose(PoissonSampledDpEvent(BASE.at(0).rate, GaussianDpEvent(1.0)), 266)
-    ours = sampled_epsilon(BASE.stretches, "replace-one", 1e-5)
+    ours = sampled_epsilon(BASE.phases, "replace-one", 1e-5)
     assert ours == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
 
 
 def test_shared_mode_takes_beta_off_delta_and_counts_colluders():
-    (stretch,), (more,) = AGRLR.stretches, replace(AGRLR, colluding=100).stretches
-    assert 0 < 266 * stretch.surplus_probability <= 1e-6 / 100
-    assert stats.binom.sf(stretch.largest_cohort - 2, AGRLR.clients, stretch.rate) * 266 > 1e-8
-    assert more.effective_noise < stretch.effective_noise
-    assert more.total_noise == stretch.total_noise
+    event, more = AGRLR.at(0), replace(AGRLR, colluding=100).at(0)
+    assert 0 < 266 * event.surplus_probability <= 1e-6 / 100
+    assert stats.binom.sf(event.largest_cohort - 2, AGRLR.clients, event.rate) * 266 > 1e-8
+    assert more.noise.multiplier < event.noise.multiplier
+    assert more.total_noise == event.total_noise
 
 
 def test_shared_mode_without_any_noise_left_is_refused():
     with pytest.raises(RefusedPlan, match="colluding"):
-        _ = replace(AGRLR, colluding=1759).stretches
+        _ = replace(AGRLR, colluding=1759).phases
 
 
 def test_participations_are_capped_or_bounded_with_high_probability():
-    assert worst_participations(AGRLR.stretches, 1, 1e-5) == (1, 1e-5)
-    worst, left = worst_participations(AGRLR.stretches, None, 1e-5)
+    assert worst_participations(AGRLR.phases, 1, 1e-5) == (1, 1e-5)
+    worst, left = worst_participations(AGRLR.phases, None, 1e-5)
     exceeded = stats.binom(266, AGRLR.at(0).rate).sf
     assert exceeded(worst) <= 1e-7 < exceeded(worst - 1)
     assert left < 1e-5
 
 
 def test_reptile_and_stacked_mode_use_their_own_rows():
-    reptile = replace(AGRLR, record=replace(LAYER, message="update"), noise_mode="stacked", noise_multiplier=1.0)
+    reptile = replace(AGRLR, record=replace(LAYER, query_noise=None), noise_mode="stacked", noise_multiplier=1.0)
     got = cells(reptile)
     assert got["record", "server"].epsilon == pytest.approx(gaussian_epsilon(math.sqrt(5) / 3.654, 1e-5))
     assert got["client", "server"].epsilon == pytest.approx(gaussian_epsilon(2 * math.sqrt(5) * 25 / 3.654, 1e-6))
@@ -155,7 +155,7 @@ def test_gaussian_delta_is_stable_at_extremes():
     for mu, epsilon in ((1e-6, 1.0), (50.0, 1e4), (0.01, 500.0)):
         assert 0.0 <= float(gaussian_delta(epsilon, mu)) <= 1.0
     assert gaussian_epsilon(math.inf, 1e-5) == math.inf
-    assert sampled_epsilon(BASE.stretches, "add-remove", 0.0) == math.inf
+    assert sampled_epsilon(BASE.phases, "add-remove", 0.0) == math.inf
 
 
 def test_monte_carlo_of_the_mixture_bound():
@@ -179,7 +179,7 @@ EVERY = [
         BASE,
         AGRLR,
         replace(AGRLR, noise_mode="stacked", noise_multiplier=1.0),
-        replace(AGRLR, noise_mode="stacked", noise_multiplier=1.0, record=replace(LAYER, message="update")),
+        replace(AGRLR, noise_mode="stacked", noise_multiplier=1.0, record=replace(LAYER, query_noise=None)),
     )
     for more in (
         {"max_participations": None},
@@ -220,9 +220,9 @@ def test_a_schedule_of_one_value_changes_nothing():
         assert one.epsilon == pytest.approx(other.epsilon, rel=1e-4) or one.epsilon == other.epsilon
 
 
-def test_a_schedule_in_shared_mode_has_its_own_limit_and_noise_in_each_stretch():
+def test_a_schedule_in_shared_mode_has_its_own_limit_and_noise_in_each_event():
     plan = replace(AGRLR, schedule=(Change(from_round=100, cohort_scale=0.5),))
-    first, second = plan.stretches
+    first, second = plan.phases
     assert (first.rounds, second.rounds) == (100, 166)
     assert first.largest_cohort > second.largest_cohort
     assert first.total_noise > second.total_noise
@@ -234,9 +234,9 @@ def test_a_schedule_in_shared_mode_has_its_own_limit_and_noise_in_each_stretch()
 
 
 def test_a_fixed_cohort_needs_no_surplus():
-    (stretch,) = replace(AGRLR, sampler="fixed", max_participations=None).stretches
-    assert stretch.largest_cohort == 1500
-    assert stretch.surplus_probability == 0.0
+    event = replace(AGRLR, sampler="fixed", max_participations=None).at(0)
+    assert event.largest_cohort == 1500
+    assert event.surplus_probability == 0.0
 
 
 BAD = [
@@ -246,7 +246,7 @@ BAD = [
     {"sampler": "fixed", "cohort": 10.5}, {"schedule": (Change(from_round=5), Change(from_round=5))},
     {"schedule": (Change(from_round=5, cohort_scale=300.0),)}, {"sampler": "fixed", "max_participations": 1},
     {"noise_multiplier": 1e-200}, {"noise_multiplier": 1e200},
-    {"record": replace(LAYER, message="update"), "noise_mode": "shared"},
+    {"record": replace(LAYER, query_noise=None), "noise_mode": "shared"},
 ]  # fmt: skip
 
 
@@ -297,7 +297,7 @@ def test_a_record_that_is_replaced_counts_twice():
     assert replaced(many)[2] == pytest.approx(gaussian_epsilon(math.sqrt(3) * 2 / 1.634, 1e-5), rel=1e-3)
     support = replace(AGRLR, record=replace(LAYER, support_noise=2.0))
     assert replaced(support)[2] == pytest.approx(gaussian_epsilon(2 * math.sqrt(5) / 2.0, 1e-5))
-    micro = replace(AGRLR, record=replace(LAYER, message="episodes", query_records=5, support_noise=1e-2))
+    micro = replace(AGRLR, record=replace(LAYER, query_records=5, support_noise=None))
     assert replaced(micro)[2] == pytest.approx(gaussian_epsilon(2 / 1.634, 1e-5))
 
 

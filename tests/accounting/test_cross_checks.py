@@ -29,18 +29,18 @@ def test_all_settings_agree_with_every_other_accountant():
 
 
 def test_a_second_opinion_on_plans_of_every_kind():
-    name, epsilon = second_opinion(PLAN.stretches, 1e-6)
+    name, epsilon = second_opinion(PLAN.phases, 1e-6)
     assert name == "dp-accounting PLD"
-    assert sampled_epsilon(PLAN.stretches, "add-remove", 1e-6) == pytest.approx(epsilon, rel=0.005)
+    assert sampled_epsilon(PLAN.phases, "add-remove", 1e-6) == pytest.approx(epsilon, rel=0.005)
     layer = RecordLayer(support_noise=2.0, query_noise=2.0, support_steps=1, support_records=25, query_records=25)
     shared = PrivacyPlan(clients=100_000, cohort=1000, rounds=100, noise_multiplier=0.0, record=layer)
-    assert second_opinion(shared.stretches, 1e-6)[1] < epsilon
+    assert second_opinion(shared.phases, 1e-6)[1] < epsilon
     fixed = PrivacyPlan(clients=100_000, cohort=1000, rounds=100, noise_multiplier=1.0, sampler="fixed")
-    assert "RDP" in second_opinion(fixed.stretches, 1e-6)[0]
-    assert second_opinion(fixed.stretches, 1e-6)[1] > sampled_epsilon(fixed.stretches, "replace-one", 1e-6)
+    assert "RDP" in second_opinion(fixed.phases, 1e-6)[0]
+    assert second_opinion(fixed.phases, 1e-6)[1] > sampled_epsilon(fixed.phases, "replace-one", 1e-6)
 
 
 def test_no_noise_needs_no_opinion():
     nothing = PrivacyPlan(clients=10, cohort=1, rounds=1, noise_multiplier=None)
-    assert second_opinion(nothing.stretches, 1e-6) is None
+    assert second_opinion(nothing.phases, 1e-6) is None
     assert second_opinion((), 1e-6) is None

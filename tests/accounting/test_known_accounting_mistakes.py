@@ -12,12 +12,13 @@ from dp_accounting.rdp import RdpAccountant
 
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.participations import mixture_epsilon
 from dpfedmeta.accounting.plan import PrivacyPlan, RecordLayer
 from dpfedmeta.accounting.sampled_gaussian import COARSE, round_event, sampled_epsilon
 from dpfedmeta.config import resolve
 from dpfedmeta.data import load_task
-from dpfedmeta.ledger.charges import planned_event
+from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
@@ -44,7 +45,7 @@ def release(value, bound, round_, z=0.1):
 
 
 def rounds_of(clients, cohort, rounds, z, **more):
-    return PrivacyPlan(clients=clients, cohort=cohort, rounds=rounds, noise_multiplier=z, **more).stretches
+    return PrivacyPlan(clients=clients, cohort=cohort, rounds=rounds, noise_multiplier=z, **more).phases
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,7 @@ def test_fixed_size_sampling_accounted_under_add_remove(only_ours):
         lambda plan: guarantees(replace(plan, sampler="poisson"), grids=COARSE)[0],
     )
     with pytest.raises(ValueError, match="no add-remove guarantee"):
-        sampled_epsilon(plan.stretches, "add-remove", DELTA)
+        sampled_epsilon(plan.phases, "add-remove", DELTA)
 
 
 def test_only_one_of_the_inner_steps_counted(only_ours):
@@ -131,28 +132,28 @@ def test_a_population_size_that_is_not_the_populations(only_ours):
 
 @pytest.mark.parametrize(("clients", "cohort", "rounds", "z"), [(400_000, 1500, 266, 1.0), (1000, 20, 30, 2.0)])
 def test_replace_one_is_not_doubled_by_the_rdp_accountant(only_ours, clients, cohort, rounds, z):
-    (stretch,) = rounds_of(clients, cohort, rounds, z, sampler="fixed")
-    exact = sampled_epsilon((stretch,), "replace-one", DELTA)
+    (phase,) = rounds_of(clients, cohort, rounds, z, sampler="fixed")
+    exact = sampled_epsilon((phase,), "replace-one", DELTA)
 
     def check(event_of):
         accountant = RdpAccountant(list(range(2, 65)), NeighboringRelation.REPLACE_ONE)
-        accountant.compose(event_of(stretch), rounds)
+        accountant.compose(event_of(phase.event), rounds)
         assert accountant.get_epsilon(DELTA) >= exact
 
-    only_ours(check, round_event, lambda stretch: SampledWithoutReplacementDpEvent(clients, cohort, GaussianDpEvent(z)))
+    only_ours(check, round_event, lambda event: SampledWithoutReplacementDpEvent(clients, cohort, GaussianDpEvent(z)))
 
 
 def test_the_accountant_reads_a_multiplier_that_adaptive_clipping_changed(only_ours, plan):
     def ours(sensitivity):
         query = Bounded(value={"w": torch.zeros(5)}, sensitivity=sensitivity)
-        return plan.mechanism(0).release(query, stream(4)).event
+        return plan.mechanism.at(0).release(query, stream(4)).noises
 
     def check(event_of):
-        charged = planned_event(plan.privacy, 0).noise_multiplier
+        charged = planned_charge(plan.privacy, 0).event.noise
         assert charged == 0.8
-        assert all(event_of(sensitivity) == GaussianDpEvent(charged) for sensitivity in (0.01, 1.0, 30.0))
+        assert all(event_of(sensitivity) == (charged,) for sensitivity in (0.01, 1.0, 30.0))
 
-    only_ours(check, ours, lambda sensitivity: GaussianDpEvent(0.8 * sensitivity))
+    only_ours(check, ours, lambda sensitivity: (GaussianNoise(multiplier=0.8 * sensitivity),))
 
 
 def test_local_steps_composed_as_if_each_had_its_own_client_sampling():

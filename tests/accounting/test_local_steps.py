@@ -13,15 +13,15 @@ from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.plan import RecordLayer
 from dpfedmeta.accounting.sampled_gaussian import poisson_steps_epsilon, sampled_delta, sampled_epsilon
 from dpfedmeta.errors import RefusedPlan
-from dpfedmeta.ledger.charges import planned_event
-from dpfedmeta.ledger.ledger import stretches_of
+from dpfedmeta.ledger.charges import planned_charge
+from dpfedmeta.ledger.ledger import phases_of
 
 
 def layer(**changes):
     return RecordLayer(
         **{
-            "support_noise": 1.0, "query_noise": 1.0, "support_steps": 10, "support_records": 500, "query_records": 1,
-            "message": "update", "batch_rate": 0.1, **changes,
+            "support_noise": 1.0, "query_noise": None, "support_steps": 10, "support_records": 500, "query_records": 1,
+            "batch_rate": 0.1, **changes,
         }
     )  # fmt: skip
 
@@ -121,8 +121,8 @@ def test_a_split_noise_is_that_of_the_others():
 
 def test_a_ledger_carries_the_share():
     plan = split()
-    (stretch,) = stretches_of([planned_event(plan, round_) for round_ in range(plan.rounds)])
-    assert stretch.message_noise == plan.at(0).message_noise
+    (phase,) = phases_of([planned_charge(plan, round_) for round_ in range(plan.rounds)])
+    assert phase.event.message_noise == plan.at(0).message_noise
 
 
 @pytest.mark.parametrize("changes", [{"sampler": "poisson"}, {"record": layer(batch_rate=1.0)}, {"colluding": 100}])
@@ -133,9 +133,9 @@ def test_a_share_that_is_not_what_was_planned_is_refused(changes):
 
 @pytest.mark.parametrize("z", [0.8, 3.0])
 def test_delta_and_epsilon_are_inverse(z):
-    stretches = PrivacyPlan(clients=1000, cohort=200, rounds=40, noise_multiplier=z).stretches
-    epsilon = sampled_epsilon(stretches, "add-remove", 1e-5)
-    assert sampled_delta(stretches, "add-remove", epsilon) == pytest.approx(1e-5, rel=0.05)
+    phases = PrivacyPlan(clients=1000, cohort=200, rounds=40, noise_multiplier=z).phases
+    epsilon = sampled_epsilon(phases, "add-remove", 1e-5)
+    assert sampled_delta(phases, "add-remove", epsilon) == pytest.approx(1e-5, rel=0.05)
     assert sampled_delta((), "add-remove", 1.0) == 0.0
 
 
@@ -143,7 +143,7 @@ def test_a_replaced_record_of_a_mini_batch_has_the_bound_of_another_accountant()
     plan = local(record={"batch_rate": 0.2, "support_noise": 1.5})
     cell = guarantees(plan)[2]
     accountant = PLDAccountant(NeighboringRelation.REPLACE_ONE, value_discretization_interval=1e-3)
-    worst, left = worst_participations(plan.stretches, plan.max_participations, plan.record_delta)
+    worst, left = worst_participations(plan.phases, plan.max_participations, plan.record_delta)
     steps = worst * plan.record.support_steps
     accountant.compose(PoissonSampledDpEvent(0.2, GaussianDpEvent(1.5)), steps)
     assert cell.replaced == pytest.approx(accountant.get_epsilon(left), rel=0.01)

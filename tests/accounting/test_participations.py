@@ -17,13 +17,13 @@ def plan(rounds=20, schedule=(), **changes):
     )
 
 
-TWO = plan(rounds=6, schedule=(Change(from_round=2, cohort_scale=3.0),)).stretches
+TWO = plan(rounds=6, schedule=(Change(from_round=2, cohort_scale=3.0),)).phases
 
 
-def patterns(stretches, mus, cap):
+def patterns(phases, mus, cap):
     """Every pattern of coin flips, one by one: (probability, sum of mu^2 over the first `cap` participations)."""
-    rates = [s.rate for s in stretches for _ in range(s.rounds)]
-    squares = [mu**2 for s, mu in zip(stretches, mus, strict=True) for _ in range(s.rounds)]
+    rates = [s.event.rate for s in phases for _ in range(s.rounds)]
+    squares = [mu**2 for s, mu in zip(phases, mus, strict=True) for _ in range(s.rounds)]
     for flips in itertools.product((0, 1), repeat=len(rates)):
         probability = math.prod(q if flip else 1 - q for q, flip in zip(rates, flips, strict=True))
         taken = [square for square, flip in zip(squares, flips, strict=True) if flip]
@@ -51,20 +51,20 @@ def test_a_large_cap_is_no_cap():
 
 
 def test_more_rounds_and_a_larger_cap_cost_more():
-    values = [mixture_epsilon(plan(rounds=n).stretches, [0.5], 2, 1e-5) for n in (5, 50, 500)]
+    values = [mixture_epsilon(plan(rounds=n).phases, [0.5], 2, 1e-5) for n in (5, 50, 500)]
     assert values == sorted(values)
     assert values[-1] <= gaussian_epsilon(math.sqrt(2) * 0.5, 1e-5)
-    caps = [mixture_epsilon(plan(rounds=200).stretches, [0.5], cap, 1e-5) for cap in (1, 2, 5, None)]
+    caps = [mixture_epsilon(plan(rounds=200).phases, [0.5], cap, 1e-5) for cap in (1, 2, 5, None)]
     assert caps == sorted(caps)
 
 
 def test_many_sums_are_merged_upwards_by_less_than_one_percent(monkeypatch):
     schedule = tuple(Change(from_round=10 * k, noise_scale=1.0 + 0.1 * k) for k in range(1, 4))
-    stretches = plan(rounds=40, schedule=schedule).stretches
+    phases = plan(rounds=40, schedule=schedule).phases
     mus = [0.9, 0.8, 0.7, 0.61]
-    exact = mixture_epsilon(stretches, mus, None, 1e-5)
+    exact = mixture_epsilon(phases, mus, None, 1e-5)
     monkeypatch.setattr("dpfedmeta.accounting.participations._SUMS", 400)
-    merged = mixture_epsilon(stretches, mus, None, 1e-5)
+    merged = mixture_epsilon(phases, mus, None, 1e-5)
     assert exact <= merged <= 1.01 * exact
 
 
@@ -77,8 +77,8 @@ def test_nobody_and_nothing():
 
 def test_very_long_plans_are_fast_and_finite():
     long = PrivacyPlan(clients=400_000, cohort=1500, rounds=100_000, noise_multiplier=1.0)
-    assert 0 < mixture_epsilon(long.stretches, [0.1], None, 1e-5) < 100
-    worst, _ = worst_participations(long.stretches, None, 1e-5)
+    assert 0 < mixture_epsilon(long.phases, [0.1], None, 1e-5) < 100
+    worst, _ = worst_participations(long.phases, None, 1e-5)
     assert stats.binom.sf(worst, 100_000, 0.00375) <= 1e-7
 
 

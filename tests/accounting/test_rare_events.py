@@ -43,7 +43,12 @@ def test_nobody_hostile_costs_nothing():
 
 def micro(hostile, **changes):
     layer = RecordLayer(
-        support_noise=1.0, query_noise=1.634, support_steps=1, support_records=1, query_records=25, message="episodes"
+        support_noise=None,
+        query_noise=1.634,
+        support_steps=1,
+        support_records=1,
+        query_records=25,
+        parts="micro-episodes",
     )
     return PrivacyPlan(
         **{
@@ -68,7 +73,7 @@ def test_what_hostile_clients_leave_out_is_not_counted():
     assert 200 < constants.hostile < 260
     assert constants.assured_noise == pytest.approx(own * math.sqrt(1759 - constants.hostile))
     assert constants.total_noise == pytest.approx(own * math.sqrt(1759))
-    assert constants.effective_noise == pytest.approx(own * math.sqrt(1759 - constants.hostile - 1))
+    assert constants.noise.multiplier == pytest.approx(own * math.sqrt(1759 - constants.hostile - 1))
     more = [guarantees(micro(share))[0].epsilon for share in (0.0, 0.01, 0.1, 0.3, 0.9)]
     assert more == sorted(more)
     assert more[0] < more[-1]
@@ -80,7 +85,7 @@ def test_where_the_server_adds_more_the_clients_noise_is_not_what_counts():
     plan = micro(0.1, noise_multiplier=5.0, cohort=20.0)
     constants, own = plan.at(0), (1.634 / 25) ** 2
     assert constants.assured_noise == pytest.approx(math.sqrt(25.0 + own))
-    assert constants.effective_noise == pytest.approx(5.0)
+    assert constants.noise.multiplier == pytest.approx(5.0)
     assert constants.total_noise == pytest.approx(math.sqrt(25.0 + own + constants.hostile * own))
 
 
@@ -108,7 +113,7 @@ def test_under_split_noise_the_honest_clients_make_all_of_it():
     assert constants.message_noise == pytest.approx(2.0 / math.sqrt(honest))
     assert constants.assured_noise == pytest.approx(2.0)
     assert constants.total_noise == pytest.approx(2.0 * math.sqrt(100 / honest))
-    assert constants.effective_noise == pytest.approx(2.0 * math.sqrt(1 - 1 / honest))
+    assert constants.noise.multiplier == pytest.approx(2.0 * math.sqrt(1 - 1 / honest))
     # A larger share towards the server as well.
     server = guarantees(split(0.1))[1].epsilon
     mu = 2.0 * math.sqrt(honest) / 2.0
@@ -124,7 +129,7 @@ def test_a_share_that_is_none_is_refused(share):
 
 def test_a_cohort_of_hostile_clients_alone_cannot_split_the_noise():
     with pytest.raises(RefusedPlan, match="none is sure to add its share"):
-        _ = split(0.5, clients=200, cohort=10.0).stretches
+        _ = split(0.5, clients=200, cohort=10.0).phases
 
 
 def test_the_tail_is_stable_for_many_clients():

@@ -10,7 +10,7 @@ from dpfedmeta.accounting.plan import Change, PrivacyPlan
 from dpfedmeta.accounting.sampled_gaussian import GRIDS, rdp_epsilon, sampled_epsilon
 
 
-def stretches(rate=0.01, noise=1.0, rounds=100, sampler="poisson", schedule=()):
+def phases(rate=0.01, noise=1.0, rounds=100, sampler="poisson", schedule=()):
     clients = 100_000
     return PrivacyPlan(
         clients=clients,
@@ -19,7 +19,7 @@ def stretches(rate=0.01, noise=1.0, rounds=100, sampler="poisson", schedule=()):
         noise_multiplier=noise,
         sampler=sampler,
         schedule=schedule,
-    ).stretches
+    ).phases
 
 
 def hockey_stick(p, q, a, x):
@@ -95,14 +95,14 @@ def test_no_poisson_geometry_in_the_plane_exceeds_replace_one(a):
 def test_everybody_every_round_is_the_plain_gaussian(sampler, rounds):
     neighbours, sensitivity = ("add-remove", 1.0) if sampler == "poisson" else ("replace-one", 2.0)
     expected = gaussian_epsilon(sensitivity * math.sqrt(rounds) / 3.0, 1e-6)
-    got = sampled_epsilon(stretches(rate=1.0, noise=3.0, rounds=rounds, sampler=sampler), neighbours, 1e-6)
+    got = sampled_epsilon(phases(rate=1.0, noise=3.0, rounds=rounds, sampler=sampler), neighbours, 1e-6)
     assert expected <= got <= expected * 1.0005
 
 
 @pytest.mark.parametrize("sampler", ["poisson", "fixed"])
 def test_the_tight_bound_is_below_rdp_and_converged(sampler, monkeypatch):
     neighbours = "add-remove" if sampler == "poisson" else "replace-one"
-    plan = stretches(sampler=sampler)
+    plan = phases(sampler=sampler)
     tight = sampled_epsilon(plan, neighbours, 1e-6)
     assert tight < rdp_epsilon(plan, 1e-6)
     finest = sampled_epsilon(plan, neighbours, 1e-6, (3e-5,))
@@ -110,7 +110,7 @@ def test_the_tight_bound_is_below_rdp_and_converged(sampler, monkeypatch):
 
 
 def test_fixed_size_of_the_design_is_tighter_than_rdp():
-    plan = PrivacyPlan(clients=400_000, cohort=1500, rounds=266, noise_multiplier=1.0, sampler="fixed").stretches
+    plan = PrivacyPlan(clients=400_000, cohort=1500, rounds=266, noise_multiplier=1.0, sampler="fixed").phases
     assert rdp_epsilon(plan, 1e-5) == pytest.approx(7.67, rel=0.01)
     assert sampled_epsilon(plan, "replace-one", 1e-5) == pytest.approx(4.944, rel=0.01)
 
@@ -123,26 +123,26 @@ def test_monte_carlo_of_the_sampled_gaussian():
     for _ in range(rounds):
         outcome = generator.standard_normal(samples) + (generator.random(samples) < rate) / noise
         loss += np.log1p(rate * np.expm1(outcome / noise - 0.5 / noise**2))
-    epsilon = sampled_epsilon(stretches(rate=rate, noise=noise, rounds=rounds), "add-remove", delta)
+    epsilon = sampled_epsilon(phases(rate=rate, noise=noise, rounds=rounds), "add-remove", delta)
     simulated = np.maximum(1 - np.exp(epsilon - loss), 0.0)
     assert simulated.mean() == pytest.approx(delta, abs=4 * simulated.std() / math.sqrt(samples))
 
 
 def test_stretches_compose_like_one_and_a_change_costs_what_it_should():
-    whole = sampled_epsilon(stretches(rounds=100), "add-remove", 1e-6)
-    split = stretches(rounds=100, schedule=(Change(from_round=40, noise_scale=1.0),))
+    whole = sampled_epsilon(phases(rounds=100), "add-remove", 1e-6)
+    split = phases(rounds=100, schedule=(Change(from_round=40, noise_scale=1.0),))
     assert [s.rounds for s in split] == [40, 60]
     assert sampled_epsilon(split, "add-remove", 1e-6) == pytest.approx(whole, rel=1e-6)
-    less, more = (stretches(schedule=(Change(from_round=40, noise_scale=scale),)) for scale in (1.5, 0.8))
+    less, more = (phases(schedule=(Change(from_round=40, noise_scale=scale),)) for scale in (1.5, 0.8))
     assert sampled_epsilon(less, "add-remove", 1e-6) < whole < sampled_epsilon(more, "add-remove", 1e-6)
-    larger = stretches(schedule=(Change(from_round=40, cohort_scale=3.0),))
+    larger = phases(schedule=(Change(from_round=40, cohort_scale=3.0),))
     assert larger[1].rate == pytest.approx(0.03)
     assert sampled_epsilon(larger, "add-remove", 1e-6) > whole
 
 
 def test_adding_a_client_has_no_meaning_under_fixed_size_sampling():
     with pytest.raises(ValueError, match="replace-one"):
-        sampled_epsilon(stretches(sampler="fixed"), "add-remove", 1e-6)
+        sampled_epsilon(phases(sampler="fixed"), "add-remove", 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -151,5 +151,5 @@ def test_adding_a_client_has_no_meaning_under_fixed_size_sampling():
 @pytest.mark.parametrize("sampler", ["poisson", "fixed"])
 def test_extremes_stay_finite_and_positive(rate, noise, rounds, sampler):
     neighbours = "add-remove" if sampler == "poisson" else "replace-one"
-    epsilon = sampled_epsilon(stretches(rate, noise, rounds, sampler), neighbours, 1e-6, GRIDS[:3])
+    epsilon = sampled_epsilon(phases(rate, noise, rounds, sampler), neighbours, 1e-6, GRIDS[:3])
     assert 0 <= epsilon < 1e4

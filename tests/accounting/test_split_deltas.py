@@ -17,26 +17,27 @@ from scipy.optimize import brentq
 from dpfedmeta.accounting import participations as participations_module
 from dpfedmeta.accounting.calibration import Targets, calibrate
 from dpfedmeta.accounting.cells import Terms, client_public_epsilon, four_cells, guarantees
+from dpfedmeta.accounting.events import Event, Phase
+from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.participations import worst_participations
-from dpfedmeta.accounting.phase import Stretch
 from dpfedmeta.accounting.plan import PrivacyPlan, RecordLayer
-from dpfedmeta.ledger.charges import planned_event
-from dpfedmeta.ledger.ledger import stretches_of
+from dpfedmeta.ledger.charges import planned_charge
+from dpfedmeta.ledger.ledger import phases_of
 
 CLIENT, RECORD = 1e-4, 3e-4
 LAYER = RecordLayer(support_noise=3.0, query_noise=1.2, support_steps=2, support_records=5, query_records=5)
 ROUNDS, RATE, NOISE = 30, 0.05, 1.5
 
 
-def stretch(rounds=ROUNDS, surplus=0.0, **changes):
+def phase(rounds=ROUNDS, surplus=0.0, **changes):
     given = {"sampler": "poisson", "clients": 1000, "cohort": 1000 * RATE, "rate": RATE, "largest_cohort": 80,
-             "total_noise": 2 * NOISE, "effective_noise": NOISE}  # fmt: skip
-    return Stretch(rounds=rounds, surplus_probability=surplus, **(given | changes))
+             "total_noise": 2 * NOISE, "noise": GaussianNoise(multiplier=NOISE)}  # fmt: skip
+    return Phase(rounds=rounds, event=Event(surplus_probability=surplus, **(given | changes)))
 
 
 def terms(**changes):
-    given = {"record": LAYER, "noise_mode": "shared", "max_participations": None, "client_delta": CLIENT,
-             "record_delta": RECORD}  # fmt: skip
+    given = {"record": LAYER, "noise_mode": "shared", "server_sees": "messages", "max_participations": None,
+             "client_delta": CLIENT, "record_delta": RECORD}  # fmt: skip
     return Terms(**(given | changes))
 
 
@@ -64,18 +65,18 @@ def mixture(mu, delta, cap=None, rounds=ROUNDS):
 
 # Nine tenths of the smaller delta are taken by surplus clients, in one stretch or in two.
 SURPLUS = {
-    "one stretch": (stretch(surplus=0.9 * CLIENT / ROUNDS),),
-    "two stretches": (stretch(10, 0.6 * CLIENT / 10), stretch(20, 0.3 * CLIENT / 20, cohort=50.001)),
+    "one stretch": (phase(surplus=0.9 * CLIENT / ROUNDS),),
+    "two phases": (phase(10, 0.6 * CLIENT / 10), phase(20, 0.3 * CLIENT / 20, cohort=50.001)),
 }
 
 
-@pytest.mark.parametrize("stretches", SURPLUS.values(), ids=SURPLUS)
-def test_surplus_clients_are_off_the_deltas_of_both_public_cells(stretches):
-    client_public, client_server, record_server, record_public = four_cells(stretches, terms())
+@pytest.mark.parametrize("phases", SURPLUS.values(), ids=SURPLUS)
+def test_surplus_clients_are_off_the_deltas_of_both_public_cells(phases):
+    client_public, client_server, record_server, record_public = four_cells(phases, terms())
     added = by_dp_accounting(0.1 * CLIENT, NeighboringRelation.ADD_OR_REMOVE_ONE)
     assert added > 1.1 * by_dp_accounting(CLIENT, NeighboringRelation.ADD_OR_REMOVE_ONE)
     assert client_public.epsilon == pytest.approx(added, rel=5e-3)
-    assert client_public_epsilon(stretches, CLIENT) == client_public.epsilon
+    assert client_public_epsilon(phases, CLIENT) == client_public.epsilon
     left = RECORD - 0.9 * CLIENT
     bounds = {bound.method: bound.epsilon for bound in record_public.bounds}
     replaced = by_dp_accounting(left, NeighboringRelation.REPLACE_ONE)
@@ -86,21 +87,23 @@ def test_surplus_clients_are_off_the_deltas_of_both_public_cells(stretches):
     assert bounds["gdp-mixture"] == pytest.approx(mixture(worse, left), rel=1e-5)
     assert record_public.epsilon == min(bounds.values())
     # Nobody drops anybody from what the server sees.
-    without = four_cells([replace(each, surplus_probability=0.0) for each in stretches], terms())
+    without = four_cells(
+        [replace(each, event=replace(each.event, surplus_probability=0.0)) for each in phases], terms()
+    )
     assert (client_server, record_server) == without[1:3]
     assert without[0].epsilon < 0.9 * client_public.epsilon
 
 
 def test_surplus_that_takes_all_of_a_delta_leaves_no_promise():
-    client_public, _, _, record_public = four_cells((stretch(surplus=CLIENT / ROUNDS),), terms())
+    client_public, _, _, record_public = four_cells((phase(surplus=CLIENT / ROUNDS),), terms())
     assert client_public.epsilon == math.inf
     assert record_public.epsilon < math.inf
-    assert four_cells((stretch(surplus=RECORD / ROUNDS),), terms())[3].epsilon == math.inf
+    assert four_cells((phase(surplus=RECORD / ROUNDS),), terms())[3].epsilon == math.inf
 
 
 def test_a_mixture_with_a_cap_pays_for_surplus_clients_too():
-    stretches = SURPLUS["one stretch"]
-    record_public = four_cells(stretches, terms(max_participations=1))[3]
+    phases = SURPLUS["one stretch"]
+    record_public = four_cells(phases, terms(max_participations=1))[3]
     bounds = {bound.method: bound.epsilon for bound in record_public.bounds}
     left = RECORD - 0.9 * CLIENT
     worse = max(min(1 / 1.2, 0.2 / NOISE), min(math.sqrt(2) / 3.0, 2 / NOISE))
@@ -114,8 +117,8 @@ ROLES = [
     ("support by the whole message", {"support_noise": 0.5}, {}, 2 / NOISE),
     ("query by its share", {"support_noise": 90.0, "query_noise": 0.3}, {}, 0.2 / NOISE),
     ("query by its own noise", {"support_noise": 90.0, "query_noise": 20.0}, {}, 1 / 20),
-    ("episodes", {"message": "episodes", "support_noise": 0.01, "query_noise": 0.3}, {}, 0.2 / NOISE),
-    ("update", {"message": "update", "support_noise": 0.5, "query_noise": 1e-3}, {"noise_mode": "stacked"}, 2 / NOISE),
+    ("episodes", {"support_noise": None, "query_noise": 0.3}, {}, 0.2 / NOISE),
+    ("update", {"support_noise": 0.5, "query_noise": None}, {"noise_mode": "stacked"}, 2 / NOISE),
     (
         "stacked share",
         {"support_noise": 90.0, "query_noise": 0.3, "query_to_message_bound": 3.0},
@@ -141,26 +144,26 @@ ROLES = [
 @pytest.mark.parametrize("cap", [None, 1])
 def test_the_mixture_takes_the_worse_role_and_for_it_the_smaller_layer(layer, more, mu, cap):
     record = None if layer is None else replace(LAYER, **layer)
-    record_public = four_cells((stretch(),), terms(record=record, max_participations=cap, **more))[3]
+    record_public = four_cells((phase(),), terms(record=record, max_participations=cap, **more))[3]
     found = next(bound.epsilon for bound in record_public.bounds if bound.method == "gdp-mixture")
     assert found == pytest.approx(mixture(mu, RECORD, cap=cap), rel=1e-5)
 
 
 def test_one_round_without_noise_leaves_no_public_promise():
-    silent = (stretch(5), stretch(1, effective_noise=None, total_noise=None))
+    silent = (phase(5), phase(1, noise=None, total_noise=None))
     client_public, _, _, record_public = four_cells(silent, terms(record=None))
     assert client_public.epsilon == record_public.epsilon == math.inf
 
 
 def test_a_ledger_s_surplus_counts_like_the_plan_s():
     plan = PrivacyPlan(clients=1000, cohort=50.0, rounds=30, noise_multiplier=1.0, record=LAYER, client_delta=CLIENT)
-    events = [planned_event(plan, r) for r in range(30)]
-    assert sum(s.rounds * s.surplus_probability for s in stretches_of(events)) == pytest.approx(
+    events = [planned_charge(plan, r) for r in range(30)]
+    assert sum(s.rounds * s.surplus_probability for s in phases_of(events)) == pytest.approx(
         30 * plan.at(0).surplus_probability
     )
     loud = [replace(event, surplus_probability=0.9 * CLIENT / 30) for event in events]
-    assert client_public_epsilon(stretches_of(loud), CLIENT) == pytest.approx(
-        client_public_epsilon(stretches_of(events), 0.1 * CLIENT), rel=1e-3
+    assert client_public_epsilon(phases_of(loud), CLIENT) == pytest.approx(
+        client_public_epsilon(phases_of(events), 0.1 * CLIENT), rel=1e-3
     )
 
 
@@ -179,14 +182,14 @@ def worst_of(rounds=ROUNDS):
 @pytest.mark.usefixtures("rare_takes_nine_tenths")
 def test_what_more_participations_than_the_worst_take_is_off_the_deltas_towards_the_server():
     worst, beyond, delta = worst_of()
-    assert worst_participations((stretch(),), None, delta) == (worst, pytest.approx(0.1 * delta))
-    _, client_server, record_server, _ = four_cells((stretch(),), terms(client_delta=delta, record_delta=delta))
+    assert worst_participations((phase(),), None, delta) == (worst, pytest.approx(0.1 * delta))
+    _, client_server, record_server, _ = four_cells((phase(),), terms(client_delta=delta, record_delta=delta))
     for cell, mu in ((client_server, 2 * 5 / 1.2), (record_server, 1 / 1.2)):
         split = solved(lambda e, m=mu: gaussian(e, m * math.sqrt(worst)), delta - beyond)
         assert split > 1.03 * solved(lambda e, m=mu: gaussian(e, m * math.sqrt(worst)), delta)
         assert cell.epsilon == pytest.approx(split, rel=1e-6)
     # Messages with a share of the noise.
-    shares = four_cells((stretch(message_noise=0.8),), terms(record=None, client_delta=delta, record_delta=delta))
+    shares = four_cells((phase(message_noise=0.8),), terms(record=None, client_delta=delta, record_delta=delta))
     split = solved(lambda e: gaussian(e, 2 / 0.8 * math.sqrt(worst)), delta - beyond)
     assert [cell.epsilon for cell in shares[1:3]] == pytest.approx([split, split], rel=1e-6)
 
@@ -194,8 +197,8 @@ def test_what_more_participations_than_the_worst_take_is_off_the_deltas_towards_
 @pytest.mark.usefixtures("rare_takes_nine_tenths")
 def test_what_more_participations_take_is_off_the_delta_of_local_steps():
     worst, beyond, delta = worst_of()
-    steps = replace(LAYER, message="update", batch_rate=0.2, support_steps=4, support_noise=1.5)
-    record_server = four_cells((stretch(),), terms(record=steps, noise_mode="stacked", record_delta=delta))[2]
+    steps = replace(LAYER, query_noise=None, batch_rate=0.2, support_steps=4, support_noise=1.5)
+    record_server = four_cells((phase(),), terms(record=steps, noise_mode="stacked", record_delta=delta))[2]
     accountant = PLDAccountant()
     accountant.compose(PoissonSampledDpEvent(0.2, GaussianDpEvent(1.5)), 4 * worst)
     assert record_server.epsilon == pytest.approx(accountant.get_epsilon(delta - beyond), rel=5e-3)
@@ -221,7 +224,7 @@ def test_client_noise_is_solved_for_the_delta_that_is_left(monkeypatch):
     beta = 30 * found.at(0).surplus_probability
     assert 0.5 * CLIENT < beta < 0.9 * CLIENT
     accountant = PLDAccountant()
-    accountant.compose(PoissonSampledDpEvent(0.05, GaussianDpEvent(found.noise_multiplier)), 30)
+    accountant.compose(PoissonSampledDpEvent(0.05, GaussianDpEvent(found.event.noise.multiplier)), 30)
     assert accountant.get_epsilon(CLIENT - beta) == pytest.approx(1.0, rel=5e-3)
     assert accountant.get_epsilon(CLIENT) < 0.95
     assert guarantees(found)[0].epsilon <= 1.0
@@ -245,7 +248,7 @@ def test_the_largest_cohort_is_the_smallest_that_rarely_suffices(clients, cohort
     own = (1.2 / 5) ** 2
     assert found.total_noise**2 >= 0.25 + own
     assert found.total_noise**2 == pytest.approx(max(0.25 + own, smallest * own))
-    assert found.effective_noise**2 == pytest.approx(found.total_noise**2 - own)
+    assert found.noise.multiplier**2 == pytest.approx(found.total_noise**2 - own)
 
 
 @pytest.mark.parametrize("colluding", [1, 3, 7])
@@ -253,9 +256,9 @@ def test_the_largest_cohort_is_the_smallest_that_rarely_suffices(clients, cohort
 def test_colluding_clients_face_what_they_do_not_know(noise, colluding):
     plan = PrivacyPlan(clients=1000, cohort=50.0, rounds=30, noise_multiplier=noise, record=LAYER, colluding=colluding)
     found, own = plan.at(0), (1.2 / 5) ** 2
-    assert found.effective_noise**2 >= noise**2 * (1 - 1e-12)
+    assert found.noise.multiplier**2 >= noise**2 * (1 - 1e-12)
     assert found.total_noise**2 == pytest.approx(max(noise**2 + colluding * own, found.largest_cohort * own))
-    assert found.effective_noise**2 == pytest.approx(found.total_noise**2 - colluding * own)
+    assert found.noise.multiplier**2 == pytest.approx(found.total_noise**2 - colluding * own)
 
 
 @pytest.mark.parametrize("colluding", [1, 4])
@@ -267,5 +270,5 @@ def test_shares_of_a_split_noise(colluding):
     found = plan.at(0)
     assert 20 * found.message_noise**2 == pytest.approx(4.0)
     assert found.total_noise == 2.0
-    assert found.effective_noise**2 == pytest.approx(4.0 * (20 - colluding) / 20)
+    assert found.noise.multiplier**2 == pytest.approx(4.0 * (20 - colluding) / 20)
     assert found.rate == pytest.approx(20 / (500 - colluding))

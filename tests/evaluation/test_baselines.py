@@ -4,7 +4,8 @@ import torch
 
 from dpfedmeta.data import EpisodeShape, draw_episode
 from dpfedmeta.evaluation.baselines import Adapted, FeaturePrototype, PixelPrototype, arrays_of
-from dpfedmeta.meta import Adaptation, adapted_logits, logits_along
+from dpfedmeta.meta.adaptation import Adaptation
+from dpfedmeta.meta.inner_loop import adapted_logits, logits_along
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights
 
 SPEC = NetworkSpec(name="conv4-strided", channels=1, image_size=28, ways=3, width=8, norm="batch", features="support")

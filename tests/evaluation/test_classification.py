@@ -6,7 +6,7 @@ import torch
 
 from dpfedmeta.data import ClassPool
 from dpfedmeta.evaluation import Classification
-from dpfedmeta.meta import Adaptation
+from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.models import NetworkSpec, initial_weights
 from dpfedmeta.workers import InProcess, open_workers
 

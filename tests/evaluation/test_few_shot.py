@@ -15,7 +15,8 @@ from dpfedmeta.evaluation import (
     pixel_neighbour_accuracy,
     pixel_prototype_accuracy,
 )
-from dpfedmeta.meta import Adaptation, adapted_logits
+from dpfedmeta.meta.adaptation import Adaptation
+from dpfedmeta.meta.inner_loop import adapted_logits
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights
 from dpfedmeta.workers import InProcess
 

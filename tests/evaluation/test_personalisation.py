@@ -4,7 +4,7 @@ import pytest
 
 from dpfedmeta.data import EpisodeShape
 from dpfedmeta.evaluation import Accuracy, Benchmark, FineTuning, Question, adapted_accuracy, distribution, investigate
-from dpfedmeta.meta import Adaptation
+from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.models import NetworkSpec, initial_weights
 from dpfedmeta.workers import InProcess, open_workers
 

@@ -171,14 +171,14 @@ def whole_accounts(run: RunDirectory, cap: int) -> dict[str, int]:
     """What --secure-rng promises: every release and every invitation is charged, within budget and cap."""
     found = audit(run)
     lines = [json.loads(line) for line in (run.secret / "participations.jsonl").read_text().splitlines()]
-    assert [line["round"] for line in lines] == [event.round for event in found.events]
+    assert [line["round"] for line in lines] == [event.round for event in found.charges]
     counts = Counter(client for line in lines for client in line["clients"])
     assert max(counts.values()) <= cap
     summary = run.read_json("summary.json")
     assert summary["status"] in ("completed", "budget")
     for spent, planned in zip(found.guarantees, summary["planned"], strict=True):
         assert planned["epsilon"] is None or spent.epsilon <= planned["epsilon"]
-    return {"charges": len(found.events), "rounds": len({event.round for event in found.events})}
+    return {"charges": len(found.charges), "rounds": len({event.round for event in found.charges})}
 
 
 def trial(kills: int, seed: int, folder: Path) -> dict[str, object]:

@@ -19,11 +19,11 @@ from dpfedmeta.config import resolve, to_yaml
 from dpfedmeta.data.sources.omniglot import decode
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
-from dpfedmeta.ledger.charges import planned_event
+from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.ledger.ledger import Identity, Ledger, check_rounds, read_content
 from dpfedmeta.models import NetworkSpec, initial_weights
 from dpfedmeta.parameters import digest
-from dpfedmeta.privacy.policies import Window
+from dpfedmeta.privacy.policies.window import Window
 from dpfedmeta.run_directory import RunDirectory, load_weights, save_weights
 from dpfedmeta.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from dpfedmeta.runs.invitations import _read as read_participations
@@ -104,9 +104,9 @@ def split(path: Path, original: bytes) -> None:
 def ledger(path: Path, original: bytes) -> None:
     """What is accepted was charged: nothing is cheaper, missing in the middle, or reordered."""
     content = read_content(path, torn=True)
-    check_rounds(content.plan, content.events)
-    whole = [planned_event(PLAN, round_) for round_ in range(PLAN.rounds)]
-    found = [replace(event, inputs="") for event in content.events]
+    check_rounds(content.plan, content.charges)
+    whole = [planned_charge(PLAN, round_) for round_ in range(PLAN.rounds)]
+    found = [replace(event, inputs="") for event in content.charges]
     # The last line carries nobody's hash but its own: heads kept elsewhere protect its free text.
     assert found == whole[: len(found)]
     assert len(found) < 1 or content.plan == PLAN
@@ -203,7 +203,7 @@ def write_corpus() -> None:
     path.unlink(missing_ok=True)
     made = Ledger(path, PLAN, Identity(run="0" * 32, config="algo: dp-agr\n"))
     for round_ in range(PLAN.rounds):
-        made.charge(replace(planned_event(PLAN, round_), inputs="ab" * 16))
+        made.charge(replace(planned_charge(PLAN, round_), inputs="ab" * 16))
     save_checkpoint(folders["checkpoint"], Checkpoint(state=STATE, lines=3, head="0" * 64), keep=1)
     save_weights(folders["weights"] / "model.safetensors", STATE.model)
     save_weights(folders["initial"] / "public.safetensors", initial_weights(BODY, 1))

@@ -10,8 +10,8 @@ from dpfedmeta.config import algorithm_names, resolve, to_yaml
 from dpfedmeta.evaluation import Benchmark
 from dpfedmeta.ledger.ledger import Budget, Identity, Ledger, read
 from dpfedmeta.planning.plan import Plan, make_plan
+from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
-from dpfedmeta.privacy.policies import ATTACHED
 from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.randomness import KeyedSource, Purpose
 from dpfedmeta.report.page import write_report

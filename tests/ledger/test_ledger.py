@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from dpfedmeta.accounting.cells import guarantees
+from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.plan import Change, PrivacyPlan, RecordLayer
 from dpfedmeta.durable import whole_lines
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger import ledger as ledger_module
-from dpfedmeta.ledger.ledger import Budget, Ledger, head, planned_event, read, read_content, spent, stretches_of
+from dpfedmeta.ledger.ledger import Budget, Ledger, head, phases_of, planned_charge, read, read_content, spent
 
 LAYER = RecordLayer(support_noise=2.0, query_noise=1.6, support_steps=1, support_records=25, query_records=25)
 PLAN = PrivacyPlan(clients=10_000, cohort=50, rounds=8, noise_multiplier=0.8, max_participations=1, record=LAYER)
@@ -18,7 +19,7 @@ PLAN = PrivacyPlan(clients=10_000, cohort=50, rounds=8, noise_multiplier=0.8, ma
 def written(path, rounds=8, plan=PLAN):
     ledger = Ledger(path, plan)
     for round_ in range(rounds):
-        ledger.charge(planned_event(plan, round_))
+        ledger.charge(planned_charge(plan, round_))
     return path
 
 
@@ -47,7 +48,7 @@ def test_half_a_run_costs_less(tmp_path):
 def test_a_line_is_on_disk_when_charge_returns(tmp_path):
     ledger = Ledger(tmp_path / "l", PLAN)
     for round_ in range(3):
-        ledger.charge(planned_event(PLAN, round_))
+        ledger.charge(planned_charge(PLAN, round_))
         assert len(read(tmp_path / "l")[1]) == round_ + 1
 
 
@@ -99,7 +100,8 @@ def test_a_missing_ledger_is_said_so(tmp_path):
 
 
 def test_an_event_of_another_mechanism_is_never_approximated():
-    event = replace(planned_event(PLAN, 0), noise_multiplier=0.1)
+    first = planned_charge(PLAN, 0)
+    event = replace(first, event=replace(first.event, noise=GaussianNoise(multiplier=0.1)))
     with pytest.raises(RefusedPlan, match="round 0"):
         spent(PLAN, (event,))
 
@@ -132,11 +134,11 @@ def test_a_charge_that_did_not_reach_the_disk_is_no_charge(tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space left"):
-            ledger.charge(planned_event(PLAN, 0))
-    assert (ledger.events, ledger.head, ledger.lines) == ([], head, lines)
+            ledger.charge(planned_charge(PLAN, 0))
+    assert (ledger.charges, ledger.head, ledger.lines) == ([], head, lines)
     assert read(tmp_path / "l")[1] == ()
-    ledger.charge(planned_event(PLAN, 0))
-    assert read(tmp_path / "l")[1] == (planned_event(PLAN, 0),)
+    ledger.charge(planned_charge(PLAN, 0))
+    assert read(tmp_path / "l")[1] == (planned_charge(PLAN, 0),)
 
 
 def test_the_budget_guard_fails_closed_on_nan():
@@ -144,39 +146,37 @@ def test_the_budget_guard_fails_closed_on_nan():
     assert not Budget(limits=(float("inf"),) * 4).allows(cells)
 
 
-def test_the_events_alone_rebuild_the_stretches(tmp_path):
+def test_the_events_alone_rebuild_the_phases(tmp_path):
     plan, events = read(written(tmp_path / "l", plan=SCHEDULED))
-    rebuilt, planned = stretches_of(events), plan.stretches
-    assert [(s.rounds, s.rate, s.effective_noise) for s in rebuilt] == [
-        (s.rounds, s.rate, s.effective_noise) for s in planned
-    ]
+    rebuilt, planned = phases_of(events), plan.phases
+    assert [(s.rounds, s.event) for s in rebuilt] == [(s.rounds, s.event) for s in planned]
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_a_ledger_knows_its_stretches_and_looks_at_each_charge_once(tmp_path, monkeypatch, plan):
+def test_a_ledger_knows_its_phases_and_looks_at_each_charge_once(tmp_path, monkeypatch, plan):
     looked, constants = [], ledger_module._constants
     ledger = Ledger(tmp_path / "l", plan)
-    charges = [planned_event(plan, r) for r in (0, 1, 2, 3, 4)] + [
-        replace(planned_event(plan, r), attempt=1) for r in (2, 3, 4)
+    charges = [planned_charge(plan, r) for r in (0, 1, 2, 3, 4)] + [
+        replace(planned_charge(plan, r), attempt=1) for r in (2, 3, 4)
     ]
-    for count, event in enumerate([*charges, *(planned_event(plan, r) for r in (5, 6))], start=1):
+    for count, event in enumerate([*charges, *(planned_charge(plan, r) for r in (5, 6))], start=1):
         ledger.charge(event)
         with monkeypatch.context() as patch:
             patch.setattr(ledger_module, "_constants", lambda e: looked.append(e) or constants(e))
-            found = ledger.stretches, ledger.stretches
-        assert found[0] == found[1] == stretches_of(ledger.events)
-        assert looked == ledger.events[:count]
+            found = ledger.phases, ledger.phases
+        assert found[0] == found[1] == phases_of(ledger.charges)
+        assert looked == ledger.charges[:count]
     resumed = Ledger.resume(tmp_path / "l", read_content(tmp_path / "l"), (tmp_path / "l").stat().st_size)
-    assert resumed.stretches == ledger.stretches
+    assert resumed.phases == ledger.phases
 
 
 def test_a_round_that_was_released_twice_may_have_had_the_same_cohort_and_is_refused():
     with pytest.raises(RefusedPlan, match="round 2, where round 3 is due"):
-        spent(PLAN, [planned_event(PLAN, r) for r in (0, 1, 2, 2, 3)])
+        spent(PLAN, [planned_charge(PLAN, r) for r in (0, 1, 2, 2, 3)])
 
 
 def test_every_attempt_counts_like_one_more_round():
-    events = [planned_event(PLAN, r) for r in range(4)]
+    events = [planned_charge(PLAN, r) for r in range(4)]
     again = [*events[:3], replace(events[1], attempt=1), replace(events[2], attempt=1), events[3]]
     assert spent(PLAN, again)[0].epsilon == pytest.approx(guarantees(PLAN, rounds=6)[0].epsilon)
     assert spent(PLAN, again)[2] == guarantees(PLAN, rounds=6)[2]
@@ -185,11 +185,11 @@ def test_every_attempt_counts_like_one_more_round():
 @pytest.mark.parametrize("attempts", [[(0, 0), (0, 0)], [(0, 0), (0, 2)], [(0, 1)], [(0, 0), (1, 1)], [(0, 0), (2, 0)]])
 def test_attempts_out_of_order_are_refused(attempts):
     with pytest.raises(RefusedPlan, match="is due"):
-        spent(PLAN, [replace(planned_event(PLAN, r), attempt=a) for r, a in attempts])
+        spent(PLAN, [replace(planned_charge(PLAN, r), attempt=a) for r, a in attempts])
 
 
 def test_the_budget_counts_repeats():
-    budget, done = Budget.of(guarantees(PLAN)), [planned_event(PLAN, r) for r in range(3)]
+    budget, done = Budget.of(guarantees(PLAN)), [planned_charge(PLAN, r) for r in range(3)]
     assert budget.further_rounds(PLAN, done, 3) == 5
     repeated = [*done, replace(done[2], attempt=1), replace(done[2], attempt=2)]
     assert budget.further_rounds(PLAN, repeated, 3) == 3
@@ -202,17 +202,17 @@ def test_a_line_that_a_crash_tore_is_left_out_and_written_again(tmp_path):
     whole = path.read_bytes()
     path.write_bytes(whole[:-30])
     content = read_content(path, torn=True)
-    assert [event.round for event in content.events] == [0, 1]
+    assert [event.round for event in content.charges] == [0, 1]
     ledger = Ledger.resume(path, content, whole_lines(path)[0])
-    ledger.charge(planned_event(PLAN, 2))
+    ledger.charge(planned_charge(PLAN, 2))
     assert path.read_bytes() == whole
 
 
 def test_a_missing_round_is_found():
     with pytest.raises(RefusedPlan, match="round 2, where round 1 is due"):
-        spent(PLAN, [planned_event(PLAN, 0), planned_event(PLAN, 2)])
+        spent(PLAN, [planned_charge(PLAN, 0), planned_charge(PLAN, 2)])
     with pytest.raises(RefusedPlan, match="not the mechanism"):
-        spent(replace(PLAN, rounds=1), [planned_event(PLAN, 0), planned_event(PLAN, 1)])
+        spent(replace(PLAN, rounds=1), [planned_charge(PLAN, 0), planned_charge(PLAN, 1)])
 
 
 def test_the_head_notices_what_the_chain_cannot(tmp_path):

@@ -2,7 +2,10 @@ import pytest
 import torch
 
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.meta import Adaptation, Divisions, MetaSpec, contribution, division_slots
+from dpfedmeta.meta import MetaSpec, contribution
+from dpfedmeta.meta.adaptation import Adaptation
+from dpfedmeta.meta.divided import division_slots
+from dpfedmeta.meta.divisions import Divisions
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights, learned_part
 from dpfedmeta.parameters import difference, norm
 

@@ -3,12 +3,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from dp_accounting import ComposedDpEvent, GaussianDpEvent
 from torch.nn.functional import cross_entropy
 
+from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.errors import RefusedPlan
-from dpfedmeta.meta import Adaptation, RecordSpec, private_contributions
+from dpfedmeta.meta import RecordSpec, private_contributions
+from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.dp_steps import ClientNoise
 from dpfedmeta.models import NetworkSpec, build_network, check_records_uncoupled, initial_weights
 from dpfedmeta.parameters import norm
@@ -175,9 +176,8 @@ def test_the_event_lists_every_touch_of_a_record():
     released = private_contribution(
         network, weights, {}, episode(), 0.8, keyed(0), spec_of(steps=3, z=1.5), ENGINES["vmap"]
     )
-    assert isinstance(released.event, ComposedDpEvent)
-    assert len(released.event.events) == 4
-    assert released.event.events[0] == GaussianDpEvent(1.5)
+    assert len(released.noises) == 4
+    assert released.noises[0] == GaussianNoise(multiplier=1.5)
 
 
 def test_reptile_is_post_processing_of_the_support_steps():
@@ -185,7 +185,7 @@ def test_reptile_is_post_processing_of_the_support_steps():
     released = private_contribution(
         network, weights, {}, episode(), 0.8, keyed(0), spec_of(steps=3, message="update"), ENGINES["vmap"]
     )
-    assert len(released.event.events) == 3
+    assert len(released.noises) == 3
     assert set(released.value) == set(weights)
 
 

@@ -3,7 +3,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.meta import Adaptation, MetaSpec, adapted_logits, contribution
+from dpfedmeta.meta import MetaSpec, contribution
+from dpfedmeta.meta.adaptation import Adaptation
+from dpfedmeta.meta.inner_loop import adapted_logits
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights
 from dpfedmeta.parameters import norm
 

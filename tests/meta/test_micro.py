@@ -8,9 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfedmeta.data.episode import Episode, EpisodeShape
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import RefusedPlan
-from dpfedmeta.meta import Adaptation, MetaSpec, MicroSpec, contribution, micro, micro_contributions, micro_slots
+from dpfedmeta.meta import MetaSpec, MicroSpec, contribution, micro, micro_contributions
+from dpfedmeta.meta.adaptation import Adaptation
+from dpfedmeta.meta.releases.micro_episodes import micro_slots
 from dpfedmeta.models import NetworkSpec, build_network, check_records_uncoupled, initial_weights
 from dpfedmeta.parameters import difference, flatten, norm
 from dpfedmeta.privacy.clipping import clip

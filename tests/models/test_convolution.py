@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.functional import conv2d, cosine_similarity, interpolate
 
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.meta import Adaptation, MetaSpec, contribution
+from dpfedmeta.meta import MetaSpec, contribution
+from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.side_by_side import stacked, stacked_query_gradients
 from dpfedmeta.models import NetworkSpec, build_network, channels_last, initial_weights
 from dpfedmeta.models.convolution import LEAST_SHORT_CHANNELS, ConvolutionSpec, convolution, convolution_gradients

@@ -7,7 +7,8 @@ from torch import nn
 
 from dpfedmeta.data import EpisodeShape, draw_episode
 from dpfedmeta.errors import InputError
-from dpfedmeta.meta import Adaptation, adapted_logits, adapted_params
+from dpfedmeta.meta.adaptation import Adaptation
+from dpfedmeta.meta.inner_loop import adapted_logits, adapted_params
 from dpfedmeta.models import (
     NetworkSpec,
     build_network,

@@ -15,7 +15,7 @@ from dpfedmeta import load, load_personal
 from dpfedmeta.config import resolve
 from dpfedmeta.data import EpisodeShape, draw_episode
 from dpfedmeta.errors import InputError
-from dpfedmeta.meta import adapted_logits
+from dpfedmeta.meta.inner_loop import adapted_logits
 from dpfedmeta.models import build_network
 from dpfedmeta.training.run import RunOptions, run_training
 

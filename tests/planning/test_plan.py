@@ -10,7 +10,7 @@ from dpfedmeta import config
 from dpfedmeta.config import algorithm_names, resolve
 from dpfedmeta.data import load_task
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.meta import micro_slots
+from dpfedmeta.meta.releases.micro_episodes import micro_slots
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism
@@ -36,13 +36,13 @@ def test_every_preset_keeps_what_it_promises(algo):
     assert len(plan.planned) == 4
     if algo == "maml":
         assert all(math.isinf(g.epsilon) for g in plan.planned)
-        assert isinstance(plan.mechanism(0), NoMechanism)
+        assert isinstance(plan.mechanism.at(0), NoMechanism)
         return
     if algo == "local-dp":
         assert 2.47 <= record_server.epsilon <= 2.5
-        assert isinstance(plan.mechanism(0), NoMechanism)
+        assert isinstance(plan.mechanism.at(0), NoMechanism)
         return
-    assert isinstance(plan.mechanism(0), GaussianMechanism)
+    assert isinstance(plan.mechanism.at(0), GaussianMechanism)
     assert client_public.epsilon <= 1.5
     assert client_public.delta == 1e-6
     assert plan.privacy.clients == 400_000
@@ -188,19 +188,19 @@ def test_every_setting_that_an_epsilon_depends_on_reaches_the_plan(given, expect
 
 def test_what_a_client_releases_is_what_the_plan_accounts_for():
     micro = plan_of("dp-agrlr", **{"record.message_clip_ratio": 4, "server.noise_mode": "stacked"})
-    assert micro.privacy.record.message == "episodes"
+    assert micro.privacy.record.support_noise is None
     assert micro.privacy.record.query_records == len(micro_slots(micro.record.client, micro.record.shape)) == 5
     assert micro.privacy.record.query_to_message_bound == micro.message_clip_ratio**-1 == 0.25
     assert micro.record.noise == micro.privacy.record.query_noise
     steps = plan_of("dp-agrlr-steps", **{"record.message_clip_ratio": 4, "meta.steps": 3, "task.shots": 2})
     layer = steps.privacy.record
-    assert (layer.message, layer.support_steps, layer.query_to_message_bound) == ("query", 3, 0.25)
+    assert (layer.support_noise is None, layer.support_steps, layer.query_to_message_bound) == (False, 3, 0.25)
     assert (layer.support_records, layer.query_records) == (10, 25)
     assert (steps.record.support_noise, steps.record.query_noise) == (layer.support_noise, layer.query_noise)
     assert steps.record.counts == (10, 25)
     assert steps.message_clip_ratio is None
     reptile = {"meta.method": "reptile", "meta.learn": "all", "meta.adapt": "all", "server.noise_mode": "stacked"}
-    assert plan_of("dp-agrlr-steps", **reptile).privacy.record.message == "update"
+    assert plan_of("dp-agrlr-steps", **reptile).privacy.record.query_noise is None
 
 
 WRONG = [
@@ -294,7 +294,7 @@ def test_a_policy_that_does_not_fit_is_refused_before_the_first_round(algo, give
 @pytest.mark.parametrize("scope", ["flat", "per-layer"])
 def test_every_policy_costs_the_same(policy, scope):
     plan = plan_of("dp-agr", **{"clip.policy": policy, "clip.scope": scope, "server.noise_multiplier": 1.0})
-    assert plan.mechanism(0).charged_multiplier == 1.0
+    assert plan.mechanism.at(0).charged_multiplier == 1.0
     assert plan.planned == plan_of("dp-const", **{"server.noise_multiplier": 1.0, "population.cohort": 200,
                                                   "server.rounds": 80}).planned  # fmt: skip
     assert (plan.policy.attachment is not None) == (policy in ("quantile", "median"))

@@ -11,18 +11,21 @@ from torch.nn.functional import cross_entropy
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.config import resolve
 from dpfedmeta.data import load_task
-from dpfedmeta.data.episode import Episode, EpisodeShape
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.evaluation import PROTOCOL, Benchmark, adapted_accuracy
-from dpfedmeta.meta import Adaptation, MetaSpec, RecordSpec, adapted_logits, contribution, private_contributions
+from dpfedmeta.meta import MetaSpec, RecordSpec, contribution, private_contributions
+from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.dp_steps import ClientNoise
+from dpfedmeta.meta.inner_loop import adapted_logits
 from dpfedmeta.models import NetworkSpec, build_network, check_records_uncoupled, initial_weights
 from dpfedmeta.parameters import flatten, norm, scaled
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.per_record import VmapGradients
-from dpfedmeta.privacy.policies import Window
 from dpfedmeta.privacy.policies.constant import ConstantState
+from dpfedmeta.privacy.policies.window import Window
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.randomness import KeyedSource, Purpose
@@ -52,7 +55,7 @@ def release(value, bound, round_, z=0.1):
 
 
 def rounds_of(clients, cohort, rounds, z, **more):
-    return PrivacyPlan(clients=clients, cohort=cohort, rounds=rounds, noise_multiplier=z, **more).stretches
+    return PrivacyPlan(clients=clients, cohort=cohort, rounds=rounds, noise_multiplier=z, **more).phases
 
 
 def episode(seed, per_class=2):
@@ -261,7 +264,9 @@ def test_normalising_by_the_realised_cohort(only_ours, plan):
             assert other.noise_deviation == releases[0].noise_deviation
 
     only_ours(
-        check, lambda took_part: plan.mechanism(0), lambda took_part: replace(plan.mechanism(0), denominator=took_part)
+        check,
+        lambda took_part: plan.mechanism.at(0),
+        lambda took_part: replace(plan.mechanism.at(0), denominator=took_part),
     )
 
 

@@ -6,19 +6,13 @@ import pytest
 import torch
 
 from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.privacy.clip_policy import ATTACHED, attached_scale
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
-from dpfedmeta.privacy.policies import (
-    ATTACHED,
-    BelowBound,
-    Constant,
-    Histogram,
-    Median,
-    Quantile,
-    Window,
-    WindowLiteral,
-    attached_scale,
-    observe,
-)
+from dpfedmeta.privacy.policies.constant import Constant
+from dpfedmeta.privacy.policies.median import Histogram, Median
+from dpfedmeta.privacy.policies.quantile import BelowBound, Quantile
+from dpfedmeta.privacy.policies.window import Window, observe
+from dpfedmeta.privacy.policies.window_literal import WindowLiteral
 from dpfedmeta.privacy.units import Bounded, Client
 from dpfedmeta.randomness import KeyedSource, Purpose
 

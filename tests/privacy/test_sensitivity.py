@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpfedmeta.data import VirtualPopulation
-from dpfedmeta.data.episode import Episode, EpisodeShape
-from dpfedmeta.meta import Adaptation, MetaSpec, RecordSpec, private_contributions
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.data.shape import EpisodeShape
+from dpfedmeta.meta import MetaSpec, RecordSpec, private_contributions
+from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.dp_steps import ClientNoise
 from dpfedmeta.models import NetworkSpec, build_network, initial_weights
 from dpfedmeta.parameters import difference, dimension, flatten, norm, scaled, unflatten

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from dp_accounting import ComposedDpEvent, GaussianDpEvent, NonPrivateDpEvent
 from scipy import stats
 
+from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism, Released, post_process
 from dpfedmeta.privacy.units import Bounded, Client
 from dpfedmeta.randomness import KeyedSource, Purpose
@@ -31,12 +31,12 @@ def mechanism(total=2.0, charged=None, denominator=4.0):
 def test_release_divides_by_the_public_denominator_and_charges_its_multiplier():
     released = mechanism(total=1e-9, charged=1e-9).release(bounded(8.0), stream(0))
     assert torch.allclose(released.value["a"], torch.tensor(2.0))
-    assert released.event == GaussianDpEvent(1e-9)
+    assert released.noises == (GaussianNoise(multiplier=1e-9),)
 
 
 def test_what_is_charged_is_what_the_observer_faces_and_not_the_total():
     released = mechanism(total=2.0, charged=1.5).release(bounded(), stream(0))
-    assert released.event == GaussianDpEvent(1.5)
+    assert released.noises == (GaussianNoise(multiplier=1.5),)
     assert released.noise_deviation == 0.5
 
 
@@ -96,7 +96,7 @@ def test_noise_stays_right_for_extreme_sensitivities():
 
 def test_nobody_else_releases():
     with pytest.raises(TypeError, match="only a mechanism"):
-        Released(1.0, NonPrivateDpEvent(), 0.0, seal=object())
+        Released(1.0, (None,), 0.0, seal=object())
     released = mechanism().release(bounded(size=2), stream(6))
     with pytest.raises(TypeError):
         replace(released, value=0)
@@ -110,10 +110,10 @@ def test_post_processing_costs_what_its_inputs_cost_together():
     first, second = (mechanism().release(bounded(size=2), stream(r)) for r in (7, 8))
     combined = post_process(lambda a, b: a["a"] + b["a"], [first, second], 1.0)
     assert torch.equal(combined.value, first.value["a"] + second.value["a"])
-    assert combined.event == ComposedDpEvent([first.event, second.event])
+    assert combined.noises == (*first.noises, *second.noises)
 
 
 def test_without_a_mechanism_the_event_says_so():
     released = NoMechanism(denominator=4.0).release(bounded(8.0), stream(9))
     assert torch.equal(released.value["a"], torch.full((10_000,), 2.0))
-    assert released.event == NonPrivateDpEvent()
+    assert released.noises == (None,)

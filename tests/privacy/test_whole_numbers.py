@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfedmeta.privacy.whole_numbers import MOST_MESSAGES, WholeNumbers
+from dpfedmeta.accounting.rare_events import MOST_MESSAGES
+from dpfedmeta.privacy.whole_numbers import WholeNumbers
 
 BOUNDS = st.floats(1e-290, 1e290)
 SEEDS = st.integers(0, 2**31)

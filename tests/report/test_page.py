@@ -8,7 +8,7 @@ from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.config import resolve, to_yaml
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
-from dpfedmeta.ledger.charges import planned_event
+from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.ledger.ledger import Identity, Ledger, spent
 from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.report import write_report
@@ -41,7 +41,7 @@ def make_run(tmp_path):
         plan = make_privacy(settings, load_task(dataset)[0])
         ledger = Ledger(run.ledger, plan, Identity(config=to_yaml(settings)))
         for place in range(charged):
-            ledger.charge(planned_event(plan, place))
+            ledger.charge(planned_charge(plan, place))
         append_lines(run.path / "rounds.jsonl", [line(plan, number) for number in range(charged)])
         run.write_json("summary.json", summary_of(settings, plan, ledger) | changes)
         return run
@@ -78,7 +78,7 @@ def summary_of(settings, plan, ledger):
         "accuracy_untrained": accuracy(0.55),
         "accuracy_pixel_prototype": accuracy(0.66),
         "accuracy_pixel_neighbour": accuracy(0.64),
-        "guarantees": [cell.as_json() for cell in spent(plan, ledger.events)],
+        "guarantees": [cell.as_json() for cell in spent(plan, ledger.charges)],
         "planned": [cell.as_json() for cell in guarantees(plan)],
         "ledger": {"rounds": ledger.rounds, "head": ledger.head},
         "simulation": SIMULATION if simulated else None,

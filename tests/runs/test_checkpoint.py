@@ -5,11 +5,13 @@ import pytest
 import torch
 
 from dpfedmeta.errors import InputError
+from dpfedmeta.privacy.policies.constant import Constant
+from dpfedmeta.privacy.policies.median import Histogram, Median
+from dpfedmeta.privacy.policies.quantile import BelowBound, Quantile
+from dpfedmeta.privacy.policies.window import Observation, Window
+from dpfedmeta.privacy.policies.window_literal import WindowLiteral
 from dpfedmeta.runs.checkpoint import Checkpoint, checkpoint_files, load_checkpoint, save_checkpoint
 from dpfedmeta.server import initial_state
-from dpfedmeta.privacy.policies import Constant, Median, Quantile, Window, WindowLiteral
-from dpfedmeta.privacy.policies.quantile import BelowBound, Histogram
-from dpfedmeta.privacy.policies.window import Observation
 
 MODEL = {"w": torch.randn(3, 2, generator=torch.Generator().manual_seed(1)), "b": torch.tensor([0.1, -0.0])}
 THIRD = 1 / 3

@@ -11,16 +11,16 @@ import pytest
 import torch
 from rich.console import Console
 
+from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.config import resolve
 from dpfedmeta.data import VirtualPopulation
-from dpfedmeta.runs.journal import Journal, release_digest
-from dpfedmeta.runs.invitations import Participations
-from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.training.run import RunOptions, run_training
-from dpfedmeta.server import initial_state
-from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.ledger.ledger import Budget, Ledger, read
+from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource
+from dpfedmeta.runs.invitations import Participations
+from dpfedmeta.runs.journal import Journal, release_digest
+from dpfedmeta.server import initial_state
+from dpfedmeta.training.run import RunOptions, run_training
 
 GIVEN = {
     "model.width": "4", "server.rounds": "6", "task.ways": "3", "task.shots": "2", "task.queries": "2",
@@ -60,7 +60,7 @@ def test_the_same_state_is_charged_once_and_gets_the_same_cohort(journal, state)
     one, two = journal.begin(state), journal.begin(state)
     assert np.array_equal(one.clients, two.clients)
     assert one.again == two.again == ()
-    assert len(journal.ledger.events) == 1
+    assert len(journal.ledger.charges) == 1
     assert journal.participations.counts == dict.fromkeys(one.clients.tolist(), 1)
 
 
@@ -86,8 +86,8 @@ def test_whatever_a_release_is_computed_from_makes_another_charge(journal, state
     first = journal.begin(state)
     other = replace(journal, **more)
     again = other.begin(change(state))
-    assert [(event.round, event.attempt) for event in journal.ledger.events] == [(0, 0), (0, 1)]
-    assert len({event.inputs for event in journal.ledger.events}) == 2
+    assert [(event.round, event.attempt) for event in journal.ledger.charges] == [(0, 0), (0, 1)]
+    assert len({event.inputs for event in journal.ledger.charges}) == 2
     assert again.again != first.again
     assert again.again[0] == 1
     assert not np.array_equal(again.clients, first.clients)
@@ -99,24 +99,24 @@ def test_where_nothing_can_be_done_again_every_attempt_is_charged(plan, state, t
     assert not own.reproducible
     keys = [own.begin(state).again[:1] for _ in range(3)]
     assert keys == [(), (1,), (2,)]
-    assert len({event.inputs for event in own.ledger.events}) == 3
+    assert len({event.inputs for event in own.ledger.charges}) == 3
 
 
 def test_two_rounds_of_one_state_have_different_inputs(journal, state):
     journal.begin(state)
     journal.begin(replace(state, round=1))
-    assert len({event.inputs for event in journal.ledger.events}) == 2
+    assert len({event.inputs for event in journal.ledger.charges}) == 2
 
 
 def test_what_a_release_does_not_depend_on_changes_nothing(journal, state):
     journal.begin(state)
     journal.begin(replace(state, first={n: v + 1 for n, v in state.first.items()}, averaged=3))
-    assert len(journal.ledger.events) == 1
+    assert len(journal.ledger.charges) == 1
 
 
 def test_anew_is_a_further_attempt_with_keys_that_no_other_has(journal, state):
     cohorts = [journal.begin(state), *(journal.begin(state, anew=True) for _ in range(3))]
-    assert [event.attempt for event in journal.ledger.events] == [0, 1, 2, 3]
+    assert [event.attempt for event in journal.ledger.charges] == [0, 1, 2, 3]
     assert len({cohort.again for cohort in cohorts}) == 4
     assert [cohort.again[:1] for cohort in cohorts] == [(), (1,), (2,), (3,)]
     assert len({tuple(cohort.clients.tolist()) for cohort in cohorts}) == 4
@@ -159,9 +159,9 @@ def test_the_budget_ends_a_run_before_a_charge_that_exceeds_it(plan, state, tmp_
         own = journal_of(plan, tmp_path / str(most), budget=budget)
         begun = [own.begin(replace(state, round=r)) for r in range(most)]
         assert None not in begun
-        before = (len(own.ledger.events), dict(own.participations.counts))
+        before = (len(own.ledger.charges), dict(own.participations.counts))
         assert own.begin(replace(state, round=most)) is None
-        assert (len(own.ledger.events), dict(own.participations.counts)) == before
+        assert (len(own.ledger.charges), dict(own.participations.counts)) == before
 
 
 def test_a_further_attempt_is_paid_for_like_another_round(plan, state, tmp_path):

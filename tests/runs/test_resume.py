@@ -16,18 +16,18 @@ import pytest
 from rich.console import Console
 
 from dpfedmeta import durable
+from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError
-from dpfedmeta.training import run as run_module
-from dpfedmeta.runs.verification import audit, compose
-from dpfedmeta.simulation.processes import LocalBackend
-from dpfedmeta.runs.resume import finished, settings_of_run
-from dpfedmeta.training.run import RunOptions, run_training
-from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.ledger.ledger import read, read_content
 from dpfedmeta.report import write_report
-from dpfedmeta.runs.lock import only_writer
 from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs.lock import only_writer
+from dpfedmeta.runs.resume import finished, settings_of_run
+from dpfedmeta.runs.verification import audit, compose
+from dpfedmeta.simulation.processes import LocalBackend
+from dpfedmeta.training import run as run_module
+from dpfedmeta.training.run import RunOptions, run_training
 
 TINY = {
     "model.width": "4", "server.rounds": "6", "population.cohort": "6", "population.clients": "60", "task.ways": "3",
@@ -261,12 +261,12 @@ def test_secure_rng_charges_again_and_keeps_cap_and_budget(tiny_task_file, tmp_p
     _, status = resume(run)
     found = audit(run)
     assert status == "budget"  # a round was paid for twice
-    assert [(e.round, e.attempt) for e in found.events] == sorted(
+    assert [(e.round, e.attempt) for e in found.charges] == sorted(
         (r, a) for r in range(5) for a in range(1 + (r == round_))
     )
     assert [row["round"] for row in run.rounds()] == list(range(5))
     lines = [json.loads(line) for line in (run.secret / "participations.jsonl").read_text().splitlines()]
-    assert [line["round"] for line in lines] == [event.round for event in found.events]
+    assert [line["round"] for line in lines] == [event.round for event in found.charges]
     assert max(Counter(c for line in lines for c in line["clients"]).values()) <= 2
     for spent, planned in zip(found.guarantees, run.read_json("summary.json")["planned"], strict=True):
         assert spent.epsilon <= planned["epsilon"]
@@ -354,9 +354,9 @@ def test_copies_are_composed_or_exposed(tiny_task_file, tmp_path, monkeypatch):
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "another machine"))
     resume(copy)
     both, alone = compose([run, copy]), audit(run)
-    assert len(both.events) == 2 * len(alone.events) - 3
+    assert len(both.charges) == 2 * len(alone.charges) - 3
     assert both.guarantees[0].epsilon > alone.guarantees[0].epsilon
-    assert compose([run, run]).events == alone.events
+    assert compose([run, run]).charges == alone.charges
 
 
 def test_copies_count_participations_each_for_itself(tiny_task_file, tmp_path, monkeypatch):
@@ -397,7 +397,7 @@ def test_copies_that_shared_their_noise_are_exposed(tiny_task_file, tmp_path, mo
     resume(run)
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "another machine"))
     resume(identical)
-    assert compose([run, identical]).events == audit(run).events
+    assert compose([run, identical]).charges == audit(run).charges
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "a third machine"))
     monkeypatch.setattr(run_module, "environment_of", lambda device, chunk=None: "another")
     resume(copy)

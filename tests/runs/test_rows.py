@@ -5,20 +5,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dpfedmeta.config import resolve
-from dpfedmeta.evaluation import Benchmark
-from dpfedmeta.workers import InProcess
-from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.runs.rows import charged_after, delta_at_limit
-from dpfedmeta.training.loop import Training
-from dpfedmeta.ledger.charges import planned_event
-from dpfedmeta.ledger.ledger import Budget, Ledger, read, spent
+from dpfedmeta.accounting.events import Phase
 from dpfedmeta.accounting.plan import Change, PrivacyPlan
 from dpfedmeta.accounting.sampled_gaussian import sampled_delta
+from dpfedmeta.config import resolve
+from dpfedmeta.evaluation import Benchmark
+from dpfedmeta.ledger.charges import planned_charge
+from dpfedmeta.ledger.ledger import Budget, Ledger, read, spent
+from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource
 from dpfedmeta.run_directory import create
+from dpfedmeta.runs.rows import charged_after, delta_at_limit
 from dpfedmeta.tracking.trackers import JsonLines
+from dpfedmeta.training.loop import Training
+from dpfedmeta.workers import InProcess
 
 SMALL = {
     "model.width": "4", "server.rounds": "8", "task.ways": "3", "task.shots": "2", "task.queries": "2",
@@ -118,15 +119,17 @@ def test_delta_at_the_limit_is_that_of_the_ledger(tiny_strokes, tmp_path):
     plan, run = plan_of(tiny_strokes, **given), create(tmp_path, "r")
     go(tiny_strokes, plan, run, ends=3)
     rows = go(tiny_strokes, plan, run, environment="elsewhere")
-    stretch = replace(plan.privacy.at(0), rounds=len(read(run.ledger)[1]))
-    assert stretch.rounds > len(rows)
-    assert rows[-1]["delta_at_limit"] == pytest.approx(sampled_delta([stretch], "add-remove", 2.0))
+    phase = Phase(event=plan.privacy.at(0), rounds=len(read(run.ledger)[1]))
+    assert phase.rounds > len(rows)
+    assert rows[-1]["delta_at_limit"] == pytest.approx(sampled_delta([phase], "add-remove", 2.0))
 
 
 def test_delta_at_the_limit_holds_what_surplus_clients_take():
-    (stretch,) = PrivacyPlan(clients=1000, cohort=10, rounds=10, noise_multiplier=1.0).stretches
-    plain = delta_at_limit([stretch], 1.0)
-    assert delta_at_limit([replace(stretch, surplus_probability=1e-3)], 1.0) == pytest.approx(plain + 10 * 1e-3)
+    (phase,) = PrivacyPlan(clients=1000, cohort=10, rounds=10, noise_multiplier=1.0).phases
+    plain = delta_at_limit([phase], 1.0)
+    assert delta_at_limit([replace(phase, event=replace(phase.event, surplus_probability=1e-3))], 1.0) == pytest.approx(
+        plain + 10 * 1e-3
+    )
 
 
 def test_without_a_further_attempt_a_row_counts_its_own_rounds_only(tiny_strokes, tmp_path):
@@ -134,11 +137,11 @@ def test_without_a_further_attempt_a_row_counts_its_own_rounds_only(tiny_strokes
     plan = replace(plan, schedule=(Change(from_round=3, noise_scale=1.5),))
     ledger = Ledger(tmp_path / "l", plan)
     for round_ in range(6):
-        ledger.charge(planned_event(plan, round_))
+        ledger.charge(planned_charge(plan, round_))
     assert [s.rounds for s in charged_after(ledger, 1)] == [2]
     assert [s.rounds for s in charged_after(ledger, 4)] == [3, 2]
     # As soon as one round has two charges, every row counts all that there are.
-    ledger.charge(replace(planned_event(plan, 4), attempt=1))
+    ledger.charge(replace(planned_charge(plan, 4), attempt=1))
     assert [s.rounds for s in charged_after(ledger, 4)] == [3, 4]
-    ledger.charge(replace(planned_event(plan, 5), attempt=1))
+    ledger.charge(replace(planned_charge(plan, 5), attempt=1))
     assert [s.rounds for s in charged_after(ledger, 5)] == [3, 5]

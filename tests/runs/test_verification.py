@@ -8,21 +8,21 @@ import pytest
 import yaml
 from rich.console import Console
 
+from dpfedmeta.accounting.cells import guarantees
+from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.runs import claims_beside
-from dpfedmeta.runs.verification import audit, realised
-from dpfedmeta.runs.rows_beside import check_rows
-from dpfedmeta.training.run import RunOptions, run_training
-from dpfedmeta.runs.summary import SIMULATION
 from dpfedmeta.ledger import versions as ledger_versions
-from dpfedmeta.accounting.cells import guarantees
-from dpfedmeta.ledger.charges import planned_event
-from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.ledger.ledger import Ledger, read_content, spent
 from dpfedmeta.report import write_report
 from dpfedmeta.report.statement import check_report
 from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs import claims_beside
+from dpfedmeta.runs.rows_beside import check_rows
+from dpfedmeta.runs.summary import SIMULATION
+from dpfedmeta.runs.verification import audit, realised
+from dpfedmeta.training.run import RunOptions, run_training
 
 TINY = {
     "model.width": "4", "server.rounds": "6", "population.cohort": "6", "population.clients": "40", "task.ways": "3",
@@ -57,7 +57,7 @@ def run(finished, tmp_path):
 
 def test_an_untouched_run_verifies_and_says_what_was_checked(run):
     found = audit(run)
-    assert len(found.events) == 6
+    assert len(found.charges) == 6
     summary = run.read_json("summary.json")
     assert [cell.as_json() for cell in found.guarantees] == summary["guarantees"] == summary["planned"]
     assert found.remarks[0].startswith("6 rounds")
@@ -274,9 +274,9 @@ ALTERATIONS = {
     "plan.json: z": (edited("plan.json", "privacy", "noise_multiplier", to=9.0), r"plan\.json: privacy\.noise_mul"),
     "plan.json: z_q": (edited("plan.json", "privacy", "record", "query_noise", to=9.0), r"privacy\.record\.query_n"),
     "plan.json: colluding": (edited("plan.json", "privacy", "colluding", to=5), r"plan\.json: privacy\.colluding"),
-    "plan.json: rate": (edited("plan.json", "stretches", 0, "rate", to=0.01), r"plan\.json: stretches\[0\]\.rate"),
-    "plan.json: z_eff": (edited("plan.json", "stretches", 0, "effective_noise", to=9.0), r"stretches\[0\]\.effective"),
-    "plan.json: no stretch": (edited("plan.json", "stretches", to=[]), r"plan\.json: stretches"),
+    "plan.json: rate": (edited("plan.json", "phases", 0, "event", "rate", to=0.01), r"phases\[0\]\.event\.rate"),
+    "plan.json: z_eff": (edited("plan.json", "phases", 0, "event", "noise", "multiplier", to=9.0), "noise.multiplier"),
+    "plan.json: no phase": (edited("plan.json", "phases", to=[]), r"plan\.json: phases"),
     "plan.json: N of the statement": (edited("plan.json", "population", "clients", to=4000), r"population\.clients"),
     "plan.json: N in its words": (
         edited("plan.json", "population", "text", to=lambda text: text.replace("40 ", "4,000 ", 1)),
@@ -375,7 +375,7 @@ def rewritten(run, plan=None, config=None):
     content = read_content(run.ledger)
     plan = plan or content.plan
     identity = content.identity if config is None else replace(content.identity, config=config)
-    events = [replace(planned_event(plan, event.round), inputs=event.inputs) for event in content.events]
+    events = [replace(planned_charge(plan, event.round), inputs=event.inputs) for event in content.charges]
     run.ledger.unlink()
     ledger = Ledger(run.ledger, plan, identity)
     for event in events:
@@ -385,7 +385,11 @@ def rewritten(run, plan=None, config=None):
     summary |= {"guarantees": cells, "planned": cells, "ledger": {"rounds": len(events), "head": ledger.head}}
     for name in ("clients", "cohort", "sampler", "max_participations"):
         summary["population"][name] = getattr(plan, name)
-    stated |= {"planned": cells, "privacy": asdict(plan), "stretches": [asdict(s) for s in plan.stretches]}
+    stated |= {
+        "planned": cells,
+        "privacy": asdict(plan),
+        "phases": [{"rounds": p.rounds, "event": p.event.as_json()} for p in plan.phases],
+    }
     for statement in (summary["population"]["statement"], stated["population"]):
         statement["text"] = statement["text"].replace(f"{statement['clients']:,}", f"{plan.clients:,}", 1)
         statement["clients"] = plan.clients
@@ -530,7 +534,7 @@ def test_words_of_an_earlier_version_may_be_others_but_not_their_numbers(run, mo
 def with_a_further_attempt(run, version):
     """Round 2 charged once more before rounds 3 to 5; rows that count it, and what a check of them compares with."""
     content = read_content(run.ledger)
-    events = list(content.events)
+    events = list(content.charges)
     events.insert(3, replace(events[2], attempt=1))
     proven = audit(run).proven
     after = [events[: number + 1 + (number > 1)] for number in range(6)]

@@ -94,7 +94,7 @@ def test_a_hostile_client_touches_no_other_contribution_and_no_noise(tiny_stroke
     else:
         assert hostile.noise_variance == honest.noise_variance
     generator = KeyedSource(4).generator(Purpose.SERVER_NOISE, 0)
-    released = plan.mechanism(0).release(hostile, generator)
+    released = plan.mechanism.at(0).release(hostile, generator)
     assert released.noise_deviation == pytest.approx(
         plan.privacy.at(0).total_noise * hostile.sensitivity / plan.privacy.cohort
     )

@@ -7,7 +7,7 @@ from dpfedmeta.data import VirtualPopulation
 from dpfedmeta.models import initial_weights, learned_part
 from dpfedmeta.parameters import norm, scaled
 from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.privacy.policies import ATTACHED
+from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource
 from dpfedmeta.simulation.client_side import ClientSide

@@ -7,7 +7,7 @@ import pytest
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.plan import PrivacyPlan, RecordLayer
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.ledger.charges import planned_event
+from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.ledger.ledger import Ledger
 from dpfedmeta.sweeps.tuning_cost import compose, cost_lines, tuning_cost
 
@@ -68,7 +68,7 @@ def test_noise_that_earlier_results_chose_is_refused():
 
 def test_rare_events_that_use_up_delta_are_refused():
     shared = replace(RECORDS, rounds=1)
-    surplus = shared.stretches[0].surplus_probability
+    surplus = shared.phases[0].surplus_probability
     with pytest.raises(RefusedPlan, match="rare events"):
         compose([shared] * math.ceil(1.01 * shared.client_delta / surplus))
 
@@ -83,7 +83,7 @@ def folder(tmp_path):
         (run / "config.yaml").write_text("run: {noise_seed: null}")
         ledger = Ledger(run / "ledger.jsonl", PLAN)
         for number in range(rounds):
-            ledger.charge(planned_event(PLAN, number))
+            ledger.charge(planned_charge(PLAN, number))
     return tmp_path
 
 
@@ -103,7 +103,7 @@ def test_a_ledger_of_another_plan_is_refused(folder):
     ledger = folder / "runs/a/ledger.jsonl"
     ledger.unlink()
     made = Ledger(ledger, PLAN)
-    made.charge(planned_event(replace(PLAN, noise_multiplier=9.0), 0))
+    made.charge(planned_charge(replace(PLAN, noise_multiplier=9.0), 0))
     with pytest.raises(RefusedPlan, match="line 2"):
         tuning_cost(folder)
 

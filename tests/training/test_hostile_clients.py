@@ -51,7 +51,7 @@ def measured(plan, hostile, rounds=6, size=20_000, cohort=COHORT):
         secret = LocalBackend(clients=side, workers=InProcess()).cohort_sum(
             model, BOUND, Cohort(round=round_, clients=everybody)
         )
-        released = plan.mechanism(0).release(secret, KeyedSource(6).generator(Purpose.SERVER_NOISE, round_))
+        released = plan.mechanism.at(0).release(secret, KeyedSource(6).generator(Purpose.SERVER_NOISE, round_))
         scale = plan.privacy.cohort / (BOUND * (plan.message_clip_ratio or 1.0))
         values.append(flatten(released.value).double() * scale)
         stated.add(released.noise_deviation * scale)
@@ -84,7 +84,7 @@ def test_the_assured_noise_is_there_whatever_hostile_clients_send(algo, given):
     honest, again = measured(plan, hostile=0)
     assert honest == pytest.approx(constants.total_noise, rel=0.008)
     assert stated == again == pytest.approx(constants.total_noise)
-    assert constants.effective_noise < constants.assured_noise < constants.total_noise
+    assert constants.noise.multiplier < constants.assured_noise < constants.total_noise
 
 
 @pytest.mark.parametrize("algo", ["dp-agrlr", "dp-agrlr-steps"])

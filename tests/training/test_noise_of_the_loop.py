@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from dp_accounting import GaussianDpEvent
 from scipy import stats
 
 from dpfedmeta.config import resolve
@@ -20,8 +19,8 @@ from dpfedmeta.ledger.ledger import Budget, read
 from dpfedmeta.models import initial_weights, learned_part
 from dpfedmeta.parameters import flatten
 from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism
-from dpfedmeta.privacy.policies import ATTACHED
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource
 from dpfedmeta.run_directory import create
@@ -281,7 +280,7 @@ def test_what_is_released_carries_the_noise_that_it_states_and_that_is_charged(
     own += plan.privacy.at(0).message_noise ** 2
     unsure = plan.privacy.colluding + plan.privacy.at(0).hostile
     for event, each in zip(events, released, strict=True):
-        assert each.released.event == GaussianDpEvent(event.noise_multiplier)
+        assert each.released.noises == (event.event.noise,)
         measured = float((each.sum / each.query.sensitivity).square().mean())
         faced = measured - unsure * own
         assert faced == pytest.approx(event.noise_multiplier**2, rel=6 * math.sqrt(2 / len(each.sum)))

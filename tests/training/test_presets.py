@@ -17,7 +17,11 @@ from dpfedmeta.ledger.ledger import Budget, read, spent
 from dpfedmeta.models import initial_weights, learned_part
 from dpfedmeta.parameters import difference, flatten, norm
 from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.privacy.policies import ATTACHED, Constant, Median, Quantile, Window
+from dpfedmeta.privacy.clip_policy import ATTACHED
+from dpfedmeta.privacy.policies.constant import Constant
+from dpfedmeta.privacy.policies.median import Median
+from dpfedmeta.privacy.policies.quantile import Quantile
+from dpfedmeta.privacy.policies.window import Window
 from dpfedmeta.privacy.samplers import Cohort, FixedSizeSampler, PoissonSampler
 from dpfedmeta.randomness import KeyedSource, Purpose
 from dpfedmeta.run_directory import create
@@ -142,7 +146,7 @@ def test_dp_fedavg_ends_before_epsilon_passes_its_limit(digits, tmp_path):
     assert not longer.shortened
     assert 1 < plan.privacy.rounds < 40
     assert plan.planned[0].epsilon <= 5
-    assert delta_at_limit(plan.privacy.stretches, 5) <= 1e-3
+    assert delta_at_limit(plan.privacy.phases, 5) <= 1e-3
     assert delta_at_limit(longer.privacy.first(plan.privacy.rounds + 1), 5) > 1e-3
     run, state, status = train(plan, digits, tmp_path)
     assert status == "budget"
@@ -210,7 +214,7 @@ def test_noise_split_over_clients_adds_up_to_that_of_the_server(digits):
     secret = backend.cohort_sum(model, 1.0, cohort_of(*range(10)))
     z = plan.privacy.noise_multiplier
     assert secret.noise_variance == pytest.approx(z**2)
-    released = plan.mechanism(0).release(secret, KeyedSource(2).generator(Purpose.SERVER_NOISE, 0))
+    released = plan.mechanism.at(0).release(secret, KeyedSource(2).generator(Purpose.SERVER_NOISE, 0))
     exact = LocalBackend(clients=replace(split, message_noise=0.0), workers=InProcess())
     signal = exact.cohort_sum(model, 1.0, cohort_of(*range(10)))
     noises = []
@@ -234,8 +238,8 @@ def test_clients_know_their_own_share_of_a_split_noise():
     )
     epsilons = [plan.planned[0].epsilon for plan in (at_server, split, more)]
     assert epsilons == sorted(epsilons)
-    assert split.privacy.at(0).effective_noise == pytest.approx(1.5 * math.sqrt(9 / 10))
-    assert more.privacy.at(0).effective_noise == pytest.approx(1.5 * math.sqrt(7 / 10))
+    assert split.privacy.at(0).noise.multiplier == pytest.approx(1.5 * math.sqrt(9 / 10))
+    assert more.privacy.at(0).noise.multiplier == pytest.approx(1.5 * math.sqrt(7 / 10))
     assert at_server.planned[1].epsilon == math.inf
     assert split.planned[1].epsilon < math.inf  # (client, server): a share, true but large
 
@@ -292,7 +296,7 @@ def test_dp_fedavg_adaptive_moves_the_bound_to_the_quantile(digits):
         stream = KeyedSource(3).generator(Purpose.SERVER_NOISE, round_)
         secret = backend.cohort_sum(state.model, state.bound, cohort_of(*range(10)))
         assert ATTACHED in secret.value
-        state = step(rule, plan.policy, state, plan.mechanism(0).release(secret, stream), averages=False)
+        state = step(rule, plan.policy, state, plan.mechanism.at(0).release(secret, stream), averages=False)
     norms = [norm(m) for m in clients.exact_messages(state.model, 0, range(10))]
     assert np.quantile(norms, 0.3) < state.bound < np.quantile(norms, 0.7)
 

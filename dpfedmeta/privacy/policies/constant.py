@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from dpfedmeta.parameters import Params
-from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.privacy.policies.base import Mode
-from dpfedmeta.privacy.units import Client
+from dpfedmeta.privacy.clip_policy import Mode, Surroundings
+from dpfedmeta.settings import ClipSettings
+
+if TYPE_CHECKING:
+    from dpfedmeta.parameters import Params
+    from dpfedmeta.privacy.mechanisms import Released
+    from dpfedmeta.privacy.units import Client
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +29,11 @@ class Constant:
     initial_bound: float
     attachment: None = None
 
+    @classmethod
+    def planned(cls, clip: ClipSettings, around: Surroundings) -> Constant:
+        """C_0 for ever."""
+        return cls(initial_bound=clip.initial)
+
     def initial(self) -> ConstantState:
         """The bound, for ever."""
         return ConstantState(bound=self.initial_bound)
@@ -32,3 +41,6 @@ class Constant:
     def next_bound(self, state: ConstantState, aggregate: Released[Client, Params]) -> tuple[ConstantState, float]:
         """Ignores the aggregate."""
         return state, state.bound
+
+
+MEMBER = Constant

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.parameters import Params, dimension, norm
-from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.privacy.policies.base import Mode
-from dpfedmeta.privacy.units import Client
+from dpfedmeta.privacy.clip_policy import Mode, Surroundings, check_window, clip_limits
+from dpfedmeta.settings import ClipSettings
+
+if TYPE_CHECKING:
+    from dpfedmeta.parameters import Params
+    from dpfedmeta.privacy.mechanisms import Released
+    from dpfedmeta.privacy.units import Client
 
 # How far the bound may leave C_0, where nothing else is said.
 _RANGE = 300.0
@@ -104,6 +108,17 @@ class Window:
         lowest = self.initial_bound / _RANGE if self.lowest is None else self.lowest
         return lowest, self.initial_bound * _RANGE if self.highest is None else self.highest
 
+    @classmethod
+    def planned(cls, clip: ClipSettings, around: Surroundings) -> Window:
+        """From the settings.
+
+        Raises:
+            InputError: The window is longer than the run, or C_0 out of range.
+        """
+        lowest, highest = clip_limits(clip)
+        check_window(clip, around)
+        return cls(initial_bound=clip.initial, window=clip.window, lowest=lowest, highest=highest)
+
     def initial(self) -> WindowState:
         """Starts above the centre, so that the second round looks below it."""
         return WindowState(centre=self.initial_bound, bound=self.initial_bound * self.probe)
@@ -166,8 +181,11 @@ def observe(bound: float, aggregate: Released[Client, Params]) -> Observation:
 
     The noise part of ||G||^2 has standard deviation sigma^2 sqrt(2d), the cross term 2 sigma ||signal||.
     """
-    size = dimension(aggregate.value)
+    size = aggregate.size
     variance = aggregate.noise_deviation**2
-    energy = norm(aggregate.value) ** 2 - variance * size
+    energy = aggregate.length**2 - variance * size
     spread = math.sqrt(2.0 * size * variance**2 + 4.0 * variance * max(energy, 0.0))
     return Observation(bound=bound, energy=energy, spread=spread)
+
+
+MEMBER = Window

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpfedmeta.parameters import Params, norm
-from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.privacy.policies.base import Mode
-from dpfedmeta.privacy.units import Client
+from dpfedmeta.privacy.clip_policy import Mode, Surroundings, check_window, clip_limits
+from dpfedmeta.settings import ClipSettings
+
+if TYPE_CHECKING:
+    from dpfedmeta.parameters import Params
+    from dpfedmeta.privacy.mechanisms import Released
+    from dpfedmeta.privacy.units import Client
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +51,30 @@ class WindowLiteral:
     highest: float
     attachment: None = None
 
+    @classmethod
+    def planned(cls, clip: ClipSettings, around: Surroundings) -> WindowLiteral:
+        """From the settings.
+
+        Raises:
+            InputError: The window is longer than the run, or C_0 out of range.
+        """
+        lowest, highest = clip_limits(clip)
+        check_window(clip, around)
+        return cls(
+            initial_bound=clip.initial, window=clip.window, percentile=clip.percentile, lowest=lowest, highest=highest
+        )
+
     def initial(self) -> LiteralState:
         """C_0."""
         return LiteralState(bound=self.initial_bound)
 
     def next_bound(self, state: LiteralState, aggregate: Released[Client, Params]) -> tuple[LiteralState, float]:
         """The percentile, once W aggregates are known."""
-        norms = (*state.norms, norm(aggregate.value))[-self.window :]
+        norms = (*state.norms, aggregate.length)[-self.window :]
         bound = state.bound
         if len(norms) == self.window:
             bound = min(max(float(np.percentile(norms, self.percentile)), self.lowest), self.highest)
         return replace(state, norms=norms, bound=bound), bound
+
+
+MEMBER = WindowLiteral

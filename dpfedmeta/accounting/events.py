@@ -1,0 +1,98 @@
+"""What rounds cost: the one vocabulary of plan, ledger, accountant and report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from dpfedmeta.accounting.noise import Noise, restored, stated
+
+SamplerName = Literal["poisson", "fixed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """What one round costs; public constants only.
+
+    Attributes:
+        sampler: How a cohort is drawn.
+        clients: N.
+        cohort: L, the public denominator: the expected size (poisson) or the size (fixed).
+        rate: q, how likely a client is in the cohort for an observer who knows its own part: L/N, and L/(N - c) under
+            fixed-size sampling, where c colluding clients who were not drawn leave the places to the others.
+        noise: What an observer of the release faces who colludes: z, or z_eff where clients add noise of their own.
+            None without a client-level mechanism, or where it adds nothing.
+        largest_cohort: M of shared mode; None where nothing limits the cohort.
+        hostile: H, messages of a round whose own noise is not counted, since they may come without it; 0 where the
+            server adds it all.
+        surplus_probability: P(more than M clients are drawn, or more than H hostile ones) in one round.
+        total_noise: z, or z_T where clients add noise of their own: all noise of the sum over its sensitivity, if every
+            client adds its own. None without a client-level mechanism.
+        assured_noise: What is left of it when H messages come without theirs.
+        message_noise: Deviation of the noise that each client adds to its own message over C; 0 where the server adds
+            it all.
+        support_noise: z_s; None without noisy support steps.
+        support_steps: K; None likewise.
+        query_noise: z_q; None without a noisy query release.
+    """
+
+    sampler: SamplerName
+    clients: int
+    cohort: float
+    rate: float
+    noise: Noise | None
+    largest_cohort: int | None = None
+    hostile: int = 0
+    surplus_probability: float = 0.0
+    total_noise: float | None = None
+    assured_noise: float | None = None
+    message_noise: float = 0.0
+    support_noise: float | None = None
+    support_steps: int | None = None
+    query_noise: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """As a line of the ledger holds it."""
+        return {**asdict(self), "noise": stated(self.noise)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Event:
+        """The inverse.
+
+        Raises:
+            InputError: A kind of noise that the accountant does not know.
+            TypeError: A constant is missing, or is none of an event.
+        """
+        return cls(**{**content, "noise": restored(content["noise"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Rounds in a row that cost the same: what a plan is made of, and what a ledger adds up to.
+
+    Attributes:
+        event: What each of them costs.
+        rounds: How many.
+        copy: Which copy of a run made them: each counts participations for itself.
+    """
+
+    event: Event
+    rounds: int
+    copy: int = 0
+
+
+def first_rounds(phases: Sequence[Phase], rounds: int) -> tuple[Phase, ...]:
+    """The first `rounds` of them, or all that there are."""
+    kept, left = [], rounds
+    for phase in phases:
+        if left <= 0:
+            break
+        kept.append(replace(phase, rounds=min(phase.rounds, left)))
+        left -= phase.rounds
+    return tuple(kept)
+
+
+def surplus(phases: Sequence[Phase]) -> float:
+    """Beta: the probability that any round had more clients, or more hostile ones, than was counted with."""
+    return sum(phase.rounds * phase.event.surplus_probability for phase in phases)

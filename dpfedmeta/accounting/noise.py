@@ -1,0 +1,171 @@
+"""What the noise of one release costs: the one word for it in mechanism, ledger, accountant and report."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass, fields
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_gaussian_mechanism
+
+from dpfedmeta.accounting.gaussian import gaussian_delta
+from dpfedmeta.errors import InputError
+from dpfedmeta.randomness import FloatArray
+
+# Privacy losses beyond this many standard deviations count as certain failures (probability 1e-22).
+TAIL = 10.0
+
+
+class Noise(Hashable, Protocol):
+    """The noise that an observer of one release faces, beside a sum that one unit moves by its sensitivity at most.
+
+    A member is a frozen dataclass of numbers and words: the ledger keeps its fields and its name, and makes it again.
+    Distances are in units of the sensitivity: 1 for a unit that comes or goes, 2 for one that is replaced.
+    """
+
+    def profile(self, epsilons: FloatArray, distance: float) -> FloatArray:
+        """Hockey-stick divergence of the release from itself moved by `distance`, at each epsilon; symmetric.
+
+        With a = e^epsilon < 1 it is a times that at 1/a, plus 1 - a.
+        """
+        ...
+
+    def largest_loss(self, distance: float) -> float:
+        """A privacy loss that is exceeded with negligible probability."""
+        ...
+
+    def mu(self, distance: float) -> float:
+        """The release is mu-GDP (Dong, Roth, Su 2019, https://arxiv.org/abs/1905.02383); inf where no mu is known."""
+        ...
+
+    def replaced(self, rate: float, grid: float) -> PrivacyLossDistribution | None:
+        """Of one Poisson-sampled round in which a unit is replaced, rounded up to a grid; None: the general bound."""
+        ...
+
+    def dp_event(self, distance: float) -> DpEvent | None:
+        """The same for other accountants, where a replaced unit moves the sum by `distance`; None: they cannot say."""
+        ...
+
+    @property
+    def words(self) -> str:
+        """For people: 'Gaussian noise of z = 1.2'."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianNoise:
+    """Independent Gaussian noise in each coordinate.
+
+    Attributes:
+        multiplier: z or z_eff: standard deviation over the sensitivity.
+    """
+
+    multiplier: float
+
+    def profile(self, epsilons: FloatArray, distance: float) -> FloatArray:
+        """delta_mu(epsilon) with mu = distance / z."""
+        return gaussian_delta(epsilons, distance / self.multiplier)
+
+    def largest_loss(self, distance: float) -> float:
+        """TAIL deviations out."""
+        mu = distance / self.multiplier
+        return TAIL * mu + mu**2 / 2
+
+    def mu(self, distance: float) -> float:
+        """Distance / z."""
+        return distance / self.multiplier
+
+    def replaced(self, rate: float, grid: float) -> PrivacyLossDistribution | None:
+        """(1-q)N(0)+qN(C) against (1-q)N(0)+qN(-C), by dp-accounting."""
+        # dp-accounting doubles the sensitivity itself under REPLACE_ONE: z is std/C here as everywhere
+        # (docs/guarantees.md).
+        return from_gaussian_mechanism(
+            standard_deviation=self.multiplier,
+            sampling_prob=rate,
+            value_discretization_interval=grid,
+            neighboring_relation=NeighboringRelation.REPLACE_ONE,
+        )
+
+    def dp_event(self, distance: float) -> DpEvent | None:
+        """Std over the change."""
+        return GaussianDpEvent(self.multiplier / distance)
+
+    @property
+    def words(self) -> str:
+        """With z."""
+        return f"Gaussian noise of z = {self.multiplier:.4g}"
+
+
+def noise_of(name: str, multiplier: float) -> Noise:
+    """The noise that a mechanism of this name adds at a multiplier.
+
+    Args:
+        name: independent, or package.module:Mechanism, whose `noise(multiplier)` it is.
+        multiplier: Its deviation over the sensitivity, or what takes its place.
+
+    Raises:
+        InputError: There is no such mechanism, or it has no `noise`.
+    """
+    if name in _BUILT_IN_MECHANISMS:
+        return GaussianNoise(multiplier=multiplier)
+    kind = _imported(name)
+    try:
+        made: Noise = kind.noise(multiplier)
+    except (AttributeError, TypeError) as error:
+        raise InputError(
+            f"server.noise = {name}: needs noise(multiplier), which says what a release costs ({error})"
+        ) from error
+    return made
+
+
+def stated(noise: Noise | None) -> dict[str, Any] | None:
+    """As the ledger keeps it: its name and its fields; None where there is none."""
+    if noise is None:
+        return None
+    kind = type(noise)
+    name = _BUILT_IN_NAMES.get(kind, f"{kind.__module__}:{kind.__qualname__}")
+    return {"kind": name, **asdict(cast(Any, noise))}
+
+
+def restored(content: Mapping[str, Any] | None) -> Noise | None:
+    """The noise that `stated` wrote.
+
+    Raises:
+        InputError: Its kind is not known here, or these are not its fields.
+    """
+    if content is None:
+        return None
+    values = dict(content)
+    name = values.pop("kind", None)
+    kind = _BUILT_IN.get(name) or _imported(name)
+    names = {field.name for field in fields(kind)}
+    if names != set(values):
+        raise InputError(
+            f"noise of kind {name}: expected {', '.join(sorted(names))}, found {', '.join(sorted(values))}"
+        )
+    try:
+        made: Noise = kind(**values)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"noise of kind {name}: {error}") from error
+    return made
+
+
+def _imported(name: object) -> type[Any]:
+    module, _, attribute = str(name).partition(":")
+    try:
+        kind = getattr(import_module(module), attribute)
+        if not isinstance(kind, type):
+            raise AttributeError(attribute)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise InputError(
+            f"noise of kind {name!r} is not known here: the accountant needs the class that the run was made with; "
+            "make its module importable"
+        ) from error
+    return kind
+
+
+_BUILT_IN_MECHANISMS = ("independent",)
+_BUILT_IN: Mapping[object, type[Any]] = {"gaussian": GaussianNoise}
+_BUILT_IN_NAMES: Mapping[type[Any], object] = {kind: name for name, kind in _BUILT_IN.items()}

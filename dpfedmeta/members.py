@@ -1,0 +1,97 @@
+"""Members of a seam, found by their name: a file of its folder, or package.module:name of the user's own.
+
+A folder of members holds one file for each. A file names what it defines `MEMBER`; nothing else lists it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+from pydantic import AfterValidator, TypeAdapter, ValidationError
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.validation import first_problem, nearest
+
+
+def names(folder: str) -> list[str]:
+    """The members in a package, by the names that settings use. Imports none of them."""
+    path = Path(__file__).parent.joinpath(*folder.split(".")[1:])
+    return sorted(module.name.replace("_", "-") for module in iter_modules([str(path)]))
+
+
+def one_of(folder: str) -> AfterValidator:
+    """For a setting whose values are the names of members, or package.module:name."""
+
+    def check(name: str) -> str:
+        if ":" not in name and name not in names(folder):
+            raise ValueError(f"unknown{nearest(name, names(folder))}; known are {', '.join(names(folder))}")
+        return name
+
+    return AfterValidator(check)
+
+
+def find(setting: str, name: str, folder: str) -> Any:
+    """What a name stands for.
+
+    Args:
+        setting: Whose value the name is, for errors.
+        name: A member's, or package.module:name.
+        folder: The package of the built-in members.
+
+    Raises:
+        InputError: There is none, or its module cannot be imported.
+    """
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        if name not in names(folder):
+            known = ", ".join(names(folder))
+            raise InputError(
+                f"{setting} = {name}: unknown{nearest(name, names(folder))}; known are {known}, or "
+                "package.module:name of your own"
+            )
+        module, attribute = f"{folder}.{name.replace('-', '_')}", "MEMBER"
+    try:
+        return getattr(import_module(module), attribute)
+    except ImportError as error:
+        raise InputError(f"{setting} = {name}: cannot be imported ({error}); is its folder on PYTHONPATH?") from error
+    except AttributeError as error:
+        raise InputError(f"{setting} = {name}: {module} has no {attribute}") from error
+
+
+def own_settings(section: str, name: str, member: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a member takes besides the settings of its section, as its dataclass `Settings`: {"own": ...}.
+
+    Args:
+        section: Whose key `own` it is.
+        name: The member's name, for errors.
+        member: With a `Settings`, or without.
+        given: What was given.
+
+    Raises:
+        InputError: A value that it does not take; names the key, the value and the nearest key.
+    """
+    form = getattr(member, "Settings", None)
+    if form is None:
+        if given:
+            raise InputError(f"{section}.own.{next(iter(given))}: {name} takes no settings of its own; drop it")
+        return {}
+    try:
+        return {"own": TypeAdapter(form).validate_python(dict(given))}
+    except ValidationError as error:
+        raise InputError(f"{section}.own.{first_problem(error, form)} ({name})") from error
+
+
+def check_protocol(setting: str, name: str, member: object, *wanted: str) -> None:
+    """Refuse a member that lacks parts of its protocol.
+
+    Raises:
+        InputError: Names the first part that is missing.
+    """
+    for part in wanted:
+        if not hasattr(member, part):
+            kind = member.__name__ if isinstance(member, type) else type(member).__name__
+            raise InputError(f"{setting} = {name}: {kind} has no {part}; it needs {', '.join(wanted)}")

@@ -1,0 +1,77 @@
+"""How a client adapts: what, how far, how fast, and from where. Needs no PyTorch, so that plans need none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dpfedmeta.parameters import Params
+
+Adapts = Literal["all", "head"]
+
+
+class InnerRule(Protocol):
+    """What an algorithm changes in the inner loop; a picklable value."""
+
+    def network(self, weights: Mapping[str, Tensor]) -> Params:
+        """Those weights that belong to the network: an algorithm may learn others besides."""
+        ...
+
+    def rates(self, weights: Mapping[str, Tensor], lr: float) -> float | Params:
+        """The step size, one for all or one for each parameter that adapts."""
+        ...
+
+    def start(self, head: Params, features: Callable[[], Tensor], labels: Tensor, ways: int) -> Params:
+        """theta_0 of the head, from the support set if it likes; `features` passes it through the body."""
+        ...
+
+
+@dataclass(frozen=True)
+class PlainRule:
+    """Every step at one rate, from the learned initialisation (Finn et al. 2017, https://arxiv.org/abs/1703.03400)."""
+
+    def network(self, weights: Mapping[str, Tensor]) -> Params:
+        """All of them."""
+        return dict(weights)
+
+    def rates(self, weights: Mapping[str, Tensor], lr: float) -> float | Params:
+        """One for all."""
+        return lr
+
+    def start(self, head: Params, features: Callable[[], Tensor], labels: Tensor, ways: int) -> Params:
+        """As it was learned."""
+        return head
+
+
+PLAIN = PlainRule()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adaptation:
+    """How a client adapts.
+
+    Attributes:
+        adapt: All parameters, or the head only.
+        steps: K.
+        lr: Step size of the mean support loss.
+        rule: What is special about its steps.
+    """
+
+    adapt: Adapts
+    steps: int
+    lr: float
+    rule: InnerRule = PLAIN
+
+    @property
+    def one_body(self) -> bool:
+        """Whether clients share the body, so that one call computes several: convolutions that adapt differ from client
+        to client, and one call could only compute them as many small ones."""
+        return self.adapt == "head"
+
+    def as_json(self) -> dict[str, object]:
+        """For files."""
+        return {"adapt": self.adapt, "steps": self.steps, "lr": self.lr}

@@ -1,0 +1,1 @@
+"""Methods by the name of `meta.method`, one file each."""

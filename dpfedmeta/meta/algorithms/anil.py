@@ -1,0 +1,33 @@
+"""ANIL (Raghu, Raghu, Bengio, Vinyals 2020, https://arxiv.org/abs/1909.09157): MAML whose head alone adapts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.meta.adaptation import Adapts
+from dpfedmeta.meta.algorithms.maml import Maml
+from dpfedmeta.settings import Settings
+
+if TYPE_CHECKING:
+    from dpfedmeta.data.task import Task
+
+
+class Anil(Maml):
+    """MAML with an inner loop on the head."""
+
+    default_adapt: ClassVar[Adapts] = "head"
+
+    @classmethod
+    def planned(cls, settings: Settings, task: Task) -> Maml:
+        """From the settings.
+
+        Raises:
+            InputError: More than the head shall adapt.
+        """
+        if settings.meta.adapt == "all":
+            raise InputError("meta.adapt = all: ANIL adapts the head only; use meta.method = maml")
+        return super().planned(settings, task)
+
+
+MEMBER = Anil

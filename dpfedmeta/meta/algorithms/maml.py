@@ -1,0 +1,195 @@
+"""MAML (Finn, Abbeel, Levine 2017, https://arxiv.org/abs/1703.03400): the query loss's gradient after adaptation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from dpfedmeta.accounting.plan import RecordLayer
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.meta.adaptation import PLAIN, Adaptation, Adapts, InnerRule
+from dpfedmeta.meta.algorithm import ClientContext, ClientNoise, DataNeeds, Sends, Trial
+from dpfedmeta.meta.divisions import Divisions
+from dpfedmeta.meta.planned import Order, adaptation_of, whole_batches_only
+from dpfedmeta.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dpfedmeta.data.episode import Episode
+    from dpfedmeta.data.task import Task
+    from dpfedmeta.models import NetworkSpec
+    from dpfedmeta.parameters import Params
+    from dpfedmeta.privacy.per_record import PerRecordGradients
+
+# Clients that are computed side by side are taken so many at a time (or run.chunk), twice that being held in memory.
+_TOGETHER = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maml:
+    """What a client sends: the gradient of its query loss at the adapted parameters.
+
+    Attributes:
+        order: 2 differentiates through the inner steps (equation 1 of the paper), 1 does not (its section 5.2).
+        adaptation: The inner loop; `adapt: head` makes it ANIL (Raghu et al. 2020, https://arxiv.org/abs/1909.09157).
+        divisions: How a client divides its records again and again; None: as its episode does, once.
+
+    Guarantee:
+        None by itself: a message is secret and unbounded until it is clipped, summed and released.
+    """
+
+    order: Order
+    adaptation: Adaptation
+    divisions: Divisions | None = None
+    plain_steps: ClassVar[bool] = True
+    sends: ClassVar[Sends] = "query"
+    few_shot: ClassVar[bool] = True
+    releases: ClassVar[bool] = False
+    message_deviation: ClassVar[float] = 0.0
+    # Where the settings leave them open.
+    default_order: ClassVar[Order] = 2
+    default_adapt: ClassVar[Adapts] = "all"
+    rule: ClassVar[InnerRule] = PLAIN
+
+    @classmethod
+    def planned(cls, settings: Settings, task: Task) -> Maml:
+        """From the settings.
+
+        Raises:
+            InputError: A setting does not fit the method.
+            RefusedPlan: Records would be divided more often than their noise covers.
+        """
+        whole_batches_only(settings)
+        adaptation = adaptation_of(settings, cls.default_adapt, cls.rule)
+        order = settings.meta.order or cls.default_order
+        return cls(order=order, adaptation=adaptation, divisions=_divisions(settings, adaptation))
+
+    @property
+    def needs(self) -> DataNeeds:
+        """Support and query sets."""
+        return DataNeeds(division=self.divisions)
+
+    def record_layer(self) -> RecordLayer | None:
+        """Nothing."""
+        return None
+
+    def with_noise(self, layer: RecordLayer) -> Maml:
+        """There is none."""
+        return self
+
+    def quiet(self, *, support: bool, noise: float) -> Maml:
+        """There is no noise."""
+        return self
+
+    def initial(self, network: NetworkSpec, seed: int) -> Params:
+        """The network's weights."""
+        from dpfedmeta.models import initial_weights
+
+        return initial_weights(network, seed)
+
+    def learned(self, network: NetworkSpec, weights: Params) -> Params:
+        """As meta.learn says."""
+        from dpfedmeta.models import learned_part
+
+        return learned_part(network, weights)
+
+    def together(self, engine: PerRecordGradients, device: str, chunk: int | None) -> int | None:
+        """Several on a GPU, or where run.chunk asks for it; divisions are computed client by client."""
+        several = device == "cuda" or (chunk or 1) > 1
+        return max(_TOGETHER, chunk or 1) if several and self.divisions is None else 1
+
+    def messages(
+        self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
+    ) -> Iterator[Params]:
+        """Exact meta-gradients; clients of the form of the first one together, others one by one."""
+        from dpfedmeta.meta.side_by_side import stacked
+
+        if not context.side_by_side or not episodes:
+            yield from (self.gradient(context, episode.to(context.device)) for episode in episodes)
+            return
+        form = _form(episodes[0])
+
+        def several(part: Sequence[Episode]) -> list[Params]:
+            found = self.gradients(context, stacked(part).to(context.device))
+            return [{name: value[index] for name, value in found.items()} for index in range(len(part))]
+
+        computed = iter(context.pieces(several, [episode for episode in episodes if _form(episode) == form]))
+        for episode in episodes:
+            alone = _form(episode) != form
+            yield self.gradient(context, episode.to(context.device)) if alone else next(computed)
+
+    def gradient(self, context: ClientContext, episode: Episode) -> Params:
+        """SECRET: one client's meta-gradient."""
+        from dpfedmeta.meta.gradients import meta_gradient
+
+        return meta_gradient(
+            context.module, context.learned, context.fixed, episode, self.adaptation, self.order, self.divisions
+        )
+
+    def gradients(self, context: ClientContext, episodes: Episode) -> Params:
+        """SECRET: the meta-gradients of E episodes of one form, each tensor [E, *shape]."""
+        from dpfedmeta.meta.side_by_side import stacked_query_gradients
+
+        return stacked_query_gradients(
+            context.module, context.learned, context.fixed, episodes, self.adaptation, self.order
+        )
+
+    def shortened(self) -> Maml:
+        """Two steps, two divisions."""
+        divisions = self.divisions and replace(self.divisions, count=min(2, self.divisions.count), shots=1)
+        adaptation = replace(self.adaptation, steps=min(2, self.adaptation.steps))
+        return replace(self, adaptation=adaptation, divisions=divisions)
+
+    def trial(self, network: NetworkSpec) -> Trial:
+        """All data of a client are others; no other client's message may move."""
+        return whole_client_trial(network)
+
+    def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
+        """SECRET: a message of each client."""
+        from dpfedmeta.meta.units import rows
+
+        if context.side_by_side:
+            from dpfedmeta.meta.side_by_side import stacked
+
+            return [rows([self.gradients(context, stacked(episodes))])]
+        return [rows([{n: v[None] for n, v in self.gradient(context, each).items()} for each in episodes])]
+
+
+def whole_client_trial(network: NetworkSpec) -> Trial:
+    """For methods whose messages are exact."""
+    return Trial(
+        unit="message of another client", one="client", each=1, ways=network.ways, changed=(None, None), apart=True
+    )
+
+
+def _form(episode: Episode) -> tuple[object, object]:
+    return episode.support_images.shape, episode.query_images.shape
+
+
+def _divisions(settings: Settings, adaptation: Adaptation) -> Divisions | None:
+    count, shots = settings.meta.divisions, settings.meta.division_shots
+    if count == 1 and shots is None:
+        return None
+    if settings.record.enabled:
+        raise RefusedPlan(
+            f"meta.divisions = {count} with record-level privacy: a record would enter every division's gradient, "
+            "and the noise is for one; use --meta.divisions 1, or --record.release micro-episodes, "
+            "which divides records so that each enters once"
+        )
+    if adaptation.adapt != "head" or adaptation.rule != PLAIN:
+        raise InputError(
+            f"meta.divisions = {count}: divisions share one pass through the body, so they need a meta-gradient that "
+            "adapts the head (--meta.adapt head, and maml, fomaml or anil); or use --meta.divisions 1"
+        )
+    held, shots = settings.task.shots + settings.task.queries, shots or settings.task.shots
+    if shots >= held:
+        raise InputError(
+            f"meta.division_shots = {shots}: a client holds {held} records of each class, and a query set needs one"
+        )
+    # A window that moves round has no more than `held` places.
+    return Divisions(count=min(count, held), shots=shots)
+
+
+MEMBER = Maml

@@ -1,0 +1,66 @@
+"""Reptile (Nichol, Achiam, Schulman 2018, https://arxiv.org/abs/1803.02999): the way that the inner loop goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from dpfedmeta.meta.algorithm import ClientContext, ClientNoise, Sends
+from dpfedmeta.meta.algorithms.maml import Maml
+from dpfedmeta.meta.planned import Order, first_order_only, undivided_only
+from dpfedmeta.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dpfedmeta.data.episode import Episode
+    from dpfedmeta.data.task import Task
+    from dpfedmeta.parameters import Params
+    from dpfedmeta.privacy.per_record import PerRecordGradients
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reptile(Maml):
+    """What a client sends: theta_0 - theta_K, as a gradient for the server's optimizer."""
+
+    order: Order = 1
+    sends: ClassVar[Sends] = "update"
+    default_order: ClassVar[Order] = 1
+
+    @classmethod
+    def planned(cls, settings: Settings, task: Task) -> Maml:
+        """From the settings.
+
+        Raises:
+            InputError: Second order or divisions are asked for.
+        """
+        first_order_only(settings)
+        if not settings.record.enabled:
+            undivided_only(settings)
+        return super().planned(settings, task)
+
+    def together(self, engine: PerRecordGradients, device: str, chunk: int | None) -> int | None:
+        """One by one."""
+        return 1
+
+    def messages(
+        self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
+    ) -> Iterator[Params]:
+        """Exact updates."""
+        yield from (self.gradient(context, episode.to(context.device)) for episode in episodes)
+
+    def gradient(self, context: ClientContext, episode: Episode) -> Params:
+        """SECRET: one client's update."""
+        from dpfedmeta.meta.gradients import inner_update
+
+        return inner_update(context.module, context.learned, context.fixed, episode, self.adaptation)
+
+    def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
+        """SECRET: a message of each client."""
+        from dpfedmeta.meta.units import rows
+
+        return [rows([{n: v[None] for n, v in self.gradient(context, each).items()} for each in episodes])]
+
+
+MEMBER = Reptile

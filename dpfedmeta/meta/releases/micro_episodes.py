@@ -1,0 +1,233 @@
+"""Micro-episodes: a client cuts its records into small episodes and releases one noisy sum of their meta-gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dpfedmeta.accounting.plan import RecordLayer
+from dpfedmeta.data.shape import EpisodeShape
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.meta.adaptation import Adaptation
+from dpfedmeta.meta.algorithm import ClientContext, ClientNoise, DataNeeds, Trial
+from dpfedmeta.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dpfedmeta.data.episode import Episode
+    from dpfedmeta.data.task import Task
+    from dpfedmeta.models import NetworkSpec
+    from dpfedmeta.parameters import Params
+    from dpfedmeta.privacy.mechanisms import Released
+    from dpfedmeta.privacy.per_record import PerRecordGradients
+    from dpfedmeta.privacy.units import Record
+
+Slots = list[list[list[int]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroEpisodes:
+    """The record-level half of a client's round, with one release only.
+
+    Attributes:
+        method: Whose meta-gradients; no step inside a micro-episode is released, so any order is as private.
+        client: What a client holds; public constants.
+        shape: A micro-episode.
+        noise: z_q.
+        query_to_message_bound: C_q/C in stacked mode.
+
+    Guarantee:
+        (record, server): see meta.micro.micro_messages.
+    """
+
+    method: Any
+    client: EpisodeShape
+    shape: EpisodeShape
+    noise: float
+    query_to_message_bound: float = 1.0
+    releases: ClassVar[bool] = True
+
+    @classmethod
+    def planned(cls, settings: Settings, task: Task, method: Any) -> MicroEpisodes:
+        """From the settings.
+
+        Raises:
+            InputError: A client's records do not make even one.
+            RefusedPlan: There is no meta-gradient, or a setting is one of another kind of release.
+        """
+        record, sizes = settings.record, settings.task
+        if method.sends != "query" or not hasattr(method, "gradients"):
+            raise RefusedPlan(
+                f"meta.method = {settings.meta.method} with record.release = micro-episodes: their guarantee is for "
+                "meta-gradients (maml, fomaml, anil); use --record.release steps"
+            )
+        client = EpisodeShape(ways=sizes.ways, shots=sizes.shots, queries=sizes.queries)
+        shape = EpisodeShape(
+            ways=record.micro_ways or client.ways, shots=record.micro_shots, queries=record.micro_queries
+        )
+        made = cls(
+            method=method,
+            client=client,
+            shape=shape,
+            noise=record.query_noise or 1.0,
+            query_to_message_bound=1.0 / record.message_clip_ratio,
+        )
+        _check(settings, made)
+        return made
+
+    @property
+    def adaptation(self) -> Adaptation:
+        """That of the method."""
+        own: Adaptation = self.method.adaptation
+        return own
+
+    @property
+    def needs(self) -> DataNeeds:
+        """Records class by class, exactly as many of each as the plan says: they are cut by number."""
+        return DataNeeds(counts=(self.client.support_records, self.client.query_records), division=self)
+
+    def fits(self, episode: Episode) -> bool:
+        """Whether records lie so."""
+        import torch
+
+        ways = torch.arange(self.client.ways, device=episode.support_labels.device)
+        return torch.equal(episode.support_labels, ways.repeat_interleave(self.client.shots)) and torch.equal(
+            episode.query_labels, ways.repeat_interleave(self.client.queries)
+        )
+
+    @property
+    def message_deviation(self) -> float:
+        """Of a message's own noise over C_q."""
+        return self.noise / len(self.slots())
+
+    def slots(self) -> Slots:
+        """Which records form which micro-episode."""
+        return micro_slots(self.client, self.shape)
+
+    def record_layer(self) -> RecordLayer:
+        """One release over M parts; nothing is released in a support step."""
+        return RecordLayer(
+            support_noise=None,
+            query_noise=self.noise,
+            support_steps=1,
+            support_records=1,
+            query_records=len(self.slots()),
+            parts="micro-episodes",
+            query_to_message_bound=self.query_to_message_bound,
+        )
+
+    def with_noise(self, layer: RecordLayer) -> MicroEpisodes:
+        """With z_q."""
+        return replace(self, noise=layer.query_noise or self.noise)
+
+    def quiet(self, *, support: bool, noise: float) -> MicroEpisodes:
+        """With next to no noise."""
+        return replace(self, noise=noise)
+
+    def initial(self, network: NetworkSpec, seed: int) -> Params:
+        """That of the method."""
+        weights: Params = self.method.initial(network, seed)
+        return weights
+
+    def learned(self, network: NetworkSpec, weights: Params) -> Params:
+        """That of the method."""
+        model: Params = self.method.learned(network, weights)
+        return model
+
+    def together(self, engine: PerRecordGradients, device: str, chunk: int | None) -> int | None:
+        """All at once, but for an engine that takes one client at a time."""
+        return None if engine.batches else 1
+
+    def messages(
+        self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
+    ) -> Iterator[Released[Record, Params]]:
+        """Released towards the server."""
+        from dpfedmeta.meta.micro import micro_messages
+
+        own = self._of_parts(context)
+        placed = [episode.to(context.device) for episode in episodes]
+        queries = [noise.query for noise in noises]
+        yield from micro_messages(lambda parts: self.method.gradients(own, parts), placed, bound, queries, self)
+
+    def _of_parts(self, context: ClientContext) -> ClientContext:
+        """The network for the ways of a micro-episode; its head starts at zero for any number of classes."""
+        from dpfedmeta.models import with_ways
+
+        spec, fixed = with_ways(context.network, context.fixed, self.shape.ways)
+        return replace(context, network=spec, module=context.built(spec), fixed=fixed)
+
+    def shortened(self) -> MicroEpisodes:
+        """Two parts of one record of each class and role, two steps in each."""
+        one = EpisodeShape(ways=self.shape.ways, shots=1, queries=1)
+        two = EpisodeShape(ways=self.shape.ways, shots=2, queries=2)
+        return replace(self, method=self.method.shortened(), client=two, shape=one, noise=1.0)
+
+    def trial(self, network: NetworkSpec) -> Trial:
+        """The records of a class in the first micro-episode are others."""
+        unit = "meta-gradient of another micro-episode"
+        return Trial(unit=unit, one="record", each=2, ways=self.shape.ways, changed=(2, 0), apart=True)
+
+    def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
+        """SECRET: a meta-gradient of each micro-episode."""
+        from dpfedmeta.meta.micro import micro_episodes
+        from dpfedmeta.meta.units import rows
+
+        return [rows([self.method.gradients(self._of_parts(context), micro_episodes(episodes, self))])]
+
+
+def _check(settings: Settings, made: MicroEpisodes) -> None:
+    client, shape, record = made.client, made.shape, settings.record
+    if record.support_noise is not None:
+        raise RefusedPlan(
+            "record.support_noise with record.release = micro-episodes: they have no support release; give "
+            "record.query_noise"
+        )
+    if record.engine == "opacus":
+        raise InputError("record.engine = opacus: its hooks know records, not micro-episodes; use auto or vmap")
+    if settings.meta.learn == "all" and shape.ways != client.ways:
+        raise InputError(
+            f"record.micro_ways = {shape.ways}: a head for task.ways = {client.ways} classes is learned "
+            "(meta.learn = all); use --meta.learn body, or --record.micro_ways null"
+        )
+    if not made.slots():
+        raise InputError(
+            f"record.micro_ways, micro_shots, micro_queries: {shape.ways} classes of {shape.shots} + {shape.queries} "
+            f"images do not fit into a client with {client.ways} classes of {client.shots} + {client.queries}"
+        )
+
+
+@lru_cache(maxsize=64)
+def micro_slots(client: EpisodeShape, shape: EpisodeShape) -> Slots:
+    """Which records form which micro-episode: a function of sizes alone, so no record decides where another one goes.
+
+    Args:
+        client: The episode of a client; its records are numbered support first, each part class by class.
+        shape: Of a micro-episode.
+
+    Returns:
+        [M, ways, shots + queries] numbers of records, no number twice. A few records may be left over.
+    """
+    each, held = shape.shots + shape.queries, client.shots + client.queries
+
+    def record(way: int, place: int) -> int:
+        if place < client.shots:
+            return way * client.shots + place
+        return client.support_records + way * client.queries + place - client.shots
+
+    used = [0] * client.ways
+    found: Slots = []
+    while shape.ways <= client.ways:
+        # The classes with the most records left; among equals the first.
+        chosen = sorted(range(client.ways), key=used.__getitem__)[: shape.ways]
+        if used[chosen[-1]] + each > held:
+            break
+        found.append([[record(way, used[way] + place) for place in range(each)] for way in chosen])
+        for way in chosen:
+            used[way] += each
+    return found
+
+
+MEMBER = MicroEpisodes

@@ -1,0 +1,185 @@
+"""DP-AGRLR as published (ACSAC 2022, Algorithm 3): noisy support steps, and a noisy query gradient or update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from dpfedmeta.accounting.plan import RecordLayer
+from dpfedmeta.errors import RefusedPlan
+from dpfedmeta.meta.adaptation import Adaptation
+from dpfedmeta.meta.algorithm import ClientContext, ClientNoise, DataNeeds, Method, Trial
+from dpfedmeta.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dpfedmeta.data.episode import Episode
+    from dpfedmeta.data.task import Task
+    from dpfedmeta.models import NetworkSpec
+    from dpfedmeta.parameters import Params
+    from dpfedmeta.privacy.mechanisms import Released
+    from dpfedmeta.privacy.per_record import PerRecordGradients
+    from dpfedmeta.privacy.units import Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """The record-level half of a client's round.
+
+    Attributes:
+        method: What it is put on.
+        support_noise: z_s.
+        query_noise: z_q; not used where the update is sent.
+        support_clip: C_s, a constant of the plan; None: support_clip_ratio * C_q.
+        support_clip_ratio: C_s/C_q, a constant of the plan.
+        support_records: n_s, the public denominator of a support step.
+        query_records: n_q.
+        query_to_message_bound: C_q/C in stacked mode.
+
+    Guarantee:
+        (record, server): see meta.dp_steps.private_messages.
+    """
+
+    method: Method
+    support_noise: float
+    query_noise: float
+    support_clip: float | None
+    support_clip_ratio: float
+    support_records: int
+    query_records: int
+    query_to_message_bound: float = 1.0
+    releases: ClassVar[bool] = True
+
+    @classmethod
+    def planned(cls, settings: Settings, task: Task, method: Method) -> Steps:
+        """From the settings.
+
+        Raises:
+            RefusedPlan: Something would read the support records that no noise covers, or a message is unbounded.
+        """
+        record, sizes, name = settings.record, settings.task, settings.meta.method
+        if getattr(method, "order", 1) == 2:
+            raise RefusedPlan(
+                "meta.order = 2 with record-level privacy: the meta-gradient would read the support records again "
+                "through Hessian terms that no noise covers; use --order 1, or --record.release micro-episodes"
+            )
+        if not method.plain_steps:
+            raise RefusedPlan(
+                f"meta.method = {name} with record.release = steps: it reads support records besides its gradient "
+                "steps, and no noise covers that; use --record.release micro-episodes"
+            )
+        if method.sends == "update" and settings.server.noise_mode == "shared":
+            raise RefusedPlan(
+                f"meta.method = {name} with server.noise_mode = shared: an update is unbounded before its last noise, "
+                "so sharing that noise would promise too much; use --server.noise_mode stacked"
+            )
+        # A role without a noise of its own gets the balanced one; solved noises replace both.
+        root = method.adaptation.steps**0.5
+        query = record.query_noise or (record.support_noise or root) / root
+        return cls(
+            method=method,
+            support_noise=record.support_noise or query * root,
+            query_noise=query,
+            support_clip=record.support_clip,
+            support_clip_ratio=record.support_clip_ratio,
+            support_records=sizes.ways * sizes.shots,
+            query_records=sizes.ways * sizes.queries,
+            query_to_message_bound=1.0 / record.message_clip_ratio,
+        )
+
+    @property
+    def adaptation(self) -> Adaptation:
+        """That of the method."""
+        return self.method.adaptation
+
+    @property
+    def sends_update(self) -> bool:
+        """Whether the message is the noisy support update."""
+        return self.method.sends == "update"
+
+    @property
+    def needs(self) -> DataNeeds:
+        """Exactly n_s and n_q records: the accountant counts with them."""
+        return DataNeeds(counts=(self.support_records, self.query_records))
+
+    @property
+    def message_deviation(self) -> float:
+        """Of a query message's own noise over C_q."""
+        return self.query_noise / self.query_records
+
+    def record_layer(self) -> RecordLayer:
+        """K support releases and one query release, or the former alone."""
+        return RecordLayer(
+            support_noise=self.support_noise,
+            query_noise=None if self.sends_update else self.query_noise,
+            support_steps=self.adaptation.steps,
+            support_records=self.support_records,
+            query_records=self.query_records,
+            query_to_message_bound=self.query_to_message_bound,
+        )
+
+    def with_noise(self, layer: RecordLayer) -> Steps:
+        """With z_s and z_q."""
+        support, query = layer.support_noise or self.support_noise, layer.query_noise or self.query_noise
+        return replace(self, support_noise=support, query_noise=query)
+
+    def quiet(self, *, support: bool, noise: float) -> Steps:
+        """With next to no noise on messages, and in the support steps unless `support`."""
+        return replace(self, support_noise=self.support_noise if support else noise, query_noise=noise)
+
+    def initial(self, network: NetworkSpec, seed: int) -> Params:
+        """That of the method."""
+        return self.method.initial(network, seed)
+
+    def learned(self, network: NetworkSpec, weights: Params) -> Params:
+        """That of the method."""
+        return self.method.learned(network, weights)
+
+    def together(self, engine: PerRecordGradients, device: str, chunk: int | None) -> int | None:
+        """All at once where they share a body and the engine takes weights that differ from record to record."""
+        return None if self.adaptation.one_body and engine.batches else 1
+
+    def messages(
+        self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
+    ) -> Iterator[Released[Record, Params]]:
+        """Released towards the server."""
+        from dpfedmeta.meta.dp_steps import private_messages
+
+        placed = [episode.to(context.device) for episode in episodes]
+        module, learned, fixed = context.module, context.learned, context.fixed
+        yield from private_messages(module, learned, fixed, placed, bound, noises, self, context.engine)
+
+    def shortened(self) -> Steps:
+        """Two steps."""
+        return replace(self, method=self.method.shortened())
+
+    def trial(self, network: NetworkSpec) -> Trial:
+        """One record in each role is another one."""
+        unit = "gradient of another record"
+        return Trial(unit=unit, one="record", each=1, ways=network.ways, changed=(1, 1), apart=False)
+
+    def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
+        """SECRET: per-record gradients of support and query phase; clients together where that is how they go."""
+        from dpfedmeta.meta.dp_steps import query_gradients, support_gradients, support_phase
+        from dpfedmeta.meta.units import drawn, logit_rows, rows
+        from dpfedmeta.models import head_of
+
+        module, learned, adapt = context.module, context.learned, self.adaptation.adapt
+        weights = {**context.fixed, **learned}
+        start = head_of(weights) if adapt == "head" else weights
+        size = self.together(context.engine, "cpu", None) or len(episodes)
+        support: list[Params] = []
+        query: list[Params] = []
+        for first in range(0, len(episodes), size):
+            group = episodes[first : first + size]
+            phase = support_phase(module, weights, group, adapt)
+            support += support_gradients(phase, [phase.start] * size, context.engine)
+            # After a step whose noise is the client's own.
+            thetas = [drawn(start, 100 + first + number) for number in range(size)]
+            query += query_gradients(module, learned, weights, thetas, group, context.engine)
+        return [logit_rows(context, episodes), rows(support), rows(query)]
+
+
+MEMBER = Steps

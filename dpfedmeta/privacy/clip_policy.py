@@ -1,0 +1,180 @@
+"""What a clip policy is: a pure state machine from released aggregates to the next clip bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.settings import ClipSettings
+
+if TYPE_CHECKING:
+    # Who plans needs no PyTorch.
+    from dpfedmeta.parameters import Params
+    from dpfedmeta.privacy.mechanisms import Released
+    from dpfedmeta.privacy.units import Client
+
+Mode = Literal["constant", "following", "searching", "holding"]
+
+# Name under which a message carries what its policy asks for, beside the model's parameters.
+ATTACHED = "clip.attached"
+
+
+class PolicyState(Protocol):
+    """What every policy's state can say."""
+
+    @property
+    def bound(self) -> float:
+        """The clip bound of the next round."""
+        ...
+
+    @property
+    def mode(self) -> Mode:
+        """What the policy is doing, for people."""
+        ...
+
+
+State = TypeVar("State")
+
+
+class Attachment(Protocol):
+    """What each client adds to its message so that the policy learns about norms; released with the sum, never alone.
+
+    The numbers ride as further coordinates of the message, scaled by s C: the sum has sensitivity C sqrt(1 + s^2 a^2)
+    and one isotropic noise of multiplier z covers both. That is the joint formula of Andrew et al. (2021): for counts
+    of noise deviation b, 1/z^2 = 1/z_sum^2 + a^2/b^2, so the event of a round stays the same and the sum pays a little.
+    """
+
+    @property
+    def size(self) -> int:
+        """How many numbers."""
+        ...
+
+    @property
+    def sensitivity(self) -> float:
+        """a, the largest L2 norm of the numbers of one client."""
+        ...
+
+    @property
+    def scale(self) -> float:
+        """S."""
+        ...
+
+    def values(self, norm: float, bound: float) -> Sequence[float]:
+        """SECRET: one client's numbers, from the norm of its message before clipping."""
+        ...
+
+
+class ClipPolicy(Protocol[State]):
+    """A pure state machine over released aggregates.
+
+    A member of privacy/policies/, or of the user's own (package.module:name), also has `planned(clip, around)`, a class
+    method that makes it from the settings, and says with `bounded = False` that it bounds nothing. What it takes
+    besides is a dataclass `Settings`, filled from `clip.own` and given as `own`.
+    """
+
+    @property
+    def attachment(self) -> Attachment | None:
+        """What it needs beside the aggregate; None: nothing."""
+        ...
+
+    def initial(self) -> State:
+        """The state before the first round."""
+        ...
+
+    def next_bound(self, state: State, aggregate: Released[Client, Params]) -> tuple[State, float]:
+        """The state and the clip bound after `aggregate` was released."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a policy is planned for.
+
+    Attributes:
+        algo: The algorithm's name, for refusals.
+        rounds: T.
+        cohort: L.
+        noise: The largest z of the plan.
+        exact: Whether clients compute exact messages, whose norms they may count.
+    """
+
+    algo: str
+    rounds: int
+    cohort: float
+    noise: float
+    exact: bool
+
+
+# How far a policy may leave C_0 where the settings leave it open.
+_RANGE = 300.0
+
+
+def clip_limits(clip: ClipSettings) -> tuple[float, float]:
+    """C_min and C_max.
+
+    Raises:
+        InputError: C_0 is not between them.
+    """
+    lowest = clip.initial / _RANGE if clip.lowest is None else clip.lowest
+    highest = clip.initial * _RANGE if clip.highest is None else clip.highest
+    if not lowest <= clip.initial <= highest or lowest == highest:
+        raise InputError(
+            f"clip.initial = {clip.initial:g} is not between clip.lowest = {lowest:g} and clip.highest = {highest:g}"
+        )
+    return lowest, highest
+
+
+def check_window(clip: ClipSettings, around: Surroundings) -> None:
+    """Refuse a window that no run of this length fills.
+
+    Raises:
+        InputError: It is longer than the run.
+    """
+    if clip.window > around.rounds:
+        raise InputError(
+            f"clip.window = {clip.window} is longer than the run of server.rounds = {around.rounds}; use "
+            f"--window {max(2, around.rounds)} or less"
+        )
+
+
+def check_counts(clip: ClipSettings, around: Surroundings) -> None:
+    """Refuse to count norms where there are none that are exact.
+
+    Raises:
+        RefusedPlan: Clients compute noisy messages only.
+    """
+    if not around.exact:
+        raise RefusedPlan(
+            f"clip.policy = {clip.policy}: it counts norms of the clients' exact messages, which {around.algo} never "
+            "computes: every touch of a record is noisy there; use window, window-literal or constant"
+        )
+
+
+def counts_scale(clip: ClipSettings, around: Surroundings, sensitivity: float) -> float:
+    """S of the attached numbers, from the noise that they shall carry."""
+    count_noise = around.cohort / 20.0 if clip.count_noise is None else clip.count_noise
+    # The largest z of a schedule: in the other rounds the counts are no noisier than planned.
+    return attached_scale(around.noise, count_noise, sensitivity)
+
+
+def attached_scale(noise: float, count_noise: float, sensitivity: float) -> float:
+    """s: with it, sums of attached numbers carry noise of deviation `count_noise`.
+
+    Args:
+        noise: z of the round.
+        count_noise: b.
+        sensitivity: a.
+
+    Raises:
+        RefusedPlan: The counts alone would cost more than the round may.
+    """
+    left = count_noise**2 - (noise * sensitivity) ** 2
+    if left <= 0:
+        raise RefusedPlan(
+            f"clip.count_noise = {count_noise:g}: counts with so little noise cost more than a round with "
+            f"z = {noise:.3g} may; give more than {noise * sensitivity:.3g}"
+        )
+    return noise / math.sqrt(left)

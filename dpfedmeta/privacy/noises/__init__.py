@@ -1,0 +1,1 @@
+"""Mechanisms by the name of `server.noise`, one file each."""

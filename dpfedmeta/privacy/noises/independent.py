@@ -1,0 +1,58 @@
+"""Independent Gaussian noise in every round; none at all where the plan has none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpfedmeta.accounting.events import Event
+from dpfedmeta.accounting.noise import GaussianNoise
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.parameters import Params
+from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism, Released
+from dpfedmeta.privacy.units import Bounded, Unit
+from dpfedmeta.randomness import SecretGenerator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Independent:
+    """The Gaussian mechanism of each round, on its own (Abadi et al. 2016, https://arxiv.org/abs/1607.00133).
+
+    Attributes:
+        plan: Its constants by round.
+
+    Guarantee:
+        As of `GaussianMechanism`, whose multiplier is the one in the round's event.
+    """
+
+    plan: PrivacyPlan
+
+    def init(self, form: Params) -> Params:
+        """Nothing is remembered."""
+        return {}
+
+    def at(self, round_: int) -> GaussianMechanism | NoMechanism:
+        """What releases the sum of one round.
+
+        Raises:
+            ValueError: The plan leaves no noise.
+        """
+        event = self.event(round_)
+        if event.total_noise is None:
+            return NoMechanism(denominator=event.cohort)
+        charged = event.noise.multiplier if isinstance(event.noise, GaussianNoise) else 0.0
+        return GaussianMechanism(
+            total_multiplier=event.total_noise, charged_multiplier=charged, denominator=event.cohort
+        )
+
+    def release(
+        self, round_: int, query: Bounded[Unit, Params], state: Params, generator: SecretGenerator
+    ) -> tuple[Released[Unit, Params], Params]:
+        """Top the noise of the sum up to the total, and release it."""
+        return self.at(round_).release(query, generator), state
+
+    def event(self, round_: int) -> Event:
+        """What the plan states."""
+        return self.plan.at(round_)
+
+
+MEMBER = Independent

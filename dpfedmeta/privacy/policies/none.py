@@ -1,0 +1,31 @@
+"""No clip bound: training without a client-level promise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dpfedmeta.privacy.clip_policy import Surroundings
+from dpfedmeta.privacy.policies.constant import Constant
+from dpfedmeta.settings import ClipSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unclipped(Constant):
+    """An infinite bound in every round.
+
+    Guarantee:
+        None: no sensitivity, so nothing can be released with a promise to a client.
+    """
+
+    initial_bound: float = math.inf
+    bounded: ClassVar[bool] = False
+
+    @classmethod
+    def planned(cls, clip: ClipSettings, around: Surroundings) -> Unclipped:
+        """Nothing to choose."""
+        return cls()
+
+
+MEMBER = Unclipped

@@ -1,0 +1,1 @@
+"""A run directory over its life: written, gone on with, verified."""
