@@ -96,6 +96,9 @@ def descend(problem: InnerProblem, steps: int, *, second_order: bool) -> Params:
         with torch.set_grad_enabled(second_order):
             theta = descended_head(theta, problem.linear, steps, problem.rates)
         return theta if second_order else as_leaves(theta)
+    if not second_order:
+        # A rule may have made theta_0 of what has no history.
+        theta = as_leaves(theta)
     for _ in range(steps):
         gradients = torch.autograd.grad(
             problem.support_loss(theta),

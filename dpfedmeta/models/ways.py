@@ -42,9 +42,12 @@ def with_ways(spec: NetworkSpec, weights: Mapping[str, Tensor], ways: int) -> tu
     if ways == spec.ways:
         return changed, dict(weights)
     shapes = {name: value.shape for name, value in build_network(changed).named_parameters()}
-    return changed, {
-        name: value if value.shape == shapes[name] else _rows(value, ways) for name, value in weights.items()
-    }
+
+    def fits(name: str, value: Tensor) -> bool:
+        # What an algorithm learns besides (`rate/head.weight`) has the form of a weight.
+        return value.shape == shapes[name.rpartition("/")[2]]
+
+    return changed, {name: value if fits(name, value) else _rows(value, ways) for name, value in weights.items()}
 
 
 def _rows(value: Tensor, ways: int) -> Tensor:
