@@ -39,7 +39,7 @@ SHORT_FORMS: Mapping[str, str] = {
 _LISTS = ("server.schedule",)
 
 # Settings of members of the user's own: any key below these.
-OPEN = ("clip.own.", "meta.own.", "aggregation.own.")
+OPEN = ("clip.own.", "meta.own.")
 
 # A noise and a target of one cell displace each other; the stronger level wins.
 _CELLS: tuple[tuple[str, tuple[str, ...]], ...] = (

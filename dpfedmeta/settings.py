@@ -115,6 +115,18 @@ class ServerSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AggregationSettings:
+    """Who adds messages up."""
+
+    __pydantic_config__ = _STRICT
+    mode: Annotated[
+        str,
+        one_of("dpfedmeta.simulation.aggregations"),
+        Field(description="what the server sees follows from it; or package.module:name"),
+    ] = "messages"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClipSettings:
     """The clip bound of a client's message (C_q under dp-agrlr)."""
 
@@ -375,6 +387,7 @@ class Settings:
     dataset: str
     population: PopulationSettings = field(default_factory=PopulationSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
+    aggregation: AggregationSettings = field(default_factory=AggregationSettings)
     clip: ClipSettings = field(default_factory=ClipSettings)
     meta: MetaSettings = field(default_factory=MetaSettings)
     record: RecordSettings = field(default_factory=RecordSettings)

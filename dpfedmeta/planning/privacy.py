@@ -10,6 +10,7 @@ from dpfedmeta.accounting.plan import Change, PrivacyPlan
 from dpfedmeta.accounting.rare_events import MOST_MESSAGES
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.planning.aggregation import aggregation_of
 from dpfedmeta.planning.clients import algorithm_of, method_of
 from dpfedmeta.planning.clip import bounds_clients
 from dpfedmeta.settings import Settings
@@ -107,6 +108,7 @@ def _plan(settings: Settings, task: Task) -> PrivacyPlan:
         rounds=settings.server.rounds,
         noise_multiplier=settings.server.noise_multiplier or 0.0 if bounds_clients(settings) else None,
         noise=settings.server.noise,
+        server_sees=aggregation_of(settings).sees,
         sampler=settings.population.sampler,
         max_participations=settings.population.max_participations,
         schedule=tuple(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ import torch
 from dpfedmeta.parameters import Params, dimension, unflatten
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Bounded, Client
+from dpfedmeta.simulation.aggregation import RoundAborted
 from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.workers import Workers
 
@@ -20,18 +20,6 @@ CLIENTS_PER_CHUNK = 8
 # Where clients are computed side by side: on a CPU few, so that every worker has some; on a GPU several times as many
 # as have their data drawn together. At least run.chunk.
 CLIENTS_PER_STACK = {"cpu": 64, "cuda": 1024}
-
-
-class RoundAborted(Exception):
-    """Nothing of the round is released; what it was charged with stays charged."""
-
-
-class Backend(Protocol):
-    """Sums over a cohort, wherever it runs."""
-
-    def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[Client, Params]:
-        """SECRET: the sum of the cohort's clipped messages."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

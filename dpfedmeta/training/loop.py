@@ -31,9 +31,9 @@ from dpfedmeta.runs.rows import aborted_row, charged_after, delta_at_limit, roun
 from dpfedmeta.runs.summary import Status
 from dpfedmeta.runs.times import hides_times, keep_seconds
 from dpfedmeta.server import ServerOptimizer, ServerState, initial_state, skip, step
+from dpfedmeta.simulation.aggregation import Backend, RoundAborted
 from dpfedmeta.simulation.availability import Availability
 from dpfedmeta.simulation.client_side import ClientSide
-from dpfedmeta.simulation.processes import Backend, RoundAborted
 from dpfedmeta.simulation.public_clients import update_spread
 from dpfedmeta.simulation.willingness import ClientLedgers
 from dpfedmeta.tracking.trackers import Tracker

@@ -25,6 +25,7 @@ from dpfedmeta.ledger.client_ledger import RecordBudget
 from dpfedmeta.ledger.ledger import Budget, Identity, Ledger, read_content, spent
 from dpfedmeta.memory import peak_memory_mb
 from dpfedmeta.parameters import Params
+from dpfedmeta.planning.aggregation import aggregation_of
 from dpfedmeta.planning.cautions import cautions
 from dpfedmeta.planning.held_data import NO_DIGEST, HeldData, check_data, held_data, keep_data
 from dpfedmeta.planning.initial_weights import initial_words
@@ -39,7 +40,6 @@ from dpfedmeta.runs.summary import SIMULATION, Status, summary_of
 from dpfedmeta.runs.times import coarse, hides_times, seconds_before
 from dpfedmeta.settings import Settings
 from dpfedmeta.simulation.client_data import check_some_sound
-from dpfedmeta.simulation.processes import LocalBackend
 from dpfedmeta.simulation.willingness import ClientLedgers
 from dpfedmeta.tracking.terminal import Terminal, accuracy_table, guarantee_table, noise_lines
 from dpfedmeta.tracking.trackers import JsonLines, LateWeightsAndBiases, TensorBoard, Tracker, WeightsAndBiases
@@ -105,7 +105,7 @@ def run_training(settings: Settings, options: RunOptions, console: Console) -> t
         training = Training(
             plan=plan,
             run=run,
-            backend=LocalBackend(clients=clients, workers=workers, abort_on_failure=settings.server.abort_on_failure),
+            backend=aggregation_of(settings).made(clients, workers, abort_on_failure=settings.server.abort_on_failure),
             workers=workers,
             validation=validation,
             source=source,

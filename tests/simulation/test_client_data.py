@@ -19,9 +19,10 @@ from dpfedmeta.parameters import flatten
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource
+from dpfedmeta.simulation.aggregation import RoundAborted
 from dpfedmeta.simulation.client_data import check_some_sound
 from dpfedmeta.simulation.client_side import ClientSide
-from dpfedmeta.simulation.processes import LocalBackend, RoundAborted
+from dpfedmeta.simulation.processes import LocalBackend
 from dpfedmeta.training.data import client_side
 from dpfedmeta.training.run import RunOptions, run_training
 from dpfedmeta.workers import InProcess

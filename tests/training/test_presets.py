@@ -27,8 +27,9 @@ from dpfedmeta.randomness import KeyedSource, Purpose
 from dpfedmeta.run_directory import create
 from dpfedmeta.runs.rows import delta_at_limit
 from dpfedmeta.server import initial_state, step
+from dpfedmeta.simulation.aggregation import RoundAborted
 from dpfedmeta.simulation.client_side import ClientSide
-from dpfedmeta.simulation.processes import LocalBackend, RoundAborted
+from dpfedmeta.simulation.processes import LocalBackend
 from dpfedmeta.simulation.public_clients import update_spread
 from dpfedmeta.tracking.trackers import JsonLines
 from dpfedmeta.training.data import examination, population

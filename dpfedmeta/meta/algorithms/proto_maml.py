@@ -1,4 +1,4 @@
-"""ProtoMAML (Triantafillou et al. 2020, https://arxiv.org/abs/1903.03096): MAML whose head begins at class prototypes."""
+"""ProtoMAML (Triantafillou et al. 2020, https://arxiv.org/abs/1903.03096): MAML from class prototypes."""
 
 from __future__ import annotations
 

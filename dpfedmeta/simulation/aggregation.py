@@ -1,0 +1,58 @@
+"""Who adds up a cohort's messages, and what the server sees of it: the seam that an aggregation is added at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from dpfedmeta.accounting.plan import ServerSees
+
+if TYPE_CHECKING:
+    from dpfedmeta.parameters import Params
+    from dpfedmeta.privacy.samplers import Cohort
+    from dpfedmeta.privacy.units import Bounded, Client
+    from dpfedmeta.simulation.client_side import ClientSide
+    from dpfedmeta.workers import Workers
+
+
+class RoundAborted(Exception):
+    """Nothing of the round is released; what it was charged with stays charged."""
+
+
+class Backend(Protocol):
+    """Sums over a cohort, wherever it runs."""
+
+    def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[Client, Params]:
+        """SECRET: the sum of the cohort's clipped messages.
+
+        Args:
+            model: The released initialisation: what is learned.
+            bound: C, or C_q.
+            cohort: Who answers.
+
+        Guarantee:
+            One client moves the value by at most its sensitivity.
+
+        Raises:
+            RoundAborted: An invited client failed, where that ends a round.
+        """
+        ...
+
+
+class Aggregation(Protocol):
+    """A member: what the server sees, for the accountant, and how it is set up.
+
+    Its file imports PyTorch only where something is computed, since guarantees are asked for without it.
+    """
+
+    sees: ClassVar[ServerSees]
+
+    @classmethod
+    def made(cls, clients: ClientSide, workers: Workers, *, abort_on_failure: bool) -> Backend:
+        """For these clients.
+
+        Args:
+            clients: What each of them runs.
+            workers: Who runs them.
+            abort_on_failure: Whether a round ends where an invited client failed.
+        """
+        ...

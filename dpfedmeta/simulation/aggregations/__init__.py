@@ -1,0 +1,1 @@
+"""Who adds messages up, by the name of `aggregation.mode`, one file each."""

@@ -1,0 +1,28 @@
+"""The server receives every message and adds them up: a trusted server, or clients that release theirs towards it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from dpfedmeta.accounting.plan import ServerSees
+
+if TYPE_CHECKING:
+    from dpfedmeta.simulation.aggregation import Backend
+    from dpfedmeta.simulation.client_side import ClientSide
+    from dpfedmeta.workers import Workers
+
+
+class Messages:
+    """On worker processes of this machine."""
+
+    sees: ClassVar[ServerSees] = "messages"
+
+    @classmethod
+    def made(cls, clients: ClientSide, workers: Workers, *, abort_on_failure: bool) -> Backend:
+        """For these clients."""
+        from dpfedmeta.simulation.processes import LocalBackend
+
+        return LocalBackend(clients=clients, workers=workers, abort_on_failure=abort_on_failure)
+
+
+MEMBER = Messages

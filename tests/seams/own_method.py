@@ -1,0 +1,21 @@
+"""A method that nobody planned for, in a few lines: the sign of the meta-gradient. One file."""
+
+from dataclasses import dataclass
+
+from dpfedmeta.meta.algorithms.maml import Maml
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignMaml(Maml):
+    def gradient(self, context, episode):
+        return {name: value.sign() for name, value in super().gradient(context, episode).items()}
+
+
+class Speechless:
+    """Lacks nearly everything."""
+
+    plain_steps, sends, few_shot = True, "query", True
+
+    @classmethod
+    def planned(cls, settings, task):
+        return cls()

@@ -1,0 +1,89 @@
+"""A mechanism that nobody planned for, with a state: a public coin chooses between two sizes of noise. One file.
+
+Everybody sees the coin, so an observer's divergence is the mean of those of the two.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from dpfedmeta.accounting.noise import GaussianNoise
+from dpfedmeta.privacy.mechanisms import release_with
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoinNoise:
+    small: float
+    large: float
+
+    def each(self):
+        return GaussianNoise(multiplier=self.small), GaussianNoise(multiplier=self.large)
+
+    def profile(self, epsilons, distance):
+        return sum(noise.profile(epsilons, distance) for noise in self.each()) / 2
+
+    def largest_loss(self, distance):
+        return max(noise.largest_loss(distance) for noise in self.each())
+
+    def mu(self, distance):
+        # The smaller noise covers both.
+        return self.each()[0].mu(distance)
+
+    def replaced(self, rate, grid):
+        return None
+
+    def dp_event(self, distance):
+        return None
+
+    @property
+    def words(self):
+        return f"Gaussian noise of z = {self.small:.4g} or {self.large:.4g}, by a public coin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coin:
+    plan: object
+    claimed: float = 1.0
+
+    @staticmethod
+    def noise(multiplier):
+        return CoinNoise(small=multiplier, large=2 * multiplier)
+
+    def init(self, form):
+        return {"flips": torch.zeros(2, dtype=torch.int64)}
+
+    def release(self, round_, query, state, generator):
+        event = self.event(round_)
+        chosen = int(generator.binomial(1, 0.5))
+        noise = event.noise.each()[chosen]
+        deviation = noise.multiplier * query.sensitivity
+        size = sum(value.numel() for value in query.value.values())
+        released = release_with(
+            query,
+            deviation * generator.normal(size),
+            noise=event.noise,
+            deviation=deviation,
+            denominator=event.cohort,
+        )
+        flips = state["flips"].clone()
+        flips[chosen] += 1
+        return released, {"flips": flips}
+
+    def event(self, round_):
+        return self.plan.at(round_)
+
+
+class Cheat(Coin):
+    """Adds less noise than the plan counts with, and says so."""
+
+    def event(self, round_):
+        from dataclasses import replace
+
+        return replace(self.plan.at(round_), noise=GaussianNoise(multiplier=0.1))
+
+
+class Costless:
+    """Says nothing of what it costs."""
+
+    def __init__(self, plan):
+        pass

@@ -1,0 +1,141 @@
+"""Members that nobody planned for, one file each, trained end to end; and members that break their protocol."""
+
+import json
+
+import pytest
+import torch
+from tests.seams.trained import gone_on, interrupted, trained
+
+from dpfedmeta.config import resolve
+from dpfedmeta.data.task import load_task
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.planning.privacy import make_privacy
+from dpfedmeta.runs.verification import audit
+from tests.golden.golden_runs import SMALL, values_of
+
+POLICY, NOISE = "tests.seams.own_policy:Halving", "tests.seams.own_noise:Coin"
+SUM, METHOD = "tests.seams.own_aggregation:Halves", "tests.seams.own_method:SignMaml"
+
+
+def cells(run):
+    return {
+        f"({cell['unit']}, {cell['observer']})": cell["epsilon"] for cell in run.read_json("summary.json")["guarantees"]
+    }
+
+
+def test_a_policy_of_ones_own(tiny_task_file, tmp_path):
+    run = trained(
+        tiny_task_file, tmp_path, "dp-agr", {"clip.policy": POLICY, "clip.own.every": "1", "server.rounds": "4"}
+    )
+    bounds = [row["clip"] for row in run.rounds()]
+    assert bounds == pytest.approx([bounds[0] / 2**place for place in range(4)])
+    plain = trained(tiny_task_file, tmp_path / "plain", "dp-agr", {"clip.policy": "constant"})
+    assert cells(run) == cells(plain)
+    assert "summary.json agrees" in audit(run).remarks
+
+
+def test_a_mechanism_of_ones_own_is_charged_with_what_it_costs(tiny_task_file, tmp_path):
+    given = {"server.noise": NOISE, "server.noise_multiplier": "2.0"}
+    run = trained(tiny_task_file, tmp_path, "dp-agr", given)
+    small = trained(tiny_task_file, tmp_path / "small", "dp-agr", {"server.noise_multiplier": "2.0"})
+    large = trained(tiny_task_file, tmp_path / "large", "dp-agr", {"server.noise_multiplier": "4.0"})
+    assert cells(large)["(client, public)"] < cells(run)["(client, public)"] < cells(small)["(client, public)"]
+    assert cells(run)["(record, public)"] < float("inf")
+    line = json.loads(run.ledger.read_text().splitlines()[1])
+    assert line["event"]["noise"] == {"kind": "tests.seams.own_noise:CoinNoise", "small": 2.0, "large": 4.0}
+    assert {"summary.json agrees", "rounds.jsonl agrees"} <= {*audit(run).remarks}
+
+
+def test_its_noise_is_solved_from_a_target_too(tiny_task_file):
+    task, _ = load_task(str(tiny_task_file))
+    plan = make_privacy(resolve("dp-agr", str(tiny_task_file), None, {**SMALL, "server.noise": NOISE}), task)
+    plain = make_privacy(resolve("dp-agr", str(tiny_task_file), None, SMALL), task)
+    assert plain.noise_multiplier / 2 < plan.noise_multiplier < plain.noise_multiplier
+
+
+def test_its_state_is_secret_and_outlives_a_crash(tiny_task_file, tmp_path):
+    given = {"server.noise": NOISE, "server.noise_multiplier": "2.0", "server.rounds": "5", "run.checkpoint_every": "2"}
+    whole = trained(tiny_task_file, tmp_path / "whole", "dp-agr", given)
+    run = interrupted(tiny_task_file, tmp_path / "cut", "dp-agr", given, after=3)
+    kept = sorted((run.secret / "noise").iterdir())
+    assert kept
+    assert all(path.stat().st_mode & 0o077 == 0 for path in kept)
+    gone_on(run)
+    assert torch.equal(*(torch.tensor([row["clip"] for row in each.rounds()]) for each in (whole, run)))
+    assert values_of(run)["bits"] == values_of(whole)["bits"]
+
+
+def test_a_state_that_is_lost_ends_the_run(tiny_task_file, tmp_path):
+    given = {"server.noise": NOISE, "server.noise_multiplier": "2.0", "server.rounds": "5", "run.checkpoint_every": "2"}
+    run = interrupted(tiny_task_file, tmp_path, "dp-agr", given, after=3)
+    for path in (run.secret / "noise").iterdir():
+        path.unlink()
+    with pytest.raises(InputError, match=r"secret/noise/round-"):
+        gone_on(run)
+
+
+def test_an_aggregation_of_ones_own(tiny_task_file, tmp_path):
+    whole = trained(tiny_task_file, tmp_path / "whole", "dp-agr", {})
+    halves = trained(tiny_task_file, tmp_path / "halves", "dp-agr", {"aggregation.mode": SUM})
+    assert values_of(halves)["bits"] == values_of(whole)["bits"]
+    assert audit(halves).plan.server_sees == "sum"
+
+
+def test_what_the_server_sees_decides_over_its_cells(tiny_task_file):
+    task, _ = load_task(str(tiny_task_file))
+    given = {**SMALL, "population.cohort": "20", "server.noise_site": "clients", "server.noise_multiplier": "3",
+             "population.max_participations": "null"}  # fmt: skip
+
+    def epsilons(**more):
+        plan = make_plan(resolve("dp-fedavg-fixed", str(tiny_task_file), None, {**given, **more}), task)
+        return {cell.name: cell.epsilon for cell in plan.planned}
+
+    messages, total = epsilons(), epsilons(**{"aggregation.mode": SUM})
+    assert total["(client, public)"] == messages["(client, public)"]
+    assert total["(client, public)"] < total["(client, server)"] < messages["(client, server)"] / 2
+    alone = epsilons(**{"aggregation.mode": SUM, "server.noise_site": "server"})
+    assert alone["(client, server)"] == float("inf")
+
+
+def test_a_method_of_ones_own_under_either_layer(tiny_task_file, tmp_path):
+    run = trained(tiny_task_file, tmp_path / "a", "dp-agr", {"meta.method": METHOD})
+    assert run.read_json("summary.json")["status"] == "completed"
+    micro = trained(tiny_task_file, tmp_path / "b", "dp-agrlr-micro", {"meta.method": METHOD})
+    assert cells(micro)["(record, server)"] == pytest.approx(2.5, rel=0.01)
+
+
+REFUSED = {
+    "no such policy": ({"clip.policy": "windw"}, InputError, r"clip\.policy.*did you mean window"),
+    "no such module": ({"clip.policy": "nowhere.at_all:Policy"}, InputError, "cannot be imported"),
+    "no such name": ({"clip.policy": "tests.seams.own_policy:Nothing"}, InputError, "has no Nothing"),
+    "a policy that cannot go on": ({"clip.policy": "tests.seams.own_policy:Forgetful"}, InputError, "has no next_bound"),
+    "settings of nobody": ({"clip.policy": "window", "clip.own.every": "2"}, InputError, "takes no settings of its own"),
+    "a setting it does not take": ({"clip.policy": POLICY, "clip.own.evry": "2"}, InputError, "did you mean every"),
+    "a value it does not take": ({"clip.policy": POLICY, "clip.own.every": "0"}, InputError, r"clip\.own\.every"),
+    "noise without a price": ({"server.noise": "tests.seams.own_noise:Costless"}, InputError, r"needs noise\(multiplier\)"),
+    "noise that costs something else": ({"server.noise": "tests.seams.own_noise:Cheat"}, RefusedPlan, "but the plan counts"),
+    "an aggregation that shows nothing": ({"aggregation.mode": "tests.seams.own_aggregation:Blind"}, InputError, "sees ="),
+    "a method that computes nothing": ({"meta.method": "tests.seams.own_method:Speechless"}, InputError, "has no adaptation"),
+    "other noise where clients add theirs": (
+        {"server.noise": NOISE, "server.noise_site": "clients", "population.sampler": "fixed"},
+        RefusedPlan,
+        "independent noise",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_member_that_breaks_its_protocol_is_refused_before_round_0(name, tiny_task_file):
+    given, kind, words = REFUSED[name]
+    task, _ = load_task(str(tiny_task_file))
+    with pytest.raises(kind, match=words):
+        make_plan(resolve("dp-agr", str(tiny_task_file), None, {**SMALL, **given}), task)
+
+
+def test_a_wrong_sum_never_becomes_a_release(tiny_task_file):
+    task, _ = load_task(str(tiny_task_file))
+    plan = make_plan(resolve("dp-agr", str(tiny_task_file), None, SMALL), task)
+    raw = {"w": torch.ones(3)}
+    with pytest.raises(AttributeError):
+        plan.mechanism.release(0, raw, {}, None)
