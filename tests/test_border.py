@@ -53,7 +53,10 @@ def test_no_room_deserialises_code():
 # From the ground up: a room may use those below it, and nothing above it.
 ROOMS = (
     ("errors", "version", "compiled"),
-    ("durable", "interrupts", "settings", "validation", "normal_kernels"),
+    ("durable", "interrupts", "validation", "normal_kernels"),
+    ("dotted",),
+    ("presets",),
+    ("settings",),
     ("config", "randomness", "parameters", "workers"),
     ("command_line", "memory", "run_directory"),
     ("accounting",),

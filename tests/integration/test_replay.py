@@ -6,10 +6,11 @@ import math
 import pytest
 import torch
 
-from dpfedmeta.config import algorithm_names, resolve, to_yaml
+from dpfedmeta.config import resolve, to_yaml
 from dpfedmeta.evaluation import Benchmark
 from dpfedmeta.ledger.ledger import Budget, Identity, Ledger, read
 from dpfedmeta.planning.plan import Plan, make_plan
+from dpfedmeta.presets import algorithm_names
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.policies import ATTACHED
 from dpfedmeta.privacy.units import Bounded
