@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from functools import wraps
+from numbers import Integral
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError
@@ -30,11 +31,7 @@ def _explained(form: _Form) -> _Form:
         try:
             checked(self, *positional, **values)
         except ValidationError as error:
-            problem = error
-        else:
-            return
-        # Outside the handler: pydantic's own words would stand above these.
-        raise InputError(_problem(form, problem))
+            raise InputError(_problem(form, error)) from None
 
     form.__init__ = explained  # type: ignore[misc]
     return form
@@ -145,8 +142,8 @@ class ClipSettings:
     """The clip bound of a client's message (C_q under dp-agrlr)."""
 
     policy: Annotated[
-        Literal["none", "constant", "quantile", "median", "window-literal", "window"],
-        Field(description="how the bound follows past releases"),
+        Literal["none", "constant", "quantile", "median", "window-literal", "window", "own"],
+        Field(description="how the bound follows past releases; own: an object that was handed over in Python"),
     ] = "constant"
     initial: Annotated[Positive, Field(description="C_0")] = 0.3
     window: Annotated[Count, Field(description="W, past noisy aggregates the policy looks at")] = 4
@@ -432,7 +429,7 @@ def setting_fields() -> Iterator[tuple[str, Any, Any]]:
 
 
 def _by_full_name(values: Mapping[str, Any], short: Mapping[str, Any]) -> dict[str, Any]:
-    """Both ways to name a setting as one; where a path is meant, its text."""
+    """Both ways to name a setting as one."""
     named: dict[str, Any] = {}
     known = {form.replace("-", "_"): setting for form, setting in SHORT_FORMS.items()}
     for name, value in [*values.items(), *short.items()]:
@@ -444,8 +441,15 @@ def _by_full_name(values: Mapping[str, Any], short: Mapping[str, Any]) -> dict[s
         setting = known.get(name, name)
         if setting in named:
             raise InputError(f"Settings.preset: {setting} is given twice")
-        named[setting] = os.fspath(value) if isinstance(value, os.PathLike) else value
+        named[setting] = _plain(value)
     return named
+
+
+def _plain(value: Any) -> Any:
+    """Where a path or a whole number of a library stands, the text or the number."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
 def _problem(form: type, error: ValidationError) -> str:

@@ -37,9 +37,11 @@ def first_problem(error: ValidationError, form: Any, place: str = "") -> str:
     problem = max((p for p in problems if p["loc"][:1] == problems[0]["loc"][:1]), key=lambda p: len(p["loc"]))
     inner = ".".join(str(part) for part in problem["loc"] if str(part).isidentifier())
     key = f"{place}{inner}" if place.endswith(".") or not place else place
-    key = key or "the whole"
+    key = key.removesuffix(".") or "the whole"
     if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{key}: unknown key{nearest(key.split('.')[-1], _field_names(form))}"
+    if problem["type"] == "unexpected_positional_argument":
+        return f"{key}: every value goes by its name (name=value), got {shown(problem['input'])}"
     message = problem["msg"]
     if problem["type"] == "missing":
         return f"{key}: missing"

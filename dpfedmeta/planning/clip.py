@@ -34,6 +34,11 @@ def clip_policy(settings: Settings, privacy: PrivacyPlan) -> ClipPolicy[Any]:
         RefusedPlan: The policy needs what the algorithm does not release.
     """
     clip = settings.clip
+    if clip.policy == "own":
+        raise InputError(
+            "clip.policy = own: stands for an object of the caller's, and none was handed over; in Python: "
+            "dpfedmeta.train(settings, clip_policy=...)"
+        )
     lowest, highest = clip_limits(clip)
     _check(settings)
     if clip.policy == "none":

@@ -108,7 +108,7 @@ def check_data(run: RunDirectory, held: HeldData, name: str) -> bool:
     if kept.own and not held.own:
         raise InputError(
             f"{run.path}: its clients were the caller's own, and none were handed over; resume it from Python with the "
-            "same population: run_training(settings_of_run(run, {}), RunOptions(resume=run, population=...), console)"
+            "same population: dpfedmeta.train(resume=..., population=...)"
         )
     if held.own and not kept.own:
         raise InputError(

@@ -18,7 +18,7 @@ from rich.console import Console
 from dpfedmeta.command_line import parse_with_settings, parser
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import read
-from dpfedmeta.training.run import RunOptions, run_training
+from dpfedmeta.training.run import run_training
 
 ROOT = Path(__file__).parents[2]
 TINY = [
@@ -252,7 +252,7 @@ def test_bad_input_names_what_is_wrong_and_writes_nothing(tiny_task_file, tmp_pa
     with pytest.raises(InputError, match=re.escape(reason)):
         words = ["--algo", "dp-agrlr", "--dataset", str(tiny_task_file), *TINY, f"--run.dir={tmp_path}/runs", *words]
         _, settings = parse_with_settings(parser("", settings=True), words)
-        run_training(settings, RunOptions(), Console(quiet=True))
+        run_training(settings)
     assert not (tmp_path / "runs").exists()
 
 

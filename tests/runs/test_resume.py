@@ -22,7 +22,9 @@ from dpfedmeta.training import run as run_module
 from dpfedmeta.runs.verification import audit, compose
 from dpfedmeta.simulation.processes import LocalBackend
 from dpfedmeta.runs.resume import finished, settings_of_run
-from dpfedmeta.training.run import RunOptions, run_training
+from dpfedmeta.training.prepared import RunOptions
+from dpfedmeta.tracking.screen import Terminal
+from dpfedmeta.training.run import run_training
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.ledger.ledger import read, read_content
 from dpfedmeta.report import write_report
@@ -54,11 +56,11 @@ def begin(task_file, folder, name="r", secure=False, **given):
     seed = {} if secure else {"run.noise_seed": "3"}
     values = {**TINY, **seed, "run.dir": str(folder), "run.name": name, **given}
     settings = resolve(values.pop("algo", "dp-agrlr"), str(task_file), None, values)
-    return run_training(settings, RunOptions(secure_rng=secure), QUIET)
+    return run_training(settings, RunOptions(secure_rng=secure))
 
 
-def resume(run, console=QUIET, **given):
-    return run_training(settings_of_run(run, given), RunOptions(resume=run), console)
+def resume(run, console=None, **given):
+    return run_training(settings_of_run(run, given), RunOptions(resume=run), [Terminal(console)] if console else [])
 
 
 def killed_in_round(monkeypatch, round_, action):

@@ -13,7 +13,8 @@ from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.runs import claims_beside
 from dpfedmeta.runs.verification import audit, realised
 from dpfedmeta.runs.rows_beside import check_rows
-from dpfedmeta.training.run import RunOptions, run_training
+from dpfedmeta.training.prepared import RunOptions
+from dpfedmeta.training.run import run_training
 from dpfedmeta.runs.summary import SIMULATION
 from dpfedmeta.ledger import versions as ledger_versions
 from dpfedmeta.accounting.cells import guarantees
@@ -34,7 +35,7 @@ TINY = {
 
 def trained(task_file, folder, algo="dp-agrlr", **given):
     settings = resolve(algo, str(task_file), None, {**TINY, "run.dir": str(folder), "run.name": "r", **given})
-    run, status = run_training(settings, RunOptions(), Console(quiet=True))
+    run, status = run_training(settings)
     assert status == "completed"
     write_report(run)
     return run

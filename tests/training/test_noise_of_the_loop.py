@@ -178,11 +178,11 @@ class EndsAfterTheRelease:
     def __init__(self, round_):
         self.round = round_
 
-    def log(self, row):
+    def on_round(self, row):
         if row["round"] == self.round:
             raise Ended
 
-    def rewind(self, round_):
+    def on_rewind(self, round_):
         pass
 
 
@@ -260,7 +260,7 @@ def test_what_is_released_carries_the_noise_that_it_states_and_that_is_charged(
 ):
     plan = plan_of(tiny_strokes.task, algo, **given)
     run, training = training_of(plan, tmp_path)
-    _, status = training()
+    status = training().status
     assert status == "completed"
     released, events = of_server(plan, releases), read(run.ledger)[1]
     assert len(released) == plan.privacy.rounds == len(events)

@@ -105,7 +105,8 @@ def train(plan, digits, folder, backend=None):
         budget=Budget.of(plan.planned),
         public_clients=replace(clients, population=replace(clients.population, pool=digits.val)),
     )
-    state, status = training()
+    ending = training()
+    state, status = ending.state, ending.status
     return run, state, status
 
 
