@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
-
-from rich.console import Console
 
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.data.task import Task
@@ -15,7 +12,7 @@ from dpfedmeta.planning.plan import Plan
 from dpfedmeta.runs.summary import SIMULATION
 from dpfedmeta.runs.times import hides_times
 from dpfedmeta.settings import Settings
-from dpfedmeta.tracking.terminal import guarantee_table, noise_lines, number
+from dpfedmeta.tracking.terminal import as_text, guarantee_table, noise_lines, number
 
 
 class Guarantees(tuple[Guarantee, ...]):
@@ -26,9 +23,7 @@ class Guarantees(tuple[Guarantee, ...]):
         return next(cell for cell in self if (cell.unit, cell.observer) == (unit, observer))
 
     def __repr__(self) -> str:
-        out = io.StringIO()
-        Console(file=out, width=120, color_system=None, force_jupyter=False).print(guarantee_table(self, ""))
-        return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines())
+        return as_text(guarantee_table(self, ""))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -88,7 +88,7 @@ class Terminal(Callback):
         minutes = f"at most {coarse(seconds) / 60:.2g}" if summary["times"] else f"{seconds / 60:.1f}"
         self._say(f"{summary['status']} after {minutes} minutes in all; everything is in {self._path}")
         if summary["status"] == "interrupted":
-            self._say(f"go on with: {self._resume.format(path=self._path)}")
+            self._say(f"go on with: {self._resume.format(path=str(self._path))}")
 
     def _say(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.plan import PrivacyPlan
+
+
+def as_text(*printed: Table | str) -> str:
+    """What a terminal would show, without colours."""
+    out = io.StringIO()
+    console = Console(file=out, width=120, color_system=None, force_jupyter=False, force_terminal=False)
+    for each in printed:
+        console.print(each, highlight=False, soft_wrap=isinstance(each, str), markup=False)
+    return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines())
 
 
 def number(value: float | None) -> str:

@@ -71,7 +71,7 @@ def test_train_evaluate_account_report(tiny_task_file, tmp_path, algo):
     assert (run / "evaluation-steps.png").exists()
     refused = command("evaluate", run, "--steps", -1, cwd=tmp_path, check=2)
     assert [line for line in refused.stderr.splitlines() if not line.startswith("warning")] == [
-        "error: --steps -1: a number of gradient steps is 0 or more"
+        "error: steps = -1: a number of gradient steps is 0 or more"
     ]
     verified = command("account", "--verify", run, "--json", cwd=tmp_path, check=0)
     assert json.loads(verified.stdout)["guarantees"] == summary["guarantees"]

@@ -9,8 +9,8 @@ import torch
 from rich.console import Console
 
 import dpfedmeta
-from dpfedmeta.api.evaluate import evaluate_runs
 from dpfedmeta.api.evaluation_request import EvaluationRequest
+from dpfedmeta.api.shown_evaluation import evaluate_runs
 from dpfedmeta.errors import InputError
 from dpfedmeta.report import write_report
 from dpfedmeta.report.statement import check_report
