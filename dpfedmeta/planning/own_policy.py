@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, is_dataclass, replace
 from typing import Any, get_args
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.privacy.policies import BelowBound, ClipPolicy, Histogram, Mode
@@ -81,7 +81,7 @@ def _survives(state: Any) -> bool:
     try:
         plain: Any = TypeAdapter(Any).dump_json(asdict(state))
         return bool(TypeAdapter(type(state)).validate_json(plain) == state)
-    except (ValidationError, ValueError, TypeError):
+    except (PydanticUserError, ValidationError, ValueError, TypeError):
         return False
 
 

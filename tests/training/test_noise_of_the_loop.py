@@ -26,8 +26,8 @@ from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource
 from dpfedmeta.run_directory import create
 from dpfedmeta.simulation.processes import LocalBackend
+from dpfedmeta.training.data import client_side
 from dpfedmeta.training.loop import Training
-from dpfedmeta.training.run import client_side
 from dpfedmeta.workers import InProcess
 
 RARE = 1e-6
