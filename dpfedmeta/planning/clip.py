@@ -91,7 +91,7 @@ def _check(settings: Settings) -> None:
     if clip.policy in _WINDOWED and clip.window > settings.server.rounds:
         raise InputError(
             f"clip.window = {clip.window} is longer than the run of server.rounds = {settings.server.rounds}; use "
-            f"--window {max(2, settings.server.rounds)} or less"
+            f"{max(2, settings.server.rounds)} or less"
         )
     if not settings.record.enabled:
         return

@@ -151,7 +151,9 @@ def _secret_source(settings: Settings, options: RunOptions) -> SecretSource:
         return secret_of_run(options.resume)
     if options.secure_rng:
         if settings.run.noise_seed is not None:
-            raise InputError("--secure-rng draws from the operating system, so run.noise_seed has no place; drop one")
+            raise InputError(
+                "secure randomness (--secure-rng) is the operating system's, so run.noise_seed has no place; drop one"
+            )
         return OperatingSystemSource()
     seed = settings.run.noise_seed
     return KeyedSource(draw_secret_seed() if seed is None else seed)
@@ -160,7 +162,7 @@ def _secret_source(settings: Settings, options: RunOptions) -> SecretSource:
 def _device(settings: Settings) -> torch.device:
     available = torch.cuda.is_available()
     if settings.run.device == "cuda" and not available:
-        raise InputError("run.device = cuda: PyTorch sees no CUDA device here; use --device cpu or auto")
+        raise InputError("run.device = cuda: PyTorch sees no CUDA device here; use cpu or auto")
     return torch.device("cuda" if available and settings.run.device != "cpu" else "cpu")
 
 
