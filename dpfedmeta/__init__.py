@@ -6,15 +6,58 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpfedmeta.api.evaluate import Evaluation, evaluate
+    from dpfedmeta.api.plan import plan
+    from dpfedmeta.api.run import Run
+    from dpfedmeta.api.train import train
+    from dpfedmeta.errors import InputError, RefusedPlan
     from dpfedmeta.personal import Initialisation, PersonalModel, load, load_personal
+    from dpfedmeta.settings import Settings
+    from dpfedmeta.tracking.callbacks import Callback, CallbackFailed
 
 from dpfedmeta.version import __version__
 
-__all__ = ["Initialisation", "PersonalModel", "__version__", "load", "load_personal"]
+__all__ = [
+    "Callback",
+    "CallbackFailed",
+    "Evaluation",
+    "Initialisation",
+    "InputError",
+    "PersonalModel",
+    "RefusedPlan",
+    "Run",
+    "Settings",
+    "__version__",
+    "evaluate",
+    "load",
+    "load_personal",
+    "plan",
+    "train",
+]
+_HOME = {
+    "Callback": "tracking.callbacks",
+    "CallbackFailed": "tracking.callbacks",
+    "Evaluation": "api.evaluate",
+    "Initialisation": "personal",
+    "InputError": "errors",
+    "PersonalModel": "personal",
+    "RefusedPlan": "errors",
+    "Run": "api.run",
+    "Settings": "settings",
+    "evaluate": "api.evaluate",
+    "load": "personal",
+    "load_personal": "personal",
+    "plan": "api.plan",
+    "train": "api.train",
+}
 
 
 def __getattr__(name: str) -> Any:
     # On first use: PyTorch takes seconds to import, and setup.cfg reads the version from here.
-    if name not in __all__:
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("dpfedmeta.personal"), name)
+    return getattr(import_module(f"dpfedmeta.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

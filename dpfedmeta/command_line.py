@@ -12,10 +12,12 @@ from typing import Any
 
 from rich.console import Console
 
-from dpfedmeta.config import OPEN, SHORT_FORMS, algorithm_names, describe, resolve, setting_fields
+from dpfedmeta.config import describe, resolve
+from dpfedmeta.dotted import OPEN
 from dpfedmeta.errors import InputError
 from dpfedmeta.interrupts import terminate_like_ctrl_c
-from dpfedmeta.settings import Settings
+from dpfedmeta.presets import SHORT_FORMS, algorithm_names
+from dpfedmeta.settings import Settings, setting_fields
 from dpfedmeta.validation import nearest
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130

@@ -124,7 +124,7 @@ def create(parent: Path, name: str, fill: Callable[[RunDirectory], None] = lambd
         parent.mkdir(parents=True, exist_ok=True)
         staged = RunDirectory(parent / f".{name}.{os.getpid()}")
         if path.exists():
-            raise InputError(f"{path}: exists already; choose another --run.name, or go on with it: --resume {path}")
+            raise InputError(f"{path}: exists already; choose another run.name, or resume it")
         shutil.rmtree(staged.path, ignore_errors=True)
         staged.path.mkdir()
         (staged.path / "checkpoint").mkdir()
@@ -135,7 +135,7 @@ def create(parent: Path, name: str, fill: Callable[[RunDirectory], None] = lambd
     except OSError as error:
         if parent.exists() and not parent.is_dir():
             raise InputError(f"run.dir = {parent}: is not a folder") from error
-        raise InputError(f"{path}: cannot be created ({error.strerror}); choose another --run.dir") from error
+        raise InputError(f"{path}: cannot be created ({error.strerror}); choose another run.dir") from error
     return RunDirectory(path)
 
 

@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
+from functools import wraps
+from numbers import Integral
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
 
+from dpfedmeta.dotted import Given, built, check_alone, check_known, dotted_fields, sections
+from dpfedmeta.errors import InputError
 from dpfedmeta.members import one_of
+from dpfedmeta.presets import SHORT_FORMS, displaced, preset_values
+from dpfedmeta.validation import first_problem, nearest
 
-_STRICT = ConfigDict(extra="forbid")
+# In Python "0.3" is no number and True is none either; YAML reads `1e-4` as text, so files are read less strictly.
+_STRICT = ConfigDict(extra="forbid", strict=True)
+_Form = TypeVar("_Form", bound=type)
+
+
+def _explained(form: _Form) -> _Form:
+    """A wrong value is refused when the table is built, in the words of the command line."""
+    checked: Callable[..., None] = form.__init__  # type: ignore[misc]
+
+    @wraps(checked)
+    def explained(self: object, *positional: object, **values: object) -> None:
+        try:
+            checked(self, *positional, **values)
+        except ValidationError as error:
+            raise InputError(_problem(form, error)) from None
+
+    form.__init__ = explained  # type: ignore[misc]
+    return form
+
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -20,11 +46,11 @@ Count = Annotated[int, Field(ge=1, le=MOST)]
 Probability = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@_explained
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class PopulationSettings:
     """Who there is and who is drawn."""
 
-    __pydantic_config__ = _STRICT
     clients: Annotated[Count, Field(description="N, clients in the population")] = 400_000
     cohort: Annotated[Positive, Field(description="L, expected clients per round")] = 200.0
     sampler: Annotated[
@@ -56,21 +82,21 @@ class PopulationSettings:
     ] = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@_explained
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ScheduleSettings:
     """A change of noise or cohort, fixed before training."""
 
-    __pydantic_config__ = _STRICT
     from_round: Annotated[int, Field(ge=0, le=MOST, description="first round it holds for")]
     noise_scale: Annotated[Positive, Field(description="noise multiplier over z")] = 1.0
     cohort_scale: Annotated[Positive, Field(description="expected cohort over L")] = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@_explained
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ServerSettings:
     """What the server does with an aggregate."""
 
-    __pydantic_config__ = _STRICT
     rounds: Annotated[Count, Field(description="T")] = 200
     noise_multiplier: Annotated[NotNegative | None, Field(description="z; null: solved from the target")] = None
     schedule: Annotated[
@@ -114,11 +140,11 @@ class ServerSettings:
     ] = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@_explained
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class AggregationSettings:
     """Who adds messages up."""
 
-    __pydantic_config__ = _STRICT
     mode: Annotated[
         str,
         one_of("dpfedmeta.simulation.aggregations"),
@@ -126,15 +152,18 @@ class AggregationSettings:
     ] = "messages"
 
 
-@dataclass(frozen=True, kw_only=True)
+@_explained
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ClipSettings:
     """The clip bound of a client's message (C_q under dp-agrlr)."""
 
-    __pydantic_config__ = _STRICT
     policy: Annotated[
         str,
         one_of("dpfedmeta.privacy.policies"),
-        Field(description="how the bound follows past releases; or package.module:name"),
+        Field(
+            description="how the bound follows past releases; package.module:name; own: an object that was handed "
+            "over in Python"
+        ),
     ] = "constant"
     initial: Annotated[Positive, Field(description="C_0")] = 0.3
     window: Annotated[Count, Field(description="W, past noisy aggregates the policy looks at")] = 4
@@ -156,11 +185,11 @@ class ClipSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@_explained
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class MetaSettings:
     """The inner loop and the meta-gradient."""
 
-    __pydantic_config__ = _STRICT
     method: Annotated[
         str,
         one_of("dpfedmeta.meta.algorithms"),
@@ -202,11 +231,11 @@ class MetaSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@_explained
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class RecordSettings:
     """Record-level privacy inside the clients."""
 
-    __pydantic_config__ = _STRICT
     enabled: Annotated[bool, Field(description="noise inside the clients, by record")] = False
     release: Annotated[
         str,
@@ -237,11 +266,11 @@ class RecordSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@_explained
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ClientTarget:
     """What (client, public) is promised."""
 
-    __pydantic_config__ = _STRICT
     epsilon: Annotated[Positive | None, Field(description="target; null: the noise is given")] = None
     limit: Annotated[
         Positive | None, Field(description="with a noise given: training ends before epsilon exceeds it at delta")
@@ -258,40 +287,40 @@ class ClientTarget:
     ] = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@_explained
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class RecordTarget:
     """What a record is promised."""
 
-    __pydantic_config__ = _STRICT
     epsilon: Annotated[Positive | None, Field(description="target; null: the noises are given")] = None
     delta: Annotated[Probability, Field(description="delta of the record cells")] = 1e-5
     observer: Annotated[Literal["server", "public"], Field(description="towards whom the target counts")] = "server"
 
 
-@dataclass(frozen=True, kw_only=True)
+@_explained
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class PrivacySettings:
     """Targets: the noise is solved from them."""
 
-    __pydantic_config__ = _STRICT
     client: ClientTarget = field(default_factory=ClientTarget)
     record: RecordTarget = field(default_factory=RecordTarget)
 
 
-@dataclass(frozen=True, kw_only=True)
+@_explained
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class TaskSettings:
     """The size of a training episode."""
 
-    __pydantic_config__ = _STRICT
     ways: Annotated[int, Field(ge=2, le=MOST, description="classes per client")] = 5
     shots: Annotated[Count, Field(description="support images per class")] = 5
     queries: Annotated[Count, Field(description="query images per class in training")] = 5
 
 
-@dataclass(frozen=True, kw_only=True)
+@_explained
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ModelSettings:
     """The network."""
 
-    __pydantic_config__ = _STRICT
     name: Annotated[
         str, Field(description="conv4, conv4-strided, conv3-blur, linear, mlp, or package.module:factory")
     ] = "conv4-strided"
@@ -325,11 +354,11 @@ class ModelSettings:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@_explained
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class EvaluationSettings:
     """Adaptation on held-out public classes; it happens on the device, so without noise."""
 
-    __pydantic_config__ = _STRICT
     episodes: Annotated[int, Field(ge=2, le=MOST, description="test episodes at the end")] = 600
     queries: Annotated[Count, Field(description="query images per class")] = 15
     every: Annotated[Count, Field(description="rounds between validations")] = 20
@@ -339,11 +368,11 @@ class EvaluationSettings:
     lr: Annotated[Positive | None, Field(description="null: as in training")] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@_explained
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class TrackSettings:
     """Where released quantities are logged, beside the run directory."""
 
-    __pydantic_config__ = _STRICT
     public_clients: Annotated[
         int, Field(ge=0, description="clients made of public data whose updates' variance and scale are logged")
     ] = 0
@@ -351,11 +380,11 @@ class TrackSettings:
     tensorboard: Annotated[bool, Field(description="event files in the run directory")] = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@_explained
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class RunSettings:
     """Name, place, seeds, machine."""
 
-    __pydantic_config__ = _STRICT
     name: Annotated[str | None, Field(description="null: algo-dataset-time")] = None
     dir: Annotated[str, Field(description="parent folder of run directories")] = "runs"
     seed: Annotated[int, Field(ge=0, lt=2**128, description="data, population, initial weights")] = 0
@@ -378,22 +407,98 @@ class RunSettings:
     keep_checkpoints: Annotated[Count, Field(description="checkpoints that are kept")] = 2
 
 
-@dataclass(frozen=True, kw_only=True)
+@_explained
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Settings:
-    """A whole run."""
+    """A whole run.
 
-    __pydantic_config__ = _STRICT
+    Settings.preset(...) is how to make one. Built directly it is the bare table: no preset is applied, so every section
+    has to be given, and nothing is filled in that its algorithm's preset would say otherwise.
+    """
+
     algo: str
     dataset: str
-    population: PopulationSettings = field(default_factory=PopulationSettings)
-    server: ServerSettings = field(default_factory=ServerSettings)
-    aggregation: AggregationSettings = field(default_factory=AggregationSettings)
-    clip: ClipSettings = field(default_factory=ClipSettings)
-    meta: MetaSettings = field(default_factory=MetaSettings)
-    record: RecordSettings = field(default_factory=RecordSettings)
-    privacy: PrivacySettings = field(default_factory=PrivacySettings)
-    task: TaskSettings = field(default_factory=TaskSettings)
-    model: ModelSettings = field(default_factory=ModelSettings)
-    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
-    track: TrackSettings = field(default_factory=TrackSettings)
-    run: RunSettings = field(default_factory=RunSettings)
+    population: PopulationSettings
+    server: ServerSettings
+    aggregation: AggregationSettings
+    clip: ClipSettings
+    meta: MetaSettings
+    record: RecordSettings
+    privacy: PrivacySettings
+    task: TaskSettings
+    model: ModelSettings
+    evaluation: EvaluationSettings
+    track: TrackSettings
+    run: RunSettings
+
+    @classmethod
+    def preset(
+        cls, algo: str, dataset: str | os.PathLike[str], values: Mapping[str, Any] | None = None, /, **short: Any
+    ) -> Settings:
+        """The settings of an algorithm on a data set, and what is changed of them.
+
+        Args:
+            algo: As --algo: a preset in configs/algo/.
+            dataset: As --dataset: a name, a task file, or an image folder.
+            values: Any settings by their dotted names: {"clip.policy": "window"}.
+            **short: Settings by their short forms: rounds=100, epsilon=1.5, noise_multiplier=1.0.
+
+        Raises:
+            InputError: Names the setting, the value, and what would be right.
+        """
+        name = os.fspath(dataset)
+        given = preset_values(algo, name)
+        for setting, value in _by_full_name(values or {}, short).items():
+            given[setting] = Given(value=value, level=3, where="Settings.preset")
+            check_known(Settings, given)
+            check_alone(Settings, setting, given[setting])
+        return built(Settings, {"algo": algo, "dataset": name}, displaced(given))
+
+
+def setting_fields() -> Iterator[tuple[str, Any, Any]]:
+    """(dotted name, annotation, default) of every setting."""
+    return dotted_fields(Settings)
+
+
+def _by_full_name(values: Mapping[str, Any], short: Mapping[str, Any]) -> dict[str, Any]:
+    """Both ways to name a setting as one."""
+    named: dict[str, Any] = {}
+    known = {form.replace("-", "_"): setting for form, setting in SHORT_FORMS.items()}
+    for name, value in [*values.items(), *short.items()]:
+        if name in short and name not in known:
+            raise InputError(
+                f"Settings.preset: {name}: no short form{nearest(name, known)}; any setting goes by its dotted name: "
+                'Settings.preset(algo, dataset, {"server.lr": 0.01})'
+            )
+        setting = known.get(name, name)
+        if setting in named:
+            raise InputError(f"Settings.preset: {setting} is given twice")
+        named[setting] = _plain(value)
+    return named
+
+
+def _plain(value: Any) -> Any:
+    """Where a path or a whole number of a library stands, the text or the number."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+
+
+def _problem(form: type, error: ValidationError) -> str:
+    """What is wrong with a table that was built by hand, by the full name of the setting."""
+    missing = error.errors()[0]["type"] == "missing"
+    if form is Settings and missing:
+        return (
+            f"{first_problem(error, form)}; Settings(...) is the bare table and applies no preset: use "
+            'Settings.preset(algo, dataset, ...), as in Settings.preset("dp-agr", "omniglot", rounds=100)'
+        )
+    return first_problem(error, form, _place_of(form))
+
+
+def _place_of(form: type, whole: type | None = None, prefix: str = "") -> str:
+    """`clip.` of ClipSettings; nothing for a table that is no section."""
+    for name, inner in sections(whole or Settings):
+        found = f"{prefix}{name}." if inner is form else _place_of(form, inner, f"{prefix}{name}.")
+        if found:
+            return found
+    return ""

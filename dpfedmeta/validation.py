@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, get_args, get_type_hints
 
@@ -23,18 +24,30 @@ def shown(value: object) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def first_problem(error: ValidationError, form: Any) -> str:
-    """The first problem as `key: what is wrong, got value`."""
+def first_problem(error: ValidationError, form: Any, place: str = "") -> str:
+    """The first problem as `key: what is wrong, got value`.
+
+    Args:
+        error: What pydantic says.
+        form: The type that was asked for.
+        place: Where it stands in a larger one: `section.`, or the name of a single value.
+    """
     problems = error.errors()
     # Of the alternatives of a union, the one that was followed deepest is the one that was meant.
     problem = max((p for p in problems if p["loc"][:1] == problems[0]["loc"][:1]), key=lambda p: len(p["loc"]))
-    key = ".".join(str(part) for part in problem["loc"] if str(part).isidentifier()) or "the whole"
+    inner = ".".join(str(part) for part in problem["loc"] if str(part).isidentifier())
+    key = f"{place}{inner}" if place.endswith(".") or not place else place
+    key = key.removesuffix(".") or "the whole"
     if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{key}: unknown key{nearest(key.split('.')[-1], _field_names(form))}"
+    if problem["type"] == "unexpected_positional_argument":
+        return f"{key}: every value goes by its name (name=value), got {shown(problem['input'])}"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "missing":
         return f"{key}: missing"
-    return f"{key}: {message[0].lower()}{message[1:]}, got {shown(problem['input'])}"
+    text = f"{key}: {message[0].lower()}{message[1:]}, got {shown(problem['input'])}"
+    words = re.findall("'([^']*)'", problem["ctx"]["expected"]) if problem["type"] == "literal_error" else []
+    return text + (nearest(problem["input"], words) if isinstance(problem["input"], str) else "")
 
 
 def _field_names(form: Any) -> Iterator[str]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import torch
+
+from dpfedmeta.errors import InputError
 
 T = TypeVar("T")
 
@@ -61,11 +66,42 @@ def open_workers(count: int) -> Iterator[Workers]:
         keep_freed_memory()
         yield InProcess()
         return
+    check_guarded()
     executor = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker)
     try:
         yield Processes(executor)
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
+
+
+def check_guarded() -> None:
+    """Worker processes read the script again that started them; without its guard they would start it again.
+
+    Raises:
+        InputError: The running script calls us outside `if __name__ == "__main__":`; says where.
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        space = frame.f_globals
+        if frame.f_code.co_name != "<module>" or space.get("__name__") != "__main__" or "__file__" not in space:
+            continue
+        path = Path(space["__file__"])
+        if not _guarded(path, frame.f_lineno):
+            raise InputError(
+                f"{path}, line {frame.f_lineno}: worker processes read this script again when they start, and would "
+                'start it again: put this line under `if __name__ == "__main__":`, or set run.workers to 1'
+            )
+
+
+def _guarded(path: Path, line: int) -> bool:
+    """Whether a line of a script is read by `__main__` alone, as far as its text is there."""
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return True
+    around = [part for part in body if part.lineno <= line <= (part.end_lineno or part.lineno)]
+    return not around or any(isinstance(part, ast.If) and "__name__" in ast.unparse(part.test) for part in around)
 
 
 def _start_worker() -> None:

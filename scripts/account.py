@@ -17,11 +17,12 @@ from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.published import as_json, compare, published_settings
 from dpfedmeta.command_line import DONE, parse_with_settings, parser, run_command
-from dpfedmeta.config import algorithm_names, resolve
+from dpfedmeta.config import resolve
 from dpfedmeta.data import load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.planning.cautions import cautions
 from dpfedmeta.planning.privacy import make_privacy
+from dpfedmeta.presets import algorithm_names
 from dpfedmeta.report.plots import curve_plot
 from dpfedmeta.report.statement import check_report
 from dpfedmeta.run_directory import RunDirectory

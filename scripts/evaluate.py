@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dpfedmeta.api.evaluate import evaluate_runs
 from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest
+from dpfedmeta.api.shown_evaluation import evaluate_runs
 from dpfedmeta.command_line import DONE, parser, run_command
 
 

@@ -15,7 +15,10 @@ from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.lock import only_writer
 from dpfedmeta.runs.resume import finished, settings_of_run
 from dpfedmeta.runs.summary import Status
-from dpfedmeta.training.run import RunOptions, run_training
+from dpfedmeta.tracking.screen import Terminal
+from dpfedmeta.training.forecast import forecast
+from dpfedmeta.training.prepared import RunOptions
+from dpfedmeta.training.run import run_training
 
 
 def main(console: Console) -> int:
@@ -36,14 +39,13 @@ def main(console: Console) -> int:
         raise InputError("--calibration belongs to --dry-run; drop it, or add --dry-run")
     if options.calibration is not None and not 0 < options.calibration <= 600:
         raise InputError(f"--calibration {options.calibration}: a number of seconds above 0, at most 600")
-    run_options = RunOptions(
-        data_folder=options.data_dir,
-        dry_run=options.dry_run,
-        calibration=options.calibration or RunOptions.calibration,
-        spent=time.process_time(),  # libraries and settings
-        secure_rng=options.secure_rng,
-    )
-    return _finish(*run_training(settings, run_options, console), console)
+    run_options = RunOptions(data_folder=options.data_dir, secure_rng=options.secure_rng)
+    if options.dry_run:
+        spent = time.process_time()  # libraries and settings
+        cost = forecast(settings, run_options, [Terminal(console)], seconds=options.calibration or 10.0, before=spent)
+        console.print(f"  {cost}", highlight=False, soft_wrap=True)
+        return DONE
+    return _finish(*run_training(settings, run_options, [Terminal(console)]), console)
 
 
 def _resume(run: RunDirectory, options: argparse.Namespace, given: dict[str, str], console: Console) -> int:
@@ -58,12 +60,12 @@ def _resume(run: RunDirectory, options: argparse.Namespace, given: dict[str, str
         if status is not None:
             console.print(f"{run.path}: {status} already; nothing is left to do", highlight=False, soft_wrap=True)
             return DONE
-        return _finish(*run_training(settings, RunOptions(data_folder=options.data_dir, resume=run), console), console)
+        run_options = RunOptions(data_folder=options.data_dir, resume=run)
+        return _finish(*run_training(settings, run_options, [Terminal(console)]), console)
 
 
-def _finish(run: RunDirectory | None, status: Status, console: Console) -> int:
-    if run is not None:
-        console.print(f"report: {write_report(run)}", highlight=False, soft_wrap=True)
+def _finish(run: RunDirectory, status: Status, console: Console) -> int:
+    console.print(f"report: {write_report(run)}", highlight=False, soft_wrap=True)
     return INTERRUPTED if status == "interrupted" else DONE
 
 

@@ -55,6 +55,8 @@ ROOMS = (
     ("errors", "version", "compiled"),
     ("durable", "interrupts", "validation", "normal_kernels"),
     ("members",),
+    ("dotted",),
+    ("presets",),
     ("settings",),
     ("config", "randomness", "parameters", "workers"),
     ("command_line", "memory", "run_directory"),

@@ -5,9 +5,10 @@ import re
 import pytest
 import yaml
 
-from dpfedmeta.config import SHORT_FORMS, algorithm_names, describe, resolve, setting_fields, to_yaml
+from dpfedmeta.config import describe, resolve, to_yaml
 from dpfedmeta.errors import InputError
-from dpfedmeta.settings import Settings
+from dpfedmeta.presets import SHORT_FORMS, algorithm_names
+from dpfedmeta.settings import setting_fields
 
 CLIENT, NOISE = "privacy.client.epsilon", "server.noise_multiplier"
 RECORD, SUPPORT, QUERY = "privacy.record.epsilon", "record.support_noise", "record.query_noise"
@@ -54,7 +55,7 @@ def refusal(settle, **given):
 
 def test_the_command_line_is_stronger_than_the_file_and_the_file_than_the_preset(settle):
     name = "server.lr"
-    default, preset = read(Settings(algo="", dataset=""), name), read(settle(), name)
+    default, preset = {field: value for field, _, value in setting_fields()}[name], read(settle(), name)
     assert preset != default
     assert read(settle(file={name: 0.125}), name) == 0.125
     assert read(settle(file={name: 0.125}, line={name: "0.25"}), name) == 0.25

@@ -17,7 +17,8 @@ import json
 from importlib import resources
 import dpfedmeta, dpfedmeta.configs, dpfedmeta.tasks
 import dpfedmeta.command_line, dpfedmeta.api.evaluate, dpfedmeta.training.run
-from dpfedmeta.config import algorithm_names, resolve
+from dpfedmeta.config import resolve
+from dpfedmeta.presets import algorithm_names
 from dpfedmeta.data.task import load_task, task_names
 
 print(json.dumps({

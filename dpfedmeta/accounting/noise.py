@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_gaussian_mechanism
@@ -24,6 +24,9 @@ class Noise(Hashable, Protocol):
     A member is a frozen dataclass of numbers and words: the ledger keeps its fields and its name, and makes it again.
     Distances are in units of the sensitivity: 1 for a unit that comes or goes, 2 for one that is replaced.
     """
+
+    steady: ClassVar[bool]
+    """Whether every release carries noise of the one deviation that the plan states."""
 
     def profile(self, epsilons: FloatArray, distance: float) -> FloatArray:
         """Hockey-stick divergence of the release from itself moved by `distance`, at each epsilon; symmetric.
@@ -63,6 +66,7 @@ class GaussianNoise:
     """
 
     multiplier: float
+    steady: ClassVar[bool] = True
 
     def profile(self, epsilons: FloatArray, distance: float) -> FloatArray:
         """delta_mu(epsilon) with mu = distance / z."""

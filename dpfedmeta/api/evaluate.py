@@ -1,31 +1,70 @@
-"""evaluate.py: finished runs on held-out public data, written to evaluation.json with pictures beside it."""
+"""Finished runs on held-out public data, written to evaluation.json with pictures beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from dpfedmeta.api.evaluation_request import EvaluationRequest, check_comparable
+from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest, check_comparable
+from dpfedmeta.api.run import Run
 from dpfedmeta.data import Dataset, EpisodeShape, open_dataset
 from dpfedmeta.data.episode import check_shape
+from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Benchmark, Classification, FineTuning, Question, choose_fine_tuning, investigate
+from dpfedmeta.evaluation.accuracy import Accuracy
 from dpfedmeta.models import with_ways
 from dpfedmeta.report.evaluation_plots import clients_plot, comparison_plot, steps_plot
 from dpfedmeta.run_directory import EVALUATION
 from dpfedmeta.runs.trained_run import TrainedRun, open_run
 from dpfedmeta.tracking.evaluation_tables import evaluation_tables
+from dpfedmeta.tracking.terminal import as_text
 from dpfedmeta.workers import Workers, available_cores, open_workers
 
 STEPS_PLOT, CLIENTS_PLOT = "evaluation-steps.png", "evaluation-clients.png"
 _COMPARISON = Path("evaluation-comparison.png")
 
 
-def evaluate_runs(request: EvaluationRequest, console: Console) -> None:
-    """Evaluate each run on the same episodes; print tables, write evaluation.json and pictures.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Evaluation:
+    """What one run reaches on held-out classes; evaluation.json in its directory says the same.
+
+    Attributes:
+        name: Of the run, where several are compared.
+        path: Its directory.
+        content: All that was measured.
+        pictures: Paths of the pictures beside it.
+    """
+
+    name: str
+    path: Path
+    content: Mapping[str, Any]
+    pictures: tuple[Path, ...]
+
+    @property
+    def protocol(self) -> str:
+        """How was measured."""
+        return str(self.content["protocol"])
+
+    @property
+    def results(self) -> Sequence[Mapping[str, Any]]:
+        """One for each number of ways and shots: `accuracy` and what it is compared with, `by_steps`, `clients`."""
+        found: Sequence[Mapping[str, Any]] = self.content["results"]
+        return found
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """Of the first result, after adaptation."""
+        return Accuracy.from_json(self.results[0]["accuracy"])
+
+    def __repr__(self) -> str:
+        return as_text(*evaluation_tables(self.name, self.content))
+
+
+def evaluations(request: EvaluationRequest) -> Iterator[Evaluation]:
+    """Evaluate each run on the same episodes; write its evaluation.json and pictures.
 
     Raises:
         InputError: Not run directories, not comparable, or more shots and queries than images.
@@ -38,22 +77,85 @@ def evaluate_runs(request: EvaluationRequest, console: Console) -> None:
         for shape in request.shapes(runs[0]):
             check_shape(dataset.test, shape, "test")
     request = replace(request, seeds=request.seeds or (runs[0].settings.run.seed,))
-    evaluations: dict[str, dict[str, Any]] = {}
     with open_workers(request.workers or available_cores()) as workers:
         for run, name in zip(runs, _names(runs), strict=True):
             if dataset.task.shared_classes is None:
-                evaluation = _adapted(request, run, dataset, workers)
+                content = _adapted(request, run, dataset, workers)
             else:
-                evaluation = _classified(run, dataset, workers)
-            run.directory.write_json(EVALUATION, evaluation)
-            evaluations[name] = evaluation
-            for printed in evaluation_tables(name, evaluation):
-                console.print(printed, highlight=False, soft_wrap=isinstance(printed, str))
-            _draw(run, name, evaluation, console)
-    if request.out or len(runs) > 1:
-        path = request.out or _COMPARISON
-        comparison_plot(path, evaluations)
-        console.print(f"comparison: {path}", highlight=False, soft_wrap=True)
+                content = _classified(run, dataset, workers)
+            run.directory.write_json(EVALUATION, content)
+            folder = run.directory.path
+            yield Evaluation(name=name, path=folder, content=content, pictures=_drawn(folder, name, content))
+
+
+def evaluate(
+    runs: str | PathLike[str] | Run | Sequence[str | PathLike[str] | Run],
+    *,
+    shots: int | Sequence[int] = (),
+    ways: int | Sequence[int] = (),
+    steps: int | Sequence[int] = (),
+    seeds: Sequence[int] = (),
+    episodes: int = ENOUGH_EPISODES,
+    transductive: bool = False,
+    fine_tuning: bool = True,
+    out: str | PathLike[str] | None = None,
+    data_folder: str | PathLike[str] | None = None,
+    workers: int | None = None,
+) -> tuple[Evaluation, ...]:
+    """Evaluate runs on held-out test classes, several on the same episodes. Nothing is printed.
+
+    Args:
+        runs: A run or the path of one, or several of one benchmark.
+        shots: Support images per class; none: as trained.
+        ways: Classes per episode; none: as trained.
+        steps: One number: after each of 0 ... that; several: after these; none: as trained.
+        seeds: One sequence of episodes each; none: the seed of the first run.
+        episodes: Episodes per evaluation and seed.
+        transductive: Statistics from support and query images together.
+        fine_tuning: Whether the untrained network is fine-tuned beside, which takes most of the time.
+        out: Picture that compares the runs.
+        data_folder: Where the images are; None: DPFEDMETA_DATA.
+        workers: Worker processes; None: cores.
+
+    Returns:
+        One evaluation for each run.
+
+    Raises:
+        InputError: Not run directories, not comparable, or something that was given does not fit.
+    """
+    given = [runs] if isinstance(runs, str | PathLike | Run) else list(runs)
+    request = EvaluationRequest(
+        runs=tuple(run.path if isinstance(run, Run) else Path(run) for run in given),
+        shots=_several(shots),
+        ways=_several(ways),
+        steps=_several(steps),
+        seeds=tuple(seeds),
+        episodes=episodes,
+        transductive=transductive,
+        fine_tuning=fine_tuning,
+        out=None if out is None else Path(out),
+        data_folder=None if data_folder is None else Path(data_folder),
+        workers=workers,
+    )
+    if not request.runs:
+        raise InputError("runs: none is given")
+    found = tuple(evaluations(request))
+    if request.out is not None:
+        comparison(request, found)
+    return found
+
+
+def _several(given: int | Sequence[int]) -> tuple[int, ...]:
+    return (given,) if isinstance(given, int) else tuple(given)
+
+
+def comparison(request: EvaluationRequest, found: Sequence[Evaluation]) -> Path | None:
+    """The picture that compares the runs, where one was asked for or there are several."""
+    if request.out is None and len(found) < 2:
+        return None
+    path = request.out or _COMPARISON
+    comparison_plot(path, {each.name: each.content for each in found})
+    return path
 
 
 def _names(runs: list[TrainedRun]) -> list[str]:
@@ -62,13 +164,12 @@ def _names(runs: list[TrainedRun]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(run.directory.path) for run in runs]
 
 
-def _draw(run: TrainedRun, name: str, evaluation: Mapping[str, Any], console: Console) -> None:
-    folder = run.directory.path
-    if "by_steps" in evaluation["results"][0]:
-        steps_plot(folder / STEPS_PLOT, name, evaluation)
-        clients_plot(folder / CLIENTS_PLOT, name, evaluation)
-        console.print(f"pictures: {folder / STEPS_PLOT}, {folder / CLIENTS_PLOT}", highlight=False, soft_wrap=True)
-    console.print(f"numbers: {folder / EVALUATION}", highlight=False, soft_wrap=True)
+def _drawn(folder: Path, name: str, content: Mapping[str, Any]) -> tuple[Path, ...]:
+    if "by_steps" not in content["results"][0]:
+        return ()
+    steps_plot(folder / STEPS_PLOT, name, content)
+    clients_plot(folder / CLIENTS_PLOT, name, content)
+    return folder / STEPS_PLOT, folder / CLIENTS_PLOT
 
 
 def _classified(run: TrainedRun, dataset: Dataset, workers: Workers) -> dict[str, Any]:

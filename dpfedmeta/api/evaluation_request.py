@@ -1,4 +1,4 @@
-"""What evaluate.py was asked, and the reasons to refuse it."""
+"""What an evaluation was asked, and the reasons to refuse it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENOUGH_EPISODES = 600
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRequest:
-    """What evaluate.py was asked.
+    """What an evaluation was asked.
 
     Attributes:
         runs: Run directories of one benchmark.
@@ -46,19 +46,19 @@ class EvaluationRequest:
 
     def __post_init__(self) -> None:
         if self.episodes < 2 or any(shots < 1 for shots in self.shots):
-            raise InputError("--episodes must be at least 2 and --shots at least 1")
+            raise InputError("episodes must be at least 2 and shots at least 1")
         if any(ways < 2 for ways in self.ways):
-            raise InputError(f"--ways {min(self.ways)}: an episode needs at least 2 classes")
+            raise InputError(f"ways = {min(self.ways)}: an episode needs at least 2 classes")
         if any(steps < 0 for steps in self.steps):
-            raise InputError(f"--steps {min(self.steps)}: a number of gradient steps is 0 or more")
+            raise InputError(f"steps = {min(self.steps)}: a number of gradient steps is 0 or more")
         if any(seed < 0 for seed in self.seeds) or len(set(self.seeds)) < len(self.seeds):
-            raise InputError("--seeds: expected different whole numbers from 0 on; the same one twice adds nothing")
+            raise InputError("seeds: expected different whole numbers from 0 on; the same one twice adds nothing")
         if self.workers is not None and self.workers < 1:
-            raise InputError(f"--workers {self.workers}: must be at least 1")
+            raise InputError(f"workers = {self.workers}: must be at least 1")
         if len({path.resolve() for path in self.runs}) < len(self.runs):
             raise InputError("the same run is given twice")
         if self.out is not None and (self.out.suffix != ".png" or not self.out.parent.is_dir()):
-            raise InputError(f"--out {self.out}: expected a .png file in a folder that exists")
+            raise InputError(f"out = {self.out}: expected a .png file in a folder that exists")
 
     def at(self, trained: int) -> tuple[int, ...]:
         """Numbers of steps after which is asked, with 0 and K among them.
@@ -97,8 +97,7 @@ def check_comparable(request: EvaluationRequest, runs: Sequence[TrainedRun]) -> 
             )
         if first.task.shared_classes is None and request.shapes(run) != request.shapes(first):
             raise InputError(
-                f"{both} have episodes of different sizes; give --ways and --shots"
-                " (evaluation.queries must be the same)"
+                f"{both} have episodes of different sizes; give ways and shots (evaluation.queries must be the same)"
             )
     if first.task.shared_classes is None:
         return
@@ -112,6 +111,6 @@ def check_comparable(request: EvaluationRequest, runs: Sequence[TrainedRun]) -> 
     if any(given.values()):
         name = next(name for name, value in given.items() if value)
         raise InputError(
-            f"--{name}: {first.settings.dataset} has one classifier for all, evaluated once on every held-out image; "
+            f"{name}: {first.settings.dataset} has one classifier for all, evaluated once on every held-out image; "
             "there are no episodes and nothing adapts"
         )

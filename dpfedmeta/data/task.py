@@ -135,7 +135,7 @@ def load_task(name: str) -> tuple[Task, dict[str, Split]]:
     else:
         known = ", ".join(task_names())
         raise InputError(
-            f"--dataset {name}: no such task; known are {known}, or the path of a task file (.yaml) or of a folder of "
+            f"dataset = {name}: no such task; known are {known}, or the path of a task file (.yaml) or of a folder of "
             "images"
         )
     task = _beside(_parse(text, where), path.parent)

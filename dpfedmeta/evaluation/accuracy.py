@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -39,6 +39,12 @@ class Accuracy:
         return cls(
             mean=float(np.mean(values)), ci95=1.96 * deviation / math.sqrt(count), episodes=count, counted=counted
         )
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Accuracy:
+        """What `as_json` wrote."""
+        counted = "episodes" if "episodes" in found else "images"
+        return cls(mean=found["mean"], ci95=found["ci95"], episodes=found[counted], counted=counted)
 
     def as_json(self, **more: object) -> dict[str, object]:
         """The form of summary.json."""

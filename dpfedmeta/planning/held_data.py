@@ -108,7 +108,7 @@ def check_data(run: RunDirectory, held: HeldData, name: str) -> bool:
     if kept.own and not held.own:
         raise InputError(
             f"{run.path}: its clients were the caller's own, and none were handed over; resume it from Python with the "
-            "same population: run_training(settings_of_run(run, {}), RunOptions(resume=run, population=...), console)"
+            "same population: dpfedmeta.train(resume=..., population=...)"
         )
     if held.own and not kept.own:
         raise InputError(
@@ -118,7 +118,7 @@ def check_data(run: RunDirectory, held: HeldData, name: str) -> bool:
     if kept.sha256 != held.sha256:
         raise InputError(
             f"{run.path}: the training images of {name} are not those that this run began with; give the same data "
-            "(--data-dir), or start a new run"
+            "(its folder), or start a new run"
         )
     if not (kept.known and held.known):
         return False

@@ -36,6 +36,7 @@ from dpfedmeta.planning.clip import clip_policy
 from dpfedmeta.planning.coupling import check_uncoupled
 from dpfedmeta.planning.initial_weights import check_initial
 from dpfedmeta.planning.mechanism import check_mechanism, mechanism_of
+from dpfedmeta.planning.own_policy import with_own_policy
 from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.planning.rehearsal import rehearsal_of
 from dpfedmeta.privacy.clip_policy import ClipPolicy
@@ -57,6 +58,7 @@ class Plan:
         evaluation: Adaptation on held-out classes.
         privacy: Every constant that an epsilon depends on.
         planned: The promise: four cells.
+        own_policy: A clip policy of the caller's, in place of the settings'.
     """
 
     settings: Settings
@@ -66,6 +68,7 @@ class Plan:
     evaluation: Adaptation
     privacy: PrivacyPlan
     planned: tuple[Guarantee, ...]
+    own_policy: ClipPolicy[Any] | None = None
 
     @property
     def private(self) -> bool:
@@ -105,16 +108,23 @@ class Plan:
     @property
     def policy(self) -> ClipPolicy[Any]:
         """How the clip bound follows releases."""
-        return clip_policy(self.settings, self.privacy)
+        return clip_policy(self.settings, self.privacy) if self.own_policy is None else self.own_policy
 
 
-def make_plan(settings: Settings, task: Task) -> Plan:
+def make_plan(settings: Settings, task: Task, own_policy: ClipPolicy[Any] | None = None) -> Plan:
     """Check the settings, solve the noise, state the promise.
+
+    Args:
+        settings: What the user gave.
+        task: The data set, without its images.
+        own_policy: A clip policy of the caller's; clip.policy of the plan then says `own`.
 
     Raises:
         InputError: A value does not fit another one.
         RefusedPlan: A guarantee that is asked for would not hold.
     """
+    if own_policy is not None:
+        settings = with_own_policy(settings, own_policy)
     check_protocol(settings, task)
     privacy = make_privacy(settings, task)
     algorithm = algorithm_of(settings, task)
@@ -134,6 +144,7 @@ def make_plan(settings: Settings, task: Task) -> Plan:
         evaluation=evaluation,
         privacy=privacy,
         planned=guarantees(privacy),
+        own_policy=own_policy,
     )
     check_mechanism(plan.mechanism, privacy)
     _ = plan.policy  # its own checks, before the first round

@@ -93,6 +93,8 @@ def _check_noise(run: RunDirectory, proven: Proven, rows: Sequence[Row]) -> None
         if row.get("clip") is None or "noise_norm_expected" not in row:
             continue
         constants = proven.content.plan.at(row["round"])
+        if constants.noise is None or not constants.noise.steady:
+            continue
         due = (constants.total_noise or 0.0) * row["clip"] / constants.cohort
         found = row["noise_norm_expected"] / due
         first = found if first is None else first

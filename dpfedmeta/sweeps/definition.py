@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from dpfedmeta.config import SHORT_FORMS, setting_fields
 from dpfedmeta.errors import InputError
+from dpfedmeta.presets import SHORT_FORMS
+from dpfedmeta.settings import setting_fields
 from dpfedmeta.sweeps.parameters import Parameter, parse_parameter
 from dpfedmeta.validation import first_problem, nearest
 

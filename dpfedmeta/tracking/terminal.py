@@ -1,18 +1,27 @@
-"""What a person sees: the plan before training, progress during it, the result after it."""
+"""What a person reads of guarantees, noise and accuracies."""
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from dpfedmeta.accounting.events import Event
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.plan import PrivacyPlan
+
+
+def as_text(*printed: Table | str) -> str:
+    """What a terminal would show, without colours."""
+    out = io.StringIO()
+    console = Console(file=out, width=120, color_system=None, force_jupyter=False, force_terminal=False)
+    for each in printed:
+        console.print(each, highlight=False, soft_wrap=isinstance(each, str), markup=False)
+    return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines())
 
 
 def number(value: float | None) -> str:
@@ -118,68 +127,6 @@ def _cohort(plan: PrivacyPlan) -> str:
     if plan.sampler == "fixed":
         return f"cohorts of exactly {plan.cohort:g} (q = {plan.at(0).rate:.3g})"
     return f"expected cohort {plan.cohort:g} (Poisson, q = {plan.at(0).rate:.3g})"
-
-
-class Terminal:
-    """A tracker that prints: a line at every validation, and a bar where there is a screen.
-
-    With `timed` the bar says how long it will take.
-    """
-
-    def __init__(self, console: Console, rounds: int, *, timed: bool = True) -> None:
-        self._console = console
-        self._progress = Progress(
-            TextColumn("round"),
-            MofNCompleteColumn(),
-            BarColumn(),
-            TextColumn("{task.fields[line]}"),
-            *((TimeRemainingColumn(),) if timed else ()),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._progress.add_task("rounds", total=rounds, line="")
-        self._progress.start()
-
-    def log(self, row: Mapping[str, Any]) -> None:
-        """One round."""
-        epsilons = row["epsilons"]
-        line = (
-            f"clip {_short(row['clip'])}{_mode(row)}  eps client/public {number(epsilons['client_public'])}"
-            f"  record/server {number(epsilons['record_server'])} (zero-out){_outcome(row)}"
-        )
-        self._progress.update(self._task, completed=row["round"] + 1, line=line)
-        if "validation_accuracy" in row:
-            validation = row["validation_accuracy"]
-            self._console.print(
-                f"round {row['round'] + 1:5d}  validation {100 * validation['mean']:.1f}% "
-                f"± {100 * validation['ci95']:.1f}  {line}",
-                highlight=False,
-                soft_wrap=True,
-            )
-
-    def rewind(self, round_: int) -> None:
-        """What was printed stays."""
-
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        """Take the bar away."""
-        self._progress.stop()
-
-
-def _mode(row: Mapping[str, Any]) -> str:
-    """What an adaptive policy is doing; `holding` where noise hides the signal."""
-    return "" if row["clip_mode"] == "constant" else f" ({row['clip_mode']})"
-
-
-def _outcome(row: Mapping[str, Any]) -> str:
-    """How fast the round was, where the row tells it."""
-    if row.get("aborted"):
-        return "  aborted"
-    return f"  {row['clients_per_second']:.0f} clients/s" if "clients_per_second" in row else ""
-
-
-def _short(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3g}"
 
 
 def accuracy_table(summary: Mapping[str, Any]) -> Table:

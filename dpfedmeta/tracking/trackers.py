@@ -6,32 +6,15 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from dpfedmeta.durable import cut_torn_line
 from dpfedmeta.errors import InputError
 from dpfedmeta.run_directory import ROUNDS, RunDirectory, append_lines, write_text
-
-Row = Mapping[str, Any]
-
-
-class Tracker(Protocol):
-    """Receives one row a round and the summary at the end."""
-
-    def log(self, row: Row) -> None:
-        """One round."""
-        ...
-
-    def rewind(self, round_: int) -> None:
-        """Rows from this round on are superseded: their rounds are done again and come out otherwise."""
-        ...
-
-    def finish(self, summary: Row) -> None:
-        """The end of the run."""
-        ...
+from dpfedmeta.tracking.callbacks import Callback, Row
 
 
-class JsonLines:
+class JsonLines(Callback):
     """rounds.jsonl."""
 
     def __init__(self, run: Path) -> None:
@@ -41,13 +24,13 @@ class JsonLines:
         cut_torn_line(self._path)
         self._next = max((int(row.get("round", -1)) for row in self._run.rounds()), default=-1) + 1
 
-    def log(self, row: Row) -> None:
+    def on_round(self, row: Row) -> None:
         """Append one line; a round that was done again identically has its line already."""
         if row["round"] >= self._next:
             append_lines(self._path, [row])
             self._next = row["round"] + 1
 
-    def rewind(self, round_: int) -> None:
+    def on_rewind(self, round_: int) -> None:
         """Drop the superseded lines."""
         if round_ >= self._next:
             return
@@ -55,12 +38,9 @@ class JsonLines:
         write_text(self._path, "".join(json.dumps(row) + "\n" for row in kept))
         self._next = round_
 
-    def finish(self, summary: Row) -> None:
-        """Nothing to close."""
 
-
-class WeightsAndBiases:
-    """The same rows on Weights & Biases; offline mode needs no login."""
+class WeightsAndBiases(Callback):
+    """The same rows on Weights & Biases; offline mode needs no login. What was sent stays, even if it is superseded."""
 
     def __init__(
         self, run: Path, mode: Literal["offline", "online"], config: Mapping[str, Any], identity: str | None = None
@@ -74,20 +54,17 @@ class WeightsAndBiases:
                 project="dpfedmeta", name=run.name, mode=mode, dir=str(run), config=dict(config), **same
             )
 
-    def log(self, row: Row) -> None:
+    def on_round(self, row: Row) -> None:
         """One step."""
         self._run.log(dict(flat(row)), step=int(row["round"]))
 
-    def rewind(self, round_: int) -> None:
-        """What was sent stays."""
-
-    def finish(self, summary: Row) -> None:
+    def on_end(self, summary: Row) -> None:
         """Write the summary and close."""
         self._run.summary.update(dict(flat(summary)))
         self._run.finish()
 
 
-class LateWeightsAndBiases:
+class LateWeightsAndBiases(Callback):
     """The rows on Weights & Biases when the process ends, all at once.
 
     W&B's own process notes for every row how long the run has taken, and no setting forbids it; system metrics and
@@ -104,13 +81,7 @@ class LateWeightsAndBiases:
             with _explained(mode):
                 wandb.login()
 
-    def log(self, row: Row) -> None:
-        """It is in rounds.jsonl, with those of the processes before."""
-
-    def rewind(self, round_: int) -> None:
-        """Nothing was sent."""
-
-    def finish(self, summary: Row) -> None:
+    def on_end(self, summary: Row) -> None:
         """Send all rows and the summary."""
         import wandb
 
@@ -138,8 +109,8 @@ def _explained(mode: str) -> Iterator[None]:
         ) from error
 
 
-class TensorBoard:
-    """The same rows as event files; without `timed`, the time of a row is its round."""
+class TensorBoard(Callback):
+    """The same rows as event files, where a step's later value stands; without `timed`, a row's time is its round."""
 
     def __init__(self, run: Path, *, timed: bool = True) -> None:
         try:
@@ -149,16 +120,13 @@ class TensorBoard:
         self._writer: Any = SummaryWriter(str(run / "tensorboard"))
         self._timed = timed
 
-    def log(self, row: Row) -> None:
+    def on_round(self, row: Row) -> None:
         """One step."""
         for name, value in flat(row).items():
             if isinstance(value, float | int):
                 self._writer.add_scalar(name, value, row["round"], None if self._timed else float(row["round"]))
 
-    def rewind(self, round_: int) -> None:
-        """A later value of a step stands for it."""
-
-    def finish(self, summary: Row) -> None:
+    def on_end(self, summary: Row) -> None:
         """Close the file."""
         self._writer.close()
 

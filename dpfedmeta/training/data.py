@@ -32,7 +32,7 @@ def population(plan: Plan, dataset: Dataset, own: Population | None = None) -> P
     chosen = settings.population
     if own is not None or chosen.kind != "virtual" or chosen.most_shots is not None:
         raise InputError(
-            f"--dataset {dataset.task.name} deals out its images in shards of population.records / 2; leave out "
+            f"dataset = {dataset.task.name}: deals out its images in shards of population.records / 2; leave out "
             "population.kind, population.most_shots and clients of your own"
         )
     return ShardPopulation(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -36,8 +36,23 @@ from dpfedmeta.simulation.availability import Availability
 from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.public_clients import update_spread
 from dpfedmeta.simulation.willingness import ClientLedgers
-from dpfedmeta.tracking.trackers import Tracker
+from dpfedmeta.tracking.callbacks import Callback, CallbackFailed, tell
 from dpfedmeta.workers import Workers
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ending:
+    """How training ended.
+
+    Attributes:
+        state: After its last round; it is in a checkpoint.
+        status: Why.
+        failure: Of a callback that ended it.
+    """
+
+    state: ServerState
+    status: Status
+    failure: CallbackFailed | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,13 +66,13 @@ class Training:
         workers: For validation.
         validation: Episodes of public validation classes.
         source: Secret randomness of the server.
-        trackers: Who is told of released quantities.
+        trackers: The run's own records of released quantities, written before a round counts as done.
+        callbacks: The caller's, told after that.
         budget: What may be spent at most.
         client_ledgers: What the clients keep themselves, if they do.
         public_clients: Clients made of public data, where their updates are measured.
         environment: Digest of what could change the last bits of a result; None: nothing is done again identically.
         lineage: This machine's register of the run's ledger, or None.
-        say: Who is told what was mended and done again.
     """
 
     plan: Plan
@@ -66,15 +81,15 @@ class Training:
     workers: Workers
     validation: Examination
     source: SecretSource
-    trackers: tuple[Tracker, ...]
+    trackers: tuple[Callback, ...]
     budget: Budget
     client_ledgers: ClientLedgers | None = None
     public_clients: ClientSide | None = None
     environment: str | None = ""
     lineage: Lineage | None = None
-    say: Callable[[str], None] = lambda remark: None
+    callbacks: tuple[Callback, ...] = ()
 
-    def __call__(self) -> tuple[ServerState, Status]:
+    def __call__(self) -> Ending:
         """Train, or go on, until the rounds, the budget or the patience ends.
 
         Raises:
@@ -88,15 +103,13 @@ class Training:
         if not self.run.ledger.exists():
             Ledger(self.run.ledger, plan.privacy)
         found = reopen(self.run, plan, initial, self.budget, self.source, self.environment, self.lineage)
-        for remark in found.remarks:
-            self.say(remark)
         if self.client_ledgers and self.source.reproducible:
             # A client whose disk lost its last lines writes them again.
             for cohort in found.journal.participations.before(found.state.round):
                 self._answering(cohort)
         form = with_attachment(found.state.model, plan.policy.attachment)
         remembered = kept_noise_state(self.run, found.state.round, plan.mechanism.init(form))
-        return self._rounds(found.state, remembered, found.journal)
+        return self._rounds(found.state, remembered, found.journal, found.remarks)
 
     def _check_initial(self, weights: Params) -> None:
         """A run goes on from where it began; one whose file a crash damaged takes it from the plan again."""
@@ -111,25 +124,32 @@ class Training:
                 "run.seed give now; put the file back that it began with"
             )
 
-    def _rounds(self, state: ServerState, remembered: Params, journal: Journal) -> tuple[ServerState, Status]:
+    def _rounds(self, state: ServerState, remembered: Params, journal: Journal, remarks: Sequence[str]) -> Ending:
         status: Status = "budget" if self.plan.shortened else "completed"
+        failure: CallbackFailed | None = None
         saved = state.round if state.round else -1
         try:
+            for remark in remarks:
+                tell(self.callbacks, "on_remark", remark)
             while state.round < self.plan.privacy.rounds:
-                following = self._round(state, remembered, journal)
-                if following is None:
+                done = self._round(state, remembered, journal)
+                if done is None:
                     status = "budget"
                     break
-                state, remembered = following
+                state, remembered, row = done
                 if state.round % self._checkpoint_every(journal) == 0:
                     self._save(state, remembered, journal)
                     saved = state.round
+                tell(self.callbacks, "on_round", row)
         except KeyboardInterrupt:
             status = "interrupted"
+        except CallbackFailed as error:
+            # The round that it was told of is done, so it is kept.
+            status, failure = "interrupted", error
         with deferred():
             if saved != state.round or not self.run.weights.exists():
                 self._save(state, remembered, journal)
-        return state, status
+        return Ending(state=state, status=status, failure=failure)
 
     def _checkpoint_every(self, journal: Journal) -> int:
         # A round that is lost would be charged again.
@@ -142,8 +162,10 @@ class Training:
         save_checkpoint(self.run.path / "checkpoint", checkpoint, self.plan.settings.run.keep_checkpoints)
         save_weights(self.run.weights, complete(self.plan, state))
 
-    def _round(self, state: ServerState, remembered: Params, journal: Journal) -> tuple[ServerState, Params] | None:
-        """One round, charged and released; None: the budget does not allow it.
+    def _round(
+        self, state: ServerState, remembered: Params, journal: Journal
+    ) -> tuple[ServerState, Params, dict[str, Any]] | None:
+        """One round, charged and released, the next state of the mechanism, and its row; None: no budget for it.
 
         Args:
             state: Before the round.
@@ -158,7 +180,8 @@ class Training:
         release = _digest_of(released)
         if not journal.repeats(state.round, release):
             # The first release may be known: sharing its noise with another sum would reveal their difference.
-            self.say(f"round {state.round} comes out otherwise than before: a new release, charged again")
+            remark = f"round {state.round} comes out otherwise than before: a new release, charged again"
+            tell(self.callbacks, "on_remark", remark)
             drawn = journal.begin(state, anew=True)
             if drawn is None:
                 return None
@@ -167,7 +190,8 @@ class Training:
         if drawn.again and state.round not in journal.released:
             # Rows of earlier attempts give way; the ledger keeps their charges.
             for tracker in self.trackers:
-                tracker.rewind(state.round)
+                tracker.on_rewind(state.round)
+            tell(self.callbacks, "on_rewind", state.round)
         seconds = time.perf_counter() - started
         charged = charged_after(journal.ledger, state.round)
         if released is None:
@@ -180,9 +204,9 @@ class Training:
         if following.round % plan.settings.evaluation.every == 0 or following.round == plan.privacy.rounds:
             row |= self._measured(following, charged)
         for tracker in self.trackers:
-            tracker.log(row)
+            tracker.on_round(row)
         journal.released[state.round] = release
-        return following, following_noise
+        return following, following_noise, row
 
     def _times(self, round_: int, seconds: float, *, aborted: bool) -> dict[str, float | None]:
         """What a row says of the clock: nothing where that would tell how many clients there were."""

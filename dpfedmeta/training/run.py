@@ -1,4 +1,4 @@
-"""One whole run: open the data, plan, train, evaluate, summarise."""
+"""One whole run: prepare, train, evaluate, summarise. Nothing is printed; callbacks are told."""
 
 from __future__ import annotations
 
@@ -6,154 +6,138 @@ import dataclasses
 import secrets
 import time
 import warnings
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from rich.console import Console
-
 from dpfedmeta.config import to_yaml
-from dpfedmeta.data import Dataset, Task, open_dataset
-from dpfedmeta.data.population import Population, PopulationStatement, population_statement
-from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Examination
 from dpfedmeta.interrupts import deferred
 from dpfedmeta.ledger.client_ledger import RecordBudget
-from dpfedmeta.ledger.ledger import Budget, Identity, Ledger, read_content, spent
+from dpfedmeta.ledger.ledger import Budget, Identity, Ledger
+from dpfedmeta.ledger.lineage import Lineage
 from dpfedmeta.memory import peak_memory_mb
 from dpfedmeta.parameters import Params
 from dpfedmeta.planning.aggregation import aggregation_of
 from dpfedmeta.planning.cautions import cautions
-from dpfedmeta.planning.held_data import NO_DIGEST, HeldData, check_data, held_data, keep_data
+from dpfedmeta.planning.held_data import keep_data
 from dpfedmeta.planning.initial_weights import initial_words
-from dpfedmeta.planning.origins import check_origins
-from dpfedmeta.planning.plan import Plan, make_plan
-from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, SecretSource, draw_secret_seed
+from dpfedmeta.planning.own_policy import own_policy_name
+from dpfedmeta.planning.plan import Plan
 from dpfedmeta.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory, create, write_text
 from dpfedmeta.runs.environment import environment_of
 from dpfedmeta.runs.lock import only_writer
-from dpfedmeta.runs.resume import check_same_sums, keep_secret, registered, secret_of_run
-from dpfedmeta.runs.summary import SIMULATION, Status, summary_of
-from dpfedmeta.runs.times import coarse, hides_times, seconds_before
+from dpfedmeta.runs.resume import keep_secret, registered
+from dpfedmeta.runs.summary import Status, summary_of
+from dpfedmeta.runs.times import hides_times, seconds_before
 from dpfedmeta.settings import Settings
-from dpfedmeta.simulation.client_data import check_some_sound
 from dpfedmeta.simulation.willingness import ClientLedgers
-from dpfedmeta.tracking.terminal import Terminal, accuracy_table, guarantee_table, noise_lines
-from dpfedmeta.tracking.trackers import JsonLines, LateWeightsAndBiases, TensorBoard, Tracker, WeightsAndBiases
-from dpfedmeta.training.cost import clients_per_second, cost_of
-from dpfedmeta.training.data import client_side, examination, population, public_side
+from dpfedmeta.tracking.callbacks import Callback, CallbackFailed, check_callbacks, tell
+from dpfedmeta.tracking.trackers import JsonLines, LateWeightsAndBiases, TensorBoard, WeightsAndBiases
+from dpfedmeta.training.cost import clients_per_second
 from dpfedmeta.training.loop import Training, check_finite, complete
-from dpfedmeta.workers import Workers, available_cores, open_workers
+from dpfedmeta.training.prepared import Prepared, RunOptions, prepared
+from dpfedmeta.workers import Workers
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """What train.py takes besides the settings; in Python, also clients of one's own (dpfedmeta.data.adapters)."""
-
-    data_folder: Path | None = None
-    dry_run: bool = False
-    calibration: float = 10.0
-    spent: float = 0.0  # seconds before the call, for the forecast
-    secure_rng: bool = False
-    population: Population | None = None
-    resume: RunDirectory | None = None
-
-
-def run_training(settings: Settings, options: RunOptions, console: Console) -> tuple[RunDirectory | None, Status]:
+def run_training(
+    settings: Settings, options: RunOptions | None = None, callbacks: Sequence[Callback] = ()
+) -> tuple[RunDirectory, Status]:
     """Train as the settings say; nothing is written before the plan is accepted.
 
+    Args:
+        settings: What the user gave.
+        options: Besides.
+        callbacks: Who is told what happens; nothing is printed otherwise.
+
     Returns:
-        The run directory (None after a dry run) and how the run ended.
+        The run directory and how the run ended.
+
+    Raises:
+        InputError: Something that was given does not fit.
+        CallbackFailed: A callback raised; by then the run has ended cleanly, and can be resumed.
     """
-    started = time.perf_counter()
-    if options.resume is not None:
-        check_same_sums(options.resume)
-    device = _device(settings)
-    _use_precision(settings, device)
-    dataset = open_dataset(settings.dataset, options.data_folder)
-    plan = make_plan(settings, dataset.task)
-    clients_of = population(plan, dataset, options.population)
-    statement = population_statement(clients_of)
-    validation, test = examination(plan, dataset, "val"), examination(plan, dataset, "test")
-    with ExitStack() as stack:
+    options, callbacks = options or RunOptions(), tuple(callbacks)
+    check_callbacks(callbacks)
+    with prepared(settings, options, lambda text: tell(callbacks, "on_remark", text)) as made, ExitStack() as stack:
+        rate = clients_per_second(made.public, made.workers, made.count, 0.0)
+        tell(callbacks, "on_plan", made.planned(rate))
         run = options.resume
-        source = _secret_source(settings, options)
-        held, repeatable = _checked_data(settings, dataset, options)
-        count = _worker_count(settings, device, console)
-        workers = stack.enter_context(open_workers(count))
-        clients = client_side(plan, clients_of, source, device)
-        check_some_sound(clients_of, clients.data_form, plan.shape)
-        public = public_side(clients, plan, dataset)
-        rate = 0.0 if options.dry_run else clients_per_second(public, workers, count, 0.0)
-        _print_plan(plan, dataset, rate, settings, console, (statement.text, "" if repeatable else NO_DIGEST))
-        if options.dry_run:
-            before = options.spent + time.perf_counter() - started
-            cost = cost_of(plan, public, (validation, test), workers, count, options.calibration, before)
-            console.print(f"  {cost}", highlight=False, soft_wrap=True)
-            return None, "completed"
         if run is None:
-            task = dataset.task
-            fill = partial(_first_files, plan=plan, task=task, rate=rate, source=source, held=held, statement=statement)
-            run = create(Path(settings.run.dir), settings.run.name or _default_name(settings), fill)
+            name = settings.run.name or _default_name(settings)
+            run = create(Path(settings.run.dir), name, partial(_first_files, made=made, rate=rate))
             stack.enter_context(only_writer(run.path))
         lineage, missing = stack.enter_context(registered(run))
         if missing:
             warnings.warn(missing, stacklevel=2)
-        training = Training(
-            plan=plan,
-            run=run,
-            backend=aggregation_of(settings).made(clients, workers, abort_on_failure=settings.server.abort_on_failure),
-            workers=workers,
-            validation=validation,
-            source=source,
-            trackers=_trackers(settings, run, console, plan),
-            budget=Budget.of(plan.planned),
-            client_ledgers=_client_ledgers(run, plan),
-            public_clients=public if settings.track.public_clients else None,
-            environment=environment_of(device, settings.run.chunk) if repeatable else None,
-            lineage=lineage,
-            say=lambda remark: console.print(remark, highlight=False, soft_wrap=True, markup=False),
-        )
-        summary, status = _trained(training, test, statement, count)
-    _print_result(run, summary, plan, console, time.perf_counter() - started)
-    return run, status
+        tell(callbacks, "on_start", run.path)
+        summary, failure = _trained(_training(made, run, lineage, callbacks), made)
+        _tell_the_end(callbacks, summary, failure, run)
+    return run, summary["status"]
 
 
-def _checked_data(settings: Settings, dataset: Dataset, options: RunOptions) -> tuple[HeldData, bool]:
-    """(SECRET: what the clients hold, whether a round can be done again on the same data)."""
-    held, run = held_data(dataset, options.population), options.resume
-    if run is not None:
-        return held, check_data(run, held, dataset.task.name)
-    check_origins(settings, dataset, held, options.data_folder)
-    return held, held.known
+def _training(made: Prepared, run: RunDirectory, lineage: Lineage | None, callbacks: tuple[Callback, ...]) -> Training:
+    plan, settings = made.plan, made.plan.settings
+    return Training(
+        plan=plan,
+        run=run,
+        backend=aggregation_of(settings).made(
+            made.clients, made.workers, abort_on_failure=settings.server.abort_on_failure
+        ),
+        workers=made.workers,
+        validation=made.validation,
+        source=made.source,
+        trackers=_trackers(settings, run, plan),
+        callbacks=callbacks,
+        budget=Budget.of(plan.planned),
+        client_ledgers=_client_ledgers(run, plan),
+        public_clients=made.public if settings.track.public_clients else None,
+        environment=environment_of(made.device, settings.run.chunk) if made.repeatable else None,
+        lineage=lineage,
+    )
 
 
-def _trained(
-    training: Training, test: Examination, statement: PopulationStatement, count: int
-) -> tuple[dict[str, Any], Status]:
-    """Train with `count` workers, evaluate what came out, and write the summary; how the run ended."""
+def _tell_the_end(
+    callbacks: Sequence[Callback], summary: dict[str, Any], failure: CallbackFailed | None, run: RunDirectory
+) -> None:
+    """The end, to all of them; then what ended it, if that was one of them."""
+    try:
+        tell(callbacks, "on_end", summary)
+    except CallbackFailed as error:
+        failure = failure or error
+    if failure is None:
+        return
+    how = "the run itself is whole"
+    if summary["status"] == "interrupted":
+        path = str(run.path)
+        how = f"the run ended cleanly after {summary['rounds']} rounds; go on with dpfedmeta.train(resume={path!r})"
+    raise CallbackFailed(f"{failure}; {how}") from failure.__cause__
+
+
+def _trained(training: Training, made: Prepared) -> tuple[dict[str, Any], CallbackFailed | None]:
+    """Train, evaluate what came out, and write the summary; with it, the callback that ended the run."""
     run, plan = training.run, training.plan
     begun, before = time.perf_counter(), seconds_before(run)
-    state, status = training()
+    ending = training()
+    state, status = ending.state, ending.status
     seconds = before + time.perf_counter() - begun
     check_finite(state)
     accuracies: dict[str, dict[str, object]] = {}
     try:
         if status != "interrupted":
-            accuracies = final_accuracies(training.workers, plan, test, complete(plan, state))
+            accuracies = final_accuracies(training.workers, plan, made.test, complete(plan, state))
     except KeyboardInterrupt:
         status = "interrupted"
     with deferred():
-        memory = peak_memory_mb(training.workers, count)
+        memory = peak_memory_mb(training.workers, made.count)
         summary = summary_of(run, plan, state, status, (seconds, memory), accuracies)
-        summary["population"] |= {"kind": statement.kind, "statement": dataclasses.asdict(statement)}
+        summary["population"] |= {"kind": made.statement.kind, "statement": dataclasses.asdict(made.statement)}
         run.write_json(SUMMARY, summary)
         for tracker in training.trackers:
-            tracker.finish(summary)
-    return summary, status
+            tracker.on_end(summary)
+    return summary, ending.failure
 
 
 def final_accuracies(workers: Workers, plan: Plan, test: Examination, model: Params) -> dict[str, dict[str, object]]:
@@ -166,51 +150,6 @@ def final_accuracies(workers: Workers, plan: Plan, test: Examination, model: Par
     return values
 
 
-def _secret_source(settings: Settings, options: RunOptions) -> SecretSource:
-    if options.resume is not None:
-        return secret_of_run(options.resume)
-    if options.secure_rng:
-        if settings.run.noise_seed is not None:
-            raise InputError("--secure-rng draws from the operating system, so run.noise_seed has no place; drop one")
-        return OperatingSystemSource()
-    seed = settings.run.noise_seed
-    return KeyedSource(draw_secret_seed() if seed is None else seed)
-
-
-def _device(settings: Settings) -> torch.device:
-    available = torch.cuda.is_available()
-    if settings.run.device == "cuda" and not available:
-        raise InputError("run.device = cuda: PyTorch sees no CUDA device here; use --device cpu or auto")
-    return torch.device("cuda" if available and settings.run.device != "cpu" else "cpu")
-
-
-def _use_precision(settings: Settings, device: torch.device) -> None:
-    """Set PyTorch's switch for TF32, which is on by default, to what run.precision says.
-
-    Raises:
-        InputError: The device does not have it; emulated, it would be slow and round in other places.
-    """
-    wanted, on_gpu = settings.run.precision, device.type == "cuda"
-    if wanted == "tf32" and not (on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)):
-        raise InputError(
-            "run.precision = tf32: only NVIDIA GPUs since Ampere have it, and this run would not be on one"
-        )
-    if wanted == "bfloat16" and not on_gpu and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        raise InputError("run.precision = bfloat16: this processor does not have it (avx512_bf16 or amx_bf16)")
-    torch.backends.cudnn.allow_tf32 = wanted == "tf32"
-
-
-def _worker_count(settings: Settings, device: torch.device, console: Console) -> int:
-    if device.type == "cuda":
-        return 1
-    cores = available_cores()
-    wanted = settings.run.workers or cores
-    if wanted > cores:
-        # More would only take turns, each with its own memory; the results are the same.
-        console.print(f"run.workers = {wanted}: this machine has {cores} cores, so {cores} workers", highlight=False)
-    return min(wanted, cores)
-
-
 def _client_ledgers(run: RunDirectory, plan: Plan) -> ClientLedgers | None:
     """As the settings say; each client holds the server to the promise made to its records."""
     layer = plan.privacy.record
@@ -221,9 +160,9 @@ def _client_ledgers(run: RunDirectory, plan: Plan) -> ClientLedgers | None:
     return ClientLedgers(folder=run.secret / "clients", budget=budget, layer=layer)
 
 
-def _trackers(settings: Settings, run: RunDirectory, console: Console, plan: Plan) -> tuple[Tracker, ...]:
+def _trackers(settings: Settings, run: RunDirectory, plan: Plan) -> tuple[Callback, ...]:
     timed = not hides_times(plan)
-    trackers: list[Tracker] = [JsonLines(run.path), Terminal(console, plan.privacy.rounds, timed=timed)]
+    trackers: list[Callback] = [JsonLines(run.path)]
     if settings.track.wandb != "off":
         tracker = WeightsAndBiases if timed else LateWeightsAndBiases
         trackers.append(tracker(run.path, settings.track.wandb, dataclasses.asdict(settings)))
@@ -236,72 +175,31 @@ def _default_name(settings: Settings) -> str:
     return f"{settings.algo}-{Path(settings.dataset).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def _first_files(
-    run: RunDirectory,
-    plan: Plan,
-    task: Task,
-    rate: float,
-    source: SecretSource,
-    held: HeldData,
-    statement: PopulationStatement,
-) -> None:
+def _first_files(run: RunDirectory, made: Prepared, rate: float) -> None:
     """What a run directory is born with: all that is needed to go on after a crash at any instant."""
-    text = to_yaml(plan.settings)
+    text = to_yaml(made.plan.settings)
     write_text(run.path / CONFIG, text)
-    _write_plan(run, plan, task, rate, statement)
-    keep_secret(run, source)
-    keep_data(run, held)
-    identity = Identity(run=secrets.token_hex(16), config=text, secure=not source.reproducible)
-    Ledger(run.ledger, plan.privacy, identity)
+    _write_plan(run, made, rate)
+    keep_secret(run, made.source)
+    keep_data(run, made.held)
+    identity = Identity(run=secrets.token_hex(16), config=text, secure=not made.source.reproducible)
+    Ledger(run.ledger, made.plan.privacy, identity)
 
 
-def _write_plan(run: RunDirectory, plan: Plan, task: Task, rate: float, statement: PopulationStatement) -> None:
+def _write_plan(run: RunDirectory, made: Prepared, rate: float) -> None:
+    plan = made.plan
     content = {
         "planned": [guarantee.as_json() for guarantee in plan.planned],
         "begins_with": initial_words(plan.settings),
-        "cautions": cautions(plan.settings, task),
+        "cautions": cautions(plan.settings, made.dataset.task),
         "privacy": dataclasses.asdict(plan.privacy),
-        "population": dataclasses.asdict(statement),
+        "population": dataclasses.asdict(made.statement),
         "phases": [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in plan.privacy.phases],
         "cost": {
             "clients_per_second": rate,
             "seconds": plan.privacy.expected_participations / rate,
         },
     }
+    if plan.own_policy is not None:
+        content["clip_policy"] = own_policy_name(plan.own_policy)
     run.write_json(PLAN, content)
-
-
-def _print_plan(
-    plan: Plan, dataset: Dataset, rate: float, settings: Settings, console: Console, of_clients: tuple[str, str]
-) -> None:
-    console.print(f"[bold]{settings.algo}[/bold] on {dataset.task.name}", highlight=False, soft_wrap=True)
-    for line in filter(None, (*noise_lines(plan.privacy), initial_words(settings), *of_clients)):
-        console.print("  " + line, highlight=False, soft_wrap=True)
-    clients = plan.privacy.expected_participations
-    if rate:
-        console.print(
-            f"  about {clients / rate / 60:.1f} minutes of training at {rate:.0f} clients/s, "
-            "then the evaluation on test classes",
-            highlight=False,
-            soft_wrap=True,
-        )
-    console.print(guarantee_table(plan.planned, "What is promised, before round 0"))
-    for caution in cautions(settings, dataset.task):
-        console.print(f"note: {caution}", style="yellow", highlight=False, soft_wrap=True)
-    if settings.run.noise_seed is not None:
-        console.print(SIMULATION, style="bold yellow")
-
-
-def _print_result(run: RunDirectory, summary: dict[str, Any], plan: Plan, console: Console, seconds: float) -> None:
-    if "accuracy" in summary and summary["accuracy"] is not None:
-        console.print(accuracy_table(summary))
-    ledger = read_content(run.ledger, torn=True)
-    console.print(guarantee_table(spent(ledger.plan, ledger.charges), "What was spent, from the ledger"))
-    minutes = f"at most {coarse(seconds) / 60:.2g}" if summary["times"] else f"{seconds / 60:.1f}"
-    console.print(
-        f"{summary['status']} after {minutes} minutes in all; everything is in {run.path}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    if summary["status"] == "interrupted":
-        console.print(f"go on with: python scripts/train.py --resume {run.path}", highlight=False, soft_wrap=True)

@@ -4,9 +4,10 @@ from dataclasses import replace
 import pytest
 
 from dpfedmeta.accounting.claims import claim
-from dpfedmeta.config import algorithm_names, resolve
+from dpfedmeta.config import resolve
 from dpfedmeta.data import load_task
 from dpfedmeta.planning.privacy import make_privacy
+from dpfedmeta.presets import algorithm_names
 
 
 def plan_of(algo):

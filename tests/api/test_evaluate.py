@@ -8,8 +8,8 @@ import yaml
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
-from dpfedmeta.api.evaluate import evaluate_runs
 from dpfedmeta.api.evaluation_request import EvaluationRequest
+from dpfedmeta.api.shown_evaluation import evaluate_runs
 from dpfedmeta.config import resolve, to_yaml
 from dpfedmeta.data import ClassPool, Dataset
 from dpfedmeta.data.task import load_task
@@ -89,15 +89,15 @@ def test_the_step_size_is_chosen_on_validation_classes_alone(run, tmp_path, tiny
 
 
 BAD = [
-    ({"steps": (-1,)}, "--steps -1"),
-    ({"steps": (0, -3)}, "--steps -3"),
-    ({"shots": (0,)}, "--shots at least 1"),
-    ({"ways": (1,)}, "--ways 1"),
+    ({"steps": (-1,)}, "steps = -1"),
+    ({"steps": (0, -3)}, "steps = -3"),
+    ({"shots": (0,)}, "shots at least 1"),
+    ({"ways": (1,)}, "ways = 1"),
     ({"ways": (9,)}, "task.ways = 9"),
     ({"shots": (18,)}, "18 shots + 3 queries = 21 images per class"),
-    ({"episodes": 1}, "--episodes must be at least 2"),
-    ({"seeds": (0, 0)}, "--seeds"),
-    ({"workers": 0}, "--workers 0"),
+    ({"episodes": 1}, "episodes must be at least 2"),
+    ({"seeds": (0, 0)}, "seeds: "),
+    ({"workers": 0}, "workers = 0"),
     ({"out": "compare.html"}, "expected a .png"),
 ]
 
@@ -119,7 +119,7 @@ def test_what_cannot_be_compared_is_refused(run, tmp_path, tiny_task_file):
     with pytest.raises(InputError, match="different benchmarks"):
         evaluated(tmp_path, run, made(tmp_path, "strokes", "strokes"))
     wider = made(tmp_path, "wider", tiny_task_file, **{"task.ways": "4"})
-    with pytest.raises(InputError, match="give --ways and --shots"):
+    with pytest.raises(InputError, match="give ways and shots"):
         evaluated(tmp_path, run, wider)
     evaluated(tmp_path, run, wider, ways=(3,))
     weights = run / "checkpoint" / "model.safetensors"
@@ -147,9 +147,9 @@ def test_one_classifier_for_all_is_evaluated_as_such(digits, tmp_path):
     assert "by_steps" not in found["results"][0]
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
     for words, name in (
-        ({"shots": (1,)}, "--shots"),
-        ({"steps": (0,)}, "--steps"),
-        ({"transductive": True}, "--tr"),
+        ({"shots": (1,)}, "shots: "),
+        ({"steps": (0,)}, "steps: "),
+        ({"transductive": True}, "transductive: "),
     ):
         with pytest.raises(InputError, match=name):
             evaluated(tmp_path, *runs, **words)

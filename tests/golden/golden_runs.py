@@ -14,11 +14,11 @@ from pathlib import Path
 
 import torch
 import yaml
-from rich.console import Console
 from safetensors.torch import load_file
 
 from dpfedmeta.config import resolve
-from dpfedmeta.training.run import RunOptions, run_training
+from dpfedmeta.training.prepared import RunOptions
+from dpfedmeta.training.run import run_training
 
 FILE = Path(__file__).with_name("golden.json")
 
@@ -133,7 +133,7 @@ def golden_run(name, folder, data_folder=None):
         task.write_text(yaml.safe_dump(TINY))
         dataset = str(task)
     settings = resolve(algo, dataset, None, {**SMALL, **given, "run.dir": str(folder), "run.name": name})
-    run, status = run_training(settings, RunOptions(data_folder=data_folder), Console(quiet=True))
+    run, status = run_training(settings, RunOptions(data_folder=data_folder))
     return {"status": status, **values_of(run)}
 
 

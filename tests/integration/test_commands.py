@@ -18,7 +18,7 @@ from rich.console import Console
 from dpfedmeta.command_line import parse_with_settings, parser
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import read
-from dpfedmeta.training.run import RunOptions, run_training
+from dpfedmeta.training.run import run_training
 
 ROOT = Path(__file__).parents[2]
 TINY = [
@@ -71,7 +71,7 @@ def test_train_evaluate_account_report(tiny_task_file, tmp_path, algo):
     assert (run / "evaluation-steps.png").exists()
     refused = command("evaluate", run, "--steps", -1, cwd=tmp_path, check=2)
     assert [line for line in refused.stderr.splitlines() if not line.startswith("warning")] == [
-        "error: --steps -1: a number of gradient steps is 0 or more"
+        "error: steps = -1: a number of gradient steps is 0 or more"
     ]
     verified = command("account", "--verify", run, "--json", cwd=tmp_path, check=0)
     assert json.loads(verified.stdout)["guarantees"] == summary["guarantees"]
@@ -252,7 +252,7 @@ def test_bad_input_names_what_is_wrong_and_writes_nothing(tiny_task_file, tmp_pa
     with pytest.raises(InputError, match=re.escape(reason)):
         words = ["--algo", "dp-agrlr", "--dataset", str(tiny_task_file), *TINY, f"--run.dir={tmp_path}/runs", *words]
         _, settings = parse_with_settings(parser("", settings=True), words)
-        run_training(settings, RunOptions(), Console(quiet=True))
+        run_training(settings)
     assert not (tmp_path / "runs").exists()
 
 

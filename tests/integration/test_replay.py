@@ -6,10 +6,11 @@ import math
 import pytest
 import torch
 
-from dpfedmeta.config import algorithm_names, resolve, to_yaml
+from dpfedmeta.config import resolve, to_yaml
 from dpfedmeta.evaluation import Benchmark
 from dpfedmeta.ledger.ledger import Budget, Identity, Ledger, read
 from dpfedmeta.planning.plan import Plan, make_plan
+from dpfedmeta.presets import algorithm_names
 from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.units import Bounded
@@ -73,7 +74,8 @@ def replay(tiny_strokes, tmp_path, monkeypatch, algo, seed):
         trackers=(JsonLines(run.path),),
         budget=Budget.of(plan.planned),
     )
-    state, status = training()
+    ending = training()
+    state, status = ending.state, ending.status
     assert status == "completed"
     rows = run.rounds()
     summary = summary_of(run, plan, state, status, (1.0, 1.0), {})
@@ -107,7 +109,8 @@ def test_the_budget_ends_a_run_before_it_is_exceeded(tiny_strokes, tmp_path):
         trackers=(JsonLines(run.path),),
         budget=replace(Budget.of(plan.planned), limits=tuple(limits)),
     )
-    state, status = training()
+    ending = training()
+    state, status = ending.state, ending.status
     assert status == "budget"
     assert 0 < state.round < 6
     assert len(read(run.ledger)[1]) == state.round

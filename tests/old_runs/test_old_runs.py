@@ -9,15 +9,16 @@ import torch
 from rich.console import Console
 
 import dpfedmeta
-from dpfedmeta.api.evaluate import evaluate_runs
 from dpfedmeta.api.evaluation_request import EvaluationRequest
+from dpfedmeta.api.shown_evaluation import evaluate_runs
 from dpfedmeta.errors import InputError
 from dpfedmeta.report import write_report
 from dpfedmeta.report.statement import check_report
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.resume import settings_of_run
 from dpfedmeta.runs.verification import audit
-from dpfedmeta.training.run import RunOptions, run_training
+from dpfedmeta.training.prepared import RunOptions
+from dpfedmeta.training.run import run_training
 
 RUNS = ("version-4-micro-episodes", "version-4-steps")
 
@@ -60,5 +61,5 @@ def test_it_is_evaluated_and_loaded(old, capsys):
 def test_it_does_not_go_on(old):
     before = {path: path.read_bytes() for path in old.path.rglob("*") if path.is_file()}
     with pytest.raises(InputError, match="version 4, when clients' messages were added up in floating point"):
-        run_training(settings_of_run(old, {}), RunOptions(resume=old), Console(quiet=True))
+        run_training(settings_of_run(old, {}), RunOptions(resume=old))
     assert {path: path.read_bytes() for path in old.path.rglob("*") if path.is_file()} == before

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -17,7 +16,7 @@ from dpfedmeta.data import EpisodeShape, draw_episode
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta.inner_loop import adapted_logits
 from dpfedmeta.models import build_network
-from dpfedmeta.training.run import RunOptions, run_training
+from dpfedmeta.training.run import run_training
 
 ROOT = Path(__file__).parents[2]
 TINY = {
@@ -33,7 +32,7 @@ def own_network(*, channels, image_size, ways, width, norm):
 
 def trained(task_file, folder, name, **more):
     settings = resolve("maml", str(task_file), None, {**TINY, "run.dir": str(folder), "run.name": name, **more})
-    run_training(settings, RunOptions(), Console(quiet=True))
+    run_training(settings)
     return folder / name
 
 

@@ -19,8 +19,10 @@ from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.resume import settings_of_run
 from dpfedmeta.runs.verification import audit
 from dpfedmeta.simulation.processes import LocalBackend
+from dpfedmeta.tracking.screen import Terminal
 from dpfedmeta.training import loop as training_module
-from dpfedmeta.training.run import RunOptions, run_training
+from dpfedmeta.training.prepared import RunOptions
+from dpfedmeta.training.run import run_training
 
 CLIENTS = 30
 TINY = {
@@ -83,7 +85,7 @@ def changed(pairs):
 
 
 def trained(settings, own, console=None, **options):
-    return run_training(settings, RunOptions(population=own, **options), console or Console(quiet=True))
+    return run_training(settings, RunOptions(population=own, **options), [Terminal(console)] if console else [])
 
 
 def cut(task_file, folder, monkeypatch, own, round_=2, algo="dp-agr"):

@@ -11,7 +11,9 @@ from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.personal import load
 from dpfedmeta.report import write_report
 from dpfedmeta.runs.resume import settings_of_run
-from dpfedmeta.training.run import RunOptions, run_training
+from dpfedmeta.tracking.screen import Terminal
+from dpfedmeta.training.prepared import RunOptions
+from dpfedmeta.training.run import run_training
 
 TINY = {
     "model.width": "4", "server.rounds": "2", "population.cohort": "6", "population.clients": "60", "task.ways": "3",
@@ -29,7 +31,7 @@ def own_register(tmp_path, monkeypatch):
 def train(task, folder, name, algo="dp-agr", **given):
     out = io.StringIO()
     settings = resolve(algo, str(task), None, {**TINY, "run.dir": str(folder), "run.name": name, **given})
-    run, _ = run_training(settings, RunOptions(), Console(file=out, width=200))
+    run, _ = run_training(settings, callbacks=[Terminal(Console(file=out, width=200))])
     return run, out.getvalue()
 
 
@@ -111,7 +113,7 @@ def test_a_run_goes_on_only_from_where_it_began(tiny_task_file, tmp_path, public
     weights = load_file(public.weights)
     save_file({name: value + 1 for name, value in weights.items()}, public.weights)
     with pytest.raises(InputError, match=r"began with other weights than model\.initial"):
-        run_training(settings_of_run(run, {}), RunOptions(resume=run), Console(quiet=True))
+        run_training(settings_of_run(run, {}), RunOptions(resume=run))
     save_file(weights, public.weights)
-    run_training(settings_of_run(run, {}), RunOptions(resume=run), Console(quiet=True))
+    run_training(settings_of_run(run, {}), RunOptions(resume=run))
     assert all(torch.equal(value, load_file(whole.weights)[name]) for name, value in load_file(run.weights).items())

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from rich.console import Console
 
 from dpfedmeta.config import resolve
 from dpfedmeta.data import EpisodeShape, VirtualPopulation, open_dataset
 from dpfedmeta.data.adapters import from_pairs
 from dpfedmeta.errors import RefusedPlan
-from dpfedmeta.training.run import RunOptions, run_training
+from dpfedmeta.training.forecast import forecast
+from dpfedmeta.training.prepared import RunOptions
+from dpfedmeta.training.run import run_training
 
 TINY = {
     "model.width": "4", "server.rounds": "2", "population.cohort": "6", "population.clients": "60", "task.ways": "2",
@@ -48,8 +49,8 @@ def drawn(folder, seed, blank=False):
 
 def train(dataset, folder, name, algo="dp-agr", population=None, dry=False, **given):
     settings = resolve(algo, str(dataset), None, {**TINY, "run.dir": str(folder), "run.name": name, **given})
-    options = RunOptions(population=population, dry_run=dry, calibration=0.01)
-    return run_training(settings, options, Console(quiet=True))[0]
+    options = RunOptions(population=population)
+    return forecast(settings, options, seconds=0.01) if dry else run_training(settings, options)[0]
 
 
 @pytest.fixture(scope="module")

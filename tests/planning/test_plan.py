@@ -7,12 +7,13 @@ import torch
 import yaml
 
 from dpfedmeta import config
-from dpfedmeta.config import algorithm_names, resolve
+from dpfedmeta.config import resolve
 from dpfedmeta.data import load_task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.meta.releases.micro_episodes import micro_slots
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.planning.privacy import make_privacy
+from dpfedmeta.presets import algorithm_names
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism
 
 TASK = load_task("strokes")[0]

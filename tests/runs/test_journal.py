@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.config import resolve
@@ -20,7 +19,7 @@ from dpfedmeta.randomness import KeyedSource, OperatingSystemSource
 from dpfedmeta.runs.invitations import Participations
 from dpfedmeta.runs.journal import Journal, release_digest
 from dpfedmeta.server import initial_state
-from dpfedmeta.training.run import RunOptions, run_training
+from dpfedmeta.training.run import run_training
 
 GIVEN = {
     "model.width": "4", "server.rounds": "6", "task.ways": "3", "task.shots": "2", "task.queries": "2",
@@ -233,7 +232,7 @@ def test_everything_is_on_disk_before_what_rests_on_it(tiny_task_file, tiny_stro
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
     settings = resolve("dp-agrlr", str(tiny_task_file), None, {**TINY, "run.dir": str(tmp_path), "run.name": "r"})
     seen = recorded(monkeypatch, tiny_strokes.train)
-    run, status = run_training(settings, RunOptions(), Console(quiet=True))
+    run, status = run_training(settings)
     assert status == "completed"
     drawn = [json.loads(line)["clients"] for line in (run.secret / "participations.jsonl").read_text().splitlines()]
     assert len(read(run.ledger)[1]) == len(drawn) == 3

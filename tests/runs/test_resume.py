@@ -26,8 +26,10 @@ from dpfedmeta.runs.lock import only_writer
 from dpfedmeta.runs.resume import finished, settings_of_run
 from dpfedmeta.runs.verification import audit, compose
 from dpfedmeta.simulation.processes import LocalBackend
+from dpfedmeta.tracking.screen import Terminal
 from dpfedmeta.training import run as run_module
-from dpfedmeta.training.run import RunOptions, run_training
+from dpfedmeta.training.prepared import RunOptions
+from dpfedmeta.training.run import run_training
 
 TINY = {
     "model.width": "4", "server.rounds": "6", "population.cohort": "6", "population.clients": "60", "task.ways": "3",
@@ -54,11 +56,11 @@ def begin(task_file, folder, name="r", secure=False, **given):
     seed = {} if secure else {"run.noise_seed": "3"}
     values = {**TINY, **seed, "run.dir": str(folder), "run.name": name, **given}
     settings = resolve(values.pop("algo", "dp-agrlr"), str(task_file), None, values)
-    return run_training(settings, RunOptions(secure_rng=secure), QUIET)
+    return run_training(settings, RunOptions(secure_rng=secure))
 
 
-def resume(run, console=QUIET, **given):
-    return run_training(settings_of_run(run, given), RunOptions(resume=run), console)
+def resume(run, console=None, **given):
+    return run_training(settings_of_run(run, given), RunOptions(resume=run), [Terminal(console)] if console else [])
 
 
 def killed_in_round(monkeypatch, round_, action):

@@ -17,8 +17,10 @@ from dpfedmeta.runs.resume import settings_of_run
 from dpfedmeta.runs.summary import what_it_took
 from dpfedmeta.runs.times import COARSE, coarse, hides_times, keep_seconds, seconds_before
 from dpfedmeta.simulation.processes import LocalBackend
+from dpfedmeta.tracking.screen import Terminal
 from dpfedmeta.training import run as run_module
-from dpfedmeta.training.run import RunOptions, run_training
+from dpfedmeta.training.prepared import RunOptions
+from dpfedmeta.training.run import run_training
 
 TINY = {
     "model.width": "4", "server.rounds": "4", "population.cohort": "6", "population.clients": "60", "task.ways": "3",
@@ -65,7 +67,7 @@ def test_whoever_promises_something_tells_no_exact_time(tiny_strokes, tmp_path, 
     for name in ("WeightsAndBiases", "LateWeightsAndBiases"):
         monkeypatch.setattr(run_module, name, lambda *words, name=name: sent.append(name))
     settings = resolve(algo, "strokes", None, small | given | {"track.wandb": "offline"})
-    run_module._trackers(settings, create(tmp_path, "r"), Console(quiet=True), plan)
+    run_module._trackers(settings, create(tmp_path, "r"), plan)
     assert sent == ["LateWeightsAndBiases" if hidden else "WeightsAndBiases"]
 
 
@@ -74,7 +76,7 @@ def train(tiny_task_file, tmp_path, monkeypatch):
     """A whole run whose clients take a while; gives the run and what was printed."""
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
     # Two private runs with the same secret: only the clock can make them differ.
-    monkeypatch.setattr(run_module, "draw_secret_seed", lambda: 12345)
+    monkeypatch.setattr("dpfedmeta.training.prepared.draw_secret_seed", lambda: 12345)
     computed = LocalBackend.cohort_sum
 
     def trained(name, algo, pause=0.0, **given):
@@ -86,7 +88,7 @@ def train(tiny_task_file, tmp_path, monkeypatch):
         values = {**TINY, "run.dir": str(tmp_path / name), "run.name": "r", "track.tensorboard": "true", **given}
         with monkeypatch.context() as patch:
             patch.setattr(LocalBackend, "cohort_sum", slow)
-            run, _ = run_training(resolve(algo, str(tiny_task_file), None, values), RunOptions(), console)
+            run, _ = run_training(resolve(algo, str(tiny_task_file), None, values), callbacks=[Terminal(console)])
         return run, console.file.getvalue()
 
     return trained
@@ -164,7 +166,7 @@ def test_the_total_of_a_resumed_run_holds_all_its_processes(train, tmp_path, mon
     run = RunDirectory(tmp_path / "cut" / "r")
     assert not any("second" in path.name for path in run.path.iterdir())
     keep_seconds(run, 1, 3000.0)
-    run_training(settings_of_run(run, {}), RunOptions(resume=run), Console(quiet=True))
+    run_training(settings_of_run(run, {}), RunOptions(resume=run))
     assert run.read_json("summary.json")["seconds"] == 5000.0
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from rich.console import Console
 
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
@@ -22,7 +21,7 @@ from dpfedmeta.runs import claims_beside
 from dpfedmeta.runs.rows_beside import check_rows
 from dpfedmeta.runs.summary import SIMULATION
 from dpfedmeta.runs.verification import audit, realised
-from dpfedmeta.training.run import RunOptions, run_training
+from dpfedmeta.training.run import run_training
 
 TINY = {
     "model.width": "4", "server.rounds": "6", "population.cohort": "6", "population.clients": "40", "task.ways": "3",
@@ -34,7 +33,7 @@ TINY = {
 
 def trained(task_file, folder, algo="dp-agrlr", **given):
     settings = resolve(algo, str(task_file), None, {**TINY, "run.dir": str(folder), "run.name": "r", **given})
-    run, status = run_training(settings, RunOptions(), Console(quiet=True))
+    run, status = run_training(settings)
     assert status == "completed"
     write_report(run)
     return run

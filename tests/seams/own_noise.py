@@ -4,6 +4,7 @@ Everybody sees the coin, so an observer's divergence is the mean of those of the
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -15,6 +16,7 @@ from dpfedmeta.privacy.mechanisms import release_with
 class CoinNoise:
     small: float
     large: float
+    steady: ClassVar[bool] = False
 
     def each(self):
         return GaussianNoise(multiplier=self.small), GaussianNoise(multiplier=self.large)

@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from tests.seams.trained import gone_on, interrupted, trained
 
 from dpfedmeta.config import resolve
 from dpfedmeta.data.task import load_task
@@ -13,7 +12,9 @@ from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.runs.verification import audit
 from tests.golden.golden_runs import SMALL, values_of
+from tests.seams.trained import gone_on, interrupted, trained
 
+HERE = "tests.seams"
 POLICY, NOISE = "tests.seams.own_policy:Halving", "tests.seams.own_noise:Coin"
 SUM, METHOD = "tests.seams.own_aggregation:Halves", "tests.seams.own_method:SignMaml"
 
@@ -101,23 +102,23 @@ def test_what_the_server_sees_decides_over_its_cells(tiny_task_file):
 def test_a_method_of_ones_own_under_either_layer(tiny_task_file, tmp_path):
     run = trained(tiny_task_file, tmp_path / "a", "dp-agr", {"meta.method": METHOD})
     assert run.read_json("summary.json")["status"] == "completed"
-    micro = trained(tiny_task_file, tmp_path / "b", "dp-agrlr-micro", {"meta.method": METHOD})
+    micro = trained(tiny_task_file, tmp_path / "b", "dp-agrlr", {"meta.method": METHOD})
     assert cells(micro)["(record, server)"] == pytest.approx(2.5, rel=0.01)
 
 
 REFUSED = {
     "no such policy": ({"clip.policy": "windw"}, InputError, r"clip\.policy.*did you mean window"),
     "no such module": ({"clip.policy": "nowhere.at_all:Policy"}, InputError, "cannot be imported"),
-    "no such name": ({"clip.policy": "tests.seams.own_policy:Nothing"}, InputError, "has no Nothing"),
-    "a policy that cannot go on": ({"clip.policy": "tests.seams.own_policy:Forgetful"}, InputError, "has no next_bound"),
-    "settings of nobody": ({"clip.policy": "window", "clip.own.every": "2"}, InputError, "takes no settings of its own"),
+    "no such name": ({"clip.policy": f"{HERE}.own_policy:Nothing"}, InputError, "has no Nothing"),
+    "a policy that cannot go on": ({"clip.policy": f"{HERE}.own_policy:Forgetful"}, InputError, "has no next_bound"),
+    "settings of nobody": ({"clip.own.every": "2"}, InputError, "takes no settings of its own"),
     "a setting it does not take": ({"clip.policy": POLICY, "clip.own.evry": "2"}, InputError, "did you mean every"),
     "a value it does not take": ({"clip.policy": POLICY, "clip.own.every": "0"}, InputError, r"clip\.own\.every"),
-    "noise without a price": ({"server.noise": "tests.seams.own_noise:Costless"}, InputError, r"needs noise\(multiplier\)"),
-    "noise that costs something else": ({"server.noise": "tests.seams.own_noise:Cheat"}, RefusedPlan, "but the plan counts"),
-    "an aggregation that shows nothing": ({"aggregation.mode": "tests.seams.own_aggregation:Blind"}, InputError, "sees ="),
-    "a method that computes nothing": ({"meta.method": "tests.seams.own_method:Speechless"}, InputError, "has no adaptation"),
-    "other noise where clients add theirs": (
+    "noise without a price": ({"server.noise": f"{HERE}.own_noise:Costless"}, InputError, r"needs noise\(multiplier\)"),
+    "noise at another price": ({"server.noise": f"{HERE}.own_noise:Cheat"}, RefusedPlan, "but the plan counts"),
+    "an aggregation that hides": ({"aggregation.mode": f"{HERE}.own_aggregation:Blind"}, InputError, "sees ="),
+    "a method that is silent": ({"meta.method": f"{HERE}.own_method:Speechless"}, InputError, "has no adaptation"),
+    "other noise beside the clients'": (
         {"server.noise": NOISE, "server.noise_site": "clients", "population.sampler": "fixed"},
         RefusedPlan,
         "independent noise",

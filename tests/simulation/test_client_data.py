@@ -23,8 +23,11 @@ from dpfedmeta.simulation.aggregation import RoundAborted
 from dpfedmeta.simulation.client_data import check_some_sound
 from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.processes import LocalBackend
+from dpfedmeta.tracking.screen import Terminal
 from dpfedmeta.training.data import client_side
-from dpfedmeta.training.run import RunOptions, run_training
+from dpfedmeta.training.forecast import forecast
+from dpfedmeta.training.prepared import RunOptions
+from dpfedmeta.training.run import run_training
 from dpfedmeta.workers import InProcess
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=2)
@@ -163,7 +166,7 @@ def test_a_run_goes_on_over_a_misshapen_client_and_tells_nobody(tiny_task_file, 
     settings = resolve(algo, str(tiny_task_file), None, given)
     console = Console(record=True, width=300, file=io.StringIO())
     population = MISSHAPEN["one query less"](pairs)
-    run, status = run_training(settings, RunOptions(population=population), console)
+    run, status = run_training(settings, RunOptions(population=population), [Terminal(console)])
     assert status == "completed"
     said = console.export_text() + "".join(file.read_text() for file in run.path.glob("*.json*"))
     assert not any(word in said for word in ("client 5", "unsound", "misshapen", "support and 5 query"))
@@ -247,5 +250,5 @@ def test_garbage_is_refused_before_anything_is_written(tiny_task_file, tmp_path,
     small = [((s[0][..., ::2, ::2], s[1]), (q[0][..., ::2, ::2], q[1])) for s, q in pairs]
     settings = resolve("dp-agr", str(tiny_task_file), None, {**SMALL, "run.dir": str(tmp_path), "run.name": "r"})
     with pytest.raises(InputError, match="none of 8 clients"):
-        run_training(settings, RunOptions(population=from_pairs(small, SHAPE), dry_run=dry), Console(quiet=True))
+        (forecast if dry else run_training)(settings, RunOptions(population=from_pairs(small, SHAPE)))
     assert not (tmp_path / "r").exists()

@@ -8,7 +8,7 @@ import torch
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError
 from dpfedmeta.runs.environment import environment_of
-from dpfedmeta.training.run import _use_precision
+from dpfedmeta.training.prepared import _use_precision
 from tests.simulation.test_processes import setting
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

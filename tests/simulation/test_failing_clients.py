@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 from dpfedmeta.config import resolve
 from dpfedmeta.data import VirtualPopulation
@@ -19,7 +18,7 @@ from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, Purpose
 from dpfedmeta.simulation.availability import Availability
 from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.processes import LocalBackend
-from dpfedmeta.training.run import RunOptions, run_training
+from dpfedmeta.training.run import run_training
 from dpfedmeta.workers import InProcess
 
 SMALL = {"model.width": "4", "server.rounds": "3", "task.ways": "3", "task.shots": "2", "task.queries": "2",
@@ -193,7 +192,7 @@ def test_a_run_survives_clients_that_hardly_ever_answer_and_tells_nobody(tiny_ta
               "evaluation.validation_episodes": "2", "evaluation.episodes": "2", "population.latency_spread": "1.0",
               "privacy.client.delta": "0.0001"}  # fmt: skip
     settings = resolve("dp-agrlr", str(tiny_task_file), None, values)
-    run, status = run_training(settings, RunOptions(), Console(quiet=True))
+    run, status = run_training(settings)
     assert status == "completed"
     plain = resolve("dp-agrlr", str(tiny_task_file), None, SMALL | {"privacy.client.delta": "0.0001"})
     assert settings.population.cohort == plain.population.cohort

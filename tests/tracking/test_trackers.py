@@ -18,7 +18,9 @@ from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.randomness import KeyedSource
 from dpfedmeta.run_directory import create
-from dpfedmeta.tracking.terminal import Terminal, guarantee_table
+from dpfedmeta.tracking.callbacks import Callback
+from dpfedmeta.tracking.screen import Terminal, bar
+from dpfedmeta.tracking.terminal import guarantee_table
 from dpfedmeta.tracking.trackers import JsonLines, LateWeightsAndBiases, TensorBoard, WeightsAndBiases, flat
 from dpfedmeta.training.loop import Training
 from dpfedmeta.workers import InProcess
@@ -54,8 +56,8 @@ CELLS = {"client_public", "client_server", "record_server", "record_public"}
 
 def tell(tracker):
     for row in ROWS:
-        tracker.log(row)
-    tracker.finish(SUMMARY)
+        tracker.on_round(row)
+    tracker.on_end(SUMMARY)
 
 
 def test_nested_rows_become_flat_and_lose_what_is_null():
@@ -72,8 +74,8 @@ def test_a_run_without_a_round_has_the_file_and_old_rows_are_kept(tmp_path):
     run = create(tmp_path, "r")
     JsonLines(run.path)
     assert run.rounds() == []
-    JsonLines(run.path).log(ROWS[0])
-    JsonLines(run.path).log(ROWS[1])
+    JsonLines(run.path).on_round(ROWS[0])
+    JsonLines(run.path).on_round(ROWS[1])
     assert run.rounds() == ROWS[:2]
 
 
@@ -154,15 +156,15 @@ def entries(items):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_wandb_late_gets_all_rows_and_no_time_of_theirs(tmp_path, quiet_wandb):
     before = JsonLines(create(tmp_path, "r").path)
-    before.log(ROWS[0])  # by a process that was killed
+    before.on_round(ROWS[0])  # by a process that was killed
     folder = tmp_path / "r"
     lines, tracker = JsonLines(folder), LateWeightsAndBiases(folder, "offline", {"server": {"lr": 0.1}})
     for row in ROWS[1:]:
-        lines.log(row)
-        tracker.log(row)
+        lines.on_round(row)
+        tracker.on_round(row)
         # W&B counts how long a run has taken from its start, which no setting takes out of a row.
         assert not (folder / "wandb").exists()
-    tracker.finish(SUMMARY)
+    tracker.on_end(SUMMARY)
     records = wandb_records(folder)
     assert {"stats", "output", "output_raw"} & {record.WhichOneof("record_type") for record in records} == set()
     rows = [entries(record.history.item) for record in records if record.HasField("history")]
@@ -202,7 +204,9 @@ def test_wandb_that_refuses_says_what_to_do(tmp_path, monkeypatch):
 
 def test_the_terminal_prints_a_line_per_validation():
     console = Console(record=True, width=300)
-    tell(Terminal(console, 3))
+    terminal = Terminal(console)
+    for row in ROWS:
+        terminal.on_round(row)
     assert console.export_text().splitlines() == [
         "round     3  validation 75.0% ± 2.0  clip 0.167 (holding)  eps client/public 0.3  "
         "record/server inf (zero-out)  100 clients/s"
@@ -213,12 +217,14 @@ def test_without_times_the_terminal_has_none():
     shown = {}
     for timed in (True, False):
         console = Console(force_terminal=True, file=io.StringIO(), width=300)
-        terminal = Terminal(console, 3, timed=timed)
+        shown_bar = bar(console, 3, timed=timed)
+        terminal = Terminal(console)
+        terminal._bar = shown_bar
         for row in ROWS:
-            terminal.log(
+            terminal.on_round(
                 row if timed else {k: v for k, v in row.items() if k != "clients_per_second"} | {"seconds": None}
             )
-        terminal.finish(SUMMARY)
+        shown_bar.stop()
         shown[timed] = console.file.getvalue()
     assert ["clients/s" in shown[timed] for timed in (True, False)] == [True, False]
     # How the bar says that it does not know yet how long it takes.
@@ -235,7 +241,7 @@ def test_every_cell_is_printed_and_what_holds_nothing_is_inf():
     assert [text.count(f"│ {unit} │") for unit in ("client", "record")] == [2, 2]
 
 
-class Trap:
+class Trap(Callback):
     """Stands in for the clients; remembers what the trackers were told."""
 
     def __init__(self):
@@ -244,7 +250,7 @@ class Trap:
     def cohort_sum(self, model, bound, cohort):
         return Bounded(value={n: torch.zeros_like(v) for n, v in model.items()}, sensitivity=bound)
 
-    def log(self, row):
+    def on_round(self, row):
         self.rows.append(row)
 
 

@@ -1,15 +1,13 @@
-import io
 from dataclasses import replace
 
 import pytest
 import torch
-from rich.console import Console
 
 from dpfedmeta.config import resolve
 from dpfedmeta.data import Dataset
 from dpfedmeta.memory import own_peak_mb, peak_memory_mb
 from dpfedmeta.training.cost import Cost, _scaled, clients_per_second
-from dpfedmeta.training.run import _worker_count
+from dpfedmeta.training.prepared import worker_count
 from dpfedmeta.workers import InProcess, available_cores, open_workers
 from tests.simulation.test_processes import setting
 
@@ -51,9 +49,8 @@ def test_memory_of_workers_is_counted_for_each() -> None:
 
 def test_more_workers_than_cores_are_left_out_and_it_is_said() -> None:
     settings = resolve("dp-agr", "strokes", None, {"run.workers": "9999"})
-    said = io.StringIO()
-    console = Console(file=said, width=200)
-    count = _worker_count(settings, torch.device("cpu"), console)
+    said: list[str] = []
+    count = worker_count(settings, torch.device("cpu"), said.append)
     assert count == available_cores()
-    assert said.getvalue() == f"run.workers = 9999: this machine has {count} cores, so {count} workers\n"
-    assert _worker_count(settings, torch.device("cuda"), console) == 1
+    assert said == [f"run.workers = 9999: this machine has {count} cores, so {count} workers"]
+    assert worker_count(settings, torch.device("cuda"), said.append) == 1

@@ -25,8 +25,8 @@ from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource
 from dpfedmeta.run_directory import create
 from dpfedmeta.simulation.processes import LocalBackend
+from dpfedmeta.training.data import client_side
 from dpfedmeta.training.loop import Training
-from dpfedmeta.training.run import client_side
 from dpfedmeta.workers import InProcess
 
 RARE = 1e-6
@@ -177,11 +177,11 @@ class EndsAfterTheRelease:
     def __init__(self, round_):
         self.round = round_
 
-    def log(self, row):
+    def on_round(self, row):
         if row["round"] == self.round:
             raise Ended
 
-    def rewind(self, round_):
+    def on_rewind(self, round_):
         pass
 
 
@@ -259,7 +259,7 @@ def test_what_is_released_carries_the_noise_that_it_states_and_that_is_charged(
 ):
     plan = plan_of(tiny_strokes.task, algo, **given)
     run, training = training_of(plan, tmp_path)
-    _, status = training()
+    status = training().status
     assert status == "completed"
     released, events = of_server(plan, releases), read(run.ledger)[1]
     assert len(released) == plan.privacy.rounds == len(events)

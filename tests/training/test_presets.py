@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.config import algorithm_names, resolve
+from dpfedmeta.config import resolve
 from dpfedmeta.data import Dataset, ShardPopulation, load_task
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.task import Task
@@ -17,6 +17,7 @@ from dpfedmeta.ledger.ledger import Budget, read, spent
 from dpfedmeta.models import initial_weights, learned_part
 from dpfedmeta.parameters import difference, flatten, norm
 from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.presets import algorithm_names
 from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.policies.constant import Constant
 from dpfedmeta.privacy.policies.median import Median
@@ -109,7 +110,8 @@ def train(plan, digits, folder, backend=None):
         budget=Budget.of(plan.planned),
         public_clients=replace(clients, population=replace(clients.population, pool=digits.val)),
     )
-    state, status = training()
+    ending = training()
+    state, status = ending.state, ending.status
     return run, state, status
 
 

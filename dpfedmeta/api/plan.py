@@ -1,0 +1,38 @@
+"""What a run would promise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpfedmeta.data.task import load_task
+from dpfedmeta.errors import InputError
+from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.privacy.clip_policy import ClipPolicy
+from dpfedmeta.settings import Settings
+from dpfedmeta.tracking.planned import Planned, planned_of
+
+
+def plan(settings: Settings, *, clip_policy: ClipPolicy[Any] | None = None) -> Planned:
+    """Solve the noise and state the promise, as a run does before its first round. No images are needed.
+
+    Args:
+        settings: As Settings.preset(...) makes them.
+        clip_policy: A clip policy of your own.
+
+    Raises:
+        InputError: A setting does not fit another one, or the data set.
+        RefusedPlan: A guarantee that is asked for would not hold.
+    """
+    check_settings(settings)
+    task, _ = load_task(settings.dataset)
+    return planned_of(make_plan(settings, task, clip_policy), task)
+
+
+def check_settings(settings: object) -> None:
+    """Refuse what are no settings.
+
+    Raises:
+        InputError: Says what was given.
+    """
+    if not isinstance(settings, Settings):
+        raise InputError(f"settings: expected what Settings.preset(algo, dataset, ...) makes, got {settings!r:.80}")

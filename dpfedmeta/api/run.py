@@ -1,0 +1,180 @@
+"""A run in Python: what it promised, spent and reached, and the model that it learned."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from dpfedmeta.accounting.cells import guarantees
+from dpfedmeta.config import resolve
+from dpfedmeta.errors import InputError
+from dpfedmeta.evaluation.accuracy import Accuracy
+from dpfedmeta.ledger.ledger import LedgerContent, read_content, spent
+from dpfedmeta.personal import Initialisation, PersonalModel, load
+from dpfedmeta.personal.images import Images, Labels
+from dpfedmeta.report import write_report
+from dpfedmeta.run_directory import CONFIG, SUMMARY, RunDirectory
+from dpfedmeta.settings import Settings
+from dpfedmeta.tracking.planned import Guarantees
+from dpfedmeta.tracking.terminal import as_text, number
+
+_PICTURES = ("accuracy", "clip", "guarantees")
+_SHOWN = ("round", "clip", "aggregate_norm", "noise_norm_expected", "epsilon_client_public", "validation_accuracy")
+
+
+class Rounds(list[dict[str, Any]]):
+    """One row a round, all with the same columns; None where a round has no such number, or where it is infinite.
+
+    round, clip (the bound), clip_mode, aggregate_norm, noise_norm_expected, signal_to_noise; epsilon_client_public,
+    epsilon_client_server, epsilon_record_server, epsilon_record_public (spent so far); validation_accuracy and
+    validation_ci95 (where validated); seconds and clients_per_second (where told); aborted; release (a digest); and
+    what else rounds.jsonl has.
+    """
+
+    def frame(self) -> Any:
+        """The same as a pandas.DataFrame.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        try:
+            return importlib.import_module("pandas").DataFrame(list(self))
+        except ImportError as error:
+            raise InputError("rounds.frame(): needs pandas (pip install pandas); rounds itself is a list") from error
+
+    def __repr__(self) -> str:
+        table = Table()
+        for name in _SHOWN:
+            table.add_column(name, justify="right")
+        few = [*self[:3], *self[-3:]] if len(self) > 6 else self
+        for row in few:
+            table.add_row(*(_shown(row[name]) for name in _SHOWN))
+        return as_text(table, f"{len(self)} rounds, {len(few)} shown; columns: {', '.join(self[0]) if self else ''}")
+
+
+class Run:
+    """A run directory, read when it is asked for; nothing is kept but its path."""
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        """The run at `path`.
+
+        Raises:
+            InputError: It is no run directory.
+        """
+        self.path = Path(path)
+        self._directory = RunDirectory(self.path)
+        if not (self.path / CONFIG).is_file():
+            raise InputError(f"{path}: is this the directory of a run? it holds no {CONFIG}")
+
+    @property
+    def settings(self) -> Settings:
+        """As its config.yaml says."""
+        return resolve(None, None, self.path / CONFIG)
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """The content of summary.json."""
+        found: Mapping[str, Any] = self._directory.read_json(SUMMARY)
+        return found
+
+    @property
+    def status(self) -> str:
+        """How it ended: completed, budget (the budget ended it), or interrupted (it can be resumed)."""
+        return str(self.summary["status"])
+
+    @property
+    def accuracy(self) -> Accuracy | None:
+        """On held-out test classes, after adaptation: mean, ci95; None where it was not evaluated."""
+        found = self.summary["accuracy"]
+        return None if found is None else Accuracy.from_json(found)
+
+    @property
+    def guarantees(self) -> Guarantees:
+        """What was spent, from the ledger."""
+        ledger = self._ledger()
+        return Guarantees(spent(ledger.plan, ledger.charges))
+
+    @property
+    def planned(self) -> Guarantees:
+        """What was promised before round 0, from the ledger's plan."""
+        return Guarantees(guarantees(self._ledger().plan))
+
+    @property
+    def rounds(self) -> Rounds:
+        """Released quantities, one row a round."""
+        return _table(self._directory.rounds())
+
+    @property
+    def plots(self) -> dict[str, Path]:
+        """The report's pictures by name: accuracy, clip, guarantees; drawn if they are not there yet."""
+        found = {name: self.path / f"{name}.png" for name in _PICTURES}
+        if not all(path.exists() for path in found.values()):
+            self.report()
+        return found
+
+    def report(self) -> Path:
+        """Write report.html and its pictures.
+
+        Raises:
+            InputError: A file is missing or damaged, or contradicts the ledger.
+        """
+        return write_report(self._directory)
+
+    @cached_property
+    def initialisation(self) -> Initialisation:
+        """What was learned, as load("runs/NAME") gives it."""
+        return load(self.path)
+
+    def adapt(
+        self,
+        images: Images,
+        labels: Labels,
+        *,
+        class_names: Sequence[str] = (),
+        ways: int | None = None,
+        steps: int | None = None,
+        lr: float | None = None,
+    ) -> PersonalModel:
+        """Adapt to labelled images of one's own, as Initialisation.adapt does. Nothing leaves the machine."""
+        return self.initialisation.adapt(images, labels, class_names=class_names, ways=ways, steps=steps, lr=lr)
+
+    def __repr__(self) -> str:
+        lines = [f"run {self.path}: {self._words()}", repr(self.guarantees)]
+        return "\n".join(lines)
+
+    def _words(self) -> str:
+        try:
+            summary = self.summary
+        except InputError:
+            return "not finished"
+        reached = f", accuracy {self.accuracy}" if self.accuracy is not None else ""
+        return f"{summary['algo']} on {summary['dataset']}, {summary['rounds']} rounds, {summary['status']}{reached}"
+
+    def _ledger(self) -> LedgerContent:
+        return read_content(self._directory.ledger, torn=True)
+
+
+def _table(rows: Iterable[Mapping[str, Any]]) -> Rounds:
+    """Rows of rounds.jsonl with one level of names, all the same ones."""
+    flat = [_one_level(row) for row in rows]
+    names = dict.fromkeys(name for row in flat for name in row)
+    return Rounds([{name: row.get(name) for name in names} for row in flat])
+
+
+def _one_level(row: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {name: value for name, value in row.items() if name not in ("epsilons", "validation_accuracy")}
+    epsilons = {f"epsilon_{cell}": value for cell, value in row["epsilons"].items()}
+    validation = row.get("validation_accuracy") or {}
+    measured = {"validation_accuracy": validation.get("mean"), "validation_ci95": validation.get("ci95")}
+    beside = {name: plain.get(name) for name in ("aggregate_norm", "noise_norm_expected", "aborted")}
+    return {**plain, **beside, **epsilons, **measured}
+
+
+def _shown(value: Any) -> str:
+    return number(value) if isinstance(value, float) else "" if value is None else str(value)

@@ -1,0 +1,102 @@
+"""Train a run from Python, or go on with one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from dpfedmeta.api.plan import check_settings
+from dpfedmeta.api.run import Run
+from dpfedmeta.data.population import Population
+from dpfedmeta.errors import InputError
+from dpfedmeta.planning.own_policy import with_own_policy
+from dpfedmeta.privacy.clip_policy import ClipPolicy
+from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs.lock import only_writer
+from dpfedmeta.runs.resume import MAY_CHANGE, finished, settings_of_run
+from dpfedmeta.settings import Settings, setting_fields
+from dpfedmeta.tracking.callbacks import Callback, tell
+from dpfedmeta.tracking.screen import Terminal
+from dpfedmeta.training.prepared import RunOptions
+from dpfedmeta.training.run import run_training
+
+_RESUME = "dpfedmeta.train(resume={path!r})"
+
+
+def train(
+    settings: Settings | None = None,
+    *,
+    callbacks: Sequence[Callback] = (),
+    clip_policy: ClipPolicy[Any] | None = None,
+    population: Population | None = None,
+    data_folder: str | PathLike[str] | None = None,
+    secure_rng: bool = False,
+    resume: str | PathLike[str] | Run | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Train as the settings say, evaluate on held-out classes, and keep everything in a run directory.
+
+    Ctrl-C (or interrupting the cell) ends it cleanly; its status is then `interrupted`, and `resume` goes on.
+
+    Args:
+        settings: As Settings.preset(...) makes them; with `resume` they may be left out.
+        callbacks: Who is told of the plan, of every round, and of the end.
+        clip_policy: A clip policy of your own, in place of clip.policy.
+        population: Clients of your own (dpfedmeta.data.adapters).
+        data_folder: Folder with omniglot/ ...; None: DPFEDMETA_DATA.
+        secure_rng: Noise and cohorts straight from the operating system.
+        resume: A run to go on with.
+        quiet: Print nothing.
+
+    Raises:
+        InputError: Something that was given does not fit; nothing was written.
+        RefusedPlan: A guarantee that is asked for would not hold.
+        CallbackFailed: A callback raised; the run ended cleanly, its status is `interrupted`, and it can be resumed.
+    """
+    told = (*(() if quiet else (Terminal(Console(), _RESUME),)), *callbacks)
+    folder = None if data_folder is None else Path(data_folder)
+    if resume is None:
+        check_settings(settings)
+        assert settings is not None
+        options = RunOptions(data_folder=folder, secure_rng=secure_rng, population=population, clip_policy=clip_policy)
+        return Run(run_training(settings, options, told)[0].path)
+    if secure_rng:
+        raise InputError("secure_rng: resume goes on as the run began; leave it out")
+    run = RunDirectory(resume.path if isinstance(resume, Run) else Path(fspath(resume)))
+    if not run.path.is_dir():
+        raise InputError(f"resume = {run.path}: there is no such run directory")
+    with only_writer(run.path):
+        kept = _kept_settings(run, settings, clip_policy)
+        status = finished(run)
+        if status is not None:
+            tell(told, "on_remark", f"{run.path}: {status} already; nothing is left to do")
+            return Run(run.path)
+        options = RunOptions(data_folder=folder, population=population, clip_policy=clip_policy, resume=run)
+        return Run(run_training(kept, options, told)[0].path)
+
+
+def _kept_settings(run: RunDirectory, given: Settings | None, clip_policy: ClipPolicy[Any] | None) -> Settings:
+    """What the run began with; of what is given only what changes no result may differ."""
+    kept = settings_of_run(run, {})
+    if given is None:
+        return kept
+    check_settings(given)
+    wanted = given if clip_policy is None else with_own_policy(given, clip_policy)
+    for name, _, _ in setting_fields():
+        if name not in MAY_CHANGE and _value(kept, name) != _value(wanted, name):
+            raise InputError(
+                f"{run.path}: it began with {name} = {_value(kept, name)}, given is {_value(wanted, name)}; a run goes "
+                "on with the settings it began with: leave the settings out, or start a new run"
+            )
+    return wanted
+
+
+def _value(settings: Settings, name: str) -> Any:
+    found: Any = settings
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found

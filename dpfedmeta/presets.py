@@ -1,0 +1,93 @@
+"""Presets, the short names of what people change in them, and which value gives way to which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from dpfedmeta.dotted import Given, flattened
+from dpfedmeta.errors import InputError
+from dpfedmeta.validation import nearest
+
+SHORT_FORMS: Mapping[str, str] = {
+    "rounds": "server.rounds",
+    "clients": "population.clients",
+    "cohort": "population.cohort",
+    "noise-multiplier": "server.noise_multiplier",
+    "window": "clip.window",
+    "percentile": "clip.percentile",
+    "clip": "clip.initial",
+    "ways": "task.ways",
+    "shots": "task.shots",
+    "order": "meta.order",
+    "seed": "run.seed",
+    "device": "run.device",
+    "wandb": "track.wandb",
+    "epsilon": "privacy.client.epsilon",
+    "delta": "privacy.client.delta",
+}
+
+# A noise and a target of one cell displace each other; the stronger level wins.
+_CELLS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("privacy.client.epsilon", ("server.noise_multiplier",)),
+    ("privacy.record.epsilon", ("record.support_noise", "record.query_noise")),
+)
+
+
+def algorithm_names() -> list[str]:
+    """Names of the presets in configs/algo/."""
+    folder = resources.files("dpfedmeta.configs") / "algo"
+    return sorted(f.name[: -len(".yaml")] for f in folder.iterdir() if f.name.endswith(".yaml"))
+
+
+def preset_values(algo: str, dataset: str) -> dict[str, Given]:
+    """What a preset says, by dotted names.
+
+    Raises:
+        InputError: There is none of this name.
+    """
+    if algo not in algorithm_names():
+        known = ", ".join(algorithm_names())
+        raise InputError(f"algo = {algo}: unknown{nearest(algo, algorithm_names())}; known are {known}")
+    where = f"configs/algo/{algo}.yaml"
+    return {name: Given(value=value, level=1, where=where) for name, value in _of_preset(algo, dataset).items()}
+
+
+def _of_preset(algo: str, dataset: str) -> dict[str, Any]:
+    """A preset may extend another one: what it says itself is stronger, for every data set."""
+    text = (resources.files("dpfedmeta.configs") / "algo" / f"{algo}.yaml").read_text(encoding="utf-8")
+    content = yaml.safe_load(text)
+    base = content.pop("extends", None)
+    of_dataset = content.pop("datasets", {}).get(dataset, {})
+    inherited = _of_preset(base, dataset) if base else {}
+    return {**inherited, **dict(flattened(content)), **dict(flattened(of_dataset))}
+
+
+def displaced(given: Mapping[str, Given]) -> dict[str, Given]:
+    """Of a noise and a target of one cell, keep the one given at the stronger level.
+
+    Raises:
+        InputError: Both are given at the same level.
+    """
+    kept = dict(given)
+    for target, noises in _CELLS:
+        stated = [n for n in noises if n in kept and kept[n].value is not None]
+        if target not in kept or kept[target].value is None or not stated:
+            continue
+        level = max(kept[noise].level for noise in stated)
+        if kept[target].level == level:
+            raise InputError(
+                f"{kept[target].where}: {target} and {stated[0]} are both given; a noise is either chosen or "
+                "solved from a target: remove one"
+            )
+        for loser in [target] if kept[target].level < level else stated:
+            kept[loser] = replace(kept[loser], value=None)
+    epsilon, limit = (kept.get(f"privacy.client.{name}") for name in ("epsilon", "limit"))
+    if epsilon and limit and None not in (epsilon.value, limit.value) and epsilon.level > limit.level:
+        # A target is for all rounds; the limit came with the noise that it displaced.
+        kept["privacy.client.limit"] = replace(limit, value=None)
+    return kept

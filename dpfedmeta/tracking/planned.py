@@ -1,0 +1,95 @@
+"""What a run promises, before its first round, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.data.task import Task
+from dpfedmeta.planning.cautions import cautions
+from dpfedmeta.planning.initial_weights import initial_words
+from dpfedmeta.planning.plan import Plan
+from dpfedmeta.runs.summary import SIMULATION
+from dpfedmeta.runs.times import hides_times
+from dpfedmeta.settings import Settings
+from dpfedmeta.tracking.terminal import as_text, guarantee_table, noise_lines, number
+
+
+class Guarantees(tuple[Guarantee, ...]):
+    """The four cells; printed as the table that a run shows."""
+
+    def of(self, unit: str, observer: str) -> Guarantee:
+        """One cell: ("client" or "record", "public" or "server")."""
+        return next(cell for cell in self if (cell.unit, cell.observer) == (unit, observer))
+
+    def __repr__(self) -> str:
+        return as_text(guarantee_table(self, ""))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Planned:
+    """What a run promises.
+
+    Attributes:
+        settings: What it was asked for.
+        dataset: Name of the data set.
+        rounds: T; fewer than asked for where privacy.client.limit ends the run before.
+        guarantees: The four cells.
+        noise: The sizes and the noise that was solved, a line each.
+        begins_with: What the guarantees leave out; None: training begins with random weights.
+        cautions: What the guarantees do not say by themselves.
+        simulation: A warning where the noise has a chosen seed, so that nothing is promised to who knows it.
+        hides_times: Whether its rows tell no time.
+        clients: What the clients are made of; None: the data were not opened.
+        minutes: Of training on this machine; None: not measured.
+        clients_per_second: Likewise.
+    """
+
+    settings: Settings
+    dataset: str
+    rounds: int
+    guarantees: Guarantees
+    noise: tuple[str, ...]
+    begins_with: str | None
+    cautions: tuple[str, ...]
+    simulation: str | None
+    hides_times: bool
+    clients: str | None = None
+    minutes: float | None = None
+    clients_per_second: float | None = None
+
+    @property
+    def statement(self) -> str:
+        """The promise in one sentence."""
+        held = [cell for cell in self.guarantees if cell.method != "none"]
+        cells = [
+            f"towards {_TOWARDS[cell.observer]}, epsilon = {number(cell.epsilon)} at delta = {cell.delta:g} for one "
+            f"{cell.unit} ({cell.adjacency})"
+            for cell in held
+        ]
+        promise = f"promises {'; '.join(cells)}" if cells else "promises no privacy"
+        return f"{self.settings.algo} on {self.dataset} {promise}"
+
+    def __repr__(self) -> str:
+        said = (*self.noise, self.begins_with, self.clients)
+        lines = [f"{self.settings.algo} on {self.dataset}", *(f"  {line}" for line in said if line)]
+        lines += [repr(self.guarantees), *(f"note: {caution}" for caution in self.cautions)]
+        return "\n".join([*lines, *filter(None, (self.simulation,))])
+
+
+_TOWARDS = {"public": "everybody who sees the releases", "server": "the server, which sees every message"}
+
+
+def planned_of(plan: Plan, task: Task) -> Planned:
+    """What a plan promises; no data is needed."""
+    return Planned(
+        settings=plan.settings,
+        dataset=task.name,
+        rounds=plan.privacy.rounds,
+        guarantees=Guarantees(plan.planned),
+        noise=tuple(noise_lines(plan.privacy)),
+        begins_with=initial_words(plan.settings),
+        cautions=cautions(plan.settings, task),
+        simulation=SIMULATION if plan.settings.run.noise_seed is not None else None,
+        hides_times=hides_times(plan),
+    )

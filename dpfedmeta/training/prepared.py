@@ -1,0 +1,194 @@
+"""All that a run is made of before its first file is written: data, plan, clients, workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dpfedmeta.data import Dataset, open_dataset
+from dpfedmeta.data.population import Population, PopulationStatement, population_statement
+from dpfedmeta.errors import InputError
+from dpfedmeta.evaluation import Examination
+from dpfedmeta.planning.held_data import NO_DIGEST, HeldData, check_data, held_data
+from dpfedmeta.planning.origins import check_origins
+from dpfedmeta.planning.own_policy import check_same_policy
+from dpfedmeta.planning.plan import Plan, make_plan
+from dpfedmeta.privacy.clip_policy import ClipPolicy
+from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, SecretSource, draw_secret_seed
+from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs.resume import check_same_sums, secret_of_run
+from dpfedmeta.settings import Settings
+from dpfedmeta.simulation.client_data import check_some_sound
+from dpfedmeta.simulation.client_side import ClientSide
+from dpfedmeta.tracking.planned import Planned, planned_of
+from dpfedmeta.training.data import client_side, examination, population, public_side
+from dpfedmeta.workers import Workers, available_cores, open_workers
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunOptions:
+    """What a run takes besides its settings.
+
+    Attributes:
+        data_folder: Where the images are; None: DPFEDMETA_DATA.
+        secure_rng: Noise and cohorts straight from the operating system.
+        population: Clients of the caller's own (dpfedmeta.data.adapters).
+        clip_policy: A clip policy of the caller's own.
+        resume: A run to go on with.
+    """
+
+    data_folder: Path | None = None
+    secure_rng: bool = False
+    population: Population | None = None
+    clip_policy: ClipPolicy[Any] | None = None
+    resume: RunDirectory | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prepared:
+    """What a run is made of.
+
+    Attributes:
+        plan: The plan.
+        dataset: Its images.
+        statement: What the clients are made of.
+        validation: Episodes of public validation classes.
+        test: Episodes of public test classes.
+        source: Secret randomness of the server.
+        held: SECRET: digests of what the clients hold.
+        repeatable: Whether a round can be done again on the same data.
+        device: Where clients are computed.
+        workers: Who computes.
+        count: How many workers these are.
+        clients: What every client runs.
+        public: The same clients, made of public data.
+    """
+
+    plan: Plan
+    dataset: Dataset
+    statement: PopulationStatement
+    validation: Examination
+    test: Examination
+    source: SecretSource
+    held: HeldData
+    repeatable: bool
+    device: torch.device
+    workers: Workers
+    count: int
+    clients: ClientSide
+    public: ClientSide
+
+    def planned(self, rate: float | None = None) -> Planned:
+        """What is promised; with clients per second, also how long it takes."""
+        planned, participations = planned_of(self.plan, self.dataset.task), self.plan.privacy.expected_participations
+        clients = self.statement.text if self.repeatable else f"{self.statement.text}\n  {NO_DIGEST}"
+        minutes = participations / rate / 60 if rate else None
+        return replace(planned, clients=clients, minutes=minutes, clients_per_second=rate)
+
+
+@contextmanager
+def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], None]) -> Iterator[Prepared]:
+    """Check everything, and start the workers; nothing is written.
+
+    Args:
+        settings: What the user gave.
+        options: Besides.
+        remark: Told what a person may want to know.
+
+    Raises:
+        InputError: The settings, the data or the machine do not fit; says which.
+        RefusedPlan: A guarantee that is asked for would not hold.
+    """
+    if options.resume is not None:
+        check_same_sums(options.resume)
+        check_same_policy(options.resume, settings, options.clip_policy)
+    device = _device(settings)
+    _use_precision(settings, device)
+    dataset = open_dataset(settings.dataset, options.data_folder)
+    plan = make_plan(settings, dataset.task, options.clip_policy)
+    clients_of = population(plan, dataset, options.population)
+    statement = population_statement(clients_of)
+    validation, test = examination(plan, dataset, "val"), examination(plan, dataset, "test")
+    source = _secret_source(settings, options)
+    held, repeatable = _checked_data(settings, dataset, options)
+    count = worker_count(settings, device, remark)
+    with open_workers(count) as workers:
+        clients = client_side(plan, clients_of, source, device)
+        check_some_sound(clients_of, clients.data_form, plan.shape)
+        yield Prepared(
+            plan=plan,
+            dataset=dataset,
+            statement=statement,
+            validation=validation,
+            test=test,
+            source=source,
+            held=held,
+            repeatable=repeatable,
+            device=device,
+            workers=workers,
+            count=count,
+            clients=clients,
+            public=public_side(clients, plan, dataset),
+        )
+
+
+def _checked_data(settings: Settings, dataset: Dataset, options: RunOptions) -> tuple[HeldData, bool]:
+    """(SECRET: what the clients hold, whether a round can be done again on the same data)."""
+    held, run = held_data(dataset, options.population), options.resume
+    if run is not None:
+        return held, check_data(run, held, dataset.task.name)
+    check_origins(settings, dataset, held, options.data_folder)
+    return held, held.known
+
+
+def _secret_source(settings: Settings, options: RunOptions) -> SecretSource:
+    if options.resume is not None:
+        return secret_of_run(options.resume)
+    if options.secure_rng:
+        if settings.run.noise_seed is not None:
+            raise InputError(
+                "secure randomness (--secure-rng) is the operating system's, so run.noise_seed has no place; drop one"
+            )
+        return OperatingSystemSource()
+    seed = settings.run.noise_seed
+    return KeyedSource(draw_secret_seed() if seed is None else seed)
+
+
+def _device(settings: Settings) -> torch.device:
+    available = torch.cuda.is_available()
+    if settings.run.device == "cuda" and not available:
+        raise InputError("run.device = cuda: PyTorch sees no CUDA device here; use cpu or auto")
+    return torch.device("cuda" if available and settings.run.device != "cpu" else "cpu")
+
+
+def _use_precision(settings: Settings, device: torch.device) -> None:
+    """Set PyTorch's switch for TF32, which is on by default, to what run.precision says.
+
+    Raises:
+        InputError: The device does not have it; emulated, it would be slow and round in other places.
+    """
+    wanted, on_gpu = settings.run.precision, device.type == "cuda"
+    if wanted == "tf32" and not (on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)):
+        raise InputError(
+            "run.precision = tf32: only NVIDIA GPUs since Ampere have it, and this run would not be on one"
+        )
+    if wanted == "bfloat16" and not on_gpu and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        raise InputError("run.precision = bfloat16: this processor does not have it (avx512_bf16 or amx_bf16)")
+    torch.backends.cudnn.allow_tf32 = wanted == "tf32"
+
+
+def worker_count(settings: Settings, device: torch.device, remark: Callable[[str], None]) -> int:
+    """Worker processes: as the settings say, at most one for each core; a GPU takes one."""
+    if device.type == "cuda":
+        return 1
+    cores = available_cores()
+    wanted = settings.run.workers or cores
+    if wanted > cores:
+        # More would only take turns, each with its own memory; the results are the same.
+        remark(f"run.workers = {wanted}: this machine has {cores} cores, so {cores} workers")
+    return min(wanted, cores)
