@@ -7,10 +7,9 @@ from pathlib import Path
 from rich.console import Console
 
 from dpfedmeta.command_line import DONE, parser, run_command
-from dpfedmeta.report import write_report
 from dpfedmeta.report.epsilon_plot import epsilon_plot
 from dpfedmeta.report.groups import group_runs
-from dpfedmeta.report.page import write_comparison
+from dpfedmeta.report.page import write_comparison, write_report
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.sweeps.directory import is_sweep
 from dpfedmeta.sweeps.results import PAGE, settings_of_sweep, write_results

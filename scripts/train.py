@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dpfedmeta.command_line import DONE, INTERRUPTED, given_settings, parse_with_settings, parser, run_command
 from dpfedmeta.errors import InputError
-from dpfedmeta.report import write_report
+from dpfedmeta.report.page import write_report
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.lock import only_writer
 from dpfedmeta.runs.resume import finished, settings_of_run

@@ -10,12 +10,13 @@ from typing import Any
 
 from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest, check_comparable
 from dpfedmeta.api.run import Run
-from dpfedmeta.data import Dataset, EpisodeShape, open_dataset
+from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.episode import check_shape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Benchmark, Classification, FineTuning, Question, choose_fine_tuning, investigate
 from dpfedmeta.evaluation.accuracy import Accuracy
-from dpfedmeta.models import with_ways
+from dpfedmeta.models.ways import with_ways
 from dpfedmeta.report.evaluation_plots import clients_plot, comparison_plot, steps_plot
 from dpfedmeta.run_directory import EVALUATION
 from dpfedmeta.runs.trained_run import TrainedRun, open_run

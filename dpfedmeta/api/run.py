@@ -18,7 +18,7 @@ from dpfedmeta.evaluation.accuracy import Accuracy
 from dpfedmeta.ledger.ledger import LedgerContent, read_content, spent
 from dpfedmeta.personal import Initialisation, PersonalModel, load
 from dpfedmeta.personal.images import Images, Labels
-from dpfedmeta.report import write_report
+from dpfedmeta.report.page import write_report
 from dpfedmeta.run_directory import CONFIG, SUMMARY, RunDirectory
 from dpfedmeta.settings import Settings
 from dpfedmeta.tracking.planned import Guarantees

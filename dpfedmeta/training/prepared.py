@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dpfedmeta.data import Dataset, open_dataset
+from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.population import Population, PopulationStatement, population_statement
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Examination

@@ -9,7 +9,8 @@ import torch
 
 import dpfedmeta as dp
 from dpfedmeta.config import resolve
-from dpfedmeta.data import EpisodeShape, VirtualPopulation
+from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.verification import audit
 from dpfedmeta.simulation.processes import LocalBackend

@@ -6,7 +6,9 @@ from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta import MetaSpec, contribution
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.inner_loop import adapted_logits
-from dpfedmeta.models import NetworkSpec, build_network, initial_weights
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import norm
 
 NETWORKS = [("conv4", "batch"), ("conv4-strided", "batch"), ("conv4-strided", "group"), ("mlp", "none")]

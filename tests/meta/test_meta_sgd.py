@@ -17,7 +17,9 @@ from dpfedmeta.meta.algorithms.meta_sgd import LearnedRates, MetaSgd
 from dpfedmeta.meta.gradients import meta_gradient
 from dpfedmeta.meta.inner_loop import adapted_params
 from dpfedmeta.meta.side_by_side import stacked, stacked_query_gradients
-from dpfedmeta.models import NetworkSpec, build_network, with_ways
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.models.ways import with_ways
 from dpfedmeta.planning.clients import method_of
 
 SPEC = NetworkSpec(name="mlp", channels=1, image_size=6, ways=3, width=5, norm="none")

@@ -15,7 +15,10 @@ from dpfedmeta.meta.algorithms.proto_maml import Prototypes
 from dpfedmeta.meta.gradients import meta_gradient
 from dpfedmeta.meta.inner_loop import adapted_logits
 from dpfedmeta.meta.side_by_side import stacked, stacked_query_gradients
-from dpfedmeta.models import NetworkSpec, apply_body, build_network, initial_weights, learned_part
+from dpfedmeta.models.functional import apply_body
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network, learned_part
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.planning.clients import algorithm_of, method_of
 
 SPEC = NetworkSpec(name="mlp", channels=1, image_size=6, ways=3, width=5, norm="none", learn="body")

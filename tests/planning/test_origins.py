@@ -8,8 +8,10 @@ import yaml
 from PIL import Image
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import EpisodeShape, VirtualPopulation, open_dataset
 from dpfedmeta.data.adapters import from_pairs
+from dpfedmeta.data.dataset import open_dataset
+from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.training.forecast import forecast
 from dpfedmeta.training.prepared import RunOptions

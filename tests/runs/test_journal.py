@@ -12,7 +12,7 @@ import torch
 
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.config import resolve
-from dpfedmeta.data import VirtualPopulation
+from dpfedmeta.data.population import VirtualPopulation
 from dpfedmeta.ledger.ledger import Budget, Ledger, read
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource

@@ -20,7 +20,7 @@ from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import read, read_content
-from dpfedmeta.report import write_report
+from dpfedmeta.report.page import write_report
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.lock import only_writer
 from dpfedmeta.runs.resume import finished, settings_of_run

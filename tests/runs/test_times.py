@@ -11,7 +11,7 @@ from rich.console import Console
 
 from dpfedmeta.config import resolve
 from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.report import write_report
+from dpfedmeta.report.page import write_report
 from dpfedmeta.run_directory import RunDirectory, create
 from dpfedmeta.runs.resume import settings_of_run
 from dpfedmeta.runs.summary import what_it_took

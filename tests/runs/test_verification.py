@@ -14,7 +14,7 @@ from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger import versions as ledger_versions
 from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.ledger.ledger import Ledger, read_content, spent
-from dpfedmeta.report import write_report
+from dpfedmeta.report.page import write_report
 from dpfedmeta.report.statement import check_report
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs import claims_beside

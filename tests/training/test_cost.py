@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import Dataset
+from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.memory import own_peak_mb, peak_memory_mb
 from dpfedmeta.training.cost import Cost, _scaled, clients_per_second
 from dpfedmeta.training.prepared import worker_count

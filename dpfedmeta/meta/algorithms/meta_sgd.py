@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dpfedmeta.data.task import Task
-    from dpfedmeta.models import NetworkSpec
+    from dpfedmeta.models.spec import NetworkSpec
     from dpfedmeta.parameters import Params
 
 _OWN = "rate/"
@@ -64,7 +64,7 @@ class MetaSgd(Maml):
         """The network's weights, and a rate for each that adapts."""
         import torch
 
-        from dpfedmeta.models import head_of
+        from dpfedmeta.models.functional import head_of
 
         weights = super().initial(network, seed)
         adapting = head_of(weights) if self.adaptation.adapt == "head" else weights
