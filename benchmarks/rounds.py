@@ -16,11 +16,12 @@ import torch
 
 from dpfedmeta.accounting.sampled_gaussian import forget
 from dpfedmeta.config import resolve
-from dpfedmeta.data import open_dataset
+from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.ledger.ledger import Budget, Ledger
 from dpfedmeta.memory import own_peak_mb
 from dpfedmeta.meta import contribution
-from dpfedmeta.models import build_network, initial_weights, learned_part
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network, learned_part
 from dpfedmeta.parameters import Params
 from dpfedmeta.planning.plan import Plan, make_plan
 from dpfedmeta.privacy.samplers import Cohort

@@ -9,11 +9,13 @@ from typing import Literal
 
 import torch
 
-from dpfedmeta.data.episode import Episode, EpisodeShape
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.meta import Adaptation, MetaSpec, RecordSpec
-from dpfedmeta.models import NetworkSpec, build_network, initial_weights
+from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.layers import FewShotNetwork
-from dpfedmeta.models.spec import Precision
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec, Precision
 from dpfedmeta.parameters import Params
 
 Algorithm = Literal["maml-1", "maml-2", "dp-agr", "dp-agrlr"]

@@ -14,8 +14,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
-import torch
-
 T = TypeVar("T")
 
 
@@ -56,6 +54,8 @@ class Processes:
 @contextmanager
 def open_workers(count: int) -> Iterator[Workers]:
     """`count` worker processes, or this process if `count` is 1."""
+    import torch  # here, since who asks for the number of cores needs none of it
+
     torch.set_num_threads(1)
     if count == 1:
         keep_freed_memory()
@@ -73,6 +73,8 @@ def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    import torch
+
     torch.set_num_threads(1)
     keep_freed_memory()
 

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfedmeta.data.episode import Episode, EpisodeShape
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.errors import InputError
 from dpfedmeta.randomness import Purpose, public_generator
 

@@ -11,27 +11,9 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.data import drawing_kernels
+from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.errors import InputError
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpisodeShape:
-    """Size of an episode; n_s = ways * shots and n_q = ways * queries are public constants."""
-
-    ways: int
-    shots: int
-    queries: int
-
-    @property
-    def support_records(self) -> int:
-        """n_s."""
-        return self.ways * self.shots
-
-    @property
-    def query_records(self) -> int:
-        """n_q."""
-        return self.ways * self.queries
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

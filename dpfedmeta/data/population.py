@@ -6,7 +6,8 @@ import hashlib
 from dataclasses import dataclass, fields, replace
 from typing import Literal, Protocol, runtime_checkable
 
-from dpfedmeta.data.episode import Episode, EpisodeShape, check_shape, draw_episode
+from dpfedmeta.data.episode import Episode, check_shape, draw_episode
+from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.partition import DisjointPopulation, NaturalPopulation
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.shards import ShardPopulation

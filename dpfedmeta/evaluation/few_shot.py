@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from dpfedmeta.data.episode import Episode, EpisodeShape, check_shape, draw_episode
+from dpfedmeta.data.episode import Episode, check_shape, draw_episode
+from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.evaluation.accuracy import Accuracy
 from dpfedmeta.evaluation.baselines import Adapted, Contestant, PixelNeighbour, PixelPrototype, arrays_of
 from dpfedmeta.meta.inner_loop import Adaptation
-from dpfedmeta.models import NetworkSpec
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import Params
 from dpfedmeta.randomness import Purpose, public_generator
 from dpfedmeta.workers import InProcess, Workers

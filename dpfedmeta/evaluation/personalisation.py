@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from dpfedmeta.data.episode import EpisodeShape
+from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.evaluation.accuracy import Accuracy
 from dpfedmeta.evaluation.baselines import (
     Adapted,
@@ -22,7 +22,7 @@ from dpfedmeta.evaluation.baselines import (
 from dpfedmeta.evaluation.few_shot import Benchmark, Outcomes, outcomes
 from dpfedmeta.evaluation.fine_tuning import FineTuning
 from dpfedmeta.meta.inner_loop import Adaptation
-from dpfedmeta.models import NetworkSpec
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import Params
 from dpfedmeta.workers import Workers
 

@@ -13,7 +13,7 @@ from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.inner_loop import Adaptation, as_leaves
 from dpfedmeta.meta.linear_head import LinearSupport, descended_head
 from dpfedmeta.meta.local_training import records
-from dpfedmeta.models import apply_body, channels_last, head_of
+from dpfedmeta.models.functional import apply_body, channels_last, head_of
 from dpfedmeta.parameters import Params
 
 

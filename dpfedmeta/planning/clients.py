@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dpfedmeta.data.episode import EpisodeShape
+from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.meta import Adaptation, Divisions, Message, MetaSpec, micro_slots
-from dpfedmeta.models import NetworkSpec
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.settings import Settings
 
 # method -> (message, order, adapt) where the settings leave them open.

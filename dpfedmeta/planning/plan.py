@@ -11,18 +11,18 @@ from torch import nn
 from dpfedmeta.accounting.cells import guarantees, running_grid
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.data.episode import EpisodeShape
+from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta import Adaptation, MetaSpec, MicroSpec, PrivateSteps, RecordSpec
-from dpfedmeta.models import (
-    NetworkSpec,
+from dpfedmeta.models.registry import (
     build_network,
     check_first_gain,
     check_has_head,
     check_precision,
     check_records_uncoupled,
 )
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.planning.clients import (
     check_protocol,
     episode_shape,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpfedmeta.data.adapters import SequencePopulation
-from dpfedmeta.data.episode import EpisodeShape
+from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.population import Population, open_population
 from dpfedmeta.errors import InputError, RefusedPlan

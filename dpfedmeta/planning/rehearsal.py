@@ -9,7 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dpfedmeta.data.episode import Episode, EpisodeShape
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.meta import (
     MetaSpec,
     MicroSpec,
@@ -23,7 +24,11 @@ from dpfedmeta.meta import (
 )
 from dpfedmeta.meta.dp_steps import query_gradients, support_gradients, support_phase
 from dpfedmeta.meta.local_training import records
-from dpfedmeta.models import NetworkSpec, apply, build_network, head_of, initial_weights, learned_part, with_ways
+from dpfedmeta.models.functional import apply, head_of
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network, learned_part
+from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.models.ways import with_ways
 from dpfedmeta.parameters import Params
 from dpfedmeta.privacy.per_record import per_record_engine
 from dpfedmeta.randomness import KeyedSource, Purpose

@@ -10,7 +10,10 @@ from dpfedmeta.data.task import Task, load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.planning.clients import evaluation_adaptation, network_spec
 from dpfedmeta.meta import Adaptation
-from dpfedmeta.models import NetworkSpec, build_network, check_weights, mixes_queries
+from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.ways import check_weights
+from dpfedmeta.models.frozen import mixes_queries
 from dpfedmeta.parameters import Params
 from dpfedmeta.settings import Settings
 from dpfedmeta.run_directory import CONFIG, RunDirectory, load_weights

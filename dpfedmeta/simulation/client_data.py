@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from dpfedmeta.data.episode import Episode, EpisodeShape, is_sound
+from dpfedmeta.data.episode import Episode, is_sound
+from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.population import Population
 from dpfedmeta.errors import InputError
 

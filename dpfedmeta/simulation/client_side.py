@@ -27,7 +27,10 @@ from dpfedmeta.meta import (
     stacked_query_gradients,
 )
 from dpfedmeta.meta.dp_steps import ClientNoise
-from dpfedmeta.models import NetworkSpec, build_network, initial_weights, learned_part, with_ways
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network, learned_part
+from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.models.ways import with_ways
 from dpfedmeta.parameters import Params, dimension, flatten, length_of, norm, unflatten, zeros_like
 from dpfedmeta.privacy.clipping import clip, clip_per_layer
 from dpfedmeta.privacy.mechanisms import Released

@@ -1,4 +1,4 @@
-"""Runs the trials of a sweep, several at a time, each a train.py of its own."""
+"""Runs the trials of a sweep, several at a time, each a `dpfedmeta train` of its own."""
 
 from __future__ import annotations
 
@@ -39,22 +39,21 @@ class SweepOptions:
 
     Attributes:
         out: The folder of the sweep.
-        program: train.py.
         jobs: Runs at a time.
         fixed: Settings of every run, stronger than the sweep's.
         data_folder: --data-dir.
+        train: The words that start `dpfedmeta train`, from any directory.
     """
 
     out: Path
-    program: Path
     jobs: int = 1
     fixed: Mapping[str, str] = field(default_factory=dict)
     data_folder: Path | None = None
+    train: tuple[str, ...] = (sys.executable, "-m", "dpfedmeta", "train")
 
     def words(self, trial: Trial) -> list[str]:
         """The command of a trial."""
-        words = [sys.executable, str(self.program)]
-        words += [f"--{name}={value}" for name, value in trial.options.items()]
+        words = [*self.train, *(f"--{name}={value}" for name, value in trial.options.items())]
         words += [f"--run.name={trial.name}", f"--run.dir={SweepDirectory(self.out.absolute()).runs}"]
         if "run.workers" not in trial.options:
             words.append(f"--run.workers={max(1, available_cores() // self.jobs)}")
@@ -167,7 +166,7 @@ class _Work:
                 stderr=subprocess.STDOUT,
                 # Its own group: Ctrl-C reaches it once, from here, and its workers with it.
                 start_new_session=True,
-                # A run that outlives a killed sweep.py keeps the folder locked.
+                # A run that outlives a killed sweep keeps the folder locked.
                 pass_fds=(self.lock,),
                 # A background shell makes its children deaf to SIGINT, and they would pass that on.
                 preexec_fn=_hear_interrupts,

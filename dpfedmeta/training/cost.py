@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from dpfedmeta.evaluation import Examination
 from dpfedmeta.memory import peak_memory_mb
-from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import learned_part
 from dpfedmeta.parameters import Params
 from dpfedmeta.planning.plan import Plan
 from dpfedmeta.simulation.client_side import ClientSide

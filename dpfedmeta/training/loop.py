@@ -15,7 +15,8 @@ from dpfedmeta.evaluation import Examination
 from dpfedmeta.interrupts import deferred
 from dpfedmeta.ledger.ledger import Budget, Ledger
 from dpfedmeta.ledger.lineage import Lineage
-from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import learned_part
 from dpfedmeta.parameters import Params, norm
 from dpfedmeta.planning.plan import Plan
 from dpfedmeta.privacy.mechanisms import Released

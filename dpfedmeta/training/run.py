@@ -16,15 +16,16 @@ import torch
 from rich.console import Console
 
 from dpfedmeta.config import to_yaml
-from dpfedmeta.data import Dataset, Task, open_dataset
+from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.population import Population, PopulationStatement, population_statement
+from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Examination
 from dpfedmeta.interrupts import deferred
 from dpfedmeta.ledger.client_ledger import RecordBudget
 from dpfedmeta.ledger.ledger import Budget, Identity, Ledger, read_content, spent
 from dpfedmeta.memory import peak_memory_mb
-from dpfedmeta.models import initial_weights
+from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.parameters import Params
 from dpfedmeta.planning.cautions import cautions
 from dpfedmeta.planning.held_data import NO_DIGEST, HeldData, check_data, held_data, keep_data
@@ -304,5 +305,3 @@ def _print_result(run: RunDirectory, summary: dict[str, Any], plan: Plan, consol
         highlight=False,
         soft_wrap=True,
     )
-    if summary["status"] == "interrupted":
-        console.print(f"go on with: python scripts/train.py --resume {run.path}", highlight=False, soft_wrap=True)

@@ -21,7 +21,8 @@ from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.charges import planned_event
 from dpfedmeta.ledger.ledger import Identity, Ledger, check_rounds, read_content
-from dpfedmeta.models import NetworkSpec, initial_weights
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import digest
 from dpfedmeta.privacy.policies import Window
 from dpfedmeta.run_directory import RunDirectory, load_weights, save_weights

@@ -3,7 +3,9 @@ import torch
 
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta import Adaptation, Divisions, MetaSpec, contribution, division_slots
-from dpfedmeta.models import NetworkSpec, build_network, initial_weights, learned_part
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network, learned_part
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import difference, norm
 
 WAYS, HELD = 3, 4

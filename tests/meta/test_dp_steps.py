@@ -10,7 +10,9 @@ from dpfedmeta.data.episode import Episode
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.meta import Adaptation, RecordSpec, private_contributions
 from dpfedmeta.meta.dp_steps import ClientNoise
-from dpfedmeta.models import NetworkSpec, build_network, check_records_uncoupled, initial_weights
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network, check_records_uncoupled
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import norm
 from dpfedmeta.privacy.per_record import LayeredGradients, OpacusGradients, VmapGradients
 from dpfedmeta.randomness import KeyedSource, Purpose

@@ -4,7 +4,9 @@ from torch.nn.functional import cross_entropy
 
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta import Adaptation, MetaSpec, adapted_logits, contribution
-from dpfedmeta.models import NetworkSpec, build_network, initial_weights
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import norm
 
 NETWORKS = [("conv4", "batch"), ("conv4-strided", "batch"), ("conv4-strided", "group"), ("mlp", "none")]

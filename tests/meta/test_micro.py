@@ -8,10 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfedmeta.data.episode import Episode, EpisodeShape
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.meta import Adaptation, MetaSpec, MicroSpec, contribution, micro, micro_contributions, micro_slots
-from dpfedmeta.models import NetworkSpec, build_network, check_records_uncoupled, initial_weights
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network, check_records_uncoupled
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import difference, flatten, norm
 from dpfedmeta.privacy.clipping import clip
 from dpfedmeta.randomness import KeyedSource, Purpose

@@ -2,7 +2,7 @@ import pytest
 from PIL import Image
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import load_task
+from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.cautions import cautions
 
 

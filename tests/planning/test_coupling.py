@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import load_task
+from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.planning.coupling import check_uncoupled
 from dpfedmeta.planning.plan import make_plan

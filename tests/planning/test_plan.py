@@ -8,7 +8,7 @@ import yaml
 
 from dpfedmeta import config
 from dpfedmeta.config import algorithm_names, resolve
-from dpfedmeta.data import load_task
+from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.meta import micro_slots
 from dpfedmeta.planning.plan import make_plan

@@ -3,9 +3,10 @@ from dataclasses import replace
 import pytest
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import EpisodeShape, VirtualPopulation
 from dpfedmeta.data.adapters import from_pairs
+from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.partition import DisjointPopulation
+from dpfedmeta.data.population import VirtualPopulation
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.planning.population import plan_population
 

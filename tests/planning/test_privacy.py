@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import load_task
+from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.privacy.samplers import Cohort

@@ -10,13 +10,16 @@ from torch.nn.functional import cross_entropy
 
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.config import resolve
-from dpfedmeta.data import load_task
-from dpfedmeta.data.episode import Episode, EpisodeShape
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.data.episode_shape import EpisodeShape
+from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.evaluation import PROTOCOL, Benchmark, adapted_accuracy
 from dpfedmeta.meta import Adaptation, MetaSpec, RecordSpec, adapted_logits, contribution, private_contributions
 from dpfedmeta.meta.dp_steps import ClientNoise
-from dpfedmeta.models import NetworkSpec, build_network, check_records_uncoupled, initial_weights
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network, check_records_uncoupled
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import flatten, norm, scaled
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.mechanisms import GaussianMechanism

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import VirtualPopulation
+from dpfedmeta.data.population import VirtualPopulation
 from dpfedmeta.runs.journal import Journal, release_digest
 from dpfedmeta.runs.invitations import Participations
 from dpfedmeta.planning.plan import make_plan

@@ -11,10 +11,12 @@ import torch
 from rich.console import Console
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import EpisodeShape, VirtualPopulation
 from dpfedmeta.data.adapters import from_pairs
+from dpfedmeta.data.episode_shape import EpisodeShape
+from dpfedmeta.data.population import VirtualPopulation
 from dpfedmeta.errors import InputError
-from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import learned_part
 from dpfedmeta.parameters import flatten
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort

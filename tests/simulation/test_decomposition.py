@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import open_dataset
-from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.data.dataset import open_dataset
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import learned_part
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.whole_numbers import WholeNumbers
 from dpfedmeta.randomness import KeyedSource

@@ -10,9 +10,10 @@ import torch
 from rich.console import Console
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import VirtualPopulation
+from dpfedmeta.data.population import VirtualPopulation
 from dpfedmeta.ledger.ledger import read
-from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import learned_part
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, Purpose

@@ -3,8 +3,9 @@ import pytest
 import torch
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import VirtualPopulation
-from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import learned_part
 from dpfedmeta.parameters import norm, scaled
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.policies import ATTACHED

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import VirtualPopulation
-from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import learned_part
 from dpfedmeta.parameters import flatten, zeros_like
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
@@ -60,7 +61,7 @@ def measured(plan, hostile, rounds=6, size=20_000, cohort=COHORT):
 
 
 def plan_of(algo, **given):
-    from dpfedmeta.data import load_task
+    from dpfedmeta.data.task import load_task
 
     return make_plan(resolve(algo, "strokes", None, {**SMALL, **given}), load_task("strokes")[0])
 

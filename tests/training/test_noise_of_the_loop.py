@@ -17,7 +17,8 @@ from scipy import stats
 from dpfedmeta.config import resolve
 from dpfedmeta.data.episode import blank_episode
 from dpfedmeta.ledger.ledger import Budget, read
-from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import learned_part
 from dpfedmeta.parameters import flatten
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism
