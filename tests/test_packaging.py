@@ -128,6 +128,8 @@ def test_every_required_package_has_a_tested_version():
         for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
         if "==" in line
     }
-    options = setup_cfg()["options"]["install_requires"].split("\n")
+    parsed = setup_cfg()
+    options = [parsed["options"]["install_requires"], parsed["options.extras_require"]["search"]]
+    options = "\n".join(options).split("\n")
     required = {line.split(">=")[0].strip().lower() for line in options if line.strip()}
     assert required <= pinned

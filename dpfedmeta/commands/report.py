@@ -21,10 +21,9 @@ def main(words: Sequence[str], console: Console) -> int:
     arguments.add_argument("--out", type=Path, default=Path("comparison.html"), help="page of a comparison")
     arguments.add_argument("--epsilon-plot", type=Path, help="also draw accuracy against epsilon into this PNG file")
     options = arguments.parse_args(words)
-    from dpfedmeta.report import write_report
     from dpfedmeta.report.epsilon_plot import epsilon_plot
     from dpfedmeta.report.groups import group_runs
-    from dpfedmeta.report.page import write_comparison
+    from dpfedmeta.report.page import write_comparison, write_report
     from dpfedmeta.run_directory import RunDirectory
     from dpfedmeta.sweeps.directory import is_sweep
     from dpfedmeta.sweeps.results import PAGE, settings_of_sweep, write_results

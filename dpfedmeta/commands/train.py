@@ -79,7 +79,7 @@ def _resume(options: argparse.Namespace, given: dict[str, str], console: Console
 
 
 def _finish(run: RunDirectory | None, status: Status, console: Console) -> int:
-    from dpfedmeta.report import write_report
+    from dpfedmeta.report.page import write_report
 
     if run is not None:
         console.print(f"report: {write_report(run)}", highlight=False, soft_wrap=True)

@@ -17,8 +17,8 @@ from safetensors.torch import load, save
 
 from dpfedmeta.durable import replace_file
 from dpfedmeta.errors import InputError
-from dpfedmeta.server import ServerState
 from dpfedmeta.parameters import Params, digest
+from dpfedmeta.server import ServerState
 
 VERSION = 1
 _FILE = re.compile(r"round-(\d{6,})\.safetensors")

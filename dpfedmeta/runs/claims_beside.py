@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.errors import InputError
-from dpfedmeta.runs.summary import SIMULATION
 from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import LedgerContent
 from dpfedmeta.ledger.versions import VERSION, plan_of
-from dpfedmeta.settings import Settings
 from dpfedmeta.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory
+from dpfedmeta.runs.summary import SIMULATION
+from dpfedmeta.settings import Settings
 
 # Epsilons of one ledger differ in their last digits from machine to machine.
 _ALIKE = 1e-6

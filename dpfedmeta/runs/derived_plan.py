@@ -8,13 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.config import resolve_text
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.ledger.ledger import LedgerContent
 from dpfedmeta.ledger.versions import UNSAID
-from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.settings import Settings
 
 # What calibration solves from targets; a target's solution may differ in its last digits from machine to machine.

@@ -10,8 +10,8 @@ import numpy as np
 
 from dpfedmeta.durable import SECRET, cut_torn_line, replace_file
 from dpfedmeta.errors import InputError
-from dpfedmeta.planning.plan import Plan
 from dpfedmeta.ledger.charges import RoundEvent
+from dpfedmeta.planning.plan import Plan
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import Purpose, SecretSource
 from dpfedmeta.run_directory import RunDirectory, append_lines

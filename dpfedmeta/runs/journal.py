@@ -6,16 +6,16 @@ import hashlib
 import secrets
 from dataclasses import dataclass, field, replace
 
-from dpfedmeta.runs.invitations import Participations, draw
-from dpfedmeta.planning.plan import Plan
-from dpfedmeta.server import ServerState
 from dpfedmeta.interrupts import deferred
-from dpfedmeta.parameters import Params, digest
 from dpfedmeta.ledger.charges import RoundEvent, planned_event
 from dpfedmeta.ledger.ledger import Budget, Ledger
 from dpfedmeta.ledger.lineage import Lineage
+from dpfedmeta.parameters import Params, digest
+from dpfedmeta.planning.plan import Plan
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import SecretSource
+from dpfedmeta.runs.invitations import Participations, draw
+from dpfedmeta.server import ServerState
 
 
 @dataclass(kw_only=True, eq=False)

@@ -9,15 +9,15 @@ from typing import Any
 
 from dpfedmeta.durable import cut_torn_line, whole_lines
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.runs.checkpoint import Checkpoint, checkpoint_files, load_checkpoint
-from dpfedmeta.runs.journal import Journal
-from dpfedmeta.runs.invitations import reopen_participations
-from dpfedmeta.planning.plan import Plan
-from dpfedmeta.server import ServerState
 from dpfedmeta.ledger.ledger import Budget, Ledger, LedgerContent, check_rounds, read_content
 from dpfedmeta.ledger.lineage import Latest, Lineage
+from dpfedmeta.planning.plan import Plan
 from dpfedmeta.randomness import SecretSource
 from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs.checkpoint import Checkpoint, checkpoint_files, load_checkpoint
+from dpfedmeta.runs.invitations import reopen_participations
+from dpfedmeta.runs.journal import Journal
+from dpfedmeta.server import ServerState
 
 _TEMPORARY = re.compile(r"\..+\.\d+")
 

@@ -10,11 +10,11 @@ from dpfedmeta.config import resolve
 from dpfedmeta.durable import SECRET
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import Identity, read_content
-from dpfedmeta.ledger.versions import VERSION
 from dpfedmeta.ledger.lineage import Lineage
+from dpfedmeta.ledger.versions import VERSION
 from dpfedmeta.randomness import GENERATOR, SEEDS, KeyedSource, OperatingSystemSource, SecretSource
-from dpfedmeta.settings import Settings
 from dpfedmeta.run_directory import CONFIG, SUMMARY, RunDirectory, load_weights, write_text
+from dpfedmeta.settings import Settings
 
 # What may differ from the run that is continued: it changes no result, or the rounds it touches are charged again.
 MAY_CHANGE = ("run.workers", "run.device", "run.chunk")

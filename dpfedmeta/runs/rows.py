@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpfedmeta.planning.plan import Plan
-from dpfedmeta.server import ServerState
-from dpfedmeta.parameters import dimension, norm
 from dpfedmeta.accounting.cells import Terms, four_cells
 from dpfedmeta.accounting.guarantee import Guarantee
-from dpfedmeta.ledger.ledger import Ledger
-from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.accounting.sampled_gaussian import neighbours_of_a_client, sampled_delta
 from dpfedmeta.accounting.phase import Stretch, first_rounds
+from dpfedmeta.accounting.sampled_gaussian import neighbours_of_a_client, sampled_delta
+from dpfedmeta.ledger.ledger import Ledger
+from dpfedmeta.parameters import dimension, norm
+from dpfedmeta.planning.plan import Plan
+from dpfedmeta.privacy.mechanisms import Released
+from dpfedmeta.server import ServerState
 
 
 def charged_after(ledger: Ledger, round_: int) -> tuple[Stretch, ...]:

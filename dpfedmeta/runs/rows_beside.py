@@ -9,14 +9,14 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+from dpfedmeta.accounting.cells import Terms, four_cells, running_grid
+from dpfedmeta.accounting.phase import Stretch
+from dpfedmeta.accounting.sampled_gaussian import GRIDS
 from dpfedmeta.errors import InputError
+from dpfedmeta.ledger.ledger import stretches_of
+from dpfedmeta.run_directory import SUMMARY, RunDirectory
 from dpfedmeta.runs.claims_beside import Proven, complete
 from dpfedmeta.runs.rows import cell
-from dpfedmeta.accounting.cells import Terms, four_cells, running_grid
-from dpfedmeta.ledger.ledger import stretches_of
-from dpfedmeta.accounting.sampled_gaussian import GRIDS
-from dpfedmeta.accounting.phase import Stretch
-from dpfedmeta.run_directory import SUMMARY, RunDirectory
 
 # Rows whose epsilons are computed again (about 40 ms each); the others may not fall from line to line.
 _EVENLY, _EARLY = 16, 8

@@ -8,15 +8,15 @@ from pathlib import Path
 from dpfedmeta.config import resolve
 from dpfedmeta.data.task import Task, load_task
 from dpfedmeta.errors import InputError
-from dpfedmeta.planning.clients import evaluation_adaptation, network_spec
 from dpfedmeta.meta import Adaptation
-from dpfedmeta.models.spec import NetworkSpec
-from dpfedmeta.models.registry import build_network
-from dpfedmeta.models.ways import check_weights
 from dpfedmeta.models.frozen import mixes_queries
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.models.ways import check_weights
 from dpfedmeta.parameters import Params
-from dpfedmeta.settings import Settings
+from dpfedmeta.planning.clients import evaluation_adaptation, network_spec
 from dpfedmeta.run_directory import CONFIG, RunDirectory, load_weights
+from dpfedmeta.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -8,19 +8,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dpfedmeta.errors import InputError
-from dpfedmeta.runs.claims_beside import Proven, check_config, check_plan_file, check_summary
-from dpfedmeta.runs.derived_plan import check_plan, settings_of_ledger
-from dpfedmeta.runs.rows_beside import check_rows
 from dpfedmeta.accounting.cells import Terms, guarantees, local_mu, stated
-from dpfedmeta.ledger.charges import RoundEvent
 from dpfedmeta.accounting.cross_checks import second_opinion
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.guarantee import Guarantee
-from dpfedmeta.ledger.ledger import read_content, spent, stretches_of
 from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.errors import InputError
+from dpfedmeta.ledger.charges import RoundEvent
+from dpfedmeta.ledger.ledger import read_content, spent, stretches_of
 from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs.claims_beside import Proven, check_config, check_plan_file, check_summary
+from dpfedmeta.runs.derived_plan import check_plan, settings_of_ledger
+from dpfedmeta.runs.rows_beside import check_rows
 
 
 @dataclass(frozen=True, kw_only=True)

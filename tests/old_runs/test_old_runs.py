@@ -12,7 +12,7 @@ import dpfedmeta
 from dpfedmeta.api.evaluate import evaluate_runs
 from dpfedmeta.api.evaluation_request import EvaluationRequest
 from dpfedmeta.errors import InputError
-from dpfedmeta.report import write_report
+from dpfedmeta.report.page import write_report
 from dpfedmeta.report.statement import check_report
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.resume import settings_of_run

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.personal import load
-from dpfedmeta.report import write_report
+from dpfedmeta.report.page import write_report
 from dpfedmeta.runs.resume import settings_of_run
 from dpfedmeta.training.run import RunOptions, run_training
 

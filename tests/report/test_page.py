@@ -11,9 +11,8 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.charges import planned_event
 from dpfedmeta.ledger.ledger import Identity, Ledger, spent
 from dpfedmeta.planning.privacy import make_privacy
-from dpfedmeta.report import write_report
 from dpfedmeta.report.groups import group_runs
-from dpfedmeta.report.page import write_comparison
+from dpfedmeta.report.page import write_comparison, write_report
 from dpfedmeta.report.statement import check_report, embedded
 from dpfedmeta.run_directory import append_lines, create
 from dpfedmeta.runs.summary import SIMULATION

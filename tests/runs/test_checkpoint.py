@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.runs.checkpoint import Checkpoint, checkpoint_files, load_checkpoint, save_checkpoint
-from dpfedmeta.server import initial_state
 from dpfedmeta.privacy.policies import Constant, Median, Quantile, Window, WindowLiteral
 from dpfedmeta.privacy.policies.quantile import BelowBound, Histogram
 from dpfedmeta.privacy.policies.window import Observation
+from dpfedmeta.runs.checkpoint import Checkpoint, checkpoint_files, load_checkpoint, save_checkpoint
+from dpfedmeta.server import initial_state
 
 MODEL = {"w": torch.randn(3, 2, generator=torch.Generator().manual_seed(1)), "b": torch.tensor([0.1, -0.0])}
 THIRD = 1 / 3

@@ -11,16 +11,16 @@ import pytest
 import torch
 from rich.console import Console
 
+from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.config import resolve
 from dpfedmeta.data.population import VirtualPopulation
-from dpfedmeta.runs.journal import Journal, release_digest
-from dpfedmeta.runs.invitations import Participations
-from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.training.run import RunOptions, run_training
-from dpfedmeta.server import initial_state
-from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.ledger.ledger import Budget, Ledger, read
+from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource
+from dpfedmeta.runs.invitations import Participations
+from dpfedmeta.runs.journal import Journal, release_digest
+from dpfedmeta.server import initial_state
+from dpfedmeta.training.run import RunOptions, run_training
 
 GIVEN = {
     "model.width": "4", "server.rounds": "6", "task.ways": "3", "task.shots": "2", "task.queries": "2",

@@ -1,33 +1,31 @@
 """A run that is cut short anywhere goes on to the result of one that was not, and what was spent stays spent."""
 
 import errno
-import importlib.util
 import io
 import json
 import math
 import multiprocessing
 import os
 import shutil
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from dpfedmeta import durable
+from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.commands import train
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError
-from dpfedmeta.training import run as run_module
+from dpfedmeta.ledger.ledger import read, read_content
+from dpfedmeta.report.page import write_report
+from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs.lock import only_writer
+from dpfedmeta.runs.resume import finished, settings_of_run
 from dpfedmeta.runs.verification import audit, compose
 from dpfedmeta.simulation.processes import LocalBackend
-from dpfedmeta.runs.resume import finished, settings_of_run
+from dpfedmeta.training import run as run_module
 from dpfedmeta.training.run import RunOptions, run_training
-from dpfedmeta.accounting.gaussian import gaussian_epsilon
-from dpfedmeta.ledger.ledger import read, read_content
-from dpfedmeta.report import write_report
-from dpfedmeta.runs.lock import only_writer
-from dpfedmeta.run_directory import RunDirectory
 
 TINY = {
     "model.width": "4", "server.rounds": "6", "population.cohort": "6", "population.clients": "60", "task.ways": "3",
@@ -36,9 +34,6 @@ TINY = {
     "population.max_participations": "2", "record.client_ledgers": "true", "run.checkpoint_every": "2",
 }  # fmt: skip
 QUIET = Console(quiet=True)
-
-
-ROOT = Path(__file__).parents[2]
 
 
 class Killed(BaseException):
@@ -181,18 +176,14 @@ def test_ctrl_c_during_the_final_evaluation_keeps_a_summary(tiny_task_file, tmp_
     assert finished(run) == "completed"
 
 
-def test_what_resume_does_not_take_is_named(tiny_task_file, tmp_path, monkeypatch, whole):
-    form = importlib.util.spec_from_file_location("train_script", ROOT / "scripts" / "train.py")
-    script = importlib.util.module_from_spec(form)
-    form.loader.exec_module(script)
+def test_what_resume_does_not_take_is_named(tmp_path):
     for words, named in (
         (["--algo", "maml"], "--algo"),
         (["--secure-rng"], "--secure-rng"),
         ([], "no such run directory"),
     ):
-        monkeypatch.setattr(sys, "argv", ["train.py", "--resume", str(tmp_path / "absent"), *words])
         with pytest.raises(InputError, match=named):
-            script.main(QUIET)
+            train.main(["--resume", str(tmp_path / "absent"), *words], QUIET)
 
 
 def files_of(run):

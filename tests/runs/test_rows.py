@@ -5,20 +5,20 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dpfedmeta.config import resolve
-from dpfedmeta.evaluation import Benchmark
-from dpfedmeta.workers import InProcess
-from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.runs.rows import charged_after, delta_at_limit
-from dpfedmeta.training.loop import Training
-from dpfedmeta.ledger.charges import planned_event
-from dpfedmeta.ledger.ledger import Budget, Ledger, read, spent
 from dpfedmeta.accounting.plan import Change, PrivacyPlan
 from dpfedmeta.accounting.sampled_gaussian import sampled_delta
+from dpfedmeta.config import resolve
+from dpfedmeta.evaluation import Benchmark
+from dpfedmeta.ledger.charges import planned_event
+from dpfedmeta.ledger.ledger import Budget, Ledger, read, spent
+from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource
 from dpfedmeta.run_directory import create
+from dpfedmeta.runs.rows import charged_after, delta_at_limit
 from dpfedmeta.tracking.trackers import JsonLines
+from dpfedmeta.training.loop import Training
+from dpfedmeta.workers import InProcess
 
 SMALL = {
     "model.width": "4", "server.rounds": "8", "task.ways": "3", "task.shots": "2", "task.queries": "2",

@@ -10,15 +10,15 @@ import pytest
 from rich.console import Console
 
 from dpfedmeta.config import resolve
-from dpfedmeta.training import run as run_module
-from dpfedmeta.simulation.processes import LocalBackend
 from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.report.page import write_report
+from dpfedmeta.run_directory import RunDirectory, create
 from dpfedmeta.runs.resume import settings_of_run
-from dpfedmeta.training.run import RunOptions, run_training
 from dpfedmeta.runs.summary import what_it_took
 from dpfedmeta.runs.times import COARSE, coarse, hides_times, keep_seconds, seconds_before
-from dpfedmeta.report import write_report
-from dpfedmeta.run_directory import RunDirectory, create
+from dpfedmeta.simulation.processes import LocalBackend
+from dpfedmeta.training import run as run_module
+from dpfedmeta.training.run import RunOptions, run_training
 
 TINY = {
     "model.width": "4", "server.rounds": "4", "population.cohort": "6", "population.clients": "60", "task.ways": "3",

@@ -8,21 +8,21 @@ import pytest
 import yaml
 from rich.console import Console
 
+from dpfedmeta.accounting.cells import guarantees
+from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.runs import claims_beside
-from dpfedmeta.runs.verification import audit, realised
-from dpfedmeta.runs.rows_beside import check_rows
-from dpfedmeta.training.run import RunOptions, run_training
-from dpfedmeta.runs.summary import SIMULATION
 from dpfedmeta.ledger import versions as ledger_versions
-from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.ledger.charges import planned_event
-from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.ledger.ledger import Ledger, read_content, spent
-from dpfedmeta.report import write_report
+from dpfedmeta.report.page import write_report
 from dpfedmeta.report.statement import check_report
 from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs import claims_beside
+from dpfedmeta.runs.rows_beside import check_rows
+from dpfedmeta.runs.summary import SIMULATION
+from dpfedmeta.runs.verification import audit, realised
+from dpfedmeta.training.run import RunOptions, run_training
 
 TINY = {
     "model.width": "4", "server.rounds": "6", "population.cohort": "6", "population.clients": "40", "task.ways": "3",
