@@ -12,7 +12,6 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from dpfedmeta import durable
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.commands import train
 from dpfedmeta.config import resolve
@@ -21,7 +20,7 @@ from dpfedmeta.ledger.ledger import read, read_content
 from dpfedmeta.report.page import write_report
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.lock import only_writer
-from dpfedmeta.runs.resume import finished, settings_of_run
+from dpfedmeta.runs.resume import finished, registered, settings_of_run
 from dpfedmeta.runs.verification import audit, compose
 from dpfedmeta.simulation.processes import LocalBackend
 from dpfedmeta.training import run as run_module
@@ -242,7 +241,7 @@ def test_two_processes_cannot_write_one_run(tiny_task_file, tmp_path, monkeypatc
     with only_writer(run.path), pytest.raises(InputError, match="another process"), only_writer(run.path):
         pass
     copy = RunDirectory(shutil.copytree(run.path, tmp_path / "copy"))
-    with run_module.registered(run), pytest.raises(InputError, match="another process"):
+    with registered(run), pytest.raises(InputError, match="another process"):
         resume(copy)
 
 
@@ -303,7 +302,7 @@ def full_disk(monkeypatch, after, number=errno.ENOSPC):
             raise OSError(number, os.strerror(number))
         return honest(handle, content)
 
-    monkeypatch.setattr(durable.os, "write", write)
+    monkeypatch.setattr(os, "write", write)
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3, 5, 11])
@@ -321,7 +320,7 @@ def test_a_full_disk_loses_nothing(tiny_task_file, tmp_path, monkeypatch, whole,
 def test_a_disk_that_fills_while_a_checkpoint_is_written(tiny_task_file, tmp_path, monkeypatch, whole, which):
     run = halted(tiny_task_file, tmp_path, monkeypatch, 3)
     before = sorted(path.name for path in (run.path / "checkpoint").iterdir())
-    calls, honest = Counter(), durable.os.fdopen
+    calls, honest = Counter(), os.fdopen
 
     def fdopen(*words):
         calls["opened"] += 1
@@ -330,7 +329,7 @@ def test_a_disk_that_fills_while_a_checkpoint_is_written(tiny_task_file, tmp_pat
         return honest(*words)
 
     with monkeypatch.context() as patch:
-        patch.setattr(durable.os, "fdopen", fdopen)
+        patch.setattr(os, "fdopen", fdopen)
         with pytest.raises(OSError, match="No space left"):
             resume(run)
     assert set(before) <= {path.name for path in (run.path / "checkpoint").iterdir()} | {"round-000002.safetensors"}

@@ -87,7 +87,7 @@ def train(tiny_task_file, tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(LocalBackend, "cohort_sum", slow)
             run, _ = run_training(resolve(algo, str(tiny_task_file), None, values), RunOptions(), console)
-        return run, console.file.getvalue()
+        return run, console.file.getvalue()  # type: ignore[attr-defined]
 
     return trained
 
@@ -158,7 +158,7 @@ def test_the_total_of_a_resumed_run_holds_all_its_processes(train, tmp_path, mon
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module.Training, "_measured", killed)
+        patch.setattr(run_module.Training, "_measured", killed)  # type: ignore[attr-defined]
         with pytest.raises(Killed):
             train("cut", "dp-agr", **NOISE, **{"track.tensorboard": "false"})
     run = RunDirectory(tmp_path / "cut" / "r")

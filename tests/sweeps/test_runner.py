@@ -26,7 +26,7 @@ def sweep(sweep_file, program, tmp_path):
         options = SweepOptions(out=tmp_path / "out", train=(sys.executable, str(program)), jobs=jobs, fixed=fixed or {})
         console = Console(file=io.StringIO(), width=200)
         status = action(read_sweep(sweep_file(**{"parameters": GRID, **changes})), options, console)
-        return status, console.file.getvalue()
+        return status, console.file.getvalue()  # type: ignore[attr-defined]
 
     return run
 

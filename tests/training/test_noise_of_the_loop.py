@@ -7,6 +7,7 @@ Bonferroni. What is seen: a standard deviation that is wrong by 2%, or one strea
 import itertools
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,8 +28,8 @@ from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource
 from dpfedmeta.run_directory import create
 from dpfedmeta.simulation.processes import LocalBackend
+from dpfedmeta.training.data import client_side
 from dpfedmeta.training.loop import Training
-from dpfedmeta.training.run import client_side
 from dpfedmeta.workers import InProcess
 
 RARE = 1e-6
@@ -87,8 +88,8 @@ class Release:
     """One call of a mechanism."""
 
     mechanism: GaussianMechanism
-    query: object
-    released: object
+    query: Any
+    released: Any
 
     @property
     def sum(self):

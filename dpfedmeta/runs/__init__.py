@@ -1,0 +1,1 @@
+"""A run directory over its life: begun, journalled, reopened, gone on with, summed up, verified."""
