@@ -1,1 +1,1 @@
-"""A run directory over its life: begun, journalled, reopened, gone on with, summed up, verified."""
+"""A run directory over its life: written, gone on with, verified."""
