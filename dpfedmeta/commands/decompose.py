@@ -20,23 +20,29 @@ if TYPE_CHECKING:
 _FEWEST = 10
 
 
-def main(words: Sequence[str], console: Console) -> int:
-    """Parse, measure every variant, tell."""
-    arguments = parser(
+def options_of() -> argparse.ArgumentParser:
+    """The command's own options; everything else is a setting."""
+    made = parser(
         "What each noise costs the direction of a round's aggregate; for simulations only.",
         settings=True,
         program="dpfedmeta decompose",
     )
-    arguments.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
-    arguments.add_argument(
+    made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
+    made.add_argument(
         "--vary", action="append", default=[], metavar="KEY=A,B,C", help="a setting and its values; may be repeated"
     )
-    arguments.add_argument("--sample", type=int, default=100, help="clients that are looked at (default: 100)")
-    arguments.add_argument("--bound", type=float, help="clip bound (default: C_min, where all are clipped)")
-    arguments.add_argument("--weights", type=Path, help="measure at the weights of this run, not at the initial ones")
-    arguments.add_argument("--out", type=Path, help="write a picture to this PNG file")
-    options, _ = arguments.parse_known_args(words)
-    given = given_settings(arguments, words)
+    made.add_argument("--sample", type=int, default=100, help="clients that are looked at (default: 100)")
+    made.add_argument("--bound", type=float, help="clip bound (default: C_min, where all are clipped)")
+    made.add_argument("--weights", type=Path, help="measure at the weights of this run, not at the initial ones")
+    made.add_argument("--out", type=Path, help="write a picture to this PNG file")
+    return made
+
+
+def main(words: Sequence[str], console: Console) -> int:
+    """Parse, measure every variant, tell."""
+    made = options_of()
+    options, _ = made.parse_known_args(words)
+    given = given_settings(made, words)
     if options.bound is not None and options.bound <= 0:
         raise InputError(f"--bound {options.bound:g}: a clip bound is greater than 0")
     if options.sample < _FEWEST:
