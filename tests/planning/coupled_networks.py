@@ -1,4 +1,4 @@
-"""Networks of a user's own, sound and unsound, as `model.name: tests.federation.coupled_networks:NAME` names them."""
+"""Networks of a user's own, sound and unsound, as `model.name: tests.planning.coupled_networks:NAME` names them."""
 
 from collections import OrderedDict
 
