@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.data.episode_shape import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.meta import Adaptation, MetaSpec, RecordSpec
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.layers import FewShotNetwork

@@ -33,7 +33,7 @@ LIGHT = (
     "dpfedmeta.workers",
     "dpfedmeta.run_directory",
     "dpfedmeta.data.task",
-    "dpfedmeta.data.episode_shape",
+    "dpfedmeta.data.shape",
     "dpfedmeta.data.inspection",
     "dpfedmeta.models.spec",
     "dpfedmeta.api.evaluation_request",

@@ -12,7 +12,7 @@ from rich.console import Console
 from dpfedmeta.api.evaluation_request import EvaluationRequest, check_comparable
 from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.episode import check_shape
-from dpfedmeta.data.episode_shape import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.evaluation import Benchmark, Classification, FineTuning, Question, choose_fine_tuning, investigate
 from dpfedmeta.models.ways import with_ways
 from dpfedmeta.report.evaluation_plots import clients_plot, comparison_plot, steps_plot

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.data import drawing_kernels
-from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 
 

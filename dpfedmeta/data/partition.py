@@ -9,8 +9,8 @@ from functools import lru_cache
 import numpy as np
 
 from dpfedmeta.data.episode import Episode, episode_of
-from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 from dpfedmeta.randomness import IntArray, Purpose, public_generator
 

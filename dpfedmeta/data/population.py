@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal, Protocol, runtime_checkable
 
 from dpfedmeta.data.episode import Episode, check_shape, draw_episode
-from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.partition import DisjointPopulation, NaturalPopulation
 from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.data.shards import ShardPopulation
 from dpfedmeta.errors import InputError
 from dpfedmeta.randomness import Purpose, public_generator

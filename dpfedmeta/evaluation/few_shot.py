@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpfedmeta.data.episode import Episode, check_shape, draw_episode
-from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.evaluation.accuracy import Accuracy
 from dpfedmeta.evaluation.baselines import Adapted, Contestant, PixelNeighbour, PixelPrototype, arrays_of
 from dpfedmeta.meta.inner_loop import Adaptation

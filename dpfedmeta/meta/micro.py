@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.data.episode_shape import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.meta.inner_loop import Adaptation
 from dpfedmeta.meta.side_by_side import stacked_query_gradients
 from dpfedmeta.parameters import Params

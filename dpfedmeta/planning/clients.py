@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpfedmeta.data.episode_shape import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.meta import Adaptation, Divisions, Message, MetaSpec, micro_slots

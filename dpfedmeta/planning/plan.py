@@ -11,7 +11,7 @@ from torch import nn
 from dpfedmeta.accounting.cells import guarantees, running_grid
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.data.episode_shape import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta import Adaptation, MetaSpec, MicroSpec, PrivateSteps, RecordSpec

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dpfedmeta.data.adapters import SequencePopulation
-from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.population import Population, open_population
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.settings import Settings
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.data.episode_shape import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.meta import (
     MetaSpec,
     MicroSpec,

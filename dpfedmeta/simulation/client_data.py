@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dpfedmeta.data.episode import Episode, is_sound
-from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.population import Population
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 
 # Clients that are looked at before round 0.

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpfedmeta.data.adapters import from_learn2learn, from_pairs, from_torchmeta
-from dpfedmeta.data.episode_shape import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=1)

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from dpfedmeta.data.episode import check_shape, draw_episode, episode_of
-from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 
 SHAPE = EpisodeShape(ways=5, shots=3, queries=4)

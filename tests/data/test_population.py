@@ -9,8 +9,8 @@ import torch
 
 from dpfedmeta.data.adapters import from_pairs
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.population import VirtualPopulation, open_population, population_statement
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=2)

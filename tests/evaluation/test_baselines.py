@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from dpfedmeta.data.episode import draw_episode
-from dpfedmeta.data.episode_shape import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.evaluation.baselines import Adapted, FeaturePrototype, PixelPrototype, arrays_of
 from dpfedmeta.meta import Adaptation, adapted_logits, logits_along
 from dpfedmeta.models.initial import initial_weights

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from dpfedmeta.data.episode import draw_episode
-from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import (
     Accuracy,

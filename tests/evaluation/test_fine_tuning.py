@@ -1,6 +1,6 @@
 import pytest
 
-from dpfedmeta.data.episode_shape import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.evaluation import Benchmark, choose_fine_tuning
 from dpfedmeta.evaluation.fine_tuning import LEAST_STEPS, STEP_SIZES, beyond
 from dpfedmeta.models.initial import initial_weights

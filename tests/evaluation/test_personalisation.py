@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from dpfedmeta.data.episode_shape import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.evaluation import Accuracy, Benchmark, FineTuning, Question, adapted_accuracy, distribution, investigate
 from dpfedmeta.meta import Adaptation
 from dpfedmeta.models.initial import initial_weights

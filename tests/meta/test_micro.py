@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.data.episode_shape import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.meta import Adaptation, MetaSpec, MicroSpec, contribution, micro, micro_contributions, micro_slots
 from dpfedmeta.models.initial import initial_weights

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from dpfedmeta.data.episode import draw_episode
-from dpfedmeta.data.episode_shape import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta import Adaptation, adapted_logits, adapted_params
 from dpfedmeta.models.frozen import frozen_network, mixes_queries, restored_network

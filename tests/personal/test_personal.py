@@ -14,7 +14,7 @@ from torch import nn
 from dpfedmeta import load, load_personal
 from dpfedmeta.config import resolve
 from dpfedmeta.data.episode import draw_episode
-from dpfedmeta.data.episode_shape import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta import adapted_logits
 from dpfedmeta.models.registry import build_network

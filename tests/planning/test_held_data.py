@@ -10,8 +10,8 @@ from rich.console import Console
 
 from dpfedmeta.config import resolve
 from dpfedmeta.data.adapters import from_pairs
-from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.population import VirtualPopulation, clients_digest
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import read
 from dpfedmeta.parameters import flatten

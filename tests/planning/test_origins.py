@@ -11,8 +11,8 @@ from rich.console import Console
 from dpfedmeta.config import resolve
 from dpfedmeta.data.adapters import from_pairs
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.training.run import RunOptions, run_training
 

@@ -4,9 +4,9 @@ import pytest
 
 from dpfedmeta.config import resolve
 from dpfedmeta.data.adapters import from_pairs
-from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.partition import DisjointPopulation
 from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.planning.population import plan_population
 

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.config import resolve
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.data.episode_shape import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.evaluation import PROTOCOL, Benchmark, adapted_accuracy

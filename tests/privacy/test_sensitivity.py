@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.meta import Adaptation, MetaSpec, RecordSpec, private_contributions
 from dpfedmeta.meta.dp_steps import ClientNoise
 from dpfedmeta.models.initial import initial_weights

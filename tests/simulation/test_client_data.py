@@ -12,8 +12,8 @@ from rich.console import Console
 
 from dpfedmeta.config import resolve
 from dpfedmeta.data.adapters import from_pairs
-from dpfedmeta.data.episode_shape import EpisodeShape
 from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import learned_part

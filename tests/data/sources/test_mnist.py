@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpfedmeta.data.episode import draw_episode
-from dpfedmeta.data.episode_shape import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.data.sources import mnist
 from dpfedmeta.errors import InputError
 

@@ -1,4 +1,4 @@
-"""How large an episode is: a public constant, of which a plan needs no image and no PyTorch."""
+"""The size of an episode. Needs no PyTorch."""
 
 from __future__ import annotations
 
