@@ -57,5 +57,5 @@ $(VENV)/.installed-test: setup.cfg pyproject.toml constraints.txt | $(BIN)/pytho
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-lint: setup.cfg pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) -e '.[lint,tensorboard]'
+	$(INSTALL) -e '.[lint,test]'  # mypy reads the tests as well
 	touch $@

@@ -1,9 +1,10 @@
-"""What the scripts share: settings as options, and errors as one line with an exit code."""
+"""What the commands share: settings as options, and errors as one line with an exit code."""
 
 from __future__ import annotations
 
 import argparse
 import errno
+import json
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -30,14 +31,21 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{message} (--help lists the options)")
 
 
-def parser(description: str, *, settings: bool) -> argparse.ArgumentParser:
-    """A parser; with `settings`, --help ends with every setting."""
+def parser(description: str, *, settings: bool, program: str | None = None) -> argparse.ArgumentParser:
+    """A parser; with `settings`, --help ends with every setting.
+
+    Args:
+        description: What the command does.
+        settings: Whether it takes settings.
+        program: How it is called, for the line of its usage; None: the name of the running script.
+    """
     epilog = (
         "settings (short form) [default before the preset], also keys of the file of --config:\n" + describe()
         if settings
         else None
     )
     made = _Parser(
+        prog=program,
         description=description,
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -52,20 +60,20 @@ def parser(description: str, *, settings: bool) -> argparse.ArgumentParser:
 
 def parse_with_settings(
     made: argparse.ArgumentParser,
-    argv: Sequence[str] | None,
+    words: Sequence[str],
     default_dataset: str | None = None,
     *,
     keep_both: Callable[[argparse.Namespace], bool] = lambda options: False,
 ) -> tuple[argparse.Namespace, Settings]:
-    """Parse the script's own options; everything else is a setting.
+    """Parse the command's own options; everything else is a setting.
 
     Args:
         made: The parser.
-        argv: Words; None: those of the process.
-        default_dataset: Where the script needs none.
+        words: What was typed behind the command's name.
+        default_dataset: Where the command needs none.
         keep_both: Whether, with these options, a noise and a target of one cell may stand together.
     """
-    options, rest = made.parse_known_args(argv)
+    options, rest = made.parse_known_args(words)
     given = settings_from(rest)
     settings = resolve(
         options.algo, options.dataset or default_dataset, options.config, given, keep_both=keep_both(options)
@@ -73,9 +81,9 @@ def parse_with_settings(
     return options, settings
 
 
-def given_settings(made: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> dict[str, str]:
+def given_settings(made: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, str]:
     """The settings among the words, by their full names, as typed."""
-    return settings_from(made.parse_known_args(argv)[1])
+    return settings_from(made.parse_known_args(words)[1])
 
 
 def settings_from(words: Sequence[str]) -> dict[str, str]:
@@ -96,6 +104,11 @@ def settings_from(words: Sequence[str]) -> dict[str, str]:
             value = remaining.pop(0)
         given[SHORT_FORMS.get(name, name)] = value
     return given
+
+
+def print_json(content: object) -> None:
+    """On standard output, where --json promises it and nothing else."""
+    print(json.dumps(content, indent=2, allow_nan=False))
 
 
 def run_command(main: Callable[[Console], int]) -> None:

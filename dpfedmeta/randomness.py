@@ -19,7 +19,6 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-from scipy.stats import binom
 
 from dpfedmeta import normal_kernels
 
@@ -110,6 +109,8 @@ class _StreamGenerator:
         return values
 
     def binomial(self, trials: int, probability: float) -> int:
+        from scipy.stats import binom  # most of a second, and a plan draws nothing
+
         # Inversion of 53 bits. ppf(0) is -1 by scipy's convention.
         uniform = float(self._words(1)[0] >> np.uint64(11)) * 2.0**-53
         return max(0, int(binom.ppf(uniform, trials, probability)))

@@ -9,14 +9,13 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.durable import PUBLIC, append_text, replace_file, sync_folder
 from dpfedmeta.errors import InputError
-from dpfedmeta.parameters import Params
+
+if TYPE_CHECKING:
+    from dpfedmeta.parameters import Params
 
 CONFIG = "config.yaml"
 PLAN = "plan.json"
@@ -151,6 +150,8 @@ def append_lines(path: Path, rows: Iterable[Mapping[str, Any]], mode: int = PUBL
 
 def save_weights(path: Path, params: Params) -> None:
     """Replace a safetensors file atomically."""
+    from safetensors.torch import save  # brings PyTorch, and most of a run directory is text
+
     replace_file(path, save({name: value.contiguous().cpu() for name, value in params.items()}))
 
 
@@ -160,6 +161,9 @@ def load_weights(path: Path) -> Params:
     Raises:
         InputError: Missing or damaged.
     """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
         weights: Params = load_file(path)
         return weights

@@ -61,6 +61,7 @@ class Processes:
 @contextmanager
 def open_workers(count: int) -> Iterator[Workers]:
     """`count` worker processes, or this process if `count` is 1."""
+
     torch.set_num_threads(1)
     if count == 1:
         keep_freed_memory()
@@ -109,6 +110,7 @@ def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+
     torch.set_num_threads(1)
     keep_freed_memory()
 

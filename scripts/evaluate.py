@@ -1,60 +1,6 @@
-"""Evaluate runs on held-out test classes: adaptation by steps, shots and ways, by client, beside baselines."""
+"""`dpfedmeta evaluate` from a checkout."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-from rich.console import Console
-
-from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest
-from dpfedmeta.api.shown_evaluation import evaluate_runs
-from dpfedmeta.command_line import DONE, parser, run_command
-
-
-def main(console: Console) -> int:
-    """Parse and evaluate."""
-    arguments = parser(
-        "Evaluate personalised adaptation on held-out test classes; several runs on the same episodes.", settings=False
-    )
-    arguments.add_argument("runs", type=Path, nargs="+", help="run directories of one benchmark")
-    arguments.add_argument("--shots", type=int, nargs="+", help="support images per class (default: as trained)")
-    arguments.add_argument("--ways", type=int, nargs="+", help="classes per episode (default: as trained)")
-    arguments.add_argument(
-        "--steps",
-        type=int,
-        nargs="+",
-        help="after each of 0 ... N steps, or after these (default: as trained)",
-    )
-    arguments.add_argument("--seeds", type=int, nargs="+", help="different episodes, pooled (default: the run's seed)")
-    arguments.add_argument("--episodes", type=int, default=ENOUGH_EPISODES, help="episodes per setting and seed (600)")
-    arguments.add_argument(
-        "--transductive", action="store_true", help="normalisation statistics from support and query images together"
-    )
-    arguments.add_argument(
-        "--no-fine-tuning",
-        action="store_true",
-        help="leave out the slowest baseline, fine-tuning without meta-learning",
-    )
-    arguments.add_argument("--out", type=Path, help="picture that compares the runs (evaluation-comparison.png)")
-    arguments.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
-    arguments.add_argument("--workers", type=int, help="worker processes (default: cores)")
-    options = arguments.parse_args()
-    request = EvaluationRequest(
-        runs=tuple(options.runs),
-        shots=tuple(options.shots or ()),
-        ways=tuple(options.ways or ()),
-        steps=tuple(options.steps or ()),
-        seeds=tuple(options.seeds or ()),
-        episodes=options.episodes,
-        transductive=options.transductive,
-        fine_tuning=not options.no_fine_tuning,
-        out=options.out,
-        data_folder=options.data_dir,
-        workers=options.workers,
-    )
-    evaluate_runs(request, console)
-    return DONE
-
+from checkout import command
 
 if __name__ == "__main__":
-    run_command(main)
+    command("evaluate")

@@ -1,54 +1,6 @@
-"""Run a sweep on this machine: the same YAML that `wandb sweep` takes."""
+"""`dpfedmeta sweep` from a checkout."""
 
-from __future__ import annotations
-
-import argparse
-from pathlib import Path
-
-from rich.console import Console
-
-from dpfedmeta.command_line import DONE, FAILED, INTERRUPTED, parser, run_command, settings_from
-from dpfedmeta.sweeps import SweepOptions, read_sweep, run_sweep
-from dpfedmeta.sweeps.definition import CHOICES, PROGRAM
-from dpfedmeta.sweeps.forecast import show_plan
-from dpfedmeta.sweeps.tuning_cost import cost_lines, tuning_cost
-
-
-def options_of() -> argparse.ArgumentParser:
-    """The script's own options; everything else is a setting of every run."""
-    made = parser("Run a sweep on this machine; settings given here hold for every run.", settings=True)
-    made.add_argument("file", type=Path, help="a sweep file, as `wandb sweep` takes it (configs/sweeps/)")
-    made.add_argument("--out", type=Path, help="folder of the sweep (default: runs/sweep-FILE)")
-    made.add_argument("--jobs", type=int, default=1, help="runs at a time; the cores are shared out among them")
-    made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
-    made.add_argument("--dry-run", action="store_true", help="print every command and about how long they take")
-    made.add_argument(
-        "--count-tuning", action="store_true", help="what all runs of the folder cost together, if clients are real"
-    )
-    return made
-
-
-def main(console: Console) -> int:
-    """Parse and run."""
-    given, rest = options_of().parse_known_args()
-    sweep = read_sweep(given.file)
-    chosen = {name: str(getattr(given, name)) for name in CHOICES if getattr(given, name) is not None}
-    options = SweepOptions(
-        out=given.out or Path("runs") / f"sweep-{given.file.stem}",
-        program=Path(__file__).with_name(PROGRAM),
-        jobs=given.jobs,
-        fixed={**sweep.command, **chosen, **settings_from(rest)},
-        data_folder=given.data_dir,
-    )
-    if given.count_tuning:
-        console.print("\n".join(cost_lines(tuning_cost(options.out))), highlight=False, soft_wrap=True)
-        return DONE
-    if given.dry_run:
-        show_plan(sweep, options, console)
-        return DONE
-    status = run_sweep(sweep, options, console)
-    return {"completed": DONE, "failed": FAILED, "interrupted": INTERRUPTED}[status]
-
+from checkout import command
 
 if __name__ == "__main__":
-    run_command(main)
+    command("sweep")

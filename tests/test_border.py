@@ -72,6 +72,8 @@ ROOMS = (
     ("training", "personal", "report"),
     ("api",),
     ("sweeps",),
+    ("commands",),
+    ("__main__",),
 )
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 

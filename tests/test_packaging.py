@@ -70,19 +70,24 @@ def installed(tmp_path_factory):
     return target
 
 
-def test_the_installed_package_finds_all_its_files(installed, tmp_path):
+def run_installed(installed, folder, *words):
+    """Python in a folder of its own, with the unpacked wheel."""
     # -S: no site-packages of its own, so that an editable installation cannot stand in for a missing file.
     path = os.pathsep.join([str(installed), *{sysconfig.get_path(name) for name in ("purelib", "platlib")}])
     done = subprocess.run(
-        [sys.executable, "-S", "-c", PROGRAM],
-        cwd=tmp_path,
+        [sys.executable, "-S", *map(str, words)],
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
+    return done.stdout
+
+
+def test_the_installed_package_finds_all_its_files(installed, tmp_path):
+    seen = json.loads(run_installed(installed, tmp_path, "-c", PROGRAM))
     assert all(Path(file).is_relative_to(installed) for file in seen["files"])
     assert seen["version"] == dpfedmeta.__version__
     assert seen["tasks"] == sorted(path.stem for path in (ROOT / "tasks").glob("*.yaml"))
@@ -92,11 +97,23 @@ def test_the_installed_package_finds_all_its_files(installed, tmp_path):
     assert seen["page"] == "<!doctype html>"
 
 
+def test_the_installed_command_trains_in_an_empty_folder(installed, tmp_path):
+    words = ["--algo=maml", "--dataset=strokes", "--rounds=2", "--cohort=4", "--model.width=4", "--run.name=r"]
+    words += ["--evaluation.validation_episodes=4", "--evaluation.episodes=8", "--run.workers=2"]
+    printed = run_installed(installed, tmp_path, installed / "bin" / "dpfedmeta", "train", *words)
+    assert "report: runs/r/report.html" in printed
+    assert json.loads((tmp_path / "runs/r/summary.json").read_text())["rounds"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
 def test_the_wheel_holds_every_module_and_nothing_else(installed):
     files = {
         path.relative_to(installed).as_posix()
         for path in installed.rglob("*")
-        if path.is_file() and ".dist-info" not in path.parent.name and ".dist-info" not in path.parent.parent.name
+        if path.is_file()
+        and path.parent.name != "bin"
+        and ".dist-info" not in path.parent.name
+        and ".dist-info" not in path.parent.parent.name
     }
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "dpfedmeta").rglob("*.py")}
     beside = {f"dpfedmeta/{folder}/__init__.py" for folder in ("tasks", "configs")}
@@ -129,6 +146,8 @@ def test_every_required_package_has_a_tested_version():
         for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
         if "==" in line
     }
-    options = setup_cfg()["options"]["install_requires"].split("\n")
+    parsed = setup_cfg()
+    options = [parsed["options"]["install_requires"], parsed["options.extras_require"]["search"]]
+    options = "\n".join(options).split("\n")
     required = {line.split(">=")[0].strip().lower() for line in options if line.strip()}
     assert required <= pinned

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
-from dpfedmeta.runs.trained_run import TrainedRun
+
+if TYPE_CHECKING:
+    from dpfedmeta.runs.trained_run import TrainedRun
 
 ENOUGH_EPISODES = 600
 

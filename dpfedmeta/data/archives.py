@@ -12,9 +12,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
-import requests
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
 from dpfedmeta.errors import InputError
 
 _BLOCK = 1 << 20
@@ -125,6 +122,9 @@ def warn_if_unknown(path: Path, archive: Archive) -> None:
 
 def _download(archive: Archive, url: str, path: Path, where: str) -> None:
     """Download beside the target, check, then move into place: never a half-written file."""
+    import requests
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

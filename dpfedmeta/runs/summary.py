@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedmeta.ledger.ledger import read_content, spent
-from dpfedmeta.planning.initial_weights import initial_words
-from dpfedmeta.planning.plan import Plan
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.times import COARSE, coarse, hides_times
-from dpfedmeta.server import ServerState
 from dpfedmeta.version import __version__
+
+if TYPE_CHECKING:
+    from dpfedmeta.planning.plan import Plan
+    from dpfedmeta.server import ServerState
 
 Status = Literal["completed", "budget", "interrupted"]
 SIMULATION = "simulation: no guarantee towards whoever knows the seed"
@@ -27,6 +28,8 @@ def summary_of(
     accuracies: dict[str, dict[str, object]],
 ) -> dict[str, Any]:
     """Everything that summary.json states; released quantities only. `spent_on_it`: seconds and megabytes."""
+    from dpfedmeta.planning.initial_weights import initial_words  # brings PyTorch; whoever verifies needs none
+
     ledger = read_content(run.ledger, torn=True)
     privacy, events = ledger.plan, ledger.charges
     names = ("", "_before_adaptation", "_untrained", "_pixel_prototype", "_pixel_neighbour")

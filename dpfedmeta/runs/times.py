@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from typing import TYPE_CHECKING
 
 from dpfedmeta.durable import SECRET, cut_torn_line
-from dpfedmeta.planning.plan import Plan
 from dpfedmeta.run_directory import RunDirectory, append_lines
+
+if TYPE_CHECKING:
+    from dpfedmeta.planning.plan import Plan
 
 COARSE = "coarse: exact ones follow the cohorts' sizes"
 _SECONDS = "seconds.jsonl"

@@ -18,9 +18,10 @@ from dpfedmeta.validation import first_problem, nearest
 
 # What a search may look at: the public validation classes. Test classes choose nothing (docs/sweeps.md).
 METRIC = "validation_accuracy/mean"
-PROGRAM = "train.py"
+# W&B's agents call the file; here it says that `dpfedmeta train` is meant.
+_PROGRAM = "train.py"
 
-# Options of train.py that are no settings but may be swept.
+# Options of train that are no settings but may be swept.
 CHOICES = ("algo", "dataset", "config")
 # Where a run goes is decided by whoever starts it.
 RESERVED = ("run.name", "run.dir")
@@ -102,8 +103,8 @@ def read_sweep(path: Path) -> Sweep:
 
 def _checked(file: _File) -> Sweep:
     method = _method(file.method)
-    if PurePosixPath(file.program).name != PROGRAM:
-        raise InputError(f"program = {file.program}: only scripts/{PROGRAM} can be swept")
+    if PurePosixPath(file.program).name != _PROGRAM:
+        raise InputError(f"program = {file.program}: only scripts/{_PROGRAM} can be swept")
     if file.early_terminate is not None:
         raise InputError(
             "early_terminate: not supported here, every run goes to its end; take it out, or use `wandb agent`"

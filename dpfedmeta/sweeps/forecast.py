@@ -21,7 +21,7 @@ _SPEED = re.compile(r"at\s+(\d+(?:\.\d+)?)\s+clients/s")
 def show_plan(sweep: Sweep, options: SweepOptions, console: Console) -> None:
     """Print the commands of what is not finished, and the minutes they need.
 
-    The speed is measured by one `train.py --dry-run`, which also finds what only the data can show to be wrong.
+    The speed is measured by one `dpfedmeta train --dry-run`, which also finds what only the data can show to be wrong.
 
     Raises:
         InputError: A run would be refused.
@@ -54,5 +54,5 @@ def _speed(trial: Trial, options: SweepOptions) -> float:
     found = _SPEED.search(done.stdout)
     if done.returncode != 0 or found is None:
         reason = (done.stderr.strip().splitlines() or ["it printed no speed"])[-1].removeprefix("error: ")
-        raise InputError(f"{trial.name}: train.py --dry-run: {reason}")
+        raise InputError(f"{trial.name}: dpfedmeta train --dry-run: {reason}")
     return max(float(found[1]), 1.0)

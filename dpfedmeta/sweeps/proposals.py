@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from dpfedmeta.sweeps.definition import Sweep
+from dpfedmeta.errors import InputError
+from dpfedmeta.sweeps.definition import Method, Sweep
 from dpfedmeta.sweeps.parameters import Choices, Parameter
 from dpfedmeta.sweeps.trials import Trial, make_trial
 
@@ -20,6 +23,19 @@ class Outcome:
 
     trial: Trial
     value: float | None
+
+
+def check_can_search(method: Method) -> None:
+    """Refuse a search before its first run where there is nothing to search with.
+
+    Raises:
+        InputError: Optuna is not installed; says what to type.
+    """
+    if method != "grid" and find_spec("optuna") is None:
+        raise InputError(
+            f"method = {method}: searches need Optuna, which is not installed; type: {sys.executable} -m pip install "
+            "'dpfedmeta[search]' (in a checkout -c constraints.txt -e '.[search]'), or use method: grid"
+        )
 
 
 def propose(number: int, sweep: Sweep, fixed: Mapping[str, str], past: Sequence[Outcome]) -> Trial:

@@ -1,4 +1,4 @@
-"""Runs the trials of a sweep, several at a time, each a train.py of its own."""
+"""Runs the trials of a sweep, several at a time, each a `dpfedmeta train` of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpfedmeta.run_directory import SUMMARY
 from dpfedmeta.runs.times import coarse
 from dpfedmeta.sweeps.definition import Sweep
 from dpfedmeta.sweeps.directory import SweepDirectory, check_same, note_trial, opened, put_aside, state
-from dpfedmeta.sweeps.proposals import Outcome, propose
+from dpfedmeta.sweeps.proposals import Outcome, check_can_search, propose
 from dpfedmeta.sweeps.results import PAGE, TABLE, results_table, write_results
 from dpfedmeta.sweeps.trials import Trial, check, corners, grid, without_fixed
 from dpfedmeta.workers import available_cores
@@ -39,22 +39,21 @@ class SweepOptions:
 
     Attributes:
         out: The folder of the sweep.
-        program: train.py.
         jobs: Runs at a time.
         fixed: Settings of every run, stronger than the sweep's.
         data_folder: --data-dir.
+        train: The words that start `dpfedmeta train`, from any directory.
     """
 
     out: Path
-    program: Path
     jobs: int = 1
     fixed: Mapping[str, str] = field(default_factory=dict)
     data_folder: Path | None = None
+    train: tuple[str, ...] = (sys.executable, "-m", "dpfedmeta", "train")
 
     def words(self, trial: Trial) -> list[str]:
         """The command of a trial."""
-        words = [sys.executable, str(self.program)]
-        words += [f"--{name}={value}" for name, value in trial.options.items()]
+        words = [*self.train, *(f"--{name}={value}" for name, value in trial.options.items())]
         words += [f"--run.name={trial.name}", f"--run.dir={SweepDirectory(self.out.absolute()).runs}"]
         if "run.workers" not in trial.options:
             words.append(f"--run.workers={max(1, available_cores() // self.jobs)}")
@@ -68,11 +67,12 @@ def prepare(sweep: Sweep, options: SweepOptions) -> tuple[Sweep, tuple[Trial, ..
         What is left to sweep, and its trials: all of a grid, or for a search the combinations at its borders.
 
     Raises:
-        InputError: A combination would be refused, or the folder holds another sweep.
+        InputError: A combination would be refused, Optuna is missing for a search, or the folder holds another sweep.
     """
     if options.jobs < 1:
         raise InputError(f"--jobs {options.jobs}: at least 1")
     left = without_fixed(sweep, options.fixed)
+    check_can_search(left.method)
     trials = grid(left, options.fixed) if left.method == "grid" else tuple(corners(left, options.fixed))
     check_same(options.out, left, options.fixed)
     check(trials)
@@ -167,7 +167,7 @@ class _Work:
                 stderr=subprocess.STDOUT,
                 # Its own group: Ctrl-C reaches it once, from here, and its workers with it.
                 start_new_session=True,
-                # A run that outlives a killed sweep.py keeps the folder locked.
+                # A run that outlives a killed sweep keeps the folder locked.
                 pass_fds=(self.lock,),
                 # A background shell makes its children deaf to SIGINT, and they would pass that on.
                 preexec_fn=_hear_interrupts,

@@ -18,7 +18,7 @@ from dpfedmeta.tracking.callbacks import Callback, Row
 from dpfedmeta.tracking.planned import Planned
 from dpfedmeta.tracking.terminal import accuracy_table, guarantee_table, number
 
-COMMAND = "python scripts/train.py --resume {path}"
+COMMAND = "dpfedmeta train --resume {path}"
 
 
 class Terminal(Callback):

@@ -47,8 +47,8 @@ def test_another_order_is_not_taken_for_rounding():
 
 
 def test_another_meta_gradient_is_refused(monkeypatch):
-    make, algorithms = contestants.PEERS["plain loop"]
-    wrong = {**contestants.PEERS, "plain loop": (lambda s, _: make(s, "maml-2"), algorithms)}
+    make, algorithms = contestants.PEERS["plain loop"]  # type: ignore[attr-defined]
+    wrong = {**contestants.PEERS, "plain loop": (lambda s, _: make(s, "maml-2"), algorithms)}  # type: ignore[attr-defined]
     monkeypatch.setattr(contestants, "PEERS", wrong)
     contestants.contestant.cache_clear()
     cells = [Cell(setting="tiny", algorithm="maml-1", name="plain loop")]
@@ -61,7 +61,8 @@ def test_a_peer_that_is_not_installed_is_named(monkeypatch):
     def absent(*_):
         raise ImportError("No module named 'learn2learn'")
 
-    monkeypatch.setattr(contestants, "PEERS", {**contestants.PEERS, "learn2learn": (absent, ("maml-1",))})
+    peers = {**contestants.PEERS, "learn2learn": (absent, ("maml-1",))}  # type: ignore[attr-defined]
+    monkeypatch.setattr(contestants, "PEERS", peers)
     contestants.contestant.cache_clear()
     assert contestants.missing_peers()["learn2learn"] == "No module named 'learn2learn'"
     contestants.contestant.cache_clear()

@@ -196,14 +196,14 @@ def test_the_real_learn2learn():
 def test_the_real_torchmeta():
     data = pytest.importorskip("torchmeta.utils.data", reason="torchmeta is not installed", exc_type=ImportError)
 
-    class OneClass(data.Dataset):
+    class OneClass(data.Dataset):  # type: ignore[name-defined]
         def __len__(self):
             return 5
 
         def __getitem__(self, number):
             return torch.full((1, 8, 8), self.index / 10 + number / 100), (self.index, None)
 
-    class Classes(data.ClassDataset):
+    class Classes(data.ClassDataset):  # type: ignore[name-defined]
         num_classes = 10
 
         def __getitem__(self, index):

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def question(at=(0, 1, 2, 5)):
 
 
 def test_findings_hold_everybody_at_every_step(benchmark):
-    result = investigate(InProcess(), benchmark, question(), (0, 3), 6).as_json()
+    result: Any = investigate(InProcess(), benchmark, question(), (0, 3), 6).as_json()
     assert result["accuracy"]["episodes"] == 12
     assert result["accuracy"]["steps"] == 2
     assert [row["steps"] for row in result["by_steps"]] == [0, 1, 2, 5]
@@ -41,7 +42,7 @@ def test_findings_hold_everybody_at_every_step(benchmark):
 
 def test_seeds_are_different_episodes_joined(benchmark):
     found = investigate(InProcess(), benchmark, question((0, 2)), (0, 3), 6)
-    result = found.as_json()
+    result: Any = found.as_json()
     each = [entry["accuracy"]["mean"] for entry in result["seeds"]]
     alone = adapted_accuracy(InProcess(), SPEC, initial_weights(SPEC, 0), benchmark, HOW, 6)
     assert each[0] == alone.mean
@@ -70,7 +71,7 @@ def test_the_distribution_over_clients():
 
 
 def test_the_slowest_baseline_may_be_left_out(benchmark):
-    result = investigate(InProcess(), benchmark, replace(question(), fine_tuning=None), (0,), 4).as_json()
+    result: Any = investigate(InProcess(), benchmark, replace(question(), fine_tuning=None), (0,), 4).as_json()
     assert "accuracy_fine_tuned" not in result
     assert all("accuracy_fine_tuned" not in row for row in result["by_steps"])
     assert result["accuracy"]["episodes"] == 4

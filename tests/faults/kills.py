@@ -3,7 +3,7 @@
     python tests/faults/kills.py --kills 200 --seed 0 --folder /tmp/kills
 
 This process holds the libraries and forks one training process after the other, so that a start takes seconds and most
-kills hit the run itself. Each runs scripts/train.py as a user would and is ended by SIGKILL, SIGTERM or SIGINT.
+kills hit the run itself. Each runs `dpfedmeta train` as a user would and is ended by SIGKILL, SIGTERM or SIGINT.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import random
-import runpy
 import signal
 import sys
 import time
@@ -22,11 +21,11 @@ from pathlib import Path
 
 import torch
 
+from dpfedmeta.__main__ import main as dpfedmeta
 from dpfedmeta.ledger.ledger import read
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.verification import audit
 
-TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
 COMMON = [
     "--dataset=strokes", "--model.width=4", "--cohort=8", "--clients=2000", "--delta=1e-4", "--ways=3", "--shots=2",
     "--task.queries=2", "--evaluation.every=10", "--evaluation.validation_episodes=4", "--evaluation.episodes=20",
@@ -59,8 +58,7 @@ def start(words: list[str], folder: Path) -> int:
         output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        sys.argv = [str(TRAIN), *words]
-        runpy.run_path(str(TRAIN), run_name="__main__")
+        dpfedmeta(["train", *words])
     except SystemExit as end:
         code = int(end.code or 0)
     except KeyboardInterrupt:
@@ -76,8 +74,7 @@ def warm_up(words: list[str]) -> None:
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         os.dup2(nowhere.fileno(), 1)
     try:
-        sys.argv = [str(TRAIN), *COMMON, *words, "--dry-run"]
-        runpy.run_path(str(TRAIN), run_name="__main__")
+        dpfedmeta(["train", *COMMON, *words, "--dry-run"])
     except SystemExit as end:
         if end.code:
             raise AssertionError(f"{words} is refused") from end

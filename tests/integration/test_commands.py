@@ -1,6 +1,6 @@
 """The commands as a user types them, on a tiny task that needs no data."""
 
-import importlib.util
+import importlib
 import io
 import json
 import os
@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from benchmarks.command import main as bench
 from dpfedmeta.command_line import parse_with_settings, parser
+from dpfedmeta.commands import account
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import read
 from dpfedmeta.training.run import run_training
@@ -92,14 +94,13 @@ def test_a_run_is_repeated_bit_for_bit_from_its_config_and_noise_seed(tiny_task_
     assert ledgers[0] == ledgers[1]
 
 
-def test_an_altered_claim_is_refused_by_every_command_that_states_it(tiny_task_file, tmp_path, monkeypatch, capsys):
+def test_an_altered_claim_is_refused_by_every_command_that_states_it(tiny_task_file, tmp_path, capsys):
     train(tiny_task_file, tmp_path, "--run.name=r", "--run.noise_seed=7")
     run = tmp_path / "runs" / "r"
 
     def said(script, *words):
-        monkeypatch.setattr(sys, "argv", [f"{script}.py", *map(str, words)])
         shown = io.StringIO()
-        assert as_module(script).main(Console(file=shown, width=200)) == 0
+        assert main_of(script)([*map(str, words)], Console(file=shown, width=200)) == 0
         return shown.getvalue() + capsys.readouterr().out
 
     verified = said("account", "--verify", run)
@@ -160,7 +161,7 @@ def test_account_prints_json_and_nothing_else(tmp_path):
     }  # fmt: skip
 
 
-def test_account_takes_runs_and_draws(account, monkeypatch, tiny_task_file, tmp_path):
+def test_account_takes_runs_and_draws(tiny_task_file, tmp_path):
     train(tiny_task_file, tmp_path, "--run.name=r", "--population.sampler=fixed", algo="dp-agr")
     run = tmp_path / "runs" / "r"
     stated = command("account", "--run", run, "--plot", tmp_path / "curve.png", cwd=tmp_path, check=0).stdout
@@ -168,22 +169,13 @@ def test_account_takes_runs_and_draws(account, monkeypatch, tiny_task_file, tmp_
     assert "replace-one" in stated
     assert (tmp_path / "curve.png").stat().st_size > 5000
     for option, said in (("--verify", "verified: summary.json agrees"), ("--realised", "do not publish")):
-        monkeypatch.setattr(sys, "argv", ["account.py", option, str(run)])
-        assert account.main(Console(file=(shown := io.StringIO()), width=200)) == 0
+        assert account.main([option, str(run)], Console(file=(shown := io.StringIO()), width=200)) == 0
         assert said in shown.getvalue()
 
 
-def as_module(script):
-    """A script for what needs no process of its own."""
-    form = importlib.util.spec_from_file_location(f"{script}_script", ROOT / "scripts" / f"{script}.py")
-    module = importlib.util.module_from_spec(form)
-    form.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def account():
-    return as_module("account")
+def main_of(script):
+    """A command for what needs no process of its own."""
+    return importlib.import_module(f"dpfedmeta.commands.{script}").main
 
 
 @pytest.mark.parametrize(
@@ -204,28 +196,24 @@ def account():
         (["--realised", "nowhere"], "is this a run directory?"),
     ],
 )
-def test_account_refuses_with_the_reason(account, monkeypatch, words, reason):
-    monkeypatch.setattr(sys, "argv", ["account.py", *words])
+def test_account_refuses_with_the_reason(words, reason):
     with pytest.raises(InputError, match=re.escape(reason)) as refusal:
-        account.main(Console(quiet=True))
+        account.main(words, Console(quiet=True))
     assert "\n" not in str(refusal.value)
 
 
-def test_account_solves_rounds_and_takes_schedules(account, monkeypatch, capsys):
+def test_account_solves_rounds_and_takes_schedules(capsys):
     words = "--algo dp-agr --cohort 1500 --noise-multiplier 1.0 --epsilon 0.475 --json --solve rounds"
-    monkeypatch.setattr(sys, "argv", ["account.py", *words.split()])
-    assert account.main(Console(quiet=True)) == 0
+    assert account.main(words.split(), Console(quiet=True)) == 0
     assert json.loads(capsys.readouterr().out)["parameters"]["rounds"] == pytest.approx(266, abs=2)
     schedule = "[{from_round: 2, noise_scale: 2.0, cohort_scale: 0.5}]"
     words = ["--algo", "dp-agr", "--rounds", "4", "--noise-multiplier", "1", "--server.schedule", schedule, "--json"]
-    monkeypatch.setattr(sys, "argv", ["account.py", *words])
-    assert account.main(Console(quiet=True)) == 0
+    assert account.main(words, Console(quiet=True)) == 0
     assert "then 2 rounds" in json.loads(capsys.readouterr().out)["guarantees"][0]["event"]
 
 
-def test_account_compares_with_the_paper(account, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["account.py", "--compare-paper", "--json"])
-    assert account.main(Console(quiet=True)) == 0
+def test_account_compares_with_the_paper(capsys):
+    assert account.main(["--compare-paper", "--json"], Console(quiet=True)) == 0
     content = json.loads(capsys.readouterr().out)
     assert {published["cell"] for published in content["published"]} == {"(client, public)", "(record, server)"}
 
@@ -295,7 +283,7 @@ def test_ctrl_c_and_sigterm_leave_a_clean_checkpoint_and_what_was_spent(tiny_tas
     output, _ = running.communicate(timeout=60)
     assert running.returncode == 130, output
     assert "Traceback" not in output
-    assert "go on with: python scripts/train.py --resume runs/r" in output
+    assert "go on with: dpfedmeta train --resume runs/r" in output
     summary = json.loads((tmp_path / "runs/r/summary.json").read_text())
     assert summary["status"] == "interrupted"
     assert 0 < summary["guarantees"][0]["epsilon"] < summary["planned"][0]["epsilon"]
@@ -322,9 +310,8 @@ def test_decompose_tells_what_each_noise_costs(tiny_task_file, tmp_path):
 def test_decompose_refuses_with_the_reason(tiny_task_file, tmp_path, monkeypatch, words, reason):
     base = ["--algo=dp-agrlr-steps", "--dataset", tiny_task_file, "--ways=3", "--model.width=4", "--sample=10"]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["decompose.py", *map(str, base), *words])
     with pytest.raises(InputError) as refusal:
-        as_module("decompose").main(Console(quiet=True))
+        main_of("decompose")([*map(str, base), *words], Console(quiet=True))
     assert reason in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
@@ -334,8 +321,7 @@ def test_decompose_refuses_with_the_reason(tiny_task_file, tmp_path, monkeypatch
     [(["--workers", "0"], "--workers 0: at least 1"), (["--workers", "9999"], "cores, one thread each"),
      (["--setting", "none"], "invalid choice"), (["--repetitions", "x"], "invalid int")],
 )  # fmt: skip
-def test_bench_refuses_what_it_cannot_measure(words, remark, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bench.py", *words])
+def test_bench_refuses_what_it_cannot_measure(words, remark, capsys):
     with pytest.raises((InputError, SystemExit)) as refusal:
-        as_module("bench").main(Console(quiet=True))
+        bench(words, Console(quiet=True))
     assert remark in f"{refusal.value} {capsys.readouterr().err}".replace("\n", " ")

@@ -155,6 +155,8 @@ def test_coins_fall_independently_at_the_rate():
     counts = np.zeros((400, 12))
 
     class Recorder(VmapGradients):
+        step = 0
+
         def __call__(self, module, params, fixed, varying, inputs, labels):
             counts[self.step, (inputs[:, 0, 0, 0]).round().long()] = 1
             return super().__call__(module, params, fixed, varying, inputs, labels)

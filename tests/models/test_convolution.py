@@ -52,7 +52,7 @@ def test_values_are_sums_of_rounded_operands() -> None:
 def test_gradients_are_those_of_rounded_operands() -> None:
     images, kernel, grads = operands()
     found = convolution_gradients(grads, images, kernel, SHORT, (True, True))
-    exact = convolution_gradients(*rounded(grads, images, kernel), FULL, (True, True))  # type: ignore[arg-type]
+    exact = convolution_gradients(*rounded(grads, images, kernel), FULL, (True, True))  # type: ignore[call-arg, arg-type]
     assert all(close(one, other) for one, other in zip(found, exact, strict=True))  # type: ignore[arg-type]
 
 

@@ -112,6 +112,6 @@ def test_a_larger_first_kernel_computes_the_same_with_shorter_gradients(name, no
         found[gain] = features, dict(zip(body, gradients, strict=True))
     (features, gradients), (same, shorter) = found.values()
     torch.testing.assert_close(same, features, rtol=1e-2, atol=1e-3)
-    for key, value in gradients.items():
+    for key, value in gradients.items():  # type: ignore[attr-defined]
         factor = 8.0 if key == first else 1.0
         torch.testing.assert_close(factor * shorter[key], value, rtol=5e-2, atol=2e-2 * float(value.abs().max()))

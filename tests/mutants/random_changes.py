@@ -35,7 +35,8 @@ def changes(file: str) -> Iterator[tuple[str, str, str]]:
     lines = source.splitlines(keepends=True)
     for node in _inside(tree):
         for what, replacement in _replacements(node):
-            first, last = node.lineno - 1, node.end_lineno
+            assert isinstance(node, ast.expr)
+            first, last = node.lineno - 1, node.end_lineno or node.lineno
             before = lines[first].encode()[: node.col_offset].decode()
             after = lines[last - 1].encode()[node.end_col_offset :].decode()
             old = "".join(lines[first:last])

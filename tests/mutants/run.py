@@ -27,7 +27,7 @@ from pathlib import Path
 
 from mistakes import HERE, ROOT, Mutant, Stale, catalogue, changed
 
-COPIED = ("dpfedmeta", "tests", "configs", "tasks", "scripts")
+COPIED = ("dpfedmeta", "benchmarks", "tests", "configs", "tasks", "scripts")
 # Imported once; every mutant is a fork of this process, which saves it these imports.
 HEAVY = ("torch", "numpy", "scipy.stats", "dp_accounting.pld", "dp_accounting.rdp", "opacus", "numba", "pydantic",
          "safetensors.torch", "rich.console", "pytest", "torch.func", "platformdirs")  # fmt: skip

@@ -95,7 +95,7 @@ def test_a_gate_that_is_shut_at_first_hides_nothing():
     rehearsal = replace(rehearsal, network=own)
     # The initial weights alone would let it pass.
     clients, episodes, weights = RehearsedClients(rehearsal), rehearsal.episodes(0), rehearsal.weights(0)
-    first, moved = (clients(*weights, data) for data in (episodes, rehearsal.changed(episodes, 1, 1.0)))
+    first, moved = (clients(*weights, data) for data in (episodes, rehearsal.changed(episodes, 1, 1.0)))  # type: ignore[call-arg]
     assert all(torch.equal(a[1:], b[1:]) for a, b in zip(first, moved, strict=True))
     assert not all(torch.equal(a[0], b[0]) for a, b in zip(first, moved, strict=True))
 
@@ -186,7 +186,7 @@ def test_networks_of_this_package_move_no_bit_of_another_unit(rehearsals, name, 
         own = replace(rehearsal, network=spec)
         weights, episodes = own.weights(1), own.episodes(1)
         changed = own.changed(episodes, 2, 1.0)
-        first, moved = (RehearsedClients(own)(*weights, data) for data in (episodes, changed))
+        first, moved = (RehearsedClients(own)(*weights, data) for data in (episodes, changed))  # type: ignore[call-arg]
         assert all(torch.equal(a[1:], b[1:]) for a, b in zip(first, moved, strict=True))
         assert not any(torch.equal(a[0], b[0]) for a, b in zip(first, moved, strict=True))
 

@@ -112,7 +112,7 @@ def go_on(run, own=None, console=None):
 
 def releases(monkeypatch):
     """What leaves every round, by round."""
-    kept, whole = [], training_module.step
+    kept, whole = [], training_module.step  # type: ignore[attr-defined]
 
     def step(optimizer, policy, state, released, **words):
         kept.append((state.round, flatten(released.value).double(), released.noise_deviation))

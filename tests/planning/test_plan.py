@@ -231,7 +231,7 @@ WRONG = [
     ("dp-agr", {"model.name": "torch.nn:Identity"}, r"model\.name"),
     ("dp-agr", {"meta.divisions": 2, "meta.division_shots": 10}, "10 records of each class, and a query set needs one"),
     ("dp-agr", {"meta.divisions": 2, "meta.adapt": "all"}, "one pass through the body"),
-    ("dp-agr", {"meta.divisions": 2, "model.name": "tests.federation.test_plan:two_layers"}, r"one torch\.nn\.Linear"),
+    ("dp-agr", {"meta.divisions": 2, "model.name": "tests.planning.test_plan:two_layers"}, r"one torch\.nn\.Linear"),
 ]
 
 

@@ -33,7 +33,7 @@ def make_run(tmp_path):
 def drawn(monkeypatch, path, runs):
     """The picture's axis, as it is saved."""
     kept = []
-    save = module.save
+    save = module.save  # type: ignore[attr-defined]
     monkeypatch.setattr(module, "save", lambda figure, path: (kept.append(figure.axes[0]), save(figure, path)))
     epsilon_plot(path, group_runs(runs))
     return kept[0]

@@ -1,29 +1,26 @@
 """A run that is cut short anywhere goes on to the result of one that was not, and what was spent stays spent."""
 
 import errno
-import importlib.util
 import io
 import json
 import math
 import multiprocessing
 import os
 import shutil
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from dpfedmeta import durable
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.commands import train
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import read, read_content
 from dpfedmeta.report.page import write_report
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.lock import only_writer
-from dpfedmeta.runs.resume import finished, settings_of_run
+from dpfedmeta.runs.resume import finished, registered, settings_of_run
 from dpfedmeta.runs.verification import audit, compose
 from dpfedmeta.simulation.processes import LocalBackend
 from dpfedmeta.tracking.screen import Terminal
@@ -38,9 +35,6 @@ TINY = {
     "population.max_participations": "2", "record.client_ledgers": "true", "run.checkpoint_every": "2",
 }  # fmt: skip
 QUIET = Console(quiet=True)
-
-
-ROOT = Path(__file__).parents[2]
 
 
 class Killed(BaseException):
@@ -183,18 +177,14 @@ def test_ctrl_c_during_the_final_evaluation_keeps_a_summary(tiny_task_file, tmp_
     assert finished(run) == "completed"
 
 
-def test_what_resume_does_not_take_is_named(tiny_task_file, tmp_path, monkeypatch, whole):
-    form = importlib.util.spec_from_file_location("train_script", ROOT / "scripts" / "train.py")
-    script = importlib.util.module_from_spec(form)
-    form.loader.exec_module(script)
+def test_what_resume_does_not_take_is_named(tmp_path):
     for words, named in (
         (["--algo", "maml"], "--algo"),
         (["--secure-rng"], "--secure-rng"),
         ([], "no such run directory"),
     ):
-        monkeypatch.setattr(sys, "argv", ["train.py", "--resume", str(tmp_path / "absent"), *words])
         with pytest.raises(InputError, match=named):
-            script.main(QUIET)
+            train.main(["--resume", str(tmp_path / "absent"), *words], QUIET)
 
 
 def files_of(run):
@@ -253,7 +243,7 @@ def test_two_processes_cannot_write_one_run(tiny_task_file, tmp_path, monkeypatc
     with only_writer(run.path), pytest.raises(InputError, match="another process"), only_writer(run.path):
         pass
     copy = RunDirectory(shutil.copytree(run.path, tmp_path / "copy"))
-    with run_module.registered(run), pytest.raises(InputError, match="another process"):
+    with registered(run), pytest.raises(InputError, match="another process"):
         resume(copy)
 
 
@@ -314,7 +304,7 @@ def full_disk(monkeypatch, after, number=errno.ENOSPC):
             raise OSError(number, os.strerror(number))
         return honest(handle, content)
 
-    monkeypatch.setattr(durable.os, "write", write)
+    monkeypatch.setattr(os, "write", write)
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3, 5, 11])
@@ -332,7 +322,7 @@ def test_a_full_disk_loses_nothing(tiny_task_file, tmp_path, monkeypatch, whole,
 def test_a_disk_that_fills_while_a_checkpoint_is_written(tiny_task_file, tmp_path, monkeypatch, whole, which):
     run = halted(tiny_task_file, tmp_path, monkeypatch, 3)
     before = sorted(path.name for path in (run.path / "checkpoint").iterdir())
-    calls, honest = Counter(), durable.os.fdopen
+    calls, honest = Counter(), os.fdopen
 
     def fdopen(*words):
         calls["opened"] += 1
@@ -341,7 +331,7 @@ def test_a_disk_that_fills_while_a_checkpoint_is_written(tiny_task_file, tmp_pat
         return honest(*words)
 
     with monkeypatch.context() as patch:
-        patch.setattr(durable.os, "fdopen", fdopen)
+        patch.setattr(os, "fdopen", fdopen)
         with pytest.raises(OSError, match="No space left"):
             resume(run)
     assert set(before) <= {path.name for path in (run.path / "checkpoint").iterdir()} | {"round-000002.safetensors"}

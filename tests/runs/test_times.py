@@ -160,7 +160,7 @@ def test_the_total_of_a_resumed_run_holds_all_its_processes(train, tmp_path, mon
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module.Training, "_measured", killed)
+        patch.setattr(run_module.Training, "_measured", killed)  # type: ignore[attr-defined]
         with pytest.raises(Killed):
             train("cut", "dp-agr", **NOISE, **{"track.tensorboard": "false"})
     run = RunDirectory(tmp_path / "cut" / "r")

@@ -522,7 +522,7 @@ def test_old_runs_are_compared_as_strictly(old, name):
 
 
 def test_words_of_an_earlier_version_may_be_others_but_not_their_numbers(run, monkeypatch):
-    monkeypatch.setattr(claims_beside, "VERSION", claims_beside.VERSION + 1)
+    monkeypatch.setattr(claims_beside, "VERSION", claims_beside.VERSION + 1)  # type: ignore[attr-defined]
     edited("summary.json", "guarantees", 2, "event", to=lambda words: words.replace("participations", "times"))(run)
     verify(run)
     edited("summary.json", "guarantees", 2, "event", to=lambda words: words.replace("2 times", "1 times"))(run)

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.federation.test_failing_clients import HOSTILE, Hostile
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.simulation.chunks import Chunks, ahead
+from tests.simulation.test_failing_clients import HOSTILE, Hostile
 from tests.simulation.test_processes import setting
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -92,7 +92,7 @@ def test_one_who_stops_early_waits_for_what_is_under_way_and_no_more():
     begun = []
     drawn = ahead(lambda number: begun.append(number) or number, range(10))
     assert next(drawn) == 0
-    drawn.close()
+    drawn.close()  # type: ignore[attr-defined]  # a generator
     assert begun == [0, 1]
 
 

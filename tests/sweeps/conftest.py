@@ -48,6 +48,7 @@ FILE = {
 
 @pytest.fixture
 def program(tmp_path):
+    """In the place of `dpfedmeta train`."""
     path = tmp_path / "program" / "train.py"
     path.parent.mkdir()
     path.write_text(PROGRAM)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import sys
 import threading
 import time
 
@@ -11,9 +12,10 @@ import pytest
 from rich.console import Console
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.sweeps import SweepOptions, read_sweep, run_sweep
+from dpfedmeta.sweeps import SweepOptions, proposals, read_sweep, run_sweep
 from dpfedmeta.sweeps.directory import opened
 from dpfedmeta.sweeps.forecast import show_plan
+from dpfedmeta.sweeps.runner import prepare
 
 
 @pytest.fixture
@@ -21,10 +23,10 @@ def sweep(sweep_file, program, tmp_path):
     """Run a sweep of the quick program; gives the status and what was printed."""
 
     def run(action=run_sweep, *, jobs=2, fixed=None, **changes):
-        options = SweepOptions(out=tmp_path / "out", program=program, jobs=jobs, fixed=fixed or {})
+        options = SweepOptions(out=tmp_path / "out", train=(sys.executable, str(program)), jobs=jobs, fixed=fixed or {})
         console = Console(file=io.StringIO(), width=200)
         status = action(read_sweep(sweep_file(**{"parameters": GRID, **changes})), options, console)
-        return status, console.file.getvalue()
+        return status, console.file.getvalue()  # type: ignore[attr-defined]
 
     return run
 
@@ -158,6 +160,23 @@ def test_a_search_goes_on_where_it_was(sweep, tmp_path, method):
     assert printed.count("finished before") == 3
     assert runs(tmp_path) == before
     assert len(json.loads((tmp_path / "out/results.json").read_text())["settings"]) == 4
+
+
+def test_a_search_without_optuna_says_what_to_install(sweep, tmp_path, monkeypatch):
+    monkeypatch.setattr(proposals, "find_spec", lambda name: None)
+    for method in ("random", "bayes"):
+        with pytest.raises(InputError, match=rf"method = {method}: .*pip install 'dpfedmeta\[search\]'"):
+            sweep(method=method, run_cap=4)
+    assert not (tmp_path / "out").exists()
+    assert sweep()[0] == "completed"
+
+
+def test_a_run_is_started_as_a_command_that_any_directory_knows(sweep_file, tmp_path):
+    options = SweepOptions(out=tmp_path / "out")
+    (trial, *_) = prepare(read_sweep(sweep_file(parameters=GRID)), options)[1]
+    interpreter, dash, module, name, *rest = options.words(trial)
+    assert (interpreter, dash, module, name) == (sys.executable, "-m", "dpfedmeta", "train")
+    assert set(rest) >= {"--algo=maml", "--clip.window=2"}
 
 
 def test_a_dry_run_prints_every_command_and_writes_nothing(sweep, tmp_path):

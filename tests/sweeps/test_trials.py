@@ -69,7 +69,7 @@ def test_the_noise_is_solved_once_for_all_that_share_it(sweep_file, monkeypatch)
         calls.append(settings)
         return make_privacy(settings, task)
 
-    from dpfedmeta.sweeps.trials import make_privacy
+    from dpfedmeta.planning.privacy import make_privacy
 
     monkeypatch.setattr("dpfedmeta.sweeps.trials.make_privacy", counted)
     trials = grid(read_sweep(sweep_file()), {})

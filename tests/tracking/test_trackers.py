@@ -144,7 +144,7 @@ def wandb_records(folder):
         part += content[at + 7 : at + 7 + size]
         at += 7 + size
         if kind in (1, 4):
-            found.append(wandb_internal_pb2.Record.FromString(part))
+            found.append(wandb_internal_pb2.Record.FromString(part))  # type: ignore[attr-defined]
             part = b""
     return found
 

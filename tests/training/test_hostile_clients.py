@@ -28,6 +28,7 @@ class Zeros(ClientSide):
     """The first clients of a cohort send zeros, and the others noise alone."""
 
     hostile = 0
+    size: int
 
     def _messages(self, model, bound, round_, clients):
         for client in clients:

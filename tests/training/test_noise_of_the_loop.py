@@ -7,6 +7,7 @@ Bonferroni. What is seen: a standard deviation that is wrong by 2%, or one strea
 import itertools
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,8 +87,8 @@ class Release:
     """One call of a mechanism."""
 
     mechanism: GaussianMechanism
-    query: object
-    released: object
+    query: Any
+    released: Any
 
     @property
     def sum(self):

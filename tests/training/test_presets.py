@@ -371,4 +371,5 @@ def test_validation_looks_at_public_images_and_the_test_at_all_of_its_own(digits
     validation, test = examination(plan, digits, "val"), examination(plan, digits, "test")
     assert isinstance(validation, Classification)
     assert validation.images == 60
+    assert isinstance(test, Classification)
     assert test.images is None

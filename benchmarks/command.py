@@ -1,0 +1,151 @@
+"""scripts/bench.py: how long things take. Timings are noisy: compare numbers of one run only."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.device import CLIENTS, device_rows
+from benchmarks.measure import Options, measure
+from benchmarks.rounds import durability_rows, seconds
+from benchmarks.settings import SETTINGS
+from dpfedmeta.accounting import PrivacyPlan, Targets, calibrate, guarantees
+from dpfedmeta.command_line import DONE, parser
+from dpfedmeta.errors import InputError
+from dpfedmeta.ledger.charges import planned_charge
+from dpfedmeta.ledger.hash_chain import HashChain
+from dpfedmeta.ledger.ledger import head, opening_line, read, spent
+from dpfedmeta.report.bench_plot import save_bench_plot
+from dpfedmeta.workers import available_cores
+
+
+def accountant_rows() -> list[dict[str, float]]:
+    """Seconds for the four cells, for solving the noise, and for verifying a ledger, by number of rounds."""
+    rows = []
+    for rounds in (100, 1000, 10_000, 100_000):
+        open_plan = PrivacyPlan(clients=400_000, cohort=1500, rounds=rounds, noise_multiplier=0.0)
+        plan = calibrate(open_plan, Targets(client_epsilon=1.5))
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "ledger.jsonl"
+            _write_ledger(path, plan)
+            verifying = seconds(partial(_verify, path))
+        few, target = replace(open_plan, cohort=100), Targets(client_epsilon=1.5)
+        rows.append(
+            {
+                "rounds": rounds,
+                "noise_multiplier": plan.noise_multiplier or 0.0,
+                "epsilon": guarantees(plan)[0].epsilon,
+                "calibrate": seconds(partial(calibrate, open_plan, target)),
+                "calibrate_cohort_100": seconds(partial(calibrate, few, target)),
+                "four_cells": seconds(partial(guarantees, plan)),
+                "verify": verifying,
+            }
+        )
+    return rows
+
+
+def _verify(path: Path) -> None:
+    spent(*read(path))
+    head(path)
+
+
+def _write_ledger(path: Path, plan: PrivacyPlan) -> None:
+    """A whole ledger at once; one flush to disk for each line would measure the disk."""
+    chain = HashChain.start(path, opening_line(plan))
+    chain.append_all(planned_charge(plan, round_).as_json() for round_ in range(plan.rounds))
+
+
+def main(words: Sequence[str], console: Console) -> int:
+    """Parse, measure, print."""
+    made = parser("Measure this machine: the engines, by default.", settings=False)
+    made.add_argument("--peers", action="store_true", help="other libraries beside the engines (make peers)")
+    made.add_argument("--setting", action="append", choices=list(SETTINGS), help="only this one; may be repeated")
+    made.add_argument("--workers", type=int, default=available_cores(), help="processes of one thread (all cores)")
+    made.add_argument("--repetitions", type=int, default=3, help="of every cell, in turns (3)")
+    made.add_argument("--accountant", action="store_true", help="instead: planning, calibration and verification")
+    made.add_argument("--durability", action="store_true", help="instead: ledger and checkpoint beside a round")
+    made.add_argument("--device", choices=["cpu", "cuda"], help="instead: the engines there, clients side by side")
+    made.add_argument("--json", type=Path, metavar="F", help="also write the numbers to a file")
+    made.add_argument("--plot", type=Path, metavar="F.png", help="also draw them")
+    options = made.parse_args(words)
+    measured: dict[str, Any] = {}
+    if options.accountant:
+        measured["accountant"] = accountant_rows()
+        _show(console, "Seconds; N = 400,000, (client, public) = (1.5, 1e-6)", measured["accountant"])
+    if options.durability:
+        measured["durability"] = durability_rows()
+        _show(console, "Seconds, and shares of a round of 200 clients in one process", measured["durability"])
+    if options.device:
+        measured["device"] = [_on_device(console, options.device, name) for name in options.setting or SETTINGS]
+    if not measured:
+        measured = _engines(console, options)
+    if options.json is not None:
+        options.json.write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")
+    return DONE
+
+
+def _on_device(console: Console, name: str, setting: str) -> dict[str, Any]:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device cuda: PyTorch sees no CUDA device here")
+    device = torch.device(name)
+    # A CPU takes seconds for what a GPU does at once.
+    found = device_rows(SETTINGS[setting], device, clients=CLIENTS if name == "cuda" else 4)
+    what = torch.cuda.get_device_name(device) if name == "cuda" else "this machine's CPU, one process"
+    _show(console, f"Clients side by side on {what}", found["rows"])
+    _show(console, "Ratios", [found["ratios"]])
+    return {"on": what, **found}
+
+
+def _engines(console: Console, options: argparse.Namespace) -> dict[str, Any]:
+    for name, value in (("--workers", options.workers), ("--repetitions", options.repetitions)):
+        if value < 1:
+            raise InputError(f"{name} {value}: at least 1")
+    if options.workers > available_cores():
+        raise InputError(f"--workers {options.workers}: this machine has {available_cores()} cores, one thread each")
+    wanted = Options(
+        peers=options.peers,
+        processes=options.workers,
+        repetitions=options.repetitions,
+        settings=options.setting or list(SETTINGS),
+    )
+    measured = measure(wanted, lambda text: console.print(text, highlight=False))
+    rows = [{key: value for key, value in row.items() if key != "repetitions"} for row in measured["rows"]]
+    _show(console, "The same episodes and network for all; all parameters adapt, 5 steps", rows)
+    _show(console, "Ratios on the setting paper", [{"ratio": k, "value": v} for k, v in measured["ratios"].items()])
+    _show(
+        console,
+        "The machine",
+        [{"setting": name, **edge} for name, edge in measured["machine"]["convolutions"].items()],
+    )
+    _show(console, "One round of dp-agr on strokes, one process", measured["rounds"]["cohorts"])
+    for name, parts in measured["rounds"]["overhead"].items():
+        console.print(f"round of 200, {name}: " + ", ".join(f"{key} {value:.3g}" for key, value in parts.items()))
+    if options.plot is not None:
+        for setting in wanted.settings[:1]:
+            save_bench_plot(options.plot, measured["rows"], setting)
+    return measured
+
+
+def _show(console: Console, title: str, rows: Sequence[Mapping[str, float | str | None]]) -> None:
+    table = Table(title=title, title_justify="left")
+    for name in rows[0]:
+        table.add_column(name.replace("_", " "), justify="right")
+    for row in rows:
+        table.add_row(*(_shown(name, value) for name, value in row.items()))
+    console.print(table)
+
+
+def _shown(name: str, value: float | str | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or "not measured"
+    return f"{value:,}" if name == "rounds" else f"{value:.3g}"

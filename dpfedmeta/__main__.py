@@ -1,0 +1,63 @@
+"""`dpfedmeta COMMAND ...` and `python -m dpfedmeta COMMAND ...`; nothing is imported that the command does not need."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+COMMANDS = {
+    "train": "train, evaluate and summarise one run, or go on with it (--resume)",
+    "evaluate": "runs on held-out test classes: by steps, shots and ways, beside baselines",
+    "account": "who is promised what: by a plan, by a run, or from a run's ledger (--verify)",
+    "sweep": "the YAML of `wandb sweep`, run on this machine",
+    "report": "report.html of a run, or a comparison of several",
+    "check-task": "what a task or a folder of images holds",
+    "decompose": "what each noise costs the direction of a round's aggregate",
+}
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Call the command that is named first with the words behind it, and leave with its exit code.
+
+    Args:
+        words: Without the program's name; None: those of the process.
+    """
+    words = sys.argv[1:] if words is None else words
+    if not words or words[0] in ("-h", "--help"):
+        print(_overview())
+        sys.exit(0 if words else 2)
+    if words[0] == "--version":
+        from dpfedmeta.version import __version__
+
+        print(f"dpfedmeta {__version__}")
+        sys.exit(0)
+    from dpfedmeta.command_line import run_command
+
+    # Inside, so that Ctrl-C while libraries are imported is an interruption as well.
+    run_command(lambda console: _command(words[0])(words[1:], console))
+
+
+def _command(name: str) -> Callable[[Sequence[str], Console], int]:
+    if name not in COMMANDS:
+        from dpfedmeta.errors import InputError
+        from dpfedmeta.validation import nearest
+
+        raise InputError(f"{name}: no such command{nearest(name, COMMANDS)}; known are {', '.join(COMMANDS)}")
+    found: Callable[[Sequence[str], Console], int] = import_module(f"dpfedmeta.commands.{name.replace('-', '_')}").main
+    return found
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {what}" for name, what in COMMANDS.items()]
+    usage = "usage: dpfedmeta COMMAND ...\n\nFederated meta-learning with layered differential privacy.\n"
+    return "\n".join([usage, *lines, "", "dpfedmeta COMMAND --help lists what a command takes."])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Who is promised what: the four cells for a plan, for a run, or from a run's ledger. Needs no data."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from dpfedmeta.command_line import DONE, parse_with_settings, parser, print_json
+from dpfedmeta.errors import InputError
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.guarantee import Guarantee
+    from dpfedmeta.accounting.plan import PrivacyPlan
+    from dpfedmeta.run_directory import RunDirectory
+    from dpfedmeta.runs.verification import Audit
+
+
+def options_of() -> argparse.ArgumentParser:
+    """The command's own options; everything else is a setting."""
+    made = parser(
+        "Print the guarantees of a plan, or what a run promised and spent.", settings=True, program="dpfedmeta account"
+    )
+    made.add_argument("--json", action="store_true", help="print JSON and nothing else")
+    made.add_argument("--plot", type=Path, metavar="PNG", help="also draw epsilon against rounds")
+    made.add_argument(
+        "--solve",
+        choices=("noise", "rounds", "cohort"),
+        default="noise",
+        help="what follows from the targets; rounds and cohort need a noise as well",
+    )
+    made.add_argument("--explain", action="store_true", help="for each cell, what is seen and by which formula")
+    other = made.add_mutually_exclusive_group()
+    other.add_argument("--run", type=Path, metavar="RUN", help="what a run promised and spent")
+    other.add_argument(
+        "--verify",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="recompute what a run spent from its ledger alone; several copies of one run: what they spent together",
+    )
+    other.add_argument(
+        "--realised",
+        type=Path,
+        metavar="RUN",
+        help="what really happened, from the server's private folder; not for publication",
+    )
+    other.add_argument("--compare-paper", action="store_true", help="published settings: claimed, and what holds")
+    other.add_argument(
+        "--compare-presets", action="store_true", help="every preset: what its origin would claim, and what holds"
+    )
+    other.add_argument("--cross-check", action="store_true", help="our numbers against other accountants (minutes)")
+    return made
+
+
+def main(words: Sequence[str], console: Console) -> int:
+    """Parse, account, print."""
+    made = options_of()
+    known, _ = made.parse_known_args(words)
+    chosen = known.verify or [path for path in (known.run, known.realised) if path is not None]
+    compares = known.compare_paper or known.compare_presets or known.cross_check
+    if chosen or compares:
+        if known.algo or known.config:
+            raise InputError("--run, --verify, --realised, --compare-..., --cross-check take no --algo or --config")
+        made.parse_args(words)
+    if compares:
+        return _compare(known, console)
+    return _of_runs(console, known, chosen) if chosen else _of_plan(made, words, console)
+
+
+def _compare(options: argparse.Namespace, console: Console) -> int:
+    from dpfedmeta.commands import comparisons
+
+    if options.compare_presets:
+        return comparisons.compare_presets(console, options.json)
+    if options.compare_paper:
+        return comparisons.compare_paper(console, options.json)
+    return comparisons.cross_check(console, options.json)
+
+
+def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Console) -> int:
+    options, settings = parse_with_settings(
+        made, words, default_dataset="omniglot", keep_both=lambda given: given.solve != "noise"
+    )
+    from dpfedmeta.accounting.cells import guarantees
+    from dpfedmeta.data.task import load_task
+    from dpfedmeta.planning.cautions import cautions
+    from dpfedmeta.planning.privacy import make_privacy
+
+    task, _ = load_task(settings.dataset)
+    plan = make_privacy(settings, task, options.solve)
+    code = _show(console, options, plan, guarantees(plan), "What this plan promises")
+    for caution in cautions(settings, task) if not options.json else ():
+        console.print(f"note: {caution}", style="yellow", highlight=False, soft_wrap=True)
+    return code
+
+
+def _of_runs(console: Console, options: argparse.Namespace, chosen: Sequence[Path]) -> int:
+    from dpfedmeta.run_directory import RunDirectory
+
+    runs = [RunDirectory(path) for path in chosen]
+    if options.realised is not None:
+        return _realised(console, runs[0], options.json)
+    return _of_copies(console, options, runs) if len(runs) > 1 else _of_run(console, options, runs[0])
+
+
+def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) -> int:
+    from dpfedmeta.accounting.cells import guarantees
+    from dpfedmeta.tracking.terminal import guarantee_table
+
+    found, shown = _verified(run)
+    title = f"What was spent in {len(found.charges)} rounds, from the ledger alone"
+    if options.run is not None and not options.json:
+        console.print(guarantee_table(guarantees(found.plan), f"What was promised for {found.plan.rounds} rounds"))
+    code = _show(console, options, found.plan, found.guarantees, title, {"simulation": found.simulation})
+    if options.verify is not None and not options.json:
+        for remark in (*found.remarks, *shown):
+            console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
+    return code
+
+
+def _verified(run: RunDirectory) -> tuple[Audit, list[str]]:
+    """The ledger against everything beside it, and what is to be said of report.html."""
+    from dpfedmeta.report.statement import check_report
+    from dpfedmeta.runs.verification import audit
+
+    found = audit(run)
+    assert found.proven is not None
+    return found, check_report(run, found.proven)
+
+
+def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDirectory]) -> int:
+    from dpfedmeta.runs.verification import compose
+
+    each = [_verified(run)[0] for run in runs]
+    found = compose(runs)
+    if found is None:
+        raise InputError("--verify: these are not copies of one run; verify them one at a time")
+    for remark in found.remarks if not options.json else ():
+        console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
+    simulation = next((one.simulation for one in each if one.simulation), None)
+    title = "What the copies spent together"
+    return _show(console, options, found.plan, found.guarantees, title, {"simulation": simulation})
+
+
+def _show(
+    console: Console,
+    options: argparse.Namespace,
+    plan: PrivacyPlan,
+    cells: tuple[Guarantee, ...],
+    title: str,
+    of_run: Mapping[str, str | None] | None = None,
+) -> int:
+    """Print the cells; `of_run` is what there is to say of a run besides."""
+    from dpfedmeta.tracking.terminal import guarantee_table, guarantee_words, noise_lines
+
+    if options.plot is not None:
+        _draw(options.plot, plan)
+    if options.json:
+        content = {"guarantees": [cell.as_json() for cell in cells], "parameters": parameters(plan)}
+        print_json({**content, **(of_run or {})})
+        return DONE
+    for line in noise_lines(plan):
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print(guarantee_table(cells, title))
+    for warning in filter(None, (of_run or {}).values()):
+        console.print(warning, style="bold yellow")
+    if options.explain:
+        for line in guarantee_words(cells):
+            console.print(line, highlight=False, soft_wrap=True)
+    if options.plot is not None:
+        console.print(f"epsilon against rounds: {options.plot}", highlight=False, soft_wrap=True)
+    return DONE
+
+
+def _draw(path: Path, plan: PrivacyPlan) -> None:
+    from dpfedmeta.accounting.cells import epsilon_curve
+    from dpfedmeta.report.plots import curve_plot
+
+    if not path.parent.is_dir():
+        raise InputError(f"--plot {path}: there is no folder {path.parent}")
+    curve_plot(path, *epsilon_curve(plan))
+
+
+def parameters(plan: PrivacyPlan) -> dict[str, object]:
+    """The noise and sizes behind the table; null where an algorithm has none."""
+    record = plan.record
+    return {
+        "noise_multiplier": plan.noise_multiplier,
+        "support_noise": record.support_noise if record else None,
+        "query_noise": record.query_noise if record else None,
+        "total_noise": plan.at(0).total_noise,
+        "rounds": plan.rounds,
+        "clients": plan.clients,
+        "cohort": plan.cohort,
+        "max_participations": plan.max_participations,
+    }
+
+
+def _realised(console: Console, run: RunDirectory, as_text: bool) -> int:
+    from dpfedmeta.runs.verification import audit, realised
+    from dpfedmeta.tracking.terminal import number
+
+    plan = audit(run).plan
+    found = realised(run, plan)
+    if as_text:
+        print_json({"realised": {**vars(found), "record_server": found.as_number}})
+        return DONE
+    least, mean, most = found.cohort_sizes
+    console.print("From the server's private folder: do not publish, and do not promise.", style="bold yellow")
+    console.print(f"clients that took part: {found.participants:,}", highlight=False)
+    console.print(f"most participations of one client: {found.most_participations}", highlight=False)
+    console.print(f"cohort sizes: {least} to {most}, mean {mean:.1f}", highlight=False)
+    console.print(f"(record, server) of that client's records: epsilon {number(found.record_server)}", highlight=False)
+    return DONE

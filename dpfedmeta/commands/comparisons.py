@@ -1,0 +1,71 @@
+"""What account.py compares: published claims, presets, other accountants."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from dpfedmeta.accounting.claims import claim
+from dpfedmeta.accounting.cross_checks import agreements, all_settings
+from dpfedmeta.accounting.published import as_json, compare, published_settings
+from dpfedmeta.command_line import DONE, print_json
+from dpfedmeta.config import resolve
+from dpfedmeta.data.task import load_task
+from dpfedmeta.planning.privacy import make_privacy
+from dpfedmeta.presets import algorithm_names
+from dpfedmeta.tracking.terminal import number
+
+
+def compare_paper(console: Console, as_text: bool) -> int:
+    """Published settings: claimed, and what holds."""
+    found = [(published, compare(published)) for published in published_settings()]
+    if as_text:
+        print_json({"published": [as_json(published, lines) for published, lines in found]})
+        return DONE
+    for published, lines in found:
+        cell = f"{published.claimed.cell}, delta = {published.claimed.delta:g}"
+        table = Table(title=f"{published.title}: {cell}", title_justify="left")
+        for column in ("counted as", "epsilon", "why it differs from the line above"):
+            table.add_column(column, justify="right" if column == "epsilon" else "left", overflow="fold")
+        for line in lines:
+            table.add_row(line.counted, number(line.epsilon), line.reason)
+        console.print(table)
+    return DONE
+
+
+def compare_presets(console: Console, as_text: bool) -> int:
+    """Every preset: what its origin would claim, and what holds."""
+    rows = []
+    table = Table(title="The same noise, as its origin counts it and as it holds", title_justify="left")
+    for column in ("preset", "cell", "claimed", "holds", "claimed by", "why"):
+        table.add_column(column, justify="right" if column in ("claimed", "holds") else "left", overflow="fold")
+    for algo in algorithm_names():
+        dataset = "mnist-shards" if resolve(algo, "mnist-shards").meta.method == "fedavg" else "omniglot"
+        found = claim(algo, make_privacy(resolve(algo, dataset), load_task(dataset)[0]))
+        if found is not None:
+            table.add_row(algo, found.cell, number(found.claimed), number(found.holds), found.source, found.reason)
+            rows.append({"algo": algo, "dataset": dataset, **vars(found)})
+    if as_text:
+        print_json({"presets": rows})
+    else:
+        console.print(table)
+    return DONE
+
+
+def cross_check(console: Console, as_text: bool) -> int:
+    """Our numbers against other accountants."""
+    rows = []
+    table = Table(title="Worst relative differences, ours / other - 1", title_justify="left")
+    for column in ("ours", "other", "settings", "lowest", "highest", ""):
+        table.add_column(column, justify="right" if column in ("settings", "lowest", "highest") else "left")
+    for row in agreements(all_settings()):
+        note = "an upper bound" if row.bound else ""
+        table.add_row(row.ours, row.other, str(row.settings), f"{row.lowest:+.2e}", f"{row.highest:+.2e}", note)
+        rows.append({**vars(row)})
+        if not as_text:
+            console.print(f"{row.ours} against {row.other}: done", highlight=False, soft_wrap=True)
+    if as_text:
+        print_json({"agreements": rows})
+    else:
+        console.print(table)
+    return DONE

@@ -1,0 +1,66 @@
+"""Evaluate runs on held-out test classes: adaptation by steps, shots and ways, by client, beside baselines."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest
+from dpfedmeta.command_line import DONE, parser
+
+
+def options_of() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = parser(
+        "Evaluate personalised adaptation on held-out test classes; several runs on the same episodes.",
+        settings=False,
+        program="dpfedmeta evaluate",
+    )
+    made.add_argument("runs", type=Path, nargs="+", help="run directories of one benchmark")
+    made.add_argument("--shots", type=int, nargs="+", help="support images per class (default: as trained)")
+    made.add_argument("--ways", type=int, nargs="+", help="classes per episode (default: as trained)")
+    made.add_argument(
+        "--steps",
+        type=int,
+        nargs="+",
+        help="after each of 0 ... N steps, or after these (default: as trained)",
+    )
+    made.add_argument("--seeds", type=int, nargs="+", help="different episodes, pooled (default: the run's seed)")
+    made.add_argument("--episodes", type=int, default=ENOUGH_EPISODES, help="episodes per setting and seed (600)")
+    made.add_argument(
+        "--transductive", action="store_true", help="normalisation statistics from support and query images together"
+    )
+    made.add_argument(
+        "--no-fine-tuning",
+        action="store_true",
+        help="leave out the slowest baseline, fine-tuning without meta-learning",
+    )
+    made.add_argument("--out", type=Path, help="picture that compares the runs (evaluation-comparison.png)")
+    made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
+    made.add_argument("--workers", type=int, help="worker processes (default: cores)")
+    return made
+
+
+def main(words: Sequence[str], console: Console) -> int:
+    """Parse and evaluate."""
+    options = options_of().parse_args(words)
+    request = EvaluationRequest(
+        runs=tuple(options.runs),
+        shots=tuple(options.shots or ()),
+        ways=tuple(options.ways or ()),
+        steps=tuple(options.steps or ()),
+        seeds=tuple(options.seeds or ()),
+        episodes=options.episodes,
+        transductive=options.transductive,
+        fine_tuning=not options.no_fine_tuning,
+        out=options.out,
+        data_folder=options.data_dir,
+        workers=options.workers,
+    )
+    from dpfedmeta.api.shown_evaluation import evaluate_runs
+
+    evaluate_runs(request, console)
+    return DONE

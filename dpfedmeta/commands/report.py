@@ -1,0 +1,46 @@
+"""Write report.html for a run, or a side-by-side comparison of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from dpfedmeta.command_line import DONE, parser
+
+
+def main(words: Sequence[str], console: Console) -> int:
+    """Parse and write."""
+    arguments = parser(
+        "Report on one run, or compare several; runs that differ only by seed are pooled.",
+        settings=False,
+        program="dpfedmeta report",
+    )
+    arguments.add_argument("runs", type=Path, nargs="+", help="run directories, or the folder of a sweep")
+    arguments.add_argument("--out", type=Path, default=Path("comparison.html"), help="page of a comparison")
+    arguments.add_argument("--epsilon-plot", type=Path, help="also draw accuracy against epsilon into this PNG file")
+    options = arguments.parse_args(words)
+    from dpfedmeta.report.epsilon_plot import epsilon_plot
+    from dpfedmeta.report.groups import group_runs
+    from dpfedmeta.report.page import write_comparison, write_report
+    from dpfedmeta.run_directory import RunDirectory
+    from dpfedmeta.sweeps.directory import is_sweep
+    from dpfedmeta.sweeps.results import PAGE, settings_of_sweep, write_results
+
+    sweeps = [path for path in options.runs if is_sweep(path)]
+    runs = [RunDirectory(path) for path in options.runs if path not in sweeps]
+    for run in runs:
+        console.print(f"report: {write_report(run)}", highlight=False, soft_wrap=True)
+    for path in sweeps:
+        write_results(path)
+        console.print(f"sweep: {path / PAGE}", highlight=False, soft_wrap=True)
+    if len(options.runs) > 1 or options.epsilon_plot is not None:
+        inside = [run for path in sweeps for setting in settings_of_sweep(path) for run in setting.group.runs]
+        groups = group_runs([*runs, *inside])
+        if len(options.runs) > 1:
+            console.print(f"comparison: {write_comparison(groups, options.out)}", highlight=False, soft_wrap=True)
+        if options.epsilon_plot is not None:
+            epsilon_plot(options.epsilon_plot, groups)
+            console.print(f"accuracy against epsilon: {options.epsilon_plot}", highlight=False, soft_wrap=True)
+    return DONE

@@ -1,0 +1,91 @@
+"""Train one initialisation over a federation of clients, with the privacy that is promised before round 0."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from dpfedmeta.command_line import DONE, INTERRUPTED, given_settings, parse_with_settings, parser
+from dpfedmeta.errors import InputError
+from dpfedmeta.settings import Settings
+
+if TYPE_CHECKING:
+    from dpfedmeta.run_directory import RunDirectory
+    from dpfedmeta.runs.summary import Status
+
+
+def options_of() -> argparse.ArgumentParser:
+    """The command's own options; everything else is a setting."""
+    made = parser("Train, evaluate and summarise one run.", settings=True, program="dpfedmeta train")
+    made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
+    made.add_argument("--dry-run", action="store_true", help="print the plan and what it will take, and stop")
+    made.add_argument("--calibration", type=float, metavar="S", help="seconds that --dry-run measures for (10)")
+    made.add_argument("--secure-rng", action="store_true", help="noise and cohorts straight from the operating system")
+    made.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run, however it ended")
+    return made
+
+
+def main(words: Sequence[str], console: Console) -> int:
+    """Parse, train, report."""
+    made = options_of()
+    known, _ = made.parse_known_args(words)
+    if known.resume is not None:
+        return _resume(known, given_settings(made, words), console)
+    options, settings = parse_with_settings(made, words)
+    if options.calibration is not None and not options.dry_run:
+        raise InputError("--calibration belongs to --dry-run; drop it, or add --dry-run")
+    if options.calibration is not None and not 0 < options.calibration <= 600:
+        raise InputError(f"--calibration {options.calibration}: a number of seconds above 0, at most 600")
+    return _train(settings, options, console)
+
+
+def _train(settings: Settings, options: argparse.Namespace, console: Console) -> int:
+    from dpfedmeta.tracking.screen import Terminal
+    from dpfedmeta.training.prepared import RunOptions
+    from dpfedmeta.training.run import run_training
+
+    run_options = RunOptions(data_folder=options.data_dir, secure_rng=options.secure_rng)
+    if not options.dry_run:
+        return _finish(*run_training(settings, run_options, [Terminal(console)]), console)
+    from dpfedmeta.training.forecast import forecast
+
+    spent = time.process_time()  # libraries and settings
+    cost = forecast(settings, run_options, [Terminal(console)], seconds=options.calibration or 10.0, before=spent)
+    console.print(f"  {cost}", highlight=False, soft_wrap=True)
+    return DONE
+
+
+def _resume(options: argparse.Namespace, given: dict[str, str], console: Console) -> int:
+    for name in ("algo", "dataset", "config", "dry_run", "calibration", "secure_rng"):
+        if getattr(options, name) not in (None, False):
+            raise InputError(f"--{name.replace('_', '-')}: --resume goes on with the settings that the run began with")
+    if not options.resume.is_dir():
+        raise InputError(f"--resume {options.resume}: there is no such run directory")
+    from dpfedmeta.run_directory import RunDirectory
+    from dpfedmeta.runs.lock import only_writer
+    from dpfedmeta.runs.resume import finished, settings_of_run
+    from dpfedmeta.tracking.screen import Terminal
+    from dpfedmeta.training.prepared import RunOptions
+    from dpfedmeta.training.run import run_training
+
+    run = RunDirectory(options.resume)
+    with only_writer(run.path):
+        settings = settings_of_run(run, given)
+        status = finished(run)
+        if status is not None:
+            console.print(f"{run.path}: {status} already; nothing is left to do", highlight=False, soft_wrap=True)
+            return DONE
+        run_options = RunOptions(data_folder=options.data_dir, resume=run)
+        return _finish(*run_training(settings, run_options, [Terminal(console)]), console)
+
+
+def _finish(run: RunDirectory, status: Status, console: Console) -> int:
+    from dpfedmeta.report.page import write_report
+
+    console.print(f"report: {write_report(run)}", highlight=False, soft_wrap=True)
+    return INTERRUPTED if status == "interrupted" else DONE

@@ -1,0 +1,22 @@
+"""What the scripts beside it share: each is a command of the package, called from a checkout."""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def command(name: str) -> None:
+    """`dpfedmeta NAME ...`, with the words behind the script's name."""
+    check_installed()
+    from dpfedmeta.__main__ import main
+
+    main([name, *sys.argv[1:]])
+
+
+def check_installed() -> None:
+    """Leave, with what to type, where this Python has no dpfedmeta."""
+    if find_spec("dpfedmeta") is None:
+        pip = f"{sys.executable} -m pip install -c {ROOT / 'constraints.txt'} -e {ROOT}"
+        sys.exit(f"error: dpfedmeta is not installed for this Python; type: {pip}")

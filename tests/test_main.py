@@ -1,0 +1,89 @@
+"""The entry point: `dpfedmeta`, `python -m dpfedmeta` and scripts/ name the same commands."""
+
+import configparser
+import runpy
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from dpfedmeta.__main__ import COMMANDS, main
+from dpfedmeta.version import __version__
+
+ROOT = Path(__file__).parents[1]
+
+
+def left(words, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    shown = capsys.readouterr()
+    return end.value.code, shown.out, shown.err
+
+
+def test_all_commands_are_listed_and_explain_themselves(capsys):
+    code, overview, _ = left(["--help"], capsys)
+    assert code == 0
+    for name in COMMANDS:
+        assert f"\n  {name} " in overview
+        code, shown, _ = left([name, "--help"], capsys)
+        assert code == 0
+        assert shown.startswith(f"usage: dpfedmeta {name} ")
+    assert left([], capsys)[:2] == (2, overview)
+    assert left(["--version"], capsys)[:2] == (0, f"dpfedmeta {__version__}\n")
+
+
+def test_a_mistyped_command_names_the_nearest(capsys):
+    code, shown, said = left(["evalate", "runs/x"], capsys)
+    assert (code, shown) == (2, "")
+    assert "evalate: no such command; did you mean evaluate?" in said
+
+
+def test_every_command_has_a_script_and_every_script_a_command():
+    names = {name.replace("-", "_") for name in COMMANDS}
+    assert {path.stem for path in (ROOT / "scripts").glob("*.py")} == names | {"bench", "checkout"}
+    assert names <= {path.stem for path in (ROOT / "dpfedmeta/commands").glob("*.py")}
+    parsed = configparser.ConfigParser()
+    parsed.read(ROOT / "setup.cfg", encoding="utf-8")
+    name, _, target = parsed["options.entry_points"]["console_scripts"].strip().partition(" = ")
+    module, _, function = target.partition(":")
+    assert (name, getattr(import_module(module), function)) == ("dpfedmeta", main)
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Run a script as the user's shell does, in this process."""
+
+    def run(name, *words):
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *words])
+        monkeypatch.syspath_prepend(ROOT / "scripts")
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(ROOT / "scripts" / f"{name}.py"), run_name="__main__")
+        return end.value.code
+
+    return run
+
+
+def test_a_script_is_its_command(script, capsys):
+    assert script("check_task", "--help") == 0
+    assert capsys.readouterr().out.startswith("usage: dpfedmeta check-task ")
+
+
+def test_bench_is_found_from_any_directory(script, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path or ".").resolve() != ROOT])
+    for name in [name for name in sys.modules if name.split(".")[0] == "benchmarks"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert script("bench", "--help") == 0
+    assert "--peers" in capsys.readouterr().out
+
+
+def test_a_script_without_the_package_says_what_to_type(script, monkeypatch):
+    import importlib.util
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.delitem(sys.modules, "checkout", raising=False)
+    said = script("train", "--help")
+    assert said.startswith("error: dpfedmeta is not installed for this Python; type: ")
+    assert f"-m pip install -c {ROOT / 'constraints.txt'} -e {ROOT}" in said
+    monkeypatch.delitem(sys.modules, "checkout")

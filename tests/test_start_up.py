@@ -1,0 +1,58 @@
+"""What is asked often starts quickly: PyTorch, Opacus and pictures are imported where they are used."""
+
+import json
+import subprocess
+import sys
+
+HEAVY = ("torch", "opacus", "matplotlib", "wandb", "numba", "optuna", "requests")
+PROGRAM = f"""
+import contextlib, importlib, io, json, sys
+
+def brought():
+    return [name for name in {HEAVY!r} if name in sys.modules]
+
+found = {{}}
+for module in sys.argv[1:]:
+    importlib.import_module(module)
+    found[module] = brought()
+from dpfedmeta.__main__ import COMMANDS, main
+for command in COMMANDS:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        main([command, "--help"])
+    found[command] = brought()
+import requests
+found["planted"] = brought()
+print(json.dumps(found))
+"""
+LIGHT = (
+    "dpfedmeta",
+    "dpfedmeta.__main__",
+    "dpfedmeta.settings",
+    "dpfedmeta.config",
+    "dpfedmeta.randomness",
+    "dpfedmeta.workers",
+    "dpfedmeta.run_directory",
+    "dpfedmeta.data.task",
+    "dpfedmeta.data.shape",
+    "dpfedmeta.data.inspection",
+    "dpfedmeta.models.spec",
+    "dpfedmeta.api.evaluation_request",
+    "dpfedmeta.accounting",
+    "dpfedmeta.ledger.ledger",
+    "dpfedmeta.tracking.terminal",
+    "dpfedmeta.tracking.trackers",
+    "dpfedmeta.runs.claims_beside",
+    "dpfedmeta.report.statement",
+)
+
+
+def test_what_needs_no_pytorch_brings_none():
+    # One process for all of them, in an order in which each that brings something is the first to show it.
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *LIGHT], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found.pop("planted") == ["requests"]
+    assert len(found) > len(LIGHT)
+    assert {name: brought for name, brought in found.items() if brought} == {}
