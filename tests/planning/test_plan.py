@@ -267,10 +267,10 @@ def test_a_role_without_its_own_noise_gets_the_balanced_one():
 
 
 def test_methods_fill_in_order_and_adaptation():
-    anil = plan_of("maml", **{"meta.method": "anil", "meta.adapt": "null", "meta.order": "null"}).meta
-    assert (anil.message, anil.order, anil.adaptation.adapt) == ("query", 2, "head")
-    reptile = plan_of("maml", **{"meta.method": "reptile", "meta.adapt": "null", "meta.order": "null"}).meta
-    assert (reptile.message, reptile.order, reptile.adaptation.adapt) == ("update", 1, "all")
+    anil = plan_of("maml", **{"meta.method": "anil", "meta.adapt": "null", "meta.order": "null"}).algorithm
+    assert (anil.sends, anil.order, anil.adaptation.adapt) == ("query", 2, "head")
+    reptile = plan_of("maml", **{"meta.method": "reptile", "meta.adapt": "null", "meta.order": "null"}).algorithm
+    assert (reptile.sends, reptile.order, reptile.adaptation.adapt) == ("update", 1, "all")
 
 
 REFUSED_POLICIES = [

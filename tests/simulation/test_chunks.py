@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.federation.test_failing_clients import HOSTILE, Hostile
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.simulation.chunks import Chunks, ahead
+from tests.simulation.test_failing_clients import HOSTILE, Hostile
 from tests.simulation.test_processes import setting
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -107,7 +107,7 @@ def test_what_fails_ahead_fails_in_its_turn():
 @pytest.mark.parametrize("adapt", ["head", "all"])
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_several_at_once_send_what_each_sends_alone(tiny_strokes, monkeypatch, order, adapt, norm):
-    monkeypatch.setattr("dpfedmeta.simulation.client_side._DRAWN_TOGETHER", 2)
+    monkeypatch.setattr("dpfedmeta.meta.algorithms.maml._TOGETHER", 2)
     given = {
         "meta.order": order,
         "meta.adapt": adapt,
