@@ -33,7 +33,7 @@ def stacked_query_gradients(
         fixed: The rest of the weights.
         episodes: E of them: images [E, n, channels, height, width] and labels [E, n].
         adaptation: The inner loop.
-        order: As in MetaSpec.
+        order: 2 differentiates through the inner steps, 1 does not.
     """
 
     def query_loss(theta: Params, own: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:

@@ -46,22 +46,24 @@ class Frozen:
     """A mechanism whose releases were recorded: they do not depend on the query any more."""
 
     def __init__(self, plan):
-        self.denominator, self.round = plan.privacy.cohort, 0
+        self.denominator = plan.privacy.cohort
 
-    def release(self, query, generator):
-        self.round += 1
+    def init(self, form):
+        return {}
+
+    def release(self, round_, query, state, generator):
         # Without a clip bound (local-dp) the server adds no noise, and the frozen release is any fixed value.
         scale = query.sensitivity if math.isfinite(query.sensitivity) else 1.0
         fixed = Bounded(value={n: torch.zeros_like(v) for n, v in query.value.items()}, sensitivity=scale)
         mechanism = GaussianMechanism(total_multiplier=1.0, charged_multiplier=1.0, denominator=self.denominator)
-        return mechanism.release(fixed, KeyedSource(9).generator(Purpose.SERVER_NOISE, self.round))
+        return mechanism.release(fixed, KeyedSource(9).generator(Purpose.SERVER_NOISE, round_)), state
 
 
 def replay(tiny_strokes, tmp_path, monkeypatch, algo, seed):
     local = {"meta.batch": "5"} if algo.startswith(("dp-fedavg", "local-dp")) else {}
     plan = make_plan(resolve(algo, "strokes", None, {**SMALL, **local}), tiny_strokes.task)
     frozen = Frozen(plan)
-    monkeypatch.setattr(Plan, "mechanism", lambda self, round_: frozen)
+    monkeypatch.setattr(Plan, "mechanism", frozen)
     run = create(tmp_path, f"{algo}-{seed}")
     Ledger(run.ledger, plan.privacy, Identity(run="0" * 32, config=to_yaml(plan.settings)))
     training = Training(

@@ -154,7 +154,7 @@ def test_the_events_alone_rebuild_the_phases(tmp_path):
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_ledger_knows_its_phases_and_looks_at_each_charge_once(tmp_path, monkeypatch, plan):
-    looked, constants = [], ledger_module._constants
+    looked = []
     ledger = Ledger(tmp_path / "l", plan)
     charges = [planned_charge(plan, r) for r in (0, 1, 2, 3, 4)] + [
         replace(planned_charge(plan, r), attempt=1) for r in (2, 3, 4)
@@ -162,7 +162,7 @@ def test_a_ledger_knows_its_phases_and_looks_at_each_charge_once(tmp_path, monke
     for count, event in enumerate([*charges, *(planned_charge(plan, r) for r in (5, 6))], start=1):
         ledger.charge(event)
         with monkeypatch.context() as patch:
-            patch.setattr(ledger_module, "_constants", lambda e: looked.append(e) or constants(e))
+            patch.setattr(ledger_module, "phases_of", lambda charges: looked.extend(charges) or phases_of(charges))
             found = ledger.phases, ledger.phases
         assert found[0] == found[1] == phases_of(ledger.charges)
         assert looked == ledger.charges[:count]

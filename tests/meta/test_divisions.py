@@ -2,14 +2,15 @@ import pytest
 import torch
 
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.meta import MetaSpec, contribution
 from dpfedmeta.meta.adaptation import Adaptation
+from dpfedmeta.meta.algorithms.maml import Maml
 from dpfedmeta.meta.divided import division_slots
 from dpfedmeta.meta.divisions import Divisions
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import build_network, learned_part
 from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import difference, norm
+from tests.meta.clients import gradient_of
 
 WAYS, HELD = 3, 4
 
@@ -40,8 +41,7 @@ def episode_of(images, support, query):
 
 
 def spec_of(divisions=None, order=2):
-    return MetaSpec(
-        message="query",
+    return Maml(
         order=order,
         adaptation=Adaptation(adapt="head", steps=3, lr=0.3),
         divisions=divisions,
@@ -65,10 +65,10 @@ def test_every_division_is_another_one(count, shots):
 def test_the_gradient_is_the_mean_over_the_episodes_that_the_divisions_are(learn, order, count, shots):
     network, model, fixed = network_of(learn=learn)
     images, divisions = records(), Divisions(count=count, shots=shots)
-    found = contribution(network, model, fixed, episode_of(images, [0, 1], [2, 3]), spec_of(divisions, order))
+    found = gradient_of(network, model, fixed, episode_of(images, [0, 1], [2, 3]), spec_of(divisions, order))
     slots = zip(*division_slots(divisions, HELD), strict=True)
     own = [
-        contribution(network, model, fixed, episode_of(images, s.tolist(), q.tolist()), spec_of(order=order))
+        gradient_of(network, model, fixed, episode_of(images, s.tolist(), q.tolist()), spec_of(order=order))
         for s, q in slots
     ]
     expected = {name: torch.stack([gradient[name] for gradient in own]).mean(0) for name in model}
@@ -88,7 +88,7 @@ def test_the_order_of_records_in_the_episode_does_not_matter_to_classes():
         query_labels=whole.query_labels,
     )
     spec = spec_of(Divisions(count=4, shots=2))
-    one, two = (contribution(network, model, fixed, each, spec) for each in (whole, shuffled))
+    one, two = (gradient_of(network, model, fixed, each, spec) for each in (whole, shuffled))
     assert float(norm(difference(one, two))) < 1e-9
 
 
@@ -96,7 +96,7 @@ def test_batch_statistics_are_those_of_all_records():
     network, model, fixed = network_of(norm="batch")
     images, spec = records(), spec_of(Divisions(count=2, shots=2))
     one, other = (
-        contribution(network, model, fixed, episode_of(images, s, q), spec)
+        gradient_of(network, model, fixed, episode_of(images, s, q), spec)
         for s, q in (([0, 1], [2, 3]), ([2, 3], [0, 1]))
     )
     # Two windows of half the records are the two ways to deal out the roles: who began as support is the same.
@@ -106,7 +106,7 @@ def test_batch_statistics_are_those_of_all_records():
 def test_large_features_stay_finite():
     network, model, fixed = network_of()
     loud = {name: 30 * value for name, value in model.items()}
-    found = contribution(
+    found = gradient_of(
         network, loud, fixed, episode_of(records(), [0, 1], [2, 3]), spec_of(Divisions(count=4, shots=1))
     )
     assert all(torch.isfinite(value).all() for value in found.values())
@@ -120,7 +120,7 @@ def test_clients_agree_more_when_they_divide_more():
         sent = []
         for seed in range(40):
             images = records(seed % 5) + 0.05 * records(100 + seed)
-            message = contribution(network, model, fixed, episode_of(images, [0, 1], [2, 3]), spec_of(divisions))
+            message = gradient_of(network, model, fixed, episode_of(images, [0, 1], [2, 3]), spec_of(divisions))
             flat = torch.cat([value.flatten() for value in message.values()])
             sent.append(flat / flat.norm())
         return float(torch.stack(sent).mean(0).norm())

@@ -8,15 +8,17 @@ from torch.nn.functional import cross_entropy
 from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.errors import RefusedPlan
-from dpfedmeta.meta import RecordSpec, private_contributions
 from dpfedmeta.meta.adaptation import Adaptation
-from dpfedmeta.meta.dp_steps import ClientNoise
+from dpfedmeta.meta.algorithms.maml import Maml
+from dpfedmeta.meta.algorithms.reptile import Reptile
+from dpfedmeta.meta.dp_steps import private_messages
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import build_network, check_records_uncoupled
 from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import norm
 from dpfedmeta.privacy.per_record import LayeredGradients, OpacusGradients, VmapGradients
 from dpfedmeta.randomness import KeyedSource, Purpose
+from tests.meta.clients import noise_of, steps_of
 
 ENGINES = {"layered": LayeredGradients(), "vmap": VmapGradients(), "opacus": OpacusGradients()}
 NETWORKS = [("conv4", "group"), ("conv4-strided", "group"), ("conv4-strided", "none"), ("mlp", "none")]
@@ -45,29 +47,21 @@ def episode(seed=0):
     )
 
 
-def spec_of(adapt="all", steps=2, message="query", z=1.0):
-    return RecordSpec(
-        message=message,
-        adaptation=Adaptation(adapt=adapt, steps=steps, lr=0.1),
-        support_noise=z,
-        query_noise=z,
-        support_clip=None,
-        support_clip_ratio=0.5,
-        support_records=6,
-        query_records=6,
-    )
+def spec_of(adapt="all", steps=2, z=1.0, update=False):
+    adaptation = Adaptation(adapt=adapt, steps=steps, lr=0.1)
+    method = Reptile(adaptation=adaptation) if update else Maml(order=1, adaptation=adaptation)
+    return steps_of(method, noise=z, records=6, ratio=0.5)
 
 
-def private_contribution(network, model, fixed, data, bound, noise, spec, engine):
-    (message,) = private_contributions(network, model, fixed, [data], bound, [noise], spec, engine)
+def private_message(network, model, fixed, data, bound, noise, spec, engine):
+    (message,) = private_messages(network, model, fixed, [data], bound, [noise], spec, engine)
     return message
 
 
 def keyed(client):
     source = KeyedSource(4)
-    return ClientNoise(
-        support=source.generator(Purpose.SUPPORT_NOISE, 0, client),
-        query=source.generator(Purpose.QUERY_NOISE, 0, client),
+    return noise_of(
+        source.generator(Purpose.SUPPORT_NOISE, 0, client), source.generator(Purpose.QUERY_NOISE, 0, client)
     )
 
 
@@ -107,8 +101,8 @@ def test_a_clients_round_agrees_with_a_loop_over_records(engine, adapt):
         theta = {n: v - 0.1 * step[n] if n in step else v for n, v in theta.items()}
     gradients = loop_gradients(network, theta, data.query_images, data.query_labels)
     expected = clipped_mean(gradients, bound)
-    silent = ClientNoise(support=Silent(), query=Silent())
-    actual = private_contribution(network, weights, {}, data, bound, silent, spec, ENGINES[engine]).value
+    silent = noise_of(Silent())
+    actual = private_message(network, weights, {}, data, bound, silent, spec, ENGINES[engine]).value
     for name in expected:
         assert torch.allclose(actual[name], expected[name], atol=1e-5)
 
@@ -125,21 +119,21 @@ def clipped_mean(gradients, bound):
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_message_without_its_noise_is_at_most_the_query_bound(precision):
     network, weights = network_of(precision=precision)
-    silent = ClientNoise(support=Silent(), query=Silent())
+    silent = noise_of(Silent())
     for seed in range(5):
-        message = private_contribution(network, weights, {}, episode(seed), 1e-3, silent, spec_of(), ENGINES["vmap"])
+        message = private_message(network, weights, {}, episode(seed), 1e-3, silent, spec_of(), ENGINES["vmap"])
         assert norm(message.value) <= 1e-3
 
 
 def test_the_noise_of_a_message_has_the_planned_deviation():
     network, weights = network_of()
     spec, bound, data = spec_of("head", 1), 0.8, episode()
-    quiet = ClientNoise(support=keyed(0).support, query=Silent())
-    centre = private_contribution(network, weights, {}, data, bound, quiet, spec, ENGINES["vmap"]).value
+    quiet = noise_of(keyed(0).support, Silent())
+    centre = private_message(network, weights, {}, data, bound, quiet, spec, ENGINES["vmap"]).value
     residuals = []
     for client in range(30):
-        noise = ClientNoise(support=keyed(0).support, query=keyed(client).query)
-        message = private_contribution(network, weights, {}, data, bound, noise, spec, ENGINES["vmap"])
+        noise = noise_of(keyed(0).support, keyed(client).query)
+        message = private_message(network, weights, {}, data, bound, noise, spec, ENGINES["vmap"])
         residuals.append(torch.cat([(message.value[n] - centre[n]).flatten() for n in centre]))
     residual = torch.cat(residuals)
     assert message.noise_deviation == pytest.approx(bound / 6)
@@ -151,7 +145,7 @@ def test_the_noise_of_a_message_has_the_planned_deviation():
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e38])
 def test_one_query_record_moves_the_message_by_at_most_c_over_n(bad, engine, precision):
     network, weights = network_of(precision=precision)
-    silent = ClientNoise(support=Silent(), query=Silent())
+    silent = noise_of(Silent())
     data, bound = episode(), 0.8
 
     def sent(images):
@@ -161,7 +155,7 @@ def test_one_query_record_moves_the_message_by_at_most_c_over_n(bad, engine, pre
             query_images=images,
             query_labels=data.query_labels,
         )
-        return private_contribution(network, weights, {}, changed, bound, silent, spec_of(), ENGINES[engine]).value
+        return private_message(network, weights, {}, changed, bound, silent, spec_of(), ENGINES[engine]).value
 
     whole = sent(data.query_images)
     poisoned = data.query_images.clone()
@@ -175,17 +169,15 @@ def test_one_query_record_moves_the_message_by_at_most_c_over_n(bad, engine, pre
 
 def test_the_event_lists_every_touch_of_a_record():
     network, weights = network_of()
-    released = private_contribution(
-        network, weights, {}, episode(), 0.8, keyed(0), spec_of(steps=3, z=1.5), ENGINES["vmap"]
-    )
+    released = private_message(network, weights, {}, episode(), 0.8, keyed(0), spec_of(steps=3, z=1.5), ENGINES["vmap"])
     assert len(released.noises) == 4
     assert released.noises[0] == GaussianNoise(multiplier=1.5)
 
 
 def test_reptile_is_post_processing_of_the_support_steps():
     network, weights = network_of()
-    released = private_contribution(
-        network, weights, {}, episode(), 0.8, keyed(0), spec_of(steps=3, message="update"), ENGINES["vmap"]
+    released = private_message(
+        network, weights, {}, episode(), 0.8, keyed(0), spec_of(steps=3, update=True), ENGINES["vmap"]
     )
     assert len(released.noises) == 3
     assert set(released.value) == set(weights)
@@ -215,11 +207,11 @@ def test_clients_computed_together_send_what_they_send_alone(adapt, learned):
     model = {n: v for n, v in weights.items() if learned == "all" or not n.startswith("head.")}
     fixed = {n: v for n, v in weights.items() if n not in model}
     data = [episode(seed) for seed in range(3)]
-    together = private_contributions(
+    together = private_messages(
         network, model, fixed, data, 0.8, [keyed(c) for c in range(3)], spec_of(adapt), ENGINES["vmap"]
     )
     for client, message in enumerate(together):
-        alone = private_contribution(
+        alone = private_message(
             network, model, fixed, data[client], 0.8, keyed(client), spec_of(adapt), ENGINES["vmap"]
         )
         assert set(message.value) == set(model)

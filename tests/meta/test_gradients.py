@@ -3,13 +3,15 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.meta import MetaSpec, contribution
 from dpfedmeta.meta.adaptation import Adaptation
+from dpfedmeta.meta.algorithms.maml import Maml
+from dpfedmeta.meta.algorithms.reptile import Reptile
 from dpfedmeta.meta.inner_loop import adapted_logits
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import build_network
 from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import norm
+from tests.meta.clients import gradient_of
 
 NETWORKS = [("conv4", "batch"), ("conv4-strided", "batch"), ("conv4-strided", "group"), ("mlp", "none")]
 
@@ -27,8 +29,8 @@ def episode(seed=0):
     return Episode(support_images=draw(6), support_labels=labels, query_images=draw(6), query_labels=labels)
 
 
-def spec_of(order=2, adapt="all", steps=2, message="query"):
-    return MetaSpec(message=message, order=order, adaptation=Adaptation(adapt=adapt, steps=steps, lr=0.1))
+def spec_of(order=2, adapt="all", steps=2):
+    return Maml(order=order, adaptation=Adaptation(adapt=adapt, steps=steps, lr=0.1))
 
 
 def query_loss(network, weights, data, adaptation):
@@ -41,7 +43,7 @@ def test_second_order_agrees_with_finite_differences(name, kind, adapt):
     """The meta-gradient is the derivative of the adapted query loss; central differences along directions."""
     network, weights = network_of(name, kind)
     spec, data = spec_of(adapt=adapt), episode()
-    gradient = contribution(network, weights, {}, data, spec)
+    gradient = gradient_of(network, weights, {}, data, spec)
     generator = torch.Generator().manual_seed(5)
     for _ in range(4):
         direction = {n: torch.randn(v.shape, generator=generator, dtype=v.dtype) for n, v in weights.items()}
@@ -81,7 +83,7 @@ def test_meta_gradients_agree_with_higher(name, kind, order):
         loss = cross_entropy(functional(both, support)[support:], data.query_labels)
         at = list(network.parameters()) if order == 2 else list(functional.parameters())
         expected = torch.autograd.grad(loss, at)
-    actual = contribution(network, weights, {}, data, spec)
+    actual = gradient_of(network, weights, {}, data, spec)
     for value, reference in zip(actual.values(), expected, strict=True):
         assert torch.allclose(value, reference, rtol=1e-8, atol=1e-10)
 
@@ -90,16 +92,16 @@ def test_meta_gradients_agree_with_higher(name, kind, order):
 def test_first_order_is_the_gradient_at_the_adapted_parameters(adapt):
     network, weights = network_of("mlp", "none")
     data = episode()
-    one, two = (contribution(network, weights, {}, data, spec_of(order=o, adapt=adapt)) for o in (1, 2))
+    one, two = (gradient_of(network, weights, {}, data, spec_of(order=o, adapt=adapt)) for o in (1, 2))
     assert any(not torch.allclose(one[n], two[n], rtol=1e-3) for n in one)
     # With a vanishing inner step both are the plain gradient.
     still = [
-        contribution(
+        gradient_of(
             network,
             weights,
             {},
             data,
-            MetaSpec(message="query", order=o, adaptation=Adaptation(adapt=adapt, steps=1, lr=1e-12)),
+            Maml(order=o, adaptation=Adaptation(adapt=adapt, steps=1, lr=1e-12)),
         )
         for o in (1, 2)
     ]
@@ -122,15 +124,15 @@ def test_head_adaptation_gives_the_same_whether_features_are_cached_or_not():
         theta.update({n: theta[n] - spec.adaptation.lr * g for n, g in zip(head, steps, strict=True)})
     logits = torch.func.functional_call(network, theta, (both, support))[support:]
     expected = torch.autograd.grad(cross_entropy(logits, data.query_labels), list(leaves.values()))
-    actual = contribution(network, weights, {}, data, spec)
+    actual = gradient_of(network, weights, {}, data, spec)
     assert all(torch.allclose(a, e, atol=1e-10) for a, e in zip(actual.values(), expected, strict=True))
 
 
 def test_reptile_sends_the_way_back_and_leaves_what_does_not_adapt():
     network, weights = network_of("mlp", "none")
     data = episode()
-    spec = spec_of(order=1, adapt="head", message="update")
-    update = contribution(network, weights, {}, data, spec)
+    spec = Reptile(adaptation=Adaptation(adapt="head", steps=2, lr=0.1))
+    update = gradient_of(network, weights, {}, data, spec)
     moved = {n: weights[n] - update[n] for n in weights}
     unadapted = Adaptation(adapt="head", steps=0, lr=0.1)
     assert torch.allclose(
@@ -139,10 +141,10 @@ def test_reptile_sends_the_way_back_and_leaves_what_does_not_adapt():
     assert all(not update[n].any() for n in update if not n.startswith("head."))
 
 
-def test_contributions_are_pure():
+def test_messages_are_pure():
     network, weights = network_of("conv4-strided", "batch")
     before = {n: v.clone() for n, v in weights.items()}
-    first, second = (contribution(network, weights, {}, episode(), spec_of()) for _ in range(2))
+    first, second = (gradient_of(network, weights, {}, episode(), spec_of()) for _ in range(2))
     assert all(torch.equal(first[n], second[n]) for n in first)
     assert all(torch.equal(before[n], weights[n]) for n in weights)
     assert not any(v.requires_grad for v in first.values())
@@ -158,5 +160,5 @@ def test_extreme_images_give_finite_or_zeroable_gradients(scale):
         query_images=data.query_images * scale,
         query_labels=data.query_labels,
     )
-    gradient = contribution(network, weights, {}, extreme, spec_of())
+    gradient = gradient_of(network, weights, {}, extreme, spec_of())
     assert all(torch.isfinite(v).all() for v in gradient.values())

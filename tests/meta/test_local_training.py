@@ -7,7 +7,8 @@ from scipy.stats import kstest
 from torch.nn.functional import cross_entropy
 
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.meta.local_training import LocalSteps, PrivateSteps, local_update, private_local_update, records
+from dpfedmeta.meta.algorithms.fedavg import LocalDpSgd
+from dpfedmeta.meta.local_training import LocalSteps, local_update, private_local_update, records
 from dpfedmeta.models.functional import apply
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import build_network
@@ -39,11 +40,11 @@ def data_of(count=12, seed=0):
 
 def private(noise=1.0, steps=3, batch=4, clip=0.1, lr=0.5, count=12):
     local = LocalSteps(steps=steps, batch=batch, lr=lr)
-    return PrivateSteps(local=local, records=count, clip=clip, noise=noise)
+    return local, count, LocalDpSgd(clip=clip, noise=noise, accountant="pld")
 
 
 def update_of(data, steps, key=0, engine=None):
-    return private_local_update(NETWORK, WEIGHTS, {}, data, steps, stream(key), engine or VmapGradients())
+    return private_local_update(NETWORK, WEIGHTS, {}, data, *steps, stream(key), engine or VmapGradients())
 
 
 class Quiet:
@@ -109,7 +110,7 @@ def test_without_noise_a_private_step_is_the_clipped_sum_of_its_mini_batch(engin
         loss = cross_entropy(apply(NETWORK, leaves, images[row : row + 1], None), labels[row : row + 1])
         gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(leaves.values()))])
         total += gradient * min(1.0, 0.05 / float(gradient.norm()))
-    released = private_local_update(NETWORK, WEIGHTS, {}, data, steps, Quiet(), engine)
+    released = private_local_update(NETWORK, WEIGHTS, {}, data, *steps, Quiet(), engine)
     # The denominator is the public B, not the number of records that the coins chose.
     assert len(rows) != 6
     assert torch.allclose(flatten(released.value), 0.5 * total / 6, atol=1e-6)
@@ -121,15 +122,14 @@ def test_one_record_moves_a_step_by_no_more_than_its_clip(record):
     nulled = data_of(count=8)
     nulled.support_images[record] = math.nan  # its gradient counts as 0
     whole, without = (
-        private_local_update(NETWORK, WEIGHTS, {}, d, steps, Quiet(), VmapGradients()) for d in (data, nulled)
+        private_local_update(NETWORK, WEIGHTS, {}, d, *steps, Quiet(), VmapGradients()) for d in (data, nulled)
     )
     moved = norm(difference(whole.value, without.value))
     assert 0 < moved <= 0.5 * 0.05 / 8 * (1 + 1e-5)
 
 
 def test_an_empty_mini_batch_is_noise_alone():
-    released = update_of(data_of(), PrivateSteps(local=LocalSteps(steps=5, batch=1, lr=1.0), records=10**6, clip=1.0,
-                                                 noise=1.0))  # fmt: skip
+    released = update_of(data_of(), private(steps=5, batch=1, lr=1.0, count=10**6, clip=1.0))
     flat = flatten(released.value)
     assert torch.isfinite(flat).all()
     assert float(flat.std()) == pytest.approx(math.sqrt(5), rel=0.25)

@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import RefusedPlan
-from dpfedmeta.meta import MetaSpec, MicroSpec, contribution, micro, micro_contributions
 from dpfedmeta.meta.adaptation import Adaptation
-from dpfedmeta.meta.releases.micro_episodes import micro_slots
+from dpfedmeta.meta.algorithms.maml import Maml
+from dpfedmeta.meta.releases.micro_episodes import MicroEpisodes, micro_slots
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import build_network, check_records_uncoupled
 from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import difference, flatten, norm
 from dpfedmeta.privacy.clipping import clip
 from dpfedmeta.randomness import KeyedSource, Purpose
+from tests.meta.clients import context_of, gradient_of, noise_of
 
 CLIENT = EpisodeShape(ways=3, shots=2, queries=3)
 SHAPE = EpisodeShape(ways=3, shots=1, queries=1)
@@ -50,7 +51,7 @@ def network_of(ways=3, **changes):
             **changes,
         }
     )
-    return build_network(spec), initial_weights(spec, 1)
+    return spec, initial_weights(spec, 1)
 
 
 def episode(seed=0, client=CLIENT):
@@ -66,13 +67,13 @@ def episode(seed=0, client=CLIENT):
 
 def spec_of(order=2, adapt="head", shape=SHAPE, z=1.0, steps=2):
     adaptation = Adaptation(adapt=adapt, steps=steps, lr=0.3)
-    return MicroSpec(client=CLIENT, shape=shape, order=order, adaptation=adaptation, noise=z)
+    return MicroEpisodes(method=Maml(order=order, adaptation=adaptation), client=CLIENT, shape=shape, noise=z)
 
 
 def messages(episodes, spec, network, weights, generators=None, bound=BOUND):
-    silent = [Silent()] * len(episodes)
-    released = micro_contributions(network, weights, {}, episodes, bound, generators or silent, spec)
-    return [release.value for release in released]
+    own = context_of(build_network(network), weights, network=network)
+    noises = [noise_of(generator) for generator in generators or [Silent()] * len(episodes)]
+    return [release.value for release in spec.messages(own, episodes, bound, noises)]
 
 
 def split(data, shape, client=CLIENT):
@@ -100,8 +101,7 @@ sizes = st.integers(1, 6)
 def test_no_record_is_in_two_micro_episodes_and_few_are_in_none(ways, shots, queries, micro_ways, s, q):
     client = EpisodeShape(ways=ways, shots=shots, queries=queries)
     shape = EpisodeShape(ways=min(micro_ways, ways), shots=s, queries=q)
-    slots = micro_slots(client, shape)
-    assert slots.shape[1:] == (shape.ways, s + q)
+    slots = torch.tensor(micro_slots(client, shape), dtype=torch.long).view(-1, shape.ways, s + q)
     assert len(slots.unique()) == slots.numel()
     labels = torch.arange(ways)
     held = torch.cat([labels.repeat_interleave(shots), labels.repeat_interleave(queries)])
@@ -120,9 +120,9 @@ def test_a_message_is_the_mean_of_the_clipped_meta_gradients(order, adapt, chang
     """The oracle is the exact client, one micro-episode at a time."""
     network, weights = network_of(**changes)
     data, spec = [episode(0), episode(1)], spec_of(order, adapt)
-    exact = MetaSpec(message="query", order=order, adaptation=spec.adaptation)
+    module = build_network(network)
     for own, message in zip(data, messages(data, spec, network, weights), strict=True):
-        gradients = [clip(contribution(network, weights, {}, part, exact), BOUND) for part in split(own, SHAPE)]
+        gradients = [clip(gradient_of(module, weights, {}, part, spec.method), BOUND) for part in split(own, SHAPE)]
         expected = torch.stack([flatten(gradient) for gradient in gradients]).mean(0)
         assert torch.allclose(flatten(message), expected, atol=2e-5)
 
@@ -141,7 +141,7 @@ def moved(spec, network, weights, change, place):
     other.query_images[place] = change
     # The sum, not the mean over M.
     left, right = messages([whole, other], spec, network, weights, bound=1e-3)
-    return norm(difference(left, right)) * len(micro_slots(spec.client, spec.shape))
+    return norm(difference(left, right)) * len(spec.slots())
 
 
 @pytest.mark.parametrize("changes", [*NETWORKS, {**NETWORKS[0], "precision": "bfloat16"}])
@@ -157,11 +157,10 @@ def test_a_null_record_moves_the_sum_by_at_most_the_bound(changes):
 def test_micro_episodes_that_share_a_record_break_the_bound(monkeypatch):
     """The planted mistake: the same record in all of them."""
     network, weights = network_of()
-    slots = micro_slots(CLIENT, SHAPE).clone()
-    slots[:, 0, 1] = slots[1, 0, 1]
-    monkeypatch.setattr(micro, "micro_slots", lambda client, shape: slots)
-    shared = int(slots[1, 0, 1]) - CLIENT.support_records
-    assert moved(spec_of(), network, weights, torch.nan, shared) > 1.2e-3
+    shared = micro_slots(CLIENT, SHAPE)[1][0][1]
+    slots = [[[first[0], shared], *others] for first, *others in micro_slots(CLIENT, SHAPE)]
+    monkeypatch.setattr(MicroEpisodes, "slots", lambda self: slots)
+    assert moved(spec_of(), network, weights, torch.nan, shared - CLIENT.support_records) > 1.2e-3
 
 
 def test_the_longest_gradients_lose_nothing_to_rounding():

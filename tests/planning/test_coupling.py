@@ -43,7 +43,7 @@ def plain(algo, given):
 
 
 def rehearsal_of_plan(plan):
-    return rehearsal_of(plan.settings, plan.network, plan.meta, plan.record, private=plan.private)
+    return rehearsal_of(plan.settings, plan.network, plan.algorithm, private=plan.private)
 
 
 def tried(algo, name, **given):

@@ -2,14 +2,15 @@ import math
 from dataclasses import dataclass, replace
 
 import pytest
-from dpfedmeta.privacy.policies.base import attached_scale
 
 from dpfedmeta.config import resolve
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.planning.own_policy import own_policy_name, with_own_policy
 from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.privacy.policies import BelowBound, Constant
+from dpfedmeta.privacy.clip_policy import attached_scale
+from dpfedmeta.privacy.policies.constant import Constant
+from dpfedmeta.privacy.policies.quantile import BelowBound
 
 GIVEN = {"server.rounds": "3", "server.noise_multiplier": "2", "clip.window": "2"}
 

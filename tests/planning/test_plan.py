@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 
-from dpfedmeta import config
+from dpfedmeta import presets
 from dpfedmeta.config import resolve
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError, RefusedPlan
@@ -78,12 +78,12 @@ def by_file(algo, given, tmp_path, monkeypatch):
 
 def by_preset(algo, given, tmp_path, monkeypatch):
     """The same values as a preset would hold them."""
-    own = {**config._of_preset(algo, "strokes"), **dict(config._flatten(nested(given)))}
+    own = {**presets._of_preset(algo, "strokes"), **dict(presets.flattened(nested(given)))}
     # A preset has the noise or the target of a cell, not both.
-    for target, noises in config._CELLS:
+    for target, noises in presets._CELLS:
         if any(given.get(noise) is not None for noise in noises):
             own.pop(target, None)
-    monkeypatch.setattr(config, "_of_preset", lambda algo, dataset: own)
+    monkeypatch.setattr(presets, "_of_preset", lambda algo, dataset: own)
     return resolve(algo, "strokes")
 
 
@@ -268,10 +268,10 @@ def test_a_role_without_its_own_noise_gets_the_balanced_one():
 
 
 def test_methods_fill_in_order_and_adaptation():
-    anil = plan_of("maml", **{"meta.method": "anil", "meta.adapt": "null", "meta.order": "null"}).meta
-    assert (anil.message, anil.order, anil.adaptation.adapt) == ("query", 2, "head")
-    reptile = plan_of("maml", **{"meta.method": "reptile", "meta.adapt": "null", "meta.order": "null"}).meta
-    assert (reptile.message, reptile.order, reptile.adaptation.adapt) == ("update", 1, "all")
+    anil = plan_of("maml", **{"meta.method": "anil", "meta.adapt": "null", "meta.order": "null"}).algorithm
+    assert (anil.sends, anil.order, anil.adaptation.adapt) == ("query", 2, "head")
+    reptile = plan_of("maml", **{"meta.method": "reptile", "meta.adapt": "null", "meta.order": "null"}).algorithm
+    assert (reptile.sends, reptile.order, reptile.adaptation.adapt) == ("update", 1, "all")
 
 
 REFUSED_POLICIES = [

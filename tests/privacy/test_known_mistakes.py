@@ -15,9 +15,9 @@ from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.evaluation import PROTOCOL, Benchmark, adapted_accuracy
-from dpfedmeta.meta import MetaSpec, RecordSpec, contribution, private_contributions
 from dpfedmeta.meta.adaptation import Adaptation
-from dpfedmeta.meta.dp_steps import ClientNoise
+from dpfedmeta.meta.algorithms.maml import Maml
+from dpfedmeta.meta.dp_steps import private_messages
 from dpfedmeta.meta.inner_loop import adapted_logits
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import build_network, check_records_uncoupled
@@ -35,12 +35,13 @@ from dpfedmeta.server import ServerOptimizer, initial_state, step
 from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.processes import LocalBackend
 from dpfedmeta.workers import InProcess
+from tests.meta.clients import gradient_of, noise_of, steps_of
 
 DELTA = 1e-5
 SOURCE = KeyedSource(7)
 SPEC = NetworkSpec(name="mlp", channels=1, image_size=28, ways=3, width=4, norm="none")
 ONE_STEP = Adaptation(adapt="all", steps=1, lr=0.1)
-FIRST_ORDER = MetaSpec(message="query", order=1, adaptation=ONE_STEP)
+FIRST_ORDER = Maml(order=1, adaptation=ONE_STEP)
 NOISE = {"privacy.client.epsilon": "null", "server.noise_multiplier": "0.8"}
 
 
@@ -76,7 +77,7 @@ class UnequalClients:
 
 def backend_of(kind=ClientSide):
     clients = kind(
-        network=SPEC, weights_seed=0, population=UnequalClients(), meta=FIRST_ORDER, record=None,
+        network=SPEC, weights_seed=0, population=UnequalClients(), algorithm=FIRST_ORDER,
         message_clip_ratio=None, engine="auto", source=SOURCE, device=torch.device("cpu"),
     )  # fmt: skip
     return LocalBackend(clients=clients, workers=InProcess())
@@ -196,13 +197,10 @@ def test_second_order_terms_bypass_the_inner_noise(only_ours, monkeypatch):
         assert torch.equal(message(one), message(two))
 
     def ours(data):
-        spec = RecordSpec(
-            message="query", adaptation=ONE_STEP, support_noise=1.0, query_noise=1.0,
-            support_clip=1.0, support_clip_ratio=1.0, support_records=6, query_records=9,
-        )  # fmt: skip
-        noise = ClientNoise(support=stream(1), query=stream(2))
+        spec = replace(steps_of(FIRST_ORDER, noise=1.0, records=6, clip=1.0), query_records=9)
+        noise = noise_of(stream(1), stream(2))
         monkeypatch.setattr(GaussianMechanism, "release", replayed)
-        (sent,) = private_contributions(network, weights, {}, [data], 1.0, [noise], spec, VmapGradients())
+        (sent,) = private_messages(network, weights, {}, [data], 1.0, [noise], spec, VmapGradients())
         monkeypatch.undo()
         return flatten(sent.value)
 
@@ -284,7 +282,7 @@ def test_a_parameter_without_gradient_still_gets_its_noise(only_ours):
 
     network = Spare()
     weights = {n: torch.zeros_like(v) for n, v in network.named_parameters()}
-    gradient = contribution(network, weights, {}, episode(0), FIRST_ORDER)
+    gradient = gradient_of(network, weights, {}, episode(0), FIRST_ORDER)
     query = Bounded(value=gradient, sensitivity=1.0)
 
     def check(release_of):

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.data.population import VirtualPopulation
 from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.meta import MetaSpec, RecordSpec, private_contributions
 from dpfedmeta.meta.adaptation import Adaptation
-from dpfedmeta.meta.dp_steps import ClientNoise
+from dpfedmeta.meta.algorithms.maml import Maml
+from dpfedmeta.meta.algorithms.reptile import Reptile
+from dpfedmeta.meta.dp_steps import private_messages
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import build_network
 from dpfedmeta.models.spec import NetworkSpec
@@ -25,21 +26,18 @@ from dpfedmeta.privacy.per_record import VmapGradients
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource, Purpose
 from dpfedmeta.simulation import client_data
-from dpfedmeta.simulation import client_side as clients_module
 from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.processes import LocalBackend
 from dpfedmeta.workers import InProcess
+from tests.meta.clients import noise_of, steps_of
 
 adversarial = settings(max_examples=60, deadline=None, derandomize=True)
 ROUNDED = 1 + 1e-5  # sums are rounded to float32
 
 SPEC = NetworkSpec(name="mlp", channels=1, image_size=28, ways=3, width=4, norm="none")
 ADAPTATION = Adaptation(adapt="all", steps=2, lr=0.1)
-EXACT = MetaSpec(message="query", order=2, adaptation=ADAPTATION)
-PRIVATE = RecordSpec(
-    message="query", adaptation=ADAPTATION, support_noise=1.0, query_noise=1.0,
-    support_clip=None, support_clip_ratio=0.5, support_records=6, query_records=9,
-)  # fmt: skip
+EXACT = Maml(order=2, adaptation=ADAPTATION)
+PRIVATE = replace(steps_of(Maml(order=1, adaptation=ADAPTATION), noise=1.0, records=6, ratio=0.5), query_records=9)
 SHAPE = EpisodeShape(ways=3, shots=2, queries=3)
 
 entries = st.sampled_from([0.0, -0.0, 1e-45, -1e-30, 1e-7, 0.3, -1.0, 3.0, -1e4, 1e15, -1e30])
@@ -56,7 +54,7 @@ class Silent:
         return np.zeros(size)
 
 
-SILENT = ClientNoise(support=Silent(), query=Silent())
+SILENT = noise_of(Silent())
 
 
 def records(rows):
@@ -116,9 +114,9 @@ def test_a_colossal_gradient_is_clipped_too(way):
     assert norm(sent) <= bound * ROUNDED
 
 
-def side_of(population, record=None, ratio=None):
+def side_of(population, algorithm=EXACT, ratio=None):
     return ClientSide(
-        network=SPEC, weights_seed=0, population=population, meta=EXACT, record=record,
+        network=SPEC, weights_seed=0, population=population, algorithm=algorithm,
         message_clip_ratio=ratio, engine="auto", source=KeyedSource(1), device=torch.device("cpu"),
     )  # fmt: skip
 
@@ -138,12 +136,12 @@ def population(tiny_strokes):
 
 @pytest.mark.parametrize("kind", ["exact", "stacked"])
 def test_a_client_removed_moves_the_cohorts_sum_by_at_most_its_sensitivity(population, kind):
-    record, ratio = (None, None) if kind == "exact" else (PRIVATE, 2.0)
+    algorithm, ratio = (EXACT, None) if kind == "exact" else (PRIVATE, 2.0)
 
     @adversarial
     @given(st.sets(st.integers(0, 999), min_size=1, max_size=3), st.sampled_from([1e-6, 0.05, 1e3]))
     def check(cohort, bound):
-        side = side_of(population, record, ratio)
+        side = side_of(population, algorithm, ratio)
         whole = sum_of(side, bound, cohort)
         without = sum_of(side, bound, cohort - {min(cohort)})
         assert whole.sensitivity == without.sensitivity == bound * (ratio or 1.0)
@@ -183,7 +181,7 @@ def episode(seed=0):
 def sent(engine, bound, spec=PRIVATE, data=None):
     """The messages of two clients without their noise; the adversary's record belongs to the first."""
     data = data or [episode(0), episode(1)]
-    found = private_contributions(build_network(SPEC), MODEL, {}, data, bound, [SILENT] * len(data), spec, engine)
+    found = private_messages(build_network(SPEC), MODEL, {}, data, bound, [SILENT] * len(data), spec, engine)
     return [message.value for message in found]
 
 
@@ -204,7 +202,7 @@ def test_a_query_record_zeroed_moves_its_message_by_at_most_c_over_n_and_no_othe
 @given(st.integers(0, 5), fills, st.sampled_from([1e-6, 0.1, 10.0]))
 def test_a_support_record_zeroed_moves_a_step_by_at_most_c_over_n(place, fill, bound):
     # With one step Reptile's message is lr times that step.
-    update = replace(PRIVATE, message="update", adaptation=replace(ADAPTATION, steps=1, lr=1.0))
+    update = replace(PRIVATE, method=Reptile(adaptation=replace(ADAPTATION, steps=1, lr=1.0)))
     before, _ = sent(Adversary(place, fill, 0), bound, update)
     after, _ = sent(Adversary(place, 0.0, 0), bound, update)
     # theta - (theta - g) is rounded like theta.
@@ -243,7 +241,7 @@ class Numbers:
 
 def side_that_sends(monkeypatch, messages):
     monkeypatch.setattr(client_data, "is_sound", lambda *form, **rest: True)
-    monkeypatch.setattr(clients_module, "contribution", lambda network, model, fixed, data, meta: messages[data])
+    monkeypatch.setattr(Maml, "gradient", lambda self, context, data: messages[data])
     return side_of(Numbers())
 
 
@@ -293,11 +291,11 @@ def test_in_shared_mode_a_rejected_message_brings_no_noise_that_a_mechanism_woul
 
 
 @pytest.mark.parametrize("cohort", [set(), {2}])
-@pytest.mark.parametrize("record", [None, PRIVATE])
-def test_an_empty_cohort_or_one_of_rejects_gets_the_full_noise(monkeypatch, population, cohort, record):
-    monkeypatch.setattr(clients_module, "contribution", lambda *given: filled(math.nan))
+@pytest.mark.parametrize("algorithm", [EXACT, PRIVATE])
+def test_an_empty_cohort_or_one_of_rejects_gets_the_full_noise(monkeypatch, population, cohort, algorithm):
+    monkeypatch.setattr(Maml, "gradient", lambda *given: filled(math.nan))
     monkeypatch.setattr(ClientSide, "_clipped_again", lambda self, message, bound: filled(math.nan))
-    secret = sum_of(side_of(population, record), 0.3, cohort)
+    secret = sum_of(side_of(population, algorithm), 0.3, cohort)
     assert (norm(secret.value), secret.sensitivity, secret.noise_variance) == (0.0, 0.3, 0.0)
     mechanism = GaussianMechanism(total_multiplier=2.0, charged_multiplier=1.5, denominator=10.0)
     released = mechanism.release(secret, KeyedSource(2).generator(Purpose.SERVER_NOISE, 0))

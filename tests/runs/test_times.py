@@ -89,7 +89,7 @@ def train(tiny_task_file, tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(LocalBackend, "cohort_sum", slow)
             run, _ = run_training(resolve(algo, str(tiny_task_file), None, values), callbacks=[Terminal(console)])
-        return run, console.file.getvalue()
+        return run, console.file.getvalue()  # type: ignore[attr-defined]
 
     return trained
 

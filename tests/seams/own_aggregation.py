@@ -1,13 +1,14 @@
 """An aggregation that nobody planned for: two servers add up half of the clients each. One file."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dpfedmeta.privacy.units import Bounded
 
 
 @dataclass(frozen=True, kw_only=True)
 class TwoHalves:
-    backend: object
+    backend: Any
 
     def cohort_sum(self, model, bound, cohort):
         half = len(cohort.clients) // 2

@@ -4,7 +4,7 @@ Everybody sees the coin, so an observer's divergence is the mean of those of the
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -44,7 +44,7 @@ class CoinNoise:
 
 @dataclass(frozen=True, kw_only=True)
 class Coin:
-    plan: object
+    plan: Any
     claimed: float = 1.0
 
     @staticmethod

@@ -1,5 +1,6 @@
 """Small runs for the tests of seams."""
 
+from dpfedmeta import Callback
 from dpfedmeta.config import resolve
 from dpfedmeta.runs.resume import settings_of_run
 from dpfedmeta.training.prepared import RunOptions
@@ -15,7 +16,7 @@ def trained(task_file, folder, algo, given):
     return run_training(settings_of(task_file, folder, algo, given))[0]
 
 
-class Impatient:
+class Impatient(Callback):
     """Presses Ctrl-C after some rounds."""
 
     def __init__(self, after):

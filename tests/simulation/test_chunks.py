@@ -107,7 +107,7 @@ def test_what_fails_ahead_fails_in_its_turn():
 @pytest.mark.parametrize("adapt", ["head", "all"])
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_several_at_once_send_what_each_sends_alone(tiny_strokes, monkeypatch, order, adapt, norm):
-    monkeypatch.setattr("dpfedmeta.simulation.client_side._DRAWN_TOGETHER", 2)
+    monkeypatch.setattr("dpfedmeta.meta.algorithms.maml._TOGETHER", 2)
     given = {
         "meta.order": order,
         "meta.adapt": adapt,

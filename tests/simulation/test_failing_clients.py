@@ -63,7 +63,7 @@ def side_of(tiny_strokes, algo):
     side = ClientSide(
         network=plan.network, weights_seed=0,
         population=VirtualPopulation(pool=tiny_strokes.train, shape=plan.shape, clients=1000, seed=0),
-        meta=plan.meta, record=plan.record, message_clip_ratio=plan.message_clip_ratio, engine="auto",
+        algorithm=plan.algorithm, message_clip_ratio=plan.message_clip_ratio, engine="auto",
         source=KeyedSource(1), device=torch.device("cpu"), attachment=plan.policy.attachment,
     )  # fmt: skip
     return plan, side, learned_part(plan.network, initial_weights(plan.network, 0))
@@ -90,7 +90,7 @@ def test_a_hostile_client_touches_no_other_contribution_and_no_noise(tiny_stroke
     assert float(moved.norm()) <= side.message_bound(0.3) * (1 + 1e-5) + own
     # In shared mode a message that was thrown away brings no noise: the server adds it.
     if hostile.noise_variance == without.noise_variance:
-        assert float(moved.norm()) <= (0 if plan.record else side.message_bound(0.3) * (1 + 1e-5)) + 1e-5
+        assert float(moved.norm()) <= (0 if plan.algorithm.releases else side.message_bound(0.3) * (1 + 1e-5)) + 1e-5
     else:
         assert hostile.noise_variance == honest.noise_variance
     generator = KeyedSource(4).generator(Purpose.SERVER_NOISE, 0)

@@ -225,7 +225,7 @@ def test_without_times_the_terminal_has_none():
                 row if timed else {k: v for k, v in row.items() if k != "clients_per_second"} | {"seconds": None}
             )
         shown_bar.stop()
-        shown[timed] = console.file.getvalue()
+        shown[timed] = console.file.getvalue()  # type: ignore[attr-defined]
     assert ["clients/s" in shown[timed] for timed in (True, False)] == [True, False]
     # How the bar says that it does not know yet how long it takes.
     assert [re.search(r"\d:\d\d:\d\d|-:--:--", shown[timed]) is not None for timed in (True, False)] == [True, False]

@@ -44,7 +44,7 @@ def measured(plan, hostile, rounds=6, size=20_000, cohort=COHORT):
     """(deviation of the sum's noise over C_q, what the release states), with so many clients that send zeros."""
     kind = type("Side", (Zeros,), {"hostile": hostile, "size": size})
     side = kind(
-        network=plan.network, weights_seed=0, population=None, meta=plan.meta, record=plan.record,
+        network=plan.network, weights_seed=0, population=None, algorithm=plan.algorithm,
         message_clip_ratio=None, engine="auto", source=KeyedSource(5), device=torch.device("cpu"),
         message_noise=plan.message_noise,
     )  # fmt: skip
@@ -126,7 +126,7 @@ def test_honest_messages_through_the_real_client_carry_what_the_plan_says(tiny_s
     side = ClientSide(
         network=plan.network, weights_seed=0,
         population=VirtualPopulation(pool=tiny_strokes.train, shape=plan.shape, clients=1000, seed=0),
-        meta=plan.meta, record=plan.record, message_clip_ratio=None, engine="auto", source=KeyedSource(0),
+        algorithm=plan.algorithm, message_clip_ratio=None, engine="auto", source=KeyedSource(0),
         device=torch.device("cpu"),
     )  # fmt: skip
     model = learned_part(plan.network, initial_weights(plan.network, 0))
@@ -139,4 +139,4 @@ def test_honest_messages_through_the_real_client_carry_what_the_plan_says(tiny_s
     # The same data and model each time: all that differs is noise.
     variance = float((found - found.mean(0)).square().sum() / (found.shape[1] * 23))
     assert variance == pytest.approx(secret.noise_variance, rel=0.06)
-    assert secret.noise_variance == pytest.approx(12 * (BOUND * plan.record.message_deviation) ** 2)
+    assert secret.noise_variance == pytest.approx(12 * (BOUND * plan.algorithm.message_deviation) ** 2)

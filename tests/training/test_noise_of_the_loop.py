@@ -285,7 +285,7 @@ def test_what_is_released_carries_the_noise_that_it_states_and_that_is_charged(
         assert each.released.noises == (event.event.noise,)
         measured = float((each.sum / each.query.sensitivity).square().mean())
         faced = measured - unsure * own
-        assert faced == pytest.approx(event.noise_multiplier**2, rel=6 * math.sqrt(2 / len(each.sum)))
+        assert faced == pytest.approx(event.event.noise.multiplier**2, rel=6 * math.sqrt(2 / len(each.sum)))
     if ATTACHED in released[0].query.value:
         check_attached(plan, released)
 

@@ -15,6 +15,7 @@ from dpfedmeta.data.task import Task, load_task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.evaluation import Classification
 from dpfedmeta.ledger.ledger import Budget, read, spent
+from dpfedmeta.meta.algorithms.fedavg import FedAvg
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import learned_part
 from dpfedmeta.parameters import difference, flatten, norm
@@ -77,8 +78,7 @@ def side(plan, digits):
         network=plan.network,
         weights_seed=0,
         population=population(plan, digits),
-        meta=plan.meta,
-        record=plan.record,
+        algorithm=plan.algorithm,
         message_clip_ratio=plan.message_clip_ratio,
         engine="auto",
         source=KeyedSource(1),
@@ -86,7 +86,6 @@ def side(plan, digits):
         attachment=plan.policy.attachment,
         scope=plan.settings.clip.scope,
         message_noise=plan.message_noise,
-        private_steps=plan.private_steps,
     )
 
 
@@ -134,8 +133,8 @@ def test_every_preset_makes_a_plan_whose_promise_holds_what_it_targets(algo):
 def test_dp_fedavg_sends_the_update_of_local_training(digits):
     plan = plan_of("dp-fedavg")
     clients = side(plan, digits)
-    assert plan.meta.message == "local"
-    assert plan.meta.batch == 5
+    assert isinstance(plan.algorithm, FedAvg)
+    assert plan.algorithm.batch == 5
     assert isinstance(plan.policy, Median)
     assert isinstance(clients.population, ShardPopulation)
     (message,) = clients.exact_messages(model_of(plan), 0, [3])
@@ -333,10 +332,10 @@ def test_local_dp_takes_the_accountant_it_is_given(accountant):
 
 def test_local_dp_clips_what_it_adds_noise_to(digits):
     plan = plan_of("local-dp", **{"population.cohort": "30", "record.support_clip": "0.25"})
-    assert plan.private_steps.clip == 0.25
-    assert plan.private_steps.records == 20
+    assert plan.algorithm.private.clip == 0.25
+    assert plan.algorithm.records == 20
     assert plan.privacy.record.batch_rate == 5 / 20
-    assert plan.private_steps.noise == plan.privacy.record.support_noise
+    assert plan.algorithm.private.noise == plan.privacy.record.support_noise
 
 
 @pytest.mark.parametrize(
@@ -362,7 +361,7 @@ def test_settings_that_do_not_fit_are_named(algo, given, words, digits):
 def test_the_meta_learners_differ_in_their_policy_alone(algo, policy):
     plan, other = (make_plan(resolve(a, "omniglot"), load_task("omniglot")[0]) for a in (algo, "dp-agr"))
     assert isinstance(plan.policy, policy)
-    assert plan.meta == other.meta
+    assert plan.algorithm == other.algorithm
     assert plan.privacy == other.privacy
 
 
