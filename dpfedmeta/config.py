@@ -12,7 +12,7 @@ import yaml
 
 from dpfedmeta.dotted import LISTS, Given, built, check_known, flattened
 from dpfedmeta.errors import InputError
-from dpfedmeta.presets import SHORT_FORMS, displaced, preset_values
+from dpfedmeta.presets import SHORT_FORMS, displaced, name_of_today, preset_values
 from dpfedmeta.settings import Settings, setting_fields
 from dpfedmeta.validation import YAML_ERRORS
 
@@ -38,7 +38,8 @@ def resolve(
         InputError: Names the key, the value, and what would be right.
     """
     from_file = _parse(_read(file), str(file)) if file else {}
-    algo = algo or from_file.pop("algo", None)
+    algo = algo or _of_today(from_file)
+    from_file.pop("algo", None)
     dataset = dataset or from_file.pop("dataset", None)
     if not isinstance(algo, str) or not isinstance(dataset, str):
         raise InputError("--algo and --dataset are needed, on the command line or in the file of --config")
@@ -61,7 +62,7 @@ def resolve_text(text: str, where: str, unsaid: Mapping[str, Any] | None = None)
         InputError: Names the key, the value, and what would be right.
     """
     content = _parse(text, where)
-    algo, dataset = content.get("algo"), content.get("dataset")
+    algo, dataset = _of_today(content), content.get("dataset")
     if not isinstance(algo, str) or not isinstance(dataset, str):
         raise InputError(f"{where}: names no algo or no dataset")
     said = _given(algo, dataset, content, where)
@@ -72,6 +73,12 @@ def resolve_text(text: str, where: str, unsaid: Mapping[str, Any] | None = None)
             said[name] = Given(value=value, level=2, where=where)
     check_known(Settings, said)
     return built(Settings, {"algo": algo, "dataset": dataset}, displaced(said))
+
+
+def _of_today(content: Mapping[str, Any]) -> Any:
+    """The algorithm of a file, by the name that its preset has now."""
+    algo = content.get("algo")
+    return name_of_today(algo, dict(flattened(content))) if isinstance(algo, str) else algo
 
 
 def _given(algo: str, dataset: str, content: Mapping[str, Any], where: str) -> dict[str, Given]:

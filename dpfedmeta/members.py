@@ -6,6 +6,7 @@ A folder of members holds one file for each. A file names what it defines `MEMBE
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -79,6 +80,10 @@ def own_settings(section: str, name: str, member: Any, given: Mapping[str, Any])
         if given:
             raise InputError(f"{section}.own.{next(iter(given))}: {name} takes no settings of its own; drop it")
         return {}
+    known = [field.name for field in fields(form)]
+    for key in given:
+        if key not in known:
+            raise InputError(f"{section}.own.{key}: {name} takes no such setting{nearest(key, known)}")
     try:
         return {"own": TypeAdapter(form).validate_python(dict(given))}
     except ValidationError as error:

@@ -44,6 +44,32 @@ def algorithm_names() -> list[str]:
     return sorted(f.name[: -len(".yaml")] for f in folder.iterdir() if f.name.endswith(".yaml"))
 
 
+# Names of before the paper's name meant the paper's algorithm.
+_OLD_NAMES = {"dp-agrlr-steps": "dp-agrlr"}
+# A preset, what a whole config.yaml of a run says that it cannot be, and the name of what it is.
+_OTHERWISE = {("dp-agrlr", "record.release", "micro-episodes"): "dp-agrlr-micro"}
+
+
+def name_of_today(algo: str, values: Mapping[str, Any]) -> str:
+    """The name that a preset has now.
+
+    Args:
+        algo: As a file of any version says it.
+        values: What the file says besides, by dotted names.
+    """
+    if algo in _OLD_NAMES:
+        return _OLD_NAMES[algo]
+    for (old, setting, value), new in _OTHERWISE.items():
+        if algo == old and values.get(setting) == value:
+            return new
+    return algo
+
+
+def remark_of(algo: str) -> str | None:
+    """What whoever chooses a preset should know of it; None: nothing, or no preset."""
+    return _content(algo).get("remark") if algo in algorithm_names() else None
+
+
 def preset_values(algo: str, dataset: str) -> dict[str, Given]:
     """What a preset says, by dotted names.
 
@@ -59,12 +85,18 @@ def preset_values(algo: str, dataset: str) -> dict[str, Given]:
 
 def _of_preset(algo: str, dataset: str) -> dict[str, Any]:
     """A preset may extend another one: what it says itself is stronger, for every data set."""
-    text = (resources.files("dpfedmeta.configs") / "algo" / f"{algo}.yaml").read_text(encoding="utf-8")
-    content = yaml.safe_load(text)
+    content = _content(algo)
+    content.pop("remark", None)
     base = content.pop("extends", None)
     of_dataset = content.pop("datasets", {}).get(dataset, {})
     inherited = _of_preset(base, dataset) if base else {}
     return {**inherited, **dict(flattened(content)), **dict(flattened(of_dataset))}
+
+
+def _content(algo: str) -> dict[str, Any]:
+    text = (resources.files("dpfedmeta.configs") / "algo" / f"{algo}.yaml").read_text(encoding="utf-8")
+    content: dict[str, Any] = yaml.safe_load(text)
+    return content
 
 
 def displaced(given: Mapping[str, Given]) -> dict[str, Given]:

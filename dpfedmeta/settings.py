@@ -155,7 +155,7 @@ class AggregationSettings:
 @_explained
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class ClipSettings:
-    """The clip bound of a client's message (C_q under dp-agrlr)."""
+    """The clip bound of a client's message (C_q where records are clipped)."""
 
     policy: Annotated[
         str,

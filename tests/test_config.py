@@ -35,7 +35,7 @@ def nested(flat):
 def settle(tmp_path):
     """Settings from a preset, a file and a command line."""
 
-    def made(algo="dp-agrlr", file=None, line=None, dataset="omniglot"):
+    def made(algo="dp-agrlr-micro", file=None, line=None, dataset="omniglot"):
         path = None
         if file is not None:
             path = tmp_path / "settings.yaml"
@@ -223,10 +223,11 @@ def test_every_private_preset_promises_the_defaults_of_the_contract(settle):
         assert (settings.task.ways, settings.task.shots, settings.task.queries) == (5, 5, 5)
         assert settings.evaluation.queries == 15
         assert settings.server.noise_multiplier is None
-        assert settings.privacy.client.epsilon == (1.5 if algo.startswith("dp-") else None)
+        assert settings.privacy.client.epsilon == (None if algo in ("maml", "local-dp") else 1.5)
         assert (settings.privacy.client.delta, settings.privacy.record.delta) == (1e-6, 1e-5)
-    assert settle(algo="dp-agrlr").privacy.record.epsilon == 2.5
-    assert settle(algo="dp-agrlr").population.max_participations == 1
+    for algo in ("dp-agrlr", "dp-agrlr-micro"):
+        assert settle(algo=algo).privacy.record.epsilon == 2.5
+        assert settle(algo=algo).population.max_participations == 1
 
 
 def test_every_short_form_is_a_setting():

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dpfedmeta.data.task import FolderSource, Task
 from dpfedmeta.planning.clients import records_of_a_client
 from dpfedmeta.planning.clip import bounds_clients
+from dpfedmeta.presets import remark_of
 from dpfedmeta.settings import Settings
 
 
 def cautions(settings: Settings, task: Task) -> tuple[str, ...]:
     """One sentence each."""
-    return tuple(filter(None, (_record_delta(settings, task), _public_classes(settings, task))))
+    return tuple(
+        filter(None, (remark_of(settings.algo), _record_delta(settings, task), _public_classes(settings, task)))
+    )
 
 
 def _record_delta(settings: Settings, task: Task) -> str | None:

@@ -160,7 +160,7 @@ def _check_promises(settings: Settings, task: Task) -> None:
     noise, target = settings.server.noise_multiplier, settings.privacy.client.epsilon
     record = settings.record
     if not promises:
-        if algo.startswith("dp-"):
+        if bounds_clients(Settings.preset(algo, settings.dataset)):
             raise RefusedPlan(
                 f"clip.policy: {algo} promises client-level privacy, which needs a clip bound; choose constant or "
                 "window, or --algo maml for training without privacy"
@@ -173,7 +173,7 @@ def _check_promises(settings: Settings, task: Task) -> None:
         if noise is not None or any(value is not None for value in targets):
             raise RefusedPlan(
                 f"{algo} clips nothing, so a noise or a target would promise what does not hold; use --algo "
-                "dp-const, dp-agr or dp-agrlr"
+                "dp-const, dp-agr or dp-agrlr-micro"
             )
         return
     through_records = settings.privacy.record.epsilon is not None and settings.privacy.record.observer == "public"

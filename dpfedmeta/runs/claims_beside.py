@@ -15,6 +15,7 @@ from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import LedgerContent
 from dpfedmeta.ledger.versions import VERSION, old_phase, plan_of
+from dpfedmeta.presets import name_of_today
 from dpfedmeta.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory
 from dpfedmeta.runs.summary import SIMULATION
 from dpfedmeta.settings import Settings
@@ -116,8 +117,11 @@ def check_summary(run: RunDirectory, proven: Proven) -> list[str]:
         if "statement" in stated["population"]:
             statement, clients = stated["population"]["statement"], proven.content.plan.clients
             _check_statement(path, "population.statement", statement, clients)
-        for name in ("algo", "dataset"):
-            check(path, name, stated[name], getattr(settings, name))
+        algo = stated["algo"]
+        if proven.content.version < VERSION:
+            algo = name_of_today(algo, {"record.release": settings.record.release})
+        check(path, "algo", algo, settings.algo)
+        check(path, "dataset", stated["dataset"], settings.dataset)
         for name in ("ways", "shots", "queries"):
             check(path, f"task.{name}", stated["task"][name], getattr(settings.task, name))
         _check_beginning(path, stated, proven)

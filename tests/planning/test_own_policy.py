@@ -88,7 +88,7 @@ def test_nothing_to_clip_and_nothing_to_count():
     counting = Steady(attachment=BelowBound(scale=attached_scale(2.0, 30.0, 0.5)))
     assert with_own_policy(settings(), counting).clip.policy == "own"
     with pytest.raises(RefusedPlan, match="never computes"):
-        with_own_policy(resolve("dp-agrlr", "strokes", None, {}), counting)
+        with_own_policy(resolve("dp-agrlr-micro", "strokes", None, {}), counting)
 
 
 def test_the_policies_of_the_package_are_objects_too():

@@ -178,7 +178,7 @@ def test_batch_norm_couples_records(only_ours):
 def test_second_order_terms_bypass_the_inner_noise(only_ours, monkeypatch):
     given = {"meta.order": "2", "server.rounds": "3"}
     with pytest.raises(RefusedPlan, match="Hessian"):
-        make_plan(resolve("dp-agrlr-steps", "strokes", None, given), load_task("strokes")[0])
+        make_plan(resolve("dp-agrlr", "strokes", None, given), load_task("strokes")[0])
     network, weights = build_network(SPEC), initial_weights(SPEC, 0)
     frozen = {n: 0.1 * torch.randn(v.shape, generator=torch.Generator().manual_seed(1)) for n, v in weights.items()}
     honest = GaussianMechanism.release

@@ -102,7 +102,7 @@ def test_what_the_server_sees_decides_over_its_cells(tiny_task_file):
 def test_a_method_of_ones_own_under_either_layer(tiny_task_file, tmp_path):
     run = trained(tiny_task_file, tmp_path / "a", "dp-agr", {"meta.method": METHOD})
     assert run.read_json("summary.json")["status"] == "completed"
-    micro = trained(tiny_task_file, tmp_path / "b", "dp-agrlr", {"meta.method": METHOD})
+    micro = trained(tiny_task_file, tmp_path / "b", "dp-agrlr-micro", {"meta.method": METHOD})
     assert cells(micro)["(record, server)"] == pytest.approx(2.5, rel=0.01)
 
 
