@@ -63,6 +63,21 @@ def find(setting: str, name: str, folder: str) -> Any:
         raise InputError(f"{setting} = {name}: {module} has no {attribute}") from error
 
 
+def name_of(setting: str, member: object) -> str:
+    """The name by which a run finds a member again that was handed over as an object: package.module:name.
+
+    Raises:
+        InputError: It cannot be found again, so nobody could resume or verify the run.
+    """
+    module, name = getattr(member, "__module__", ""), getattr(member, "__qualname__", "")
+    if not isinstance(member, type) or module in ("", "__main__", "builtins") or "." in name or "<" in name:
+        raise InputError(
+            f"{setting} = {member!r}: hand over a class that stands in a module of its own (package.module:name), so "
+            "that the run can be resumed and verified"
+        )
+    return f"{module}:{name}"
+
+
 def own_settings(section: str, name: str, member: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """What a member takes besides the settings of its section, as its dataclass `Settings`: {"own": ...}.
 

@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-import torch
-
 from dpfedmeta.errors import InputError
 
 T = TypeVar("T")
@@ -61,6 +59,8 @@ class Processes:
 @contextmanager
 def open_workers(count: int) -> Iterator[Workers]:
     """`count` worker processes, or this process if `count` is 1."""
+
+    import torch  # here, since who asks for the number of cores needs none of it
 
     torch.set_num_threads(1)
     if count == 1:
@@ -110,6 +110,8 @@ def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+
+    import torch
 
     torch.set_num_threads(1)
     keep_freed_memory()

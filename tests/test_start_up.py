@@ -3,7 +3,9 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
+PACKAGE = Path(__file__).parents[1] / "dpfedmeta"
 HEAVY = ("torch", "opacus", "matplotlib", "wandb", "numba", "optuna", "requests")
 PROGRAM = f"""
 import contextlib, importlib, io, json, sys
@@ -43,6 +45,12 @@ LIGHT = (
     "dpfedmeta.tracking.trackers",
     "dpfedmeta.runs.claims_beside",
     "dpfedmeta.report.statement",
+    "dpfedmeta.planning.privacy",
+    "dpfedmeta.planning.clip",
+    *(f"dpfedmeta.privacy.policies.{path.stem}" for path in sorted((PACKAGE / "privacy/policies").glob("[a-z]*.py"))),
+    *(f"dpfedmeta.meta.algorithms.{path.stem}" for path in sorted((PACKAGE / "meta/algorithms").glob("[a-z]*.py"))),
+    *(f"dpfedmeta.meta.releases.{path.stem}" for path in sorted((PACKAGE / "meta/releases").glob("[a-z]*.py"))),
+    "dpfedmeta.simulation.aggregations.messages",
 )
 
 

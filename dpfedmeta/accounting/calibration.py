@@ -12,7 +12,7 @@ from dpfedmeta.accounting.events import surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.sampled_gaussian import COARSE, GRIDS, rdp_epsilon
+from dpfedmeta.accounting.sampled_gaussian import COARSE, GRIDS, rdp_epsilon, round_event
 from dpfedmeta.errors import RefusedPlan
 
 # A calibrated epsilon lies within this factor below its target.
@@ -182,7 +182,7 @@ def _calibrate_client(plan: PrivacyPlan, epsilon: float) -> PrivacyPlan:
 
     # From the loosest bound, in milliseconds, to the tight one: each never lies below the next, so its solution is
     # enough noise for the next.
-    known = math.isfinite(quick(_LARGEST_NOISE))
+    known = all(round_event(phase.event) for phase in replace(alone, noise_multiplier=1.0).phases)
     noise = _smallest_noise(quick, epsilon, "(client, public)", start=1.0) if known else 1.0
     noise = _smallest_noise(lambda z: tight(z, COARSE), epsilon, "(client, public)", start=noise)
     return replace(plan, noise_multiplier=_smallest_noise(tight, epsilon, "(client, public)", start=noise))

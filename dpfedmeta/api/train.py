@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ from dpfedmeta.api.plan import check_settings
 from dpfedmeta.api.run import Run
 from dpfedmeta.data.population import Population
 from dpfedmeta.errors import InputError
+from dpfedmeta.members import name_of
 from dpfedmeta.planning.own_policy import with_own_policy
 from dpfedmeta.privacy.clip_policy import ClipPolicy
+from dpfedmeta.privacy.mechanisms import Mechanism
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.lock import only_writer
 from dpfedmeta.runs.resume import MAY_CHANGE, finished, settings_of_run
 from dpfedmeta.settings import Settings, setting_fields
+from dpfedmeta.simulation.aggregation import Aggregation
 from dpfedmeta.tracking.callbacks import Callback, tell
 from dpfedmeta.tracking.screen import Terminal
 from dpfedmeta.training.prepared import RunOptions
@@ -33,6 +37,8 @@ def train(
     callbacks: Sequence[Callback] = (),
     clip_policy: ClipPolicy[Any] | None = None,
     population: Population | None = None,
+    aggregation: type[Aggregation] | None = None,
+    mechanism: type[Mechanism] | None = None,
     data_folder: str | PathLike[str] | None = None,
     secure_rng: bool = False,
     resume: str | PathLike[str] | Run | None = None,
@@ -47,6 +53,10 @@ def train(
         callbacks: Who is told of the plan, of every round, and of the end.
         clip_policy: A clip policy of your own, in place of clip.policy.
         population: Clients of your own (dpfedmeta.data.adapters).
+        aggregation: Who adds messages up, in place of aggregation.mode: a class with the protocol of
+            dpfedmeta.simulation.aggregation.Aggregation, in a module of its own.
+        mechanism: What releases the sums, in place of server.noise: a class with the protocol of
+            dpfedmeta.privacy.mechanisms.Mechanism and `noise(multiplier)`, in a module of its own.
         data_folder: Folder with omniglot/ ...; None: DPFEDMETA_DATA.
         secure_rng: Noise and cohorts straight from the operating system.
         resume: A run to go on with.
@@ -62,6 +72,7 @@ def train(
     if resume is None:
         check_settings(settings)
         assert settings is not None
+        settings = with_members(settings, aggregation, mechanism)
         options = RunOptions(data_folder=folder, secure_rng=secure_rng, population=population, clip_policy=clip_policy)
         return Run(run_training(settings, options, told)[0].path)
     if secure_rng:
@@ -70,6 +81,8 @@ def train(
     if not run.path.is_dir():
         raise InputError(f"resume = {run.path}: there is no such run directory")
     with only_writer(run.path):
+        if aggregation is not None or mechanism is not None:
+            raise InputError("aggregation, mechanism: a run remembers them by name; leave them out with resume")
         kept = _kept_settings(run, settings, clip_policy)
         status = finished(run)
         if status is not None:
@@ -77,6 +90,22 @@ def train(
             return Run(run.path)
         options = RunOptions(data_folder=folder, population=population, clip_policy=clip_policy, resume=run)
         return Run(run_training(kept, options, told)[0].path)
+
+
+def with_members(
+    settings: Settings, aggregation: type[Aggregation] | None, mechanism: type[Mechanism] | None
+) -> Settings:
+    """The settings with the names of what was handed over as a class.
+
+    Raises:
+        InputError: It could not be found again by its name.
+    """
+    if aggregation is not None:
+        mode = name_of("aggregation", aggregation)
+        settings = replace(settings, aggregation=replace(settings.aggregation, mode=mode))
+    if mechanism is not None:
+        settings = replace(settings, server=replace(settings.server, noise=name_of("mechanism", mechanism)))
+    return settings
 
 
 def _kept_settings(run: RunDirectory, given: Settings | None, clip_policy: ClipPolicy[Any] | None) -> Settings:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.tracking.planned import Planned
+
+if TYPE_CHECKING:
+    from dpfedmeta.tracking.planned import Planned
 
 Row = Mapping[str, Any]
 

@@ -5,13 +5,17 @@ import json
 import pytest
 import torch
 
+import dpfedmeta as dp
 from dpfedmeta.config import resolve
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.planning.privacy import make_privacy
+from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.verification import audit
 from tests.golden.golden_runs import SMALL, values_of
+from tests.seams.own_aggregation import Halves
+from tests.seams.own_noise import Coin
 from tests.seams.trained import gone_on, interrupted, trained
 
 HERE = "tests.seams"
@@ -140,3 +144,17 @@ def test_a_wrong_sum_never_becomes_a_release(tiny_task_file):
     raw = {"w": torch.ones(3)}
     with pytest.raises(AttributeError):
         plan.mechanism.release(0, raw, {}, None)
+
+
+def test_classes_can_be_handed_over_in_python(tiny_task_file, tmp_path):
+    given = {"run.dir": str(tmp_path), "run.name": "run", "server.noise_multiplier": "2.0"}
+    settings = resolve("dp-agr", str(tiny_task_file), None, {**SMALL, **given})
+    run = dp.train(settings, aggregation=Halves, mechanism=Coin, quiet=True)
+    assert (run.settings.aggregation.mode, run.settings.server.noise) == (SUM, NOISE)
+    assert "summary.json agrees" in audit(RunDirectory(run.path)).remarks
+
+    class Local(Halves):
+        """Nobody finds it again."""
+
+    with pytest.raises(InputError, match="a module of its own"):
+        dp.train(settings, aggregation=Local, quiet=True)
