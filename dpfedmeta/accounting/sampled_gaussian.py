@@ -11,7 +11,7 @@ import numpy as np
 from dp_accounting import DpEvent, NeighboringRelation, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
 from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf_pessimistic_connect_dots_fixed_gap
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-from dp_accounting.rdp import RdpAccountant
+from dp_accounting.rdp import RdpAccountant, compute_epsilon
 
 from dpfedmeta.accounting.events import Event, Phase, SamplerName
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
@@ -228,6 +228,7 @@ def forget() -> None:
     """Drop what was computed so far, for measurements."""
     _epsilon.cache_clear()
     _one_round.cache_clear()
+    _divergences.cache_clear()
 
 
 def round_event(event: Event) -> DpEvent | None:
@@ -249,12 +250,21 @@ def rdp_epsilon(phases: Sequence[Phase], delta: float) -> float:
     """The looser RDP bound of (client, public): milliseconds, and above the tight one; inf for noise unknown to it."""
     poisson = all(phase.event.sampler == "poisson" for phase in phases)
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE if poisson else NeighboringRelation.REPLACE_ONE
-    accountant = RdpAccountant(_ORDERS, relation)
+    total = np.zeros(len(_ORDERS))
     # Divergences beyond the range of a float count as infinite.
     with np.errstate(over="ignore"):
         for phase in phases:
-            event = round_event(phase.event)
-            if event is None or not accountant.supports(event):
+            one = _divergences(phase.event, relation)
+            if one is None:
                 return math.inf
-            accountant.compose(event, phase.rounds)
-        return float(accountant.get_epsilon(delta))
+            total += phase.rounds * one
+        return float(compute_epsilon(_ORDERS, total, delta)[0])
+
+
+@lru_cache(maxsize=2048)
+def _divergences(event: Event, relation: NeighboringRelation) -> FloatArray | None:
+    """Of one round, by order: a search over rounds, and an audit of what was planned, ask for the same ones again."""
+    accountant, described = RdpAccountant(_ORDERS, relation), round_event(event)
+    if described is None or not accountant.supports(described):
+        return None
+    return np.asarray(accountant.compose(described).rdp)
