@@ -39,7 +39,9 @@ class BelowBound:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantile:
-    """Andrew et al. (2021): C <- C exp(-rate (share of unclipped clients - quantile)).
+    """C <- C exp(-rate (share of unclipped clients - quantile)).
+
+    Andrew et al. 2021 (https://arxiv.org/abs/1905.03871).
 
     The share is the noisy sum of bits over L, both public. Flower's wrapper counts clipped clients in this update, so
     its bound runs away; here a test fixes the direction.
