@@ -542,7 +542,7 @@ def with_a_further_attempt(run, version):
     for line, charged in zip(rows, after, strict=True):
         line["epsilons"] = {f"{c.unit}_{c.observer}": c.as_json()["epsilon"] for c in spent(content.plan, charged)}
     write_rows(run, rows)
-    content = replace(content, events=tuple(events), version=version)
+    content = replace(content, charges=tuple(events), version=version)
     return replace(proven, content=content, spent=spent(content.plan, events)), rows
 
 
