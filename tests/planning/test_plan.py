@@ -189,15 +189,15 @@ def test_every_setting_that_an_epsilon_depends_on_reaches_the_plan(given, expect
 def test_what_a_client_releases_is_what_the_plan_accounts_for():
     micro = plan_of("dp-agrlr", **{"record.message_clip_ratio": 4, "server.noise_mode": "stacked"})
     assert micro.privacy.record.support_noise is None
-    assert micro.privacy.record.query_records == len(micro_slots(micro.record.client, micro.record.shape)) == 5
+    assert micro.privacy.record.query_records == len(micro_slots(micro.algorithm.client, micro.algorithm.shape)) == 5
     assert micro.privacy.record.query_to_message_bound == micro.message_clip_ratio**-1 == 0.25
-    assert micro.record.noise == micro.privacy.record.query_noise
+    assert micro.algorithm.noise == micro.privacy.record.query_noise
     steps = plan_of("dp-agrlr-steps", **{"record.message_clip_ratio": 4, "meta.steps": 3, "task.shots": 2})
     layer = steps.privacy.record
     assert (layer.support_noise is None, layer.support_steps, layer.query_to_message_bound) == (False, 3, 0.25)
     assert (layer.support_records, layer.query_records) == (10, 25)
-    assert (steps.record.support_noise, steps.record.query_noise) == (layer.support_noise, layer.query_noise)
-    assert steps.record.counts == (10, 25)
+    assert (steps.algorithm.support_noise, steps.algorithm.query_noise) == (layer.support_noise, layer.query_noise)
+    assert steps.algorithm.needs.counts == (10, 25)
     assert steps.message_clip_ratio is None
     reptile = {"meta.method": "reptile", "meta.learn": "all", "meta.adapt": "all", "server.noise_mode": "stacked"}
     assert plan_of("dp-agrlr-steps", **reptile).privacy.record.query_noise is None
@@ -230,7 +230,7 @@ WRONG = [
     ("dp-agr", {"model.name": "torch.nn:Identity"}, r"model\.name"),
     ("dp-agr", {"meta.divisions": 2, "meta.division_shots": 10}, "10 records of each class, and a query set needs one"),
     ("dp-agr", {"meta.divisions": 2, "meta.adapt": "all"}, "one pass through the body"),
-    ("dp-agr", {"meta.divisions": 2, "model.name": "tests.federation.test_plan:two_layers"}, r"one torch\.nn\.Linear"),
+    ("dp-agr", {"meta.divisions": 2, "model.name": "tests.planning.test_plan:two_layers"}, r"one torch\.nn\.Linear"),
 ]
 
 
@@ -241,8 +241,8 @@ def test_settings_that_do_not_fit_name_the_key(algo, given, reason):
 
 
 def test_there_are_no_more_divisions_than_records_of_a_class():
-    assert plan_of("dp-agr", **{"meta.divisions": 10}).meta.divisions.count == 10
-    assert plan_of("dp-agr", **{"meta.divisions": 10, "task.shots": 1}).meta.divisions.count == 6
+    assert plan_of("dp-agr", **{"meta.divisions": 10}).algorithm.divisions.count == 10
+    assert plan_of("dp-agr", **{"meta.divisions": 10, "task.shots": 1}).algorithm.divisions.count == 6
 
 
 def test_a_delta_that_exposes_clients_is_warned_about():
