@@ -140,7 +140,7 @@ class ClipSettings:
         Literal["flat", "per-layer"], Field(description="one bound for the message, or C/sqrt(layers) for each layer")
     ] = "flat"
     own: Annotated[Mapping[str, Any], Field(description="what a policy of your own takes besides")] = field(
-        default_factory=dict
+        default_factory=dict, hash=False
     )
 
 
@@ -186,7 +186,7 @@ class MetaSettings:
         Count | None, Field(description="support images per class in each of several divisions; null: task.shots")
     ] = None
     own: Annotated[Mapping[str, Any], Field(description="what a method of your own takes besides")] = field(
-        default_factory=dict
+        default_factory=dict, hash=False
     )
 
 
