@@ -10,7 +10,7 @@ export DPFEDMETA_DATA ?= $(if $(DATA),$(abspath $(DATA)))
 
 demo: $(VENV)/.installed
 	name=demo-$$(date +%Y%m%d-%H%M%S) && \
-	$(BIN)/python scripts/train.py --algo dp-agrlr --dataset strokes --run.name $$name && \
+	$(BIN)/python scripts/train.py --algo dp-agrlr-micro --dataset strokes --run.name $$name && \
 	$(BIN)/python scripts/evaluate.py runs/$$name --shots 1 5 --no-fine-tuning
 
 test: $(VENV)/.installed-test

@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.settings import Algorithm, Setting, problem
 from dpfedmeta.data.episode import Episode
-from dpfedmeta.models import channels_last
+from dpfedmeta.models.functional import channels_last
 from dpfedmeta.parameters import Params
 
 Contestant = Callable[[Episode], Params]

@@ -16,11 +16,12 @@ import torch
 
 from dpfedmeta.accounting.sampled_gaussian import forget
 from dpfedmeta.config import resolve
-from dpfedmeta.data import open_dataset
+from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.ledger.ledger import Budget, Ledger
 from dpfedmeta.memory import own_peak_mb
 from dpfedmeta.meta.algorithm import ClientNoise
-from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import learned_part
 from dpfedmeta.planning.plan import Plan, make_plan
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource, Purpose, SecretSource, draw_secret_seed

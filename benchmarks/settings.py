@@ -14,9 +14,10 @@ from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.algorithms.maml import Maml
 from dpfedmeta.meta.releases.steps import Steps
-from dpfedmeta.models import NetworkSpec, build_network, initial_weights
+from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.layers import FewShotNetwork
-from dpfedmeta.models.spec import Precision
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec, Precision
 from dpfedmeta.parameters import Params
 
 Algorithm = Literal["maml-1", "maml-2", "dp-agr", "dp-agrlr"]

@@ -116,7 +116,7 @@ class ServerSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ClipSettings:
-    """The clip bound of a client's message (C_q under dp-agrlr)."""
+    """The clip bound of a client's message (C_q under dp-agrlr-micro)."""
 
     __pydantic_config__ = _STRICT
     policy: Annotated[

@@ -18,7 +18,7 @@ from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.published import as_json, compare, published_settings
 from dpfedmeta.command_line import DONE, parse_with_settings, parser, run_command
 from dpfedmeta.config import algorithm_names, resolve
-from dpfedmeta.data import load_task
+from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.planning.cautions import cautions
 from dpfedmeta.planning.privacy import make_privacy

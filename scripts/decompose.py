@@ -11,9 +11,11 @@ from rich.table import Table
 
 from dpfedmeta.command_line import DONE, given_settings, parser, run_command
 from dpfedmeta.config import resolve
-from dpfedmeta.data import open_dataset
+from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.errors import InputError
-from dpfedmeta.models import check_weights, initial_weights, learned_part
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import learned_part
+from dpfedmeta.models.ways import check_weights
 from dpfedmeta.planning.clip import bounds_clients
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.clip_policy import clip_limits

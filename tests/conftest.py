@@ -5,7 +5,7 @@ import pytest
 import torch
 import yaml
 
-from dpfedmeta.data import open_dataset
+from dpfedmeta.data.dataset import open_dataset
 
 TINY = {
     "name": "tiny",

@@ -90,7 +90,7 @@ def test_help_lists_the_settings(capsys):
     assert caught.value.code == 0
     shown = capsys.readouterr().out
     assert "--server.noise_multiplier (--noise-multiplier)" in shown
-    assert "dp-agrlr" in shown
+    assert "dp-agrlr-micro" in shown
 
 
 @pytest.mark.parametrize("code", [0, 130])

@@ -34,7 +34,7 @@ def nested(flat):
 def settle(tmp_path):
     """Settings from a preset, a file and a command line."""
 
-    def made(algo="dp-agrlr", file=None, line=None, dataset="omniglot"):
+    def made(algo="dp-agrlr-micro", file=None, line=None, dataset="omniglot"):
         path = None
         if file is not None:
             path = tmp_path / "settings.yaml"
@@ -224,8 +224,8 @@ def test_every_private_preset_promises_the_defaults_of_the_contract(settle):
         assert settings.server.noise_multiplier is None
         assert settings.privacy.client.epsilon == (1.5 if algo.startswith("dp-") else None)
         assert (settings.privacy.client.delta, settings.privacy.record.delta) == (1e-6, 1e-5)
-    assert settle(algo="dp-agrlr").privacy.record.epsilon == 2.5
-    assert settle(algo="dp-agrlr").population.max_participations == 1
+    assert settle(algo="dp-agrlr-micro").privacy.record.epsilon == 2.5
+    assert settle(algo="dp-agrlr-micro").population.max_participations == 1
 
 
 def test_every_short_form_is_a_setting():

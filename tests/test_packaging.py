@@ -26,7 +26,7 @@ print(json.dumps({
     "tasks": task_names(),
     "split": len(load_task("omniglot")[1]),
     "algorithms": algorithm_names(),
-    "epsilon": resolve("dp-agrlr", "strokes").privacy.client.epsilon,
+    "epsilon": resolve("dp-agrlr-micro", "strokes").privacy.client.epsilon,
     "templates": [t.name for t in resources.files("dpfedmeta.report").iterdir() if t.name.endswith(".j2")],
     "page": (resources.files("dpfedmeta.report") / "run.html.j2").read_text()[:15],
     "typed": (resources.files("dpfedmeta") / "py.typed").is_file(),

@@ -124,7 +124,7 @@ def _calibrate_record(plan: PrivacyPlan, epsilon: float, observer: Literal["serv
     if plan.record is None:
         raise RefusedPlan(
             "(record, server): without record-level noise in the clients this cell is infinite, whatever the server "
-            "does; use --algo dp-agrlr, or --privacy.record.observer public"
+            "does; use --algo dp-agrlr-micro, or --privacy.record.observer public"
         )
     if plan.record.batch_rate < 1:
         layer = plan.record

@@ -109,8 +109,8 @@ _ORIGINS: Mapping[str, tuple[str, str, Callable[[PrivacyPlan], float], str]] = {
         _moments,
         "RDP is loose; the released code takes its bound from raw norms and reads tasks in order: nothing holds there",
     ),
+    "dp-agrlr-micro": _AGRLR,
     "dp-agrlr": _AGRLR,
-    "dp-agrlr-steps": _AGRLR,
     "dp-fedavg": (
         _CLIENT,
         "Geyer et al. 2017, moments accountant",

@@ -10,10 +10,11 @@ from typing import Any
 from rich.console import Console
 
 from dpfedmeta.api.evaluation_request import EvaluationRequest, check_comparable
-from dpfedmeta.data import Dataset, EpisodeShape, open_dataset
+from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.episode import check_shape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.evaluation import Benchmark, Classification, FineTuning, Question, choose_fine_tuning, investigate
-from dpfedmeta.models import with_ways
+from dpfedmeta.models.ways import with_ways
 from dpfedmeta.report.evaluation_plots import clients_plot, comparison_plot, steps_plot
 from dpfedmeta.run_directory import EVALUATION
 from dpfedmeta.runs.trained_run import TrainedRun, open_run

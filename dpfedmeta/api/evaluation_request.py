@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from dpfedmeta.data import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 from dpfedmeta.runs.trained_run import TrainedRun
 

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from dpfedmeta.meta.adaptation import Adaptation
-from dpfedmeta.models import NetworkSpec
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import Params
 from dpfedmeta.workers import Workers
 

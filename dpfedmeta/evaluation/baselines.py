@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.inner_loop import logits_along
-from dpfedmeta.models import NetworkSpec, apply_body, build_network, channels_last
+from dpfedmeta.models.functional import apply_body, channels_last
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import Params
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]

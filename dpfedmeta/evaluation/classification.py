@@ -12,7 +12,9 @@ import torch
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.evaluation.accuracy import Accuracy
 from dpfedmeta.meta.adaptation import Adaptation
-from dpfedmeta.models import NetworkSpec, apply, build_network, channels_last
+from dpfedmeta.models.functional import apply, channels_last
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import Params
 from dpfedmeta.randomness import Purpose, public_generator
 from dpfedmeta.workers import Workers

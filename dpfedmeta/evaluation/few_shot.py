@@ -14,7 +14,7 @@ from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.evaluation.accuracy import Accuracy
 from dpfedmeta.evaluation.baselines import Adapted, Contestant, PixelNeighbour, PixelPrototype, arrays_of
 from dpfedmeta.meta.adaptation import Adaptation
-from dpfedmeta.models import NetworkSpec
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import Params
 from dpfedmeta.randomness import Purpose, public_generator
 from dpfedmeta.workers import InProcess, Workers

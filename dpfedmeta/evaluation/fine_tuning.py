@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dpfedmeta.evaluation.baselines import Adapted, arrays_of
 from dpfedmeta.evaluation.few_shot import Benchmark, outcomes
 from dpfedmeta.meta.adaptation import Adaptation
-from dpfedmeta.models import NetworkSpec
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import Params
 from dpfedmeta.workers import Workers
 

@@ -22,7 +22,7 @@ from dpfedmeta.evaluation.baselines import (
 from dpfedmeta.evaluation.few_shot import Benchmark, Outcomes, outcomes
 from dpfedmeta.evaluation.fine_tuning import FineTuning
 from dpfedmeta.meta.adaptation import Adaptation
-from dpfedmeta.models import NetworkSpec
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import Params
 from dpfedmeta.workers import Workers
 

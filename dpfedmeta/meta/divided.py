@@ -14,7 +14,7 @@ from dpfedmeta.meta.divisions import Divisions
 from dpfedmeta.meta.inner_loop import as_leaves
 from dpfedmeta.meta.linear_head import LinearSupport, descended_head
 from dpfedmeta.meta.local_training import records
-from dpfedmeta.models import apply_body, channels_last, head_of
+from dpfedmeta.models.functional import apply_body, channels_last, head_of
 from dpfedmeta.parameters import Params
 
 

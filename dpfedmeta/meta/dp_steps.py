@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.algorithm import ClientNoise
-from dpfedmeta.models import apply_body, head_of, without_prefix
+from dpfedmeta.models.functional import apply_body, head_of, without_prefix
 from dpfedmeta.parameters import Params, difference, scaled
 from dpfedmeta.privacy.clipping import clipped_record_sum
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released, post_process

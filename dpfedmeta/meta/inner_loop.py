@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.linear_head import LinearSupport, descended_head
-from dpfedmeta.models import apply, apply_body, apply_head, channels_last, head_of
+from dpfedmeta.models.functional import apply, apply_body, apply_head, channels_last, head_of
 from dpfedmeta.parameters import Params
 
 

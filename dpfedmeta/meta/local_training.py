@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.algorithms.fedavg import LocalDpSgd
 from dpfedmeta.meta.inner_loop import as_leaves
-from dpfedmeta.models import apply, channels_last
+from dpfedmeta.models.functional import apply, channels_last
 from dpfedmeta.parameters import Params, added, detached, difference, scaled, zeros_like
 from dpfedmeta.privacy.clipping import clipped_record_sum
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released, post_process

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.algorithm import ClientContext
-from dpfedmeta.models import apply
+from dpfedmeta.models.functional import apply
 from dpfedmeta.parameters import Params
 
 

@@ -13,7 +13,10 @@ import torch
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.inner_loop import adapted_params
-from dpfedmeta.models import NetworkSpec, build_network, frozen_network, with_ways
+from dpfedmeta.models.frozen import frozen_network
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.models.ways import with_ways
 from dpfedmeta.parameters import Params, is_finite
 from dpfedmeta.personal.images import ImageForm, Images, Labels, checked_labels
 from dpfedmeta.personal.model import PersonalModel

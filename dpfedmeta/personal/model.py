@@ -16,7 +16,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.models import NetworkSpec, build_network, channels_last, restored_network
+from dpfedmeta.models.frozen import restored_network
+from dpfedmeta.models.functional import channels_last
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import Params, is_finite
 from dpfedmeta.personal.images import ImageForm, Images
 

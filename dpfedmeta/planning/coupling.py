@@ -15,7 +15,9 @@ from torch import Tensor
 
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.meta.local_training import records
-from dpfedmeta.models import apply, build_network, initial_weights
+from dpfedmeta.models.functional import apply
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network
 from dpfedmeta.planning.rehearsal import Rehearsal, RehearsedClients
 
 # Sound networks move no bit of another row. Below this share of a row's length lies the rounding of float32, by which

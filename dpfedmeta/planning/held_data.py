@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dpfedmeta.data import Dataset, Population
-from dpfedmeta.data.population import clients_digest
+from dpfedmeta.data.dataset import Dataset
+from dpfedmeta.data.population import Population, clients_digest
 from dpfedmeta.data.task import source_name
 from dpfedmeta.durable import SECRET
 from dpfedmeta.errors import InputError

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dpfedmeta.data.task import Task, load_task, source_name
 from dpfedmeta.errors import InputError
-from dpfedmeta.models import BUILT_IN, NetworkSpec, initial_weights
+from dpfedmeta.models.initial import BUILT_IN, initial_weights
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.planning.origins import origins, same_images
 from dpfedmeta.settings import Settings
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import Dataset, Task, load_task
+from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.sharing import shares_images
-from dpfedmeta.data.task import DrawnSource, FolderSource, source_name
+from dpfedmeta.data.task import DrawnSource, FolderSource, Task, load_task, source_name
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.models import BUILT_IN
+from dpfedmeta.models.initial import BUILT_IN
 from dpfedmeta.planning.held_data import HeldData, kept_data
 from dpfedmeta.run_directory import CONFIG, LEDGER, RunDirectory
 from dpfedmeta.settings import Settings

@@ -17,14 +17,14 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.algorithm import ClientAlgorithm
 from dpfedmeta.meta.divisions import Divisions
-from dpfedmeta.models import (
-    NetworkSpec,
+from dpfedmeta.models.registry import (
     build_network,
     check_first_gain,
     check_has_head,
     check_precision,
     check_records_uncoupled,
 )
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.planning.clients import (
     algorithm_of,
     check_protocol,

@@ -171,7 +171,7 @@ def _check_promises(settings: Settings, task: Task) -> None:
         if noise is not None or any(value is not None for value in targets):
             raise RefusedPlan(
                 f"{algo} clips nothing, so a noise or a target would promise what does not hold; use --algo "
-                "dp-const, dp-agr or dp-agrlr"
+                "dp-const, dp-agr or dp-agrlr-micro"
             )
         return
     through_records = settings.privacy.record.epsilon is not None and settings.privacy.record.observer == "public"

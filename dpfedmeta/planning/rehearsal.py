@@ -13,7 +13,9 @@ from dpfedmeta.data.episode import Episode
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.meta.algorithm import ClientAlgorithm, ClientContext, Trial
 from dpfedmeta.meta.units import drawn
-from dpfedmeta.models import NetworkSpec, build_network, with_ways
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.models.ways import with_ways
 from dpfedmeta.parameters import Params
 from dpfedmeta.privacy.per_record import per_record_engine
 from dpfedmeta.settings import Settings

@@ -9,7 +9,10 @@ from dpfedmeta.config import resolve
 from dpfedmeta.data.task import Task, load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta.adaptation import Adaptation
-from dpfedmeta.models import NetworkSpec, build_network, check_weights, mixes_queries
+from dpfedmeta.models.frozen import mixes_queries
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.models.ways import check_weights
 from dpfedmeta.parameters import Params
 from dpfedmeta.planning.clients import evaluation_adaptation, method_of, network_spec
 from dpfedmeta.run_directory import CONFIG, RunDirectory, load_weights

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from dpfedmeta.data.episode import Episode, blank_episode
 from dpfedmeta.data.population import Population
 from dpfedmeta.meta.algorithm import ClientAlgorithm, ClientContext, ClientNoise
-from dpfedmeta.models import NetworkSpec, build_network
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import Params, dimension, flatten, length_of, norm, unflatten, zeros_like
 from dpfedmeta.privacy.attached import with_attachment
 from dpfedmeta.privacy.clip_policy import ATTACHED, Attachment

@@ -7,12 +7,14 @@ from typing import Literal
 
 import torch
 
-from dpfedmeta.data import Dataset, ShardPopulation, VirtualPopulation
+from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.episode import check_shape
-from dpfedmeta.data.population import Population
+from dpfedmeta.data.population import Population, VirtualPopulation
+from dpfedmeta.data.shards import ShardPopulation
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Benchmark, Classification, Examination
-from dpfedmeta.models import build_network, mixes_queries
+from dpfedmeta.models.frozen import mixes_queries
+from dpfedmeta.models.registry import build_network
 from dpfedmeta.planning.plan import Plan
 from dpfedmeta.planning.population import plan_population
 from dpfedmeta.randomness import KeyedSource, SecretSource

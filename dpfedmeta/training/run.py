@@ -16,8 +16,9 @@ import torch
 from rich.console import Console
 
 from dpfedmeta.config import to_yaml
-from dpfedmeta.data import Dataset, Task, open_dataset
+from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.population import Population, PopulationStatement, population_statement
+from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Examination
 from dpfedmeta.interrupts import deferred

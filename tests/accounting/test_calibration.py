@@ -71,7 +71,7 @@ def test_a_target_of_the_record_is_met_by_the_servers_noise_where_there_is_no_ot
 
 
 def test_a_target_that_nothing_can_reach_names_the_cell_and_the_knob():
-    with pytest.raises(RefusedPlan, match=r"\(record, server\).*dp-agrlr"):
+    with pytest.raises(RefusedPlan, match=r"\(record, server\).*dp-agrlr-micro"):
         calibrate(BASE, Targets(record_epsilon=1.0))
     noisy = replace(BASE, noise_multiplier=0.3)
     with pytest.raises(RefusedPlan, match=r"\(client, public\).*server.rounds = 1"):

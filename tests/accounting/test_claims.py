@@ -5,7 +5,7 @@ import pytest
 
 from dpfedmeta.accounting.claims import claim
 from dpfedmeta.config import algorithm_names, resolve
-from dpfedmeta.data import load_task
+from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.privacy import make_privacy
 
 

@@ -17,7 +17,7 @@ from dpfedmeta.accounting.participations import mixture_epsilon
 from dpfedmeta.accounting.plan import PrivacyPlan, RecordLayer
 from dpfedmeta.accounting.sampled_gaussian import COARSE, round_event, sampled_epsilon
 from dpfedmeta.config import resolve
-from dpfedmeta.data import load_task
+from dpfedmeta.data.task import load_task
 from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.planning.privacy import make_privacy

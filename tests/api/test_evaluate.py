@@ -11,10 +11,11 @@ from safetensors.torch import load_file, save_file
 from dpfedmeta.api.evaluate import evaluate_runs
 from dpfedmeta.api.evaluation_request import EvaluationRequest
 from dpfedmeta.config import resolve, to_yaml
-from dpfedmeta.data import ClassPool, Dataset
+from dpfedmeta.data.dataset import Dataset
+from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
-from dpfedmeta.models import initial_weights
+from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.planning.clients import network_spec
 from dpfedmeta.run_directory import create, save_weights
 

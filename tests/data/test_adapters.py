@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.data import EpisodeShape
 from dpfedmeta.data.adapters import from_learn2learn, from_pairs, from_torchmeta
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=1)

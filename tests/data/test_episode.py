@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.data import ClassPool, EpisodeShape, draw_episode
-from dpfedmeta.data.episode import check_shape, episode_of
+from dpfedmeta.data.episode import check_shape, draw_episode, episode_of
+from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 
 SHAPE = EpisodeShape(ways=5, shots=3, queries=4)

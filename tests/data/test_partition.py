@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.data import ClassPool, EpisodeShape
 from dpfedmeta.data.partition import DisjointPopulation, NaturalPopulation
+from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=1)

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.data import EpisodeShape, VirtualPopulation, open_dataset
 from dpfedmeta.data.adapters import from_pairs
-from dpfedmeta.data.population import open_population, population_statement
+from dpfedmeta.data.dataset import open_dataset
+from dpfedmeta.data.population import VirtualPopulation, open_population, population_statement
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=2)

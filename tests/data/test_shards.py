@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.data import ClassPool, ShardPopulation
+from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.shards import ShardPopulation
 from dpfedmeta.errors import InputError
 
 

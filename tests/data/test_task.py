@@ -6,7 +6,7 @@ from importlib import resources
 import pytest
 import yaml
 
-from dpfedmeta.data import open_dataset
+from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.task import DrawnSource, FolderSource, load_task, source_name, task_names
 from dpfedmeta.errors import InputError
 

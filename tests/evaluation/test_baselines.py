@@ -2,11 +2,14 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.data import EpisodeShape, draw_episode
+from dpfedmeta.data.episode import draw_episode
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.evaluation.baselines import Adapted, FeaturePrototype, PixelPrototype, arrays_of
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.inner_loop import adapted_logits, logits_along
-from dpfedmeta.models import NetworkSpec, build_network, initial_weights
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
 
 SPEC = NetworkSpec(name="conv4-strided", channels=1, image_size=28, ways=3, width=8, norm="batch", features="support")
 HOW = Adaptation(adapt="all", steps=4, lr=0.3)

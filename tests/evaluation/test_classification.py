@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.data import ClassPool
+from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.evaluation import Classification
 from dpfedmeta.meta.adaptation import Adaptation
-from dpfedmeta.models import NetworkSpec, initial_weights
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.workers import InProcess, open_workers
 
 NONE = Adaptation(adapt="all", steps=1, lr=0.1)

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.data import ClassPool, EpisodeShape, draw_episode
+from dpfedmeta.data.episode import draw_episode
+from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import (
     Accuracy,
@@ -17,7 +19,9 @@ from dpfedmeta.evaluation import (
 )
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.inner_loop import adapted_logits
-from dpfedmeta.models import NetworkSpec, build_network, initial_weights
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.workers import InProcess
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=5)

@@ -1,9 +1,10 @@
 import pytest
 
-from dpfedmeta.data import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.evaluation import Benchmark, choose_fine_tuning
 from dpfedmeta.evaluation.fine_tuning import LEAST_STEPS, STEP_SIZES, beyond
-from dpfedmeta.models import NetworkSpec, initial_weights
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.workers import InProcess
 
 SPEC = NetworkSpec(name="mlp", channels=1, image_size=28, ways=3, width=8, norm="none")

@@ -2,10 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from dpfedmeta.data import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.evaluation import Accuracy, Benchmark, FineTuning, Question, adapted_accuracy, distribution, investigate
 from dpfedmeta.meta.adaptation import Adaptation
-from dpfedmeta.models import NetworkSpec, initial_weights
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.workers import InProcess, open_workers
 
 SPEC = NetworkSpec(name="mlp", channels=1, image_size=28, ways=3, width=8, norm="none")

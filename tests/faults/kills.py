@@ -34,7 +34,7 @@ COMMON = [
 ]  # fmt: skip
 # What is done again identically, by every kind of client and clip policy; and what is charged again.
 KEYED = [
-    ["--algo=dp-agrlr", "--run.noise_seed=11", "--rounds=160", "--run.checkpoint_every=4", "--run.workers=1",
+    ["--algo=dp-agrlr-micro", "--run.noise_seed=11", "--rounds=160", "--run.checkpoint_every=4", "--run.workers=1",
      "--record.client_ledgers=true", "--population.max_participations=2", "--clients=700"],
     ["--algo=dp-agr", "--run.noise_seed=12", "--rounds=80", "--run.checkpoint_every=7", "--run.workers=1",
      "--server.average=0.5"],
@@ -42,7 +42,7 @@ KEYED = [
      "--run.workers=1"],
     ["--algo=maml", "--run.noise_seed=14", "--rounds=80", "--run.checkpoint_every=20", "--run.workers=1"],
 ]  # fmt: skip
-SECURE = ["--algo=dp-agrlr", "--rounds=60", "--secure-rng", "--run.workers=1", "--population.max_participations=2",
+SECURE = ["--algo=dp-agrlr-micro", "--rounds=60", "--secure-rng", "--run.workers=1", "--population.max_participations=2",
           "--clients=700"]  # fmt: skip
 SIGNALS = [signal.SIGKILL] * 6 + [signal.SIGTERM, signal.SIGINT]
 

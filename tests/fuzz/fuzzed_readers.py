@@ -21,7 +21,8 @@ from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.ledger.ledger import Identity, Ledger, check_rounds, read_content
-from dpfedmeta.models import NetworkSpec, initial_weights
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import digest
 from dpfedmeta.privacy.policies.window import Window
 from dpfedmeta.run_directory import RunDirectory, load_weights, save_weights
@@ -192,7 +193,7 @@ def write_corpus() -> None:
     folders = {name: CORPUS / name for name in READERS}
     for folder in folders.values():
         folder.mkdir(parents=True, exist_ok=True)
-    settings = resolve("dp-agrlr", "strokes", None, {"server.schedule": "[{from_round: 3, noise_scale: 2.0}]"})
+    settings = resolve("dp-agrlr-micro", "strokes", None, {"server.schedule": "[{from_round: 3, noise_scale: 2.0}]"})
     (folders["config"] / "whole.yaml").write_text(to_yaml(settings))
     (folders["config"] / "short.yaml").write_text("algo: dp-agr\ndataset: strokes\nserver: {rounds: 3, lr: 1.0e-3}\n")
     for path in (ROOT / "tasks").glob("*.yaml"):

@@ -41,12 +41,12 @@ def command(script, *words, cwd, check=None):
     return done
 
 
-def train(task_file, cwd, *words, algo="dp-agrlr", check=0):
+def train(task_file, cwd, *words, algo="dp-agrlr-micro", check=0):
     return command("train", "--algo", algo, "--dataset", task_file, *TINY, *words, cwd=cwd, check=check)
 
 
 @pytest.mark.parametrize(
-    "algo", [*(pytest.param(algo, marks=pytest.mark.slow) for algo in ("maml", "dp-agr")), "dp-agrlr"]
+    "algo", [*(pytest.param(algo, marks=pytest.mark.slow) for algo in ("maml", "dp-agr")), "dp-agrlr-micro"]
 )
 def test_train_evaluate_account_report(tiny_task_file, tmp_path, algo):
     train(tiny_task_file, tmp_path, "--run.name=r", "--track.tensorboard=true", algo=algo)
@@ -234,8 +234,8 @@ BAD = [
     (["--rounds", "-1"], "server.rounds"),
     (["--meta.lr", "nan"], "meta.lr"),
     (["--metal.lr", "1"], "did you mean"),
-    (["--algo", "dp-agrlr-steps", "--order", "2"], "Hessian"),
-    (["--algo", "dp-agrlr-steps", "--model.norm", "batch"], "--model.norm group"),
+    (["--algo", "dp-agrlr", "--order", "2"], "Hessian"),
+    (["--algo", "dp-agrlr", "--model.norm", "batch"], "--model.norm group"),
     (["--record.micro_shots", "9"], "do not fit"),
     (["--cohort", "5000"], "population.cohort"),
     (["--shots", "40"], "task.shots"),
@@ -250,14 +250,22 @@ BAD = [
 @pytest.mark.parametrize(("words", "reason"), BAD)
 def test_bad_input_names_what_is_wrong_and_writes_nothing(tiny_task_file, tmp_path, words, reason):
     with pytest.raises(InputError, match=re.escape(reason)):
-        words = ["--algo", "dp-agrlr", "--dataset", str(tiny_task_file), *TINY, f"--run.dir={tmp_path}/runs", *words]
+        words = [
+            "--algo",
+            "dp-agrlr-micro",
+            "--dataset",
+            str(tiny_task_file),
+            *TINY,
+            f"--run.dir={tmp_path}/runs",
+            *words,
+        ]
         _, settings = parse_with_settings(parser("", settings=True), words)
         run_training(settings, RunOptions(), Console(quiet=True))
     assert not (tmp_path / "runs").exists()
 
 
 def test_bad_input_is_one_line_and_exit_code_2(tiny_task_file, tmp_path):
-    done = train(tiny_task_file, tmp_path, "--order", "2", algo="dp-agrlr-steps", check=2)
+    done = train(tiny_task_file, tmp_path, "--order", "2", algo="dp-agrlr", check=2)
     (line,) = (line for line in done.stderr.splitlines() if not line.startswith("warning"))
     assert line.startswith("error: ")
     assert "Hessian" in line
@@ -303,7 +311,7 @@ def test_ctrl_c_and_sigterm_leave_a_clean_checkpoint_and_what_was_spent(tiny_tas
 
 
 def test_decompose_tells_what_each_noise_costs(tiny_task_file, tmp_path):
-    words = ["--algo=dp-agrlr-steps", "--dataset", tiny_task_file, "--model.width=4", "--ways=3", "--sample=20"]
+    words = ["--algo=dp-agrlr", "--dataset", tiny_task_file, "--model.width=4", "--ways=3", "--sample=20"]
     done = command("decompose", *words, "--vary=meta.steps=2", "--out=noise.png", cwd=tmp_path, check=0)
     as_it_is, changed = (line for line in done.stdout.splitlines() if line.startswith(("as it is", "meta.steps = 2")))
     values = [float(word) for word in as_it_is.split()[-5:]]
@@ -320,7 +328,7 @@ def test_decompose_tells_what_each_noise_costs(tiny_task_file, tmp_path):
     ],
 )
 def test_decompose_refuses_with_the_reason(tiny_task_file, tmp_path, monkeypatch, words, reason):
-    base = ["--algo=dp-agrlr-steps", "--dataset", tiny_task_file, "--ways=3", "--model.width=4", "--sample=10"]
+    base = ["--algo=dp-agrlr", "--dataset", tiny_task_file, "--ways=3", "--model.width=4", "--sample=10"]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["decompose.py", *map(str, base), *words])
     with pytest.raises(InputError) as refusal:

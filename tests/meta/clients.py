@@ -4,7 +4,7 @@ import torch
 
 from dpfedmeta.meta.algorithm import ClientContext, ClientNoise
 from dpfedmeta.meta.releases.steps import Steps
-from dpfedmeta.models import build_network
+from dpfedmeta.models.registry import build_network
 from dpfedmeta.privacy.per_record import VmapGradients
 
 

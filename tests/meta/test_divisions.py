@@ -6,7 +6,9 @@ from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.algorithms.maml import Maml
 from dpfedmeta.meta.divided import division_slots
 from dpfedmeta.meta.divisions import Divisions
-from dpfedmeta.models import NetworkSpec, build_network, initial_weights, learned_part
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network, learned_part
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import difference, norm
 from tests.meta.clients import gradient_of
 

@@ -12,7 +12,9 @@ from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.algorithms.maml import Maml
 from dpfedmeta.meta.algorithms.reptile import Reptile
 from dpfedmeta.meta.dp_steps import private_messages
-from dpfedmeta.models import NetworkSpec, build_network, check_records_uncoupled, initial_weights
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network, check_records_uncoupled
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import norm
 from dpfedmeta.privacy.per_record import LayeredGradients, OpacusGradients, VmapGradients
 from dpfedmeta.randomness import KeyedSource, Purpose

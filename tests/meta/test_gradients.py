@@ -7,7 +7,9 @@ from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.algorithms.maml import Maml
 from dpfedmeta.meta.algorithms.reptile import Reptile
 from dpfedmeta.meta.inner_loop import adapted_logits
-from dpfedmeta.models import NetworkSpec, build_network, initial_weights
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import norm
 from tests.meta.clients import gradient_of
 

@@ -9,7 +9,10 @@ from torch.nn.functional import cross_entropy
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.algorithms.fedavg import LocalDpSgd
 from dpfedmeta.meta.local_training import LocalSteps, local_update, private_local_update, records
-from dpfedmeta.models import NetworkSpec, apply, build_network, initial_weights
+from dpfedmeta.models.functional import apply
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import difference, flatten, norm
 from dpfedmeta.privacy.per_record import LayeredGradients, OpacusGradients, VmapGradients
 from dpfedmeta.randomness import KeyedSource, Purpose

@@ -14,7 +14,9 @@ from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.algorithms.maml import Maml
 from dpfedmeta.meta.releases.micro_episodes import MicroEpisodes, micro_slots
-from dpfedmeta.models import NetworkSpec, build_network, check_records_uncoupled, initial_weights
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network, check_records_uncoupled
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import difference, flatten, norm
 from dpfedmeta.privacy.clipping import clip
 from dpfedmeta.randomness import KeyedSource, Purpose

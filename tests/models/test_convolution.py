@@ -11,8 +11,11 @@ from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.gradients import meta_gradient
 from dpfedmeta.meta.side_by_side import stacked, stacked_query_gradients
-from dpfedmeta.models import NetworkSpec, build_network, channels_last, initial_weights
 from dpfedmeta.models.convolution import LEAST_SHORT_CHANNELS, ConvolutionSpec, convolution, convolution_gradients
+from dpfedmeta.models.functional import channels_last
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import Params, flatten
 from dpfedmeta.privacy.per_record import LayeredGradients, PerRecordGradients, VmapGradients
 

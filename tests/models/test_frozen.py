@@ -5,18 +5,15 @@ import pytest
 import torch
 from torch import nn
 
-from dpfedmeta.data import EpisodeShape, draw_episode
+from dpfedmeta.data.episode import draw_episode
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.inner_loop import adapted_logits, adapted_params
-from dpfedmeta.models import (
-    NetworkSpec,
-    build_network,
-    frozen_network,
-    initial_weights,
-    mixes_queries,
-    restored_network,
-)
+from dpfedmeta.models.frozen import frozen_network, mixes_queries, restored_network
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=4)
 NETWORKS = [

@@ -3,8 +3,10 @@ import torch
 from safetensors.torch import save_file
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.models import NetworkSpec, apply_body, build_network, initial_weights
-from dpfedmeta.models.initial import BUILT_IN
+from dpfedmeta.models.functional import apply_body
+from dpfedmeta.models.initial import BUILT_IN, initial_weights
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
 
 
 def spec_of(**changes):

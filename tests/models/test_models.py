@@ -3,14 +3,9 @@ import torch
 from torch.func import functional_call
 
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.models import (
-    NetworkSpec,
-    build_network,
-    check_has_head,
-    check_records_uncoupled,
-    initial_weights,
-    learned_part,
-)
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network, check_has_head, check_records_uncoupled, learned_part
+from dpfedmeta.models.spec import NetworkSpec
 
 NAMES = ["conv3-blur", "conv4", "conv4-strided", "mlp"]
 

@@ -3,9 +3,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from dpfedmeta.models import NetworkSpec, apply, build_network, channels_last, initial_weights
+from dpfedmeta.models.functional import apply, channels_last
+from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.kernels.normalisation import VARIANCE_FLOOR, loops_apply
 from dpfedmeta.models.normalisation import ReferenceBatchNorm
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
 
 
 def images(*shape: int, seed: int = 0) -> Tensor:

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from dpfedmeta.models import NetworkSpec, build_network, initial_weights
 from dpfedmeta.models.functional import channels_last
+from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.record_layers import has_record_layers, kernel_gradients
-from dpfedmeta.models.spec import Precision
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec, Precision
 from dpfedmeta.privacy.per_record import LayeredGradients, VmapGradients
 
 BASE = NetworkSpec(name="conv4", channels=3, image_size=16, ways=3, width=8, norm="group", groups=2)

@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.models import NetworkSpec, build_network, check_weights, initial_weights, with_ways
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.models.ways import check_weights, with_ways
 
 SPEC = NetworkSpec(name="mlp", channels=1, image_size=8, ways=3, width=4, norm="none")
 

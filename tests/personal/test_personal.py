@@ -13,10 +13,11 @@ from torch import nn
 
 from dpfedmeta import load, load_personal
 from dpfedmeta.config import resolve
-from dpfedmeta.data import EpisodeShape, draw_episode
+from dpfedmeta.data.episode import draw_episode
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta.inner_loop import adapted_logits
-from dpfedmeta.models import build_network
+from dpfedmeta.models.registry import build_network
 from dpfedmeta.training.run import RunOptions, run_training
 
 ROOT = Path(__file__).parents[2]

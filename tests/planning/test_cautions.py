@@ -2,7 +2,7 @@ import pytest
 from PIL import Image
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import load_task
+from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.cautions import cautions
 
 
@@ -17,7 +17,7 @@ def said(algo, dataset="strokes", **given):
         ({"population.clients": "1000", "task.ways": "4", "task.shots": "1", "task.queries": "2"}, 1000 * 12),
     ],
 )
-@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr", "dp-agrlr-steps"])
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr-micro", "dp-agrlr"])
 def test_a_delta_above_one_over_the_records_is_said(algo, given, records):
     just_above, just_below = (str(factor / records) for factor in (1.001, 0.999))
     (caution,) = said(algo, **given, **{"privacy.record.delta": just_above})

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import load_task
+from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.planning.coupling import check_uncoupled
 from dpfedmeta.planning.plan import make_plan
@@ -18,7 +18,7 @@ from dpfedmeta.privacy.per_record import LayeredGradients
 TASK = load_task("strokes")[0]
 SMALL = {"task.ways": 3, "task.shots": 2, "task.queries": 2, "model.width": 6}
 OWN = "tests.planning.coupled_networks:"
-STEPS, MICRO, EXACT, NOTHING = "dp-agrlr-steps", "dp-agrlr", "dp-agr", "maml"
+STEPS, MICRO, EXACT, NOTHING = "dp-agrlr", "dp-agrlr-micro", "dp-agr", "maml"
 ALL = {"meta.adapt": "all", "meta.learn": "all", "meta.lr": 0.1}
 RECORD_NORM = {"model.norm": "none", "model.features": "raw"}
 

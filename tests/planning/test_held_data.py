@@ -9,9 +9,9 @@ import torch
 from rich.console import Console
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import EpisodeShape, VirtualPopulation
 from dpfedmeta.data.adapters import from_pairs
-from dpfedmeta.data.population import clients_digest
+from dpfedmeta.data.population import VirtualPopulation, clients_digest
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import read
 from dpfedmeta.parameters import flatten

@@ -9,8 +9,10 @@ from PIL import Image
 from rich.console import Console
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import EpisodeShape, VirtualPopulation, open_dataset
 from dpfedmeta.data.adapters import from_pairs
+from dpfedmeta.data.dataset import open_dataset
+from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.training.run import RunOptions, run_training
 

@@ -8,7 +8,7 @@ import yaml
 
 from dpfedmeta import config
 from dpfedmeta.config import algorithm_names, resolve
-from dpfedmeta.data import load_task
+from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.meta.releases.micro_episodes import micro_slots
 from dpfedmeta.planning.plan import make_plan
@@ -46,7 +46,7 @@ def test_every_preset_keeps_what_it_promises(algo):
     assert client_public.epsilon <= 1.5
     assert client_public.delta == 1e-6
     assert plan.privacy.clients == 400_000
-    if algo in ("dp-agrlr", "dp-agrlr-steps"):
+    if algo in ("dp-agrlr-micro", "dp-agrlr"):
         assert 2.47 <= record_server.epsilon <= 2.5
         assert plan.privacy.max_participations == 1
     else:
@@ -97,33 +97,33 @@ OTHER_WAYS = [by_file, by_preset, half_by_file]
 
 REFUSED = [
     # Second order: as given, and by the default of each method that has it.
-    ("dp-agrlr-steps", {"meta.order": "null"}, "Hessian"),
-    ("dp-agrlr-steps", {"meta.order": "null", "meta.adapt": "all"}, "Hessian"),
-    ("dp-agrlr-steps", {"meta.method": "anil", "meta.order": "null"}, "Hessian"),
-    ("dp-agrlr", {"record.release": "steps", "model.norm": "group", "model.features": "raw"}, "Hessian"),
-    ("dp-agrlr", {"record.release": "steps", "meta.order": "null"}, "Hessian"),
+    ("dp-agrlr", {"meta.order": "null"}, "Hessian"),
+    ("dp-agrlr", {"meta.order": "null", "meta.adapt": "all"}, "Hessian"),
+    ("dp-agrlr", {"meta.method": "anil", "meta.order": "null"}, "Hessian"),
+    ("dp-agrlr-micro", {"record.release": "steps", "model.norm": "group", "model.features": "raw"}, "Hessian"),
+    ("dp-agrlr-micro", {"record.release": "steps", "meta.order": "null"}, "Hessian"),
     # Reptile by a method whose messages are unbounded before their last noise.
-    ("dp-agrlr-steps", {"meta.method": "reptile", "meta.learn": "all", "meta.adapt": "null"}, "stacked"),
-    ("dp-agrlr", {"meta.method": "reptile", "meta.adapt": "null", "meta.order": "null"}, "micro-episodes"),
+    ("dp-agrlr", {"meta.method": "reptile", "meta.learn": "all", "meta.adapt": "null"}, "stacked"),
+    ("dp-agrlr-micro", {"meta.method": "reptile", "meta.adapt": "null", "meta.order": "null"}, "micro-episodes"),
     # Coupled records: by the preset's own network, by a normalisation, by features.
-    ("dp-agrlr", {"record.release": "steps", "meta.order": 1}, "model.norm group"),
-    ("dp-agrlr", {"record.release": "steps", "meta.order": 1, "model.norm": "group"}, "model.features record"),
+    ("dp-agrlr-micro", {"record.release": "steps", "meta.order": 1}, "model.norm group"),
+    ("dp-agrlr-micro", {"record.release": "steps", "meta.order": 1, "model.norm": "group"}, "model.features record"),
     # Divisions.
-    ("dp-agrlr-steps", {"meta.divisions": 2}, "a record would enter every division's gradient"),
-    ("dp-agrlr", {"meta.division_shots": 2}, "a record would enter every division's gradient"),
+    ("dp-agrlr", {"meta.divisions": 2}, "a record would enter every division's gradient"),
+    ("dp-agrlr-micro", {"meta.division_shots": 2}, "a record would enter every division's gradient"),
     # Promises without what they need.
     ("dp-const", {"server.noise_multiplier": 0}, "infinite"),
-    ("dp-agrlr", {"server.noise_mode": "stacked", "server.noise_multiplier": 0}, "infinite"),
-    ("dp-agrlr", {"clip.policy": "none"}, "needs a clip bound"),
-    ("dp-agrlr", {"population.sampler": "fixed"}, "max_participations"),
+    ("dp-agrlr-micro", {"server.noise_mode": "stacked", "server.noise_multiplier": 0}, "infinite"),
+    ("dp-agrlr-micro", {"clip.policy": "none"}, "needs a clip bound"),
+    ("dp-agrlr-micro", {"population.sampler": "fixed"}, "max_participations"),
     (
-        "dp-agrlr",
+        "dp-agrlr-micro",
         {"population.sampler": "fixed", "population.max_participations": "null", "record.client_ledgers": "true"},
         "client_ledgers",
     ),
     ("dp-agr", {"server.noise_site": "clients"}, "noise_site"),
     (
-        "dp-agrlr",
+        "dp-agrlr-micro",
         {"population.sampler": "fixed", "population.max_participations": "null", "server.noise_site": "clients"},
         "noise_site",
     ),
@@ -136,20 +136,20 @@ REFUSED = [
         },
         "noise_site",
     ),
-    ("dp-agrlr-steps", {"clip.policy": "quantile"}, "never computes"),
-    ("dp-agrlr-steps", {"clip.policy": "median"}, "never computes"),
-    ("dp-agrlr-steps", {"clip.scope": "per-layer"}, "clips records"),
-    ("dp-agrlr-steps", {"meta.order": 2}, "Hessian"),
-    ("dp-agrlr-steps", {"model.norm": "batch"}, r"--model\.norm group"),
-    ("dp-agrlr-steps", {"model.features": "support"}, r"--model\.features record"),
-    ("dp-agrlr-steps", {"meta.method": "reptile", "meta.learn": "all", "meta.adapt": "all"}, "stacked"),
-    ("dp-agrlr", {"meta.method": "reptile", "meta.adapt": "all", "meta.order": 1}, "micro-episodes"),
-    ("dp-agrlr", {"record.support_noise": 2.0}, "no support release"),
-    ("dp-agrlr", {"privacy.client.colluding": 10**6, "server.noise_multiplier": 0}, "colluding"),
-    ("dp-agrlr", {"meta.divisions": 5}, "a record would enter every division's gradient"),
+    ("dp-agrlr", {"clip.policy": "quantile"}, "never computes"),
+    ("dp-agrlr", {"clip.policy": "median"}, "never computes"),
+    ("dp-agrlr", {"clip.scope": "per-layer"}, "clips records"),
+    ("dp-agrlr", {"meta.order": 2}, "Hessian"),
+    ("dp-agrlr", {"model.norm": "batch"}, r"--model\.norm group"),
+    ("dp-agrlr", {"model.features": "support"}, r"--model\.features record"),
+    ("dp-agrlr", {"meta.method": "reptile", "meta.learn": "all", "meta.adapt": "all"}, "stacked"),
+    ("dp-agrlr-micro", {"meta.method": "reptile", "meta.adapt": "all", "meta.order": 1}, "micro-episodes"),
+    ("dp-agrlr-micro", {"record.support_noise": 2.0}, "no support release"),
+    ("dp-agrlr-micro", {"privacy.client.colluding": 10**6, "server.noise_multiplier": 0}, "colluding"),
+    ("dp-agrlr-micro", {"meta.divisions": 5}, "a record would enter every division's gradient"),
     ("dp-agr", {"server.noise_multiplier": 0}, "infinite"),
     ("dp-agr", {"privacy.client.epsilon": "null"}, "neither a target"),
-    ("dp-agrlr", {"privacy.record.epsilon": "null"}, "neither a target"),
+    ("dp-agrlr-micro", {"privacy.record.epsilon": "null"}, "neither a target"),
     ("dp-agr", {"clip.policy": "none"}, "needs a clip bound"),
     ("maml", {"privacy.client.epsilon": 1.0}, "clips nothing"),
     ("maml", {"server.noise_multiplier": 1.0}, "clips nothing"),
@@ -182,17 +182,17 @@ def test_what_would_not_hold_is_refused_with_its_reason_by_every_way_in(number, 
 )
 def test_every_setting_that_an_epsilon_depends_on_reaches_the_plan(given, expected):
     name, value = expected
-    privacy = plan_of("dp-agrlr", **given).privacy
+    privacy = plan_of("dp-agrlr-micro", **given).privacy
     assert getattr(privacy, name) == value
 
 
 def test_what_a_client_releases_is_what_the_plan_accounts_for():
-    micro = plan_of("dp-agrlr", **{"record.message_clip_ratio": 4, "server.noise_mode": "stacked"})
+    micro = plan_of("dp-agrlr-micro", **{"record.message_clip_ratio": 4, "server.noise_mode": "stacked"})
     assert micro.privacy.record.support_noise is None
     assert micro.privacy.record.query_records == len(micro_slots(micro.algorithm.client, micro.algorithm.shape)) == 5
     assert micro.privacy.record.query_to_message_bound == micro.message_clip_ratio**-1 == 0.25
     assert micro.algorithm.noise == micro.privacy.record.query_noise
-    steps = plan_of("dp-agrlr-steps", **{"record.message_clip_ratio": 4, "meta.steps": 3, "task.shots": 2})
+    steps = plan_of("dp-agrlr", **{"record.message_clip_ratio": 4, "meta.steps": 3, "task.shots": 2})
     layer = steps.privacy.record
     assert (layer.support_noise is None, layer.support_steps, layer.query_to_message_bound) == (False, 3, 0.25)
     assert (layer.support_records, layer.query_records) == (10, 25)
@@ -200,7 +200,7 @@ def test_what_a_client_releases_is_what_the_plan_accounts_for():
     assert steps.algorithm.needs.counts == (10, 25)
     assert steps.message_clip_ratio is None
     reptile = {"meta.method": "reptile", "meta.learn": "all", "meta.adapt": "all", "server.noise_mode": "stacked"}
-    assert plan_of("dp-agrlr-steps", **reptile).privacy.record.query_noise is None
+    assert plan_of("dp-agrlr", **reptile).privacy.record.query_noise is None
 
 
 WRONG = [
@@ -210,9 +210,9 @@ WRONG = [
     ("maml", {"model.name": "resnet"}, "known are conv3-blur, conv4"),
     ("maml", {"model.name": "no.such:thing"}, "model.name"),
     ("dp-agr", {"clip.window": 1}, "at least 2"),
-    ("dp-agrlr", {"record.engine": "opacus"}, "micro-episodes"),
-    ("dp-agrlr-steps", {"record.engine": "opacus", "run.precision": "bfloat16"}, "hooks see float32 only"),
-    ("dp-agrlr", {"run.chunk": 4}, "for several clients at once"),
+    ("dp-agrlr-micro", {"record.engine": "opacus"}, "micro-episodes"),
+    ("dp-agrlr", {"record.engine": "opacus", "run.precision": "bfloat16"}, "hooks see float32 only"),
+    ("dp-agrlr-micro", {"run.chunk": 4}, "for several clients at once"),
     ("dp-agr", {"run.chunk": 4, "meta.divisions": 2}, "for several clients at once"),
     (
         "maml",
@@ -224,9 +224,9 @@ WRONG = [
     ("maml", {"run.precision": "bfloat16", "model.width": 2}, "none of this package's convolutions"),
     ("maml", {"run.precision": "tf32", "model.name": "linear"}, "none of this package's convolutions"),
     ("maml", {"model.name": "mlp", "run.precision": "bfloat16"}, "none of this package's convolutions"),
-    ("dp-agrlr", {"record.micro_ways": 2, "meta.learn": "all"}, "meta.learn body"),
-    ("dp-agrlr", {"record.micro_shots": 10}, "do not fit"),
-    ("dp-agrlr", {"record.micro_ways": 6}, "do not fit"),
+    ("dp-agrlr-micro", {"record.micro_ways": 2, "meta.learn": "all"}, "meta.learn body"),
+    ("dp-agrlr-micro", {"record.micro_shots": 10}, "do not fit"),
+    ("dp-agrlr-micro", {"record.micro_ways": 6}, "do not fit"),
     ("dp-agr", {"model.name": "torch.nn:Identity"}, r"model\.name"),
     ("dp-agr", {"meta.divisions": 2, "meta.division_shots": 10}, "10 records of each class, and a query set needs one"),
     ("dp-agr", {"meta.divisions": 2, "meta.adapt": "all"}, "one pass through the body"),
@@ -260,9 +260,9 @@ def test_the_account_of_the_interface_needs_no_data():
 
 
 def test_a_role_without_its_own_noise_gets_the_balanced_one():
-    privacy = plan_of("dp-agrlr-steps", **{"record.query_noise": 2.0, "meta.steps": 4}).privacy
+    privacy = plan_of("dp-agrlr", **{"record.query_noise": 2.0, "meta.steps": 4}).privacy
     assert privacy.record.support_noise == pytest.approx(4.0)
-    privacy = plan_of("dp-agrlr-steps", **{"record.support_noise": 4.0, "meta.steps": 4}).privacy
+    privacy = plan_of("dp-agrlr", **{"record.support_noise": 4.0, "meta.steps": 4}).privacy
     assert privacy.record.query_noise == pytest.approx(2.0)
 
 
@@ -274,9 +274,9 @@ def test_methods_fill_in_order_and_adaptation():
 
 
 REFUSED_POLICIES = [
-    ("dp-agrlr", {"clip.policy": "quantile"}, "never computes"),
-    ("dp-agrlr", {"clip.policy": "median"}, "never computes"),
-    ("dp-agrlr", {"clip.scope": "per-layer"}, "clips records"),
+    ("dp-agrlr-micro", {"clip.policy": "quantile"}, "never computes"),
+    ("dp-agrlr-micro", {"clip.policy": "median"}, "never computes"),
+    ("dp-agrlr-micro", {"clip.scope": "per-layer"}, "clips records"),
     ("dp-aqc", {"clip.count_noise": 1e-6}, "count_noise"),
     ("dp-agr", {"clip.window": 500}, "longer than the run"),
     ("dp-agr", {"clip.lowest": 2.0, "clip.highest": 1.0}, "clip.lowest"),

@@ -3,9 +3,10 @@ from dataclasses import replace
 import pytest
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import EpisodeShape, VirtualPopulation
 from dpfedmeta.data.adapters import from_pairs
 from dpfedmeta.data.partition import DisjointPopulation
+from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.planning.population import plan_population
 
@@ -29,15 +30,15 @@ def test_the_settings_say_which_clients(tiny_strokes):
 
 def test_unequal_sizes_do_not_go_with_record_level_privacy(tiny_strokes):
     with pytest.raises(RefusedPlan, match=r"n_s = ways . shots support records in every client"):
-        population(tiny_strokes, "dp-agrlr", most_shots=3)
+        population(tiny_strokes, "dp-agrlr-micro", most_shots=3)
 
 
 def test_clients_of_ones_own(tiny_strokes):
     own = from_pairs([None] * 7, SHAPE)
     assert population(tiny_strokes, own=own, clients=7, cohort=2) is own
-    assert population(tiny_strokes, "dp-agrlr", own=own, clients=7, cohort=2) is own
+    assert population(tiny_strokes, "dp-agrlr-micro", own=own, clients=7, cohort=2) is own
     with pytest.raises(InputError, match="clients = 8, but 7 clients were handed over"):
         population(tiny_strokes, own=own, clients=8, cohort=2)
     for wrong in (replace(own, shape=replace(SHAPE, shots=1)), population(tiny_strokes, clients=7, cohort=2)):
         with pytest.raises(RefusedPlan, match="their sizes must be checked"):
-            population(tiny_strokes, "dp-agrlr", own=wrong, clients=7, cohort=2)
+            population(tiny_strokes, "dp-agrlr-micro", own=wrong, clients=7, cohort=2)

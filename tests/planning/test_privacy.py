@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import load_task
+from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.privacy.samplers import Cohort
@@ -25,8 +25,8 @@ def privacy(algo, given):
         ("dp-const", {"population.sampler": "poisson", "population.dropout": "0.3"}, "larger cohorts fail more often"),
         ("dp-const", {"population.availability": "correlated"}, "which clients were drawn"),
         ("dp-const", {"population.availability": "diurnal", "population.dropout": "0.1"}, "which clients were drawn"),
+        ("dp-agrlr-micro", {}, "it tells of data"),
         ("dp-agrlr", {}, "it tells of data"),
-        ("dp-agrlr-steps", {}, "it tells of data"),
     ],
 )
 def test_an_abort_that_would_tell_something_is_refused(algo, given, why):

@@ -10,16 +10,18 @@ from torch.nn.functional import cross_entropy
 
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.config import resolve
-from dpfedmeta.data import load_task
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.data.shape import EpisodeShape
+from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.evaluation import PROTOCOL, Benchmark, adapted_accuracy
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.algorithms.maml import Maml
 from dpfedmeta.meta.dp_steps import private_messages
 from dpfedmeta.meta.inner_loop import adapted_logits
-from dpfedmeta.models import NetworkSpec, build_network, check_records_uncoupled, initial_weights
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network, check_records_uncoupled
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import flatten, norm, scaled
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
@@ -176,7 +178,7 @@ def test_batch_norm_couples_records(only_ours):
 def test_second_order_terms_bypass_the_inner_noise(only_ours, monkeypatch):
     given = {"meta.order": "2", "server.rounds": "3"}
     with pytest.raises(RefusedPlan, match="Hessian"):
-        make_plan(resolve("dp-agrlr-steps", "strokes", None, given), load_task("strokes")[0])
+        make_plan(resolve("dp-agrlr", "strokes", None, given), load_task("strokes")[0])
     network, weights = build_network(SPEC), initial_weights(SPEC, 0)
     frozen = {n: 0.1 * torch.randn(v.shape, generator=torch.Generator().manual_seed(1)) for n, v in weights.items()}
     honest = GaussianMechanism.release

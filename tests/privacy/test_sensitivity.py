@@ -9,14 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfedmeta.data import VirtualPopulation
 from dpfedmeta.data.episode import Episode
+from dpfedmeta.data.population import VirtualPopulation
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.algorithms.maml import Maml
 from dpfedmeta.meta.algorithms.reptile import Reptile
 from dpfedmeta.meta.dp_steps import private_messages
-from dpfedmeta.models import NetworkSpec, build_network, initial_weights
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import difference, dimension, flatten, norm, scaled, unflatten
 from dpfedmeta.privacy.clipping import clip, clipped_record_sum
 from dpfedmeta.privacy.mechanisms import GaussianMechanism

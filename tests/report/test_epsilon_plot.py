@@ -44,13 +44,13 @@ def test_each_algorithm_is_drawn_over_the_cell_that_it_is_for(make_run, monkeypa
         make_run("a", "dp-agr", 0.8, [1.5, None, None, 0.8]),
         make_run("b", "dp-agr", 0.9, [8.0, None, None, 4.0]),
         make_run("b1", "dp-agr", 0.92, [8.0, None, None, 4.0], seed=1),
-        make_run("c", "dp-agrlr", 0.7, [0.01, 40.0, 2.5, 0.02]),
+        make_run("c", "dp-agrlr-micro", 0.7, [0.01, 40.0, 2.5, 0.02]),
         make_run("d", "maml", 0.95, [None, None, None, None]),
     ]
     axis = drawn(monkeypatch, tmp_path / "out.png", runs)
     lines = {container.get_label(): container.lines[0].get_xydata().tolist() for container in axis.containers}
     assert lines["dp-agr, (client, public)"] == [[1.5, 80.0], [8.0, pytest.approx(91.0)]]
-    assert lines["dp-agrlr, (record, server), zero-out"] == [[2.5, 70.0]]
+    assert lines["dp-agrlr-micro, (record, server), zero-out"] == [[2.5, 70.0]]
     labels = axis.get_legend_handles_labels()[1]
     assert {"maml, no privacy", "pixel prototypes", "dp-agr, before training"} <= set(labels)
     assert [tick.get_text() for tick in axis.get_xticklabels()] == ["1.5", "2.5", "8"]

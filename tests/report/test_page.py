@@ -34,7 +34,7 @@ def accuracy(mean):
 def make_run(tmp_path):
     """A run directory without training: its files say what its ledger adds up to."""
 
-    def made(name="r", algo="dp-agrlr", dataset="strokes", charged=3, given=GIVEN, **changes):
+    def made(name="r", algo="dp-agrlr-micro", dataset="strokes", charged=3, given=GIVEN, **changes):
         *parents, plain = name.split("/")
         run = create(tmp_path.joinpath("runs", *parents), plain)
         settings = resolve(algo, dataset, None, given)
@@ -215,7 +215,7 @@ def test_two_runs_side_by_side(make_run, tmp_path):
     rows = rows_of(page)
     assert [row[0] for row in rows] == ["run", "a", "b"]
     assert len({len(row) for row in rows}) == 1
-    assert [row[1] for row in rows[1:]] == ["dp-agrlr", "maml"]
+    assert [row[1] for row in rows[1:]] == ["dp-agrlr-micro", "maml"]
     assert [row[3] for row in rows[1:]] == ["91.0% ± 0.4", "97.0% ± 0.4"]
     cells = runs[0].read_json("summary.json")["guarantees"]
     *clients, of_server, of_public = (number(cell["epsilon"]) for cell in cells)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.config import resolve
-from dpfedmeta.data import VirtualPopulation
+from dpfedmeta.data.population import VirtualPopulation
 from dpfedmeta.ledger.ledger import Budget, Ledger, read
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource
@@ -36,7 +36,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def plan(tiny_strokes):
-    return make_plan(resolve("dp-agrlr", "strokes", None, GIVEN), tiny_strokes.task)
+    return make_plan(resolve("dp-agrlr-micro", "strokes", None, GIVEN), tiny_strokes.task)
 
 
 def journal_of(plan, folder, **changes):
@@ -231,7 +231,7 @@ def recorded(monkeypatch, pool):
 def test_everything_is_on_disk_before_what_rests_on_it(tiny_task_file, tiny_strokes, tmp_path, monkeypatch):
     """Participants, charge, register, the clients' own charges, their data, the row, the checkpoint: in this order."""
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
-    settings = resolve("dp-agrlr", str(tiny_task_file), None, {**TINY, "run.dir": str(tmp_path), "run.name": "r"})
+    settings = resolve("dp-agrlr-micro", str(tiny_task_file), None, {**TINY, "run.dir": str(tmp_path), "run.name": "r"})
     seen = recorded(monkeypatch, tiny_strokes.train)
     run, status = run_training(settings, RunOptions(), Console(quiet=True))
     assert status == "completed"

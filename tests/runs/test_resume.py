@@ -53,7 +53,7 @@ def own_register(tmp_path, monkeypatch):
 def begin(task_file, folder, name="r", secure=False, **given):
     seed = {} if secure else {"run.noise_seed": "3"}
     values = {**TINY, **seed, "run.dir": str(folder), "run.name": name, **given}
-    settings = resolve(values.pop("algo", "dp-agrlr"), str(task_file), None, values)
+    settings = resolve(values.pop("algo", "dp-agrlr-micro"), str(task_file), None, values)
     return run_training(settings, RunOptions(secure_rng=secure), QUIET)
 
 
@@ -410,7 +410,7 @@ def test_other_data_and_other_settings_are_refused(tiny_task_file, tmp_path, mon
     with pytest.raises(InputError, match=r"server\.rounds: a run goes on with the settings it began with"):
         settings_of_run(run, {"server.rounds": "9"})
     (run.path / "config.yaml").write_text("algo: maml\n")
-    assert settings_of_run(run, {}).algo == "dp-agrlr"
+    assert settings_of_run(run, {}).algo == "dp-agrlr-micro"
     (run.secret / "data.json").write_text('{"sha256": "0"}')
     with pytest.raises(InputError, match="training images"):
         resume(run)

@@ -44,7 +44,7 @@ def test_coarse_times_are_rounded_up_to_a_short_series():
     [
         ("maml", {}, False),
         ("dp-agr", NOISE, True),
-        ("dp-agrlr", NOISE, True),
+        ("dp-agrlr-micro", NOISE, True),
         ("local-dp", {"meta.batch": "5"}, True),  # a promise to records alone
         ("dp-agr", {**NOISE, "run.noise_seed": "3"}, False),
     ],

@@ -32,7 +32,7 @@ TINY = {
 }  # fmt: skip
 
 
-def trained(task_file, folder, algo="dp-agrlr", **given):
+def trained(task_file, folder, algo="dp-agrlr-micro", **given):
     settings = resolve(algo, str(task_file), None, {**TINY, "run.dir": str(folder), "run.name": "r", **given})
     run, status = run_training(settings, RunOptions(), Console(quiet=True))
     assert status == "completed"

@@ -11,10 +11,12 @@ import torch
 from rich.console import Console
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import EpisodeShape, VirtualPopulation
 from dpfedmeta.data.adapters import from_pairs
+from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
-from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import learned_part
 from dpfedmeta.parameters import flatten
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
@@ -129,7 +131,7 @@ def backend_sum(side, model, *clients, abort=False, round_=0):
     return backend.cohort_sum(model, 0.3, Cohort(round=round_, clients=np.array(clients, dtype=np.int64)))
 
 
-@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr", "dp-agr side by side"])
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr-micro", "dp-agr side by side"])
 @pytest.mark.parametrize("how", MISSHAPEN)
 def test_a_client_that_cannot_be_read_counts_as_zero(side_of, pairs, algo, how):
     name, _, together = algo.partition(" ")
@@ -154,7 +156,7 @@ def test_a_full_memory_is_no_property_of_a_client(side_of, pairs):
         backend_sum(side, model, 5)
 
 
-@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr"])
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr-micro"])
 def test_a_run_goes_on_over_a_misshapen_client_and_tells_nobody(tiny_task_file, tmp_path, monkeypatch, pairs, algo):
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
     # Everybody takes part, but a probe of 8 in 40 looks at client 5 as well: 0, 5, 11, ...
@@ -226,7 +228,7 @@ class Counting:
 @pytest.mark.parametrize("clients", [1, 2, 3, 8, 9, 1000, 400_000])
 def test_a_few_clients_spread_over_all_are_looked_at(side_of, pairs, clients):
     honest = from_pairs(pairs, SHAPE)
-    plan, side, _ = side_of(honest, "dp-agrlr")
+    plan, side, _ = side_of(honest, "dp-agrlr-micro")
     nobody = Counting(honest, clients, ())
     with pytest.raises(InputError, match="1 x 28 x 28, 3 ways, 2 shots, 2 queries") as refused:
         check_some_sound(nobody, side.data_form, plan.shape)

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import open_dataset
+from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.algorithms.maml import Maml
-from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import learned_part
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.whole_numbers import WholeNumbers
 from dpfedmeta.randomness import KeyedSource
@@ -76,7 +77,7 @@ def test_clients_that_agree_on_nothing_have_no_direction():
 def steps(tiny_task_file):
     dataset = open_dataset(str(tiny_task_file))
     given = {"model.width": "4", "task.ways": "3", "run.noise_seed": "1"}
-    plan = make_plan(resolve("dp-agrlr-steps", str(tiny_task_file), None, given), dataset.task)
+    plan = make_plan(resolve("dp-agrlr", str(tiny_task_file), None, given), dataset.task)
     side = client_side(plan, population(plan, dataset, None), KeyedSource(seed=1), torch.device("cpu"))
     return plan, side, learned_part(plan.network, initial_weights(plan.network, 0))
 

@@ -14,7 +14,7 @@ from tests.simulation.test_processes import setting
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
 SHORTER = [("cpu", "bfloat16"), *(pytest.param("cuda", name, marks=NEEDS_GPU) for name in ("bfloat16", "tf32"))]
-ENGINES = [("dp-agr", "auto"), ("dp-agrlr", "auto"), *(("dp-agrlr-steps", name) for name in ("auto", "vmap", "opacus"))]
+ENGINES = [("dp-agr", "auto"), ("dp-agrlr-micro", "auto"), *(("dp-agrlr", name) for name in ("auto", "vmap", "opacus"))]
 CLIENTS, BOUND = [1, 2, 3, 4], 0.1
 
 
@@ -45,7 +45,7 @@ def test_engines_agree_across_devices(tiny_strokes, device, algo, engine):
 
 
 @pytest.mark.parametrize(("device", "precision"), SHORTER)
-@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr", "dp-agrlr-steps"])
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr-micro", "dp-agrlr"])
 def test_shorter_products_change_neither_the_bound_nor_the_noise(tiny_strokes, device, algo, precision, switch):
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     found, expected, clients = sums(tiny_strokes, device, algo, "auto", precision)

@@ -10,9 +10,10 @@ import torch
 from rich.console import Console
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import VirtualPopulation
+from dpfedmeta.data.population import VirtualPopulation
 from dpfedmeta.ledger.ledger import read
-from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import learned_part
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, Purpose
@@ -75,7 +76,7 @@ def sum_over(side, model, *clients):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize("algo", ["dp-agr", "dp-agr in 3", "dp-agrlr", "dp-agrlr-steps", "dp-aqc"])
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agr in 3", "dp-agrlr-micro", "dp-agrlr", "dp-aqc"])
 @pytest.mark.parametrize("how", HOSTILE)
 def test_a_hostile_client_touches_no_other_contribution_and_no_noise(tiny_strokes, algo, how):
     plan, side, model = side_of(tiny_strokes, algo)
@@ -128,7 +129,7 @@ def test_data_that_are_not_sound_are_no_failure(tiny_strokes, algo, how):
     ],
 )
 def test_a_hostile_message_is_thrown_away_by_the_server(tiny_strokes, monkeypatch, message):
-    _, side, model = side_of(tiny_strokes, "dp-agrlr")
+    _, side, model = side_of(tiny_strokes, "dp-agrlr-micro")
     forged = {
         "scaled": {n: torch.full_like(v, 1e30) for n, v in model.items()},
         "integers": {n: v.to(torch.int64) for n, v in model.items()},
@@ -192,10 +193,10 @@ def test_a_run_survives_clients_that_hardly_ever_answer_and_tells_nobody(tiny_ta
     values = {**SMALL, **given, "run.dir": str(tmp_path), "run.name": "r", "run.workers": "1", "evaluation.every": "3",
               "evaluation.validation_episodes": "2", "evaluation.episodes": "2", "population.latency_spread": "1.0",
               "privacy.client.delta": "0.0001"}  # fmt: skip
-    settings = resolve("dp-agrlr", str(tiny_task_file), None, values)
+    settings = resolve("dp-agrlr-micro", str(tiny_task_file), None, values)
     run, status = run_training(settings, RunOptions(), Console(quiet=True))
     assert status == "completed"
-    plain = resolve("dp-agrlr", str(tiny_task_file), None, SMALL | {"privacy.client.delta": "0.0001"})
+    plain = resolve("dp-agrlr-micro", str(tiny_task_file), None, SMALL | {"privacy.client.delta": "0.0001"})
     assert settings.population.cohort == plain.population.cohort
     assert len({charge.event for charge in read(run.ledger)[1]}) == 1
     rows = run.rounds()
@@ -203,7 +204,7 @@ def test_a_run_survives_clients_that_hardly_ever_answer_and_tells_nobody(tiny_ta
     assert len({row["noise_norm_expected"] / row["clip"] for row in rows}) <= 2
 
 
-@pytest.mark.parametrize("algo", ["dp-agrlr", "dp-agrlr-steps"])
+@pytest.mark.parametrize("algo", ["dp-agrlr-micro", "dp-agrlr"])
 @pytest.mark.parametrize("how", ["empty", "one record less", "wrong shape", "label out of range"])
 def test_no_noise_is_credited_to_a_private_client_that_is_not_sound(tiny_strokes, algo, how):
     """It sends nothing, so zeros in its place would stand for noise that is not there."""

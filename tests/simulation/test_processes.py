@@ -3,8 +3,9 @@ import pytest
 import torch
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import VirtualPopulation
-from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import learned_part
 from dpfedmeta.parameters import norm, scaled
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.clip_policy import ATTACHED
@@ -41,10 +42,10 @@ def cohort_of(*clients):
     return Cohort(round=0, clients=np.array(clients, dtype=np.int64))
 
 
-MORE = [pytest.param(algo, marks=pytest.mark.slow) for algo in ("maml", "dp-aqc", "dp-agrlr-steps")]
+MORE = [pytest.param(algo, marks=pytest.mark.slow) for algo in ("maml", "dp-aqc", "dp-agrlr")]
 
 
-@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr", *MORE])
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr-micro", *MORE])
 def test_the_sum_is_bit_identical_for_any_number_of_workers(tiny_strokes, algo):
     _, clients, model = setting(tiny_strokes, algo)
     sums = []
@@ -69,7 +70,7 @@ def test_one_client_moves_the_sum_by_at_most_the_sensitivity(tiny_strokes, bound
     assert 0 < change <= bound * (1 + 1e-5)
 
 
-@pytest.mark.parametrize("algo", ["dp-agrlr", "dp-agrlr-steps"])
+@pytest.mark.parametrize("algo", ["dp-agrlr-micro", "dp-agrlr"])
 def test_shared_mode_states_the_noise_that_entered_the_sum(tiny_strokes, algo):
     plan, clients, model = setting(tiny_strokes, algo)
     bound = 0.3
@@ -83,7 +84,7 @@ def test_shared_mode_states_the_noise_that_entered_the_sum(tiny_strokes, algo):
 
 
 def test_stacked_mode_clips_the_noisy_message_and_counts_no_noise(tiny_strokes):
-    _, clients, model = setting(tiny_strokes, "dp-agrlr", **{"server.noise_mode": "stacked"})
+    _, clients, model = setting(tiny_strokes, "dp-agrlr-micro", **{"server.noise_mode": "stacked"})
     with open_workers(1) as workers:
         backend = LocalBackend(clients=clients, workers=workers)
         got = backend.cohort_sum(model, 0.3, cohort_of(7))
@@ -93,7 +94,7 @@ def test_stacked_mode_clips_the_noisy_message_and_counts_no_noise(tiny_strokes):
 
 
 def test_an_empty_cohort_is_a_sum_of_zeros_with_the_same_sensitivity(tiny_strokes):
-    _, clients, model = setting(tiny_strokes, "dp-agrlr")
+    _, clients, model = setting(tiny_strokes, "dp-agrlr-micro")
     with open_workers(1) as workers:
         got = LocalBackend(clients=clients, workers=workers).cohort_sum(model, 0.3, cohort_of())
     assert norm(got.value) == 0.0
@@ -101,7 +102,7 @@ def test_an_empty_cohort_is_a_sum_of_zeros_with_the_same_sensitivity(tiny_stroke
 
 
 def test_a_message_that_is_not_finite_counts_as_zero_and_touches_no_other(tiny_strokes, monkeypatch):
-    _, clients, model = setting(tiny_strokes, "dp-agrlr")
+    _, clients, model = setting(tiny_strokes, "dp-agrlr-micro")
     honest = ClientSide._clipped_again
     sent = iter(range(1, 4))
 

@@ -254,7 +254,7 @@ def only_plain_numbers(value):
     return value is None or type(value) in (int, float)
 
 
-@pytest.mark.parametrize("algo", ["dp-const", "dp-agr", "dp-agrlr"])
+@pytest.mark.parametrize("algo", ["dp-const", "dp-agr", "dp-agrlr-micro"])
 def test_trackers_are_told_released_quantities_only(tiny_strokes, tmp_path, algo):
     small = {
         "model.width": "4", "clip.window": "2", "server.rounds": "4", "task.ways": "3", "task.shots": "2",

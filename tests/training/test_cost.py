@@ -6,7 +6,7 @@ import torch
 from rich.console import Console
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import Dataset
+from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.memory import own_peak_mb, peak_memory_mb
 from dpfedmeta.training.cost import Cost, _scaled, clients_per_second
 from dpfedmeta.training.run import _worker_count

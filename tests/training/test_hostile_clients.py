@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from dpfedmeta.config import resolve
-from dpfedmeta.data import VirtualPopulation
-from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import learned_part
 from dpfedmeta.parameters import flatten, zeros_like
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
@@ -60,7 +61,7 @@ def measured(plan, hostile, rounds=6, size=20_000, cohort=COHORT):
 
 
 def plan_of(algo, **given):
-    from dpfedmeta.data import load_task
+    from dpfedmeta.data.task import load_task
 
     return make_plan(resolve(algo, "strokes", None, {**SMALL, **given}), load_task("strokes")[0])
 
@@ -68,8 +69,8 @@ def plan_of(algo, **given):
 @pytest.mark.parametrize(
     ("algo", "given"),
     [
+        ("dp-agrlr-micro", {}),
         ("dp-agrlr", {}),
-        ("dp-agrlr-steps", {}),
         ("dp-agr", {"population.sampler": "fixed", "population.cohort": "40", "server.noise_site": "clients",
                     "privacy.client.hostile": "0.1"}),
     ],
@@ -87,7 +88,7 @@ def test_the_assured_noise_is_there_whatever_hostile_clients_send(algo, given):
     assert constants.noise.multiplier < constants.assured_noise < constants.total_noise
 
 
-@pytest.mark.parametrize("algo", ["dp-agrlr", "dp-agrlr-steps"])
+@pytest.mark.parametrize("algo", ["dp-agrlr-micro", "dp-agrlr"])
 def test_counting_on_every_message_credits_noise_that_is_not_there(algo):
     """What was wrong before: with nobody assumed hostile, zeros are credited."""
     trusting = plan_of(algo, **{"privacy.client.hostile": "0"})
@@ -99,7 +100,7 @@ def test_counting_on_every_message_credits_noise_that_is_not_there(algo):
 @pytest.mark.parametrize("entered", [0, 3, 30, 40])
 def test_the_noise_does_not_tell_how_many_answered(entered):
     """Fewer than may be hostile, too: else its size would count the clients."""
-    plan = plan_of("dp-agrlr", **{"population.cohort": "40"})
+    plan = plan_of("dp-agrlr-micro", **{"population.cohort": "40"})
     constants = plan.privacy.at(0)
     assert 3 < constants.hostile < 30
     real, _ = measured(plan, hostile=0, cohort=entered)
@@ -108,19 +109,19 @@ def test_the_noise_does_not_tell_how_many_answered(entered):
 
 def test_more_than_the_declared_share_is_not_covered():
     """The limits of the promise, as SECURITY.md states them."""
-    plan = plan_of("dp-agrlr")
+    plan = plan_of("dp-agrlr-micro")
     real, _ = measured(plan, hostile=COHORT)
     assert real < 0.99 * plan.privacy.at(0).assured_noise
 
 
-@pytest.mark.parametrize("algo", ["dp-agrlr", "dp-agrlr-steps"])
+@pytest.mark.parametrize("algo", ["dp-agrlr-micro", "dp-agrlr"])
 def test_the_presets_assume_hostile_clients(algo):
     assert plan_of(algo).privacy.hostile == 0.1
     assert plan_of(algo, **{"server.noise_mode": "stacked"}).privacy.at(0).hostile == 0
 
 
 def test_honest_messages_through_the_real_client_carry_what_the_plan_says(tiny_strokes):
-    plan = make_plan(resolve("dp-agrlr", "strokes", None, SMALL), tiny_strokes.task)
+    plan = make_plan(resolve("dp-agrlr-micro", "strokes", None, SMALL), tiny_strokes.task)
     side = ClientSide(
         network=plan.network, weights_seed=0,
         population=VirtualPopulation(pool=tiny_strokes.train, shape=plan.shape, clients=1000, seed=0),

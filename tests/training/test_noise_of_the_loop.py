@@ -16,7 +16,8 @@ from scipy import stats
 from dpfedmeta.config import resolve
 from dpfedmeta.data.episode import blank_episode
 from dpfedmeta.ledger.ledger import Budget, read
-from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import learned_part
 from dpfedmeta.parameters import flatten
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.clip_policy import ATTACHED
@@ -215,7 +216,7 @@ class Watched:
 @pytest.mark.parametrize(
     ("algo", "given", "purposes"),
     [
-        ("dp-agrlr-steps", {"population.dropout": "0.3"}, {"SUPPORT_NOISE", "QUERY_NOISE", "AVAILABILITY"}),
+        ("dp-agrlr", {"population.dropout": "0.3"}, {"SUPPORT_NOISE", "QUERY_NOISE", "AVAILABILITY"}),
         ("dp-const", SPLIT, {"MESSAGE_NOISE"}),
         ("local-dp", LOCAL, {"LOCAL_BATCHES"}),
     ],
@@ -257,11 +258,11 @@ LOOPS = [
     ("dp-aqc", {"clip.policy": "quantile", "clip.rate": "1e-9", "clip.count_noise": "9"}),
     ("dp-agr", {"clip.policy": "median", "clip.lowest": "0.1", "clip.highest": "9", "clip.count_noise": "9"}),
     ("dp-fedavg", {"meta.batch": "null", "meta.steps": "1"}),
-    ("dp-agrlr", HOSTILE),
-    ("dp-agrlr", {**HOSTILE, "privacy.client.colluding": "3"}),
-    ("dp-agrlr", {**HOSTILE, **FIXED}),
-    ("dp-agrlr-steps", {**HOSTILE, **STEPPING}),
-    ("dp-agrlr-steps", {**HOSTILE, "meta.adapt": "head", "model.width": "16"}),
+    ("dp-agrlr-micro", HOSTILE),
+    ("dp-agrlr-micro", {**HOSTILE, "privacy.client.colluding": "3"}),
+    ("dp-agrlr-micro", {**HOSTILE, **FIXED}),
+    ("dp-agrlr", {**HOSTILE, **STEPPING}),
+    ("dp-agrlr", {**HOSTILE, "meta.adapt": "head", "model.width": "16"}),
 ]
 
 
@@ -335,9 +336,9 @@ MESSAGES = [
         {**SPLIT, "clip.policy": "quantile", "clip.count_noise": "9"},
         lambda plan: plan.privacy.noise_multiplier / 3.0 * math.hypot(1.0, 0.5 * plan.policy.attachment.scale),
     ),
-    ("dp-agrlr", {}, lambda plan: plan.privacy.record.query_noise / plan.privacy.record.query_records),
-    ("dp-agrlr-steps", STEPPING, lambda plan: plan.privacy.record.query_noise / 6.0),
-    ("dp-agrlr-steps", {"meta.steps": "3", "model.width": "16"}, lambda plan: plan.privacy.record.query_noise / 6.0),
+    ("dp-agrlr-micro", {}, lambda plan: plan.privacy.record.query_noise / plan.privacy.record.query_records),
+    ("dp-agrlr", STEPPING, lambda plan: plan.privacy.record.query_noise / 6.0),
+    ("dp-agrlr", {"meta.steps": "3", "model.width": "16"}, lambda plan: plan.privacy.record.query_noise / 6.0),
 ]
 KEYS = list(itertools.product((0, 1, 5), (0, 1, 77), ((), (1, 99), (2, 99))))
 
@@ -381,7 +382,7 @@ def test_every_support_step_has_noise_of_its_own(tiny_strokes, releases, given, 
     reptile = {"meta.method": "reptile", "meta.order": "1", "meta.learn": "all", "server.noise_mode": "stacked",
                "meta.adapt": "all", "server.noise_multiplier": "2"}  # fmt: skip
     given = {**given, **(reptile if message == "update" else {}), "record.support_clip": "0.4"}
-    plan = plan_of(tiny_strokes.task, "dp-agrlr-steps", **given)
+    plan = plan_of(tiny_strokes.task, "dp-agrlr", **given)
     model = learned_part(plan.network, initial_weights(plan.network, 0))
     backend = backend_of(plan)
     for round_, again in itertools.product((0, 1, 4), ((), (1, 7))):
@@ -397,7 +398,7 @@ def test_every_support_step_has_noise_of_its_own(tiny_strokes, releases, given, 
     assert_independent([each.added[:size] for each in (*support, *query)])
 
 
-@pytest.mark.parametrize("algo", ["dp-agrlr", "dp-agrlr-steps"])
+@pytest.mark.parametrize("algo", ["dp-agrlr-micro", "dp-agrlr"])
 def test_a_stacked_round_adds_its_full_noise_to_clipped_messages(tiny_strokes, tmp_path, releases, algo):
     given = {"server.noise_mode": "stacked", "record.message_clip_ratio": "1.5", "server.noise_multiplier": "2"}
     plan = plan_of(tiny_strokes.task, algo, **given)
@@ -415,7 +416,7 @@ def flat_model(plan):
     return learned_part(plan.network, initial_weights(plan.network, 0))
 
 
-@pytest.mark.parametrize(("algo", "given"), [("dp-const", {}), ("dp-const", SPLIT), ("dp-agrlr", {})])
+@pytest.mark.parametrize(("algo", "given"), [("dp-const", {}), ("dp-const", SPLIT), ("dp-agrlr-micro", {})])
 def test_a_further_attempt_shares_nothing_with_the_first(tiny_strokes, tmp_path, releases, algo, given):
     """The round is done three times as new releases: server, message and cohort are all drawn anew."""
     plan = plan_of(tiny_strokes.task, algo, **given, **{"server.rounds": "3"})
@@ -439,7 +440,7 @@ def test_a_further_attempt_shares_nothing_with_the_first(tiny_strokes, tmp_path,
 
 
 def test_done_again_identically_a_round_has_the_same_noise(tiny_strokes, tmp_path, releases):
-    plan = plan_of(tiny_strokes.task, "dp-agrlr", **{"server.rounds": "2"})
+    plan = plan_of(tiny_strokes.task, "dp-agrlr-micro", **{"server.rounds": "2"})
     run, first = training_of(plan, tmp_path, trackers=(EndsAfterTheRelease(1),))
     with pytest.raises(Ended):
         first()

@@ -8,14 +8,16 @@ import pytest
 import torch
 
 from dpfedmeta.config import algorithm_names, resolve
-from dpfedmeta.data import Dataset, ShardPopulation, load_task
+from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.pool import ClassPool
-from dpfedmeta.data.task import Task
+from dpfedmeta.data.shards import ShardPopulation
+from dpfedmeta.data.task import Task, load_task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.evaluation import Classification
 from dpfedmeta.ledger.ledger import Budget, read, spent
 from dpfedmeta.meta.algorithms.fedavg import FedAvg
-from dpfedmeta.models import initial_weights, learned_part
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import learned_part
 from dpfedmeta.parameters import difference, flatten, norm
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.clip_policy import ATTACHED

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from dpfedmeta.data.episode import Episode
     from dpfedmeta.data.task import Task
-    from dpfedmeta.models import NetworkSpec
+    from dpfedmeta.models.spec import NetworkSpec
     from dpfedmeta.parameters import Params
     from dpfedmeta.privacy.mechanisms import Released
     from dpfedmeta.privacy.per_record import PerRecordGradients

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from dpfedmeta.data.episode import Episode
     from dpfedmeta.data.task import Task
-    from dpfedmeta.models import NetworkSpec
+    from dpfedmeta.models.spec import NetworkSpec
     from dpfedmeta.parameters import Params
     from dpfedmeta.privacy.per_record import PerRecordGradients
 
@@ -85,13 +85,13 @@ class Maml:
 
     def initial(self, network: NetworkSpec, seed: int) -> Params:
         """The network's weights."""
-        from dpfedmeta.models import initial_weights
+        from dpfedmeta.models.initial import initial_weights
 
         return initial_weights(network, seed)
 
     def learned(self, network: NetworkSpec, weights: Params) -> Params:
         """As meta.learn says."""
-        from dpfedmeta.models import learned_part
+        from dpfedmeta.models.registry import learned_part
 
         return learned_part(network, weights)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from dpfedmeta.data.episode import Episode
     from dpfedmeta.data.task import Task
-    from dpfedmeta.models import NetworkSpec
+    from dpfedmeta.models.spec import NetworkSpec
     from dpfedmeta.parameters import Params
     from dpfedmeta.privacy.mechanisms import Released
     from dpfedmeta.privacy.per_record import PerRecordGradients
@@ -154,7 +154,7 @@ class MicroEpisodes:
 
     def _of_parts(self, context: ClientContext) -> ClientContext:
         """The network for the ways of a micro-episode; its head starts at zero for any number of classes."""
-        from dpfedmeta.models import with_ways
+        from dpfedmeta.models.ways import with_ways
 
         spec, fixed = with_ways(context.network, context.fixed, self.shape.ways)
         return replace(context, network=spec, module=context.built(spec), fixed=fixed)

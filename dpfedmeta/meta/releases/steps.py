@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from dpfedmeta.data.episode import Episode
     from dpfedmeta.data.task import Task
-    from dpfedmeta.models import NetworkSpec
+    from dpfedmeta.models.spec import NetworkSpec
     from dpfedmeta.parameters import Params
     from dpfedmeta.privacy.mechanisms import Released
     from dpfedmeta.privacy.per_record import PerRecordGradients
@@ -164,7 +164,7 @@ class Steps:
         """SECRET: per-record gradients of support and query phase; clients together where that is how they go."""
         from dpfedmeta.meta.dp_steps import query_gradients, support_gradients, support_phase
         from dpfedmeta.meta.units import drawn, logit_rows, rows
-        from dpfedmeta.models import head_of
+        from dpfedmeta.models.functional import head_of
 
         module, learned, adapt = context.module, context.learned, self.adaptation.adapt
         weights = {**context.fixed, **learned}

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from dpfedmeta.data import open_dataset
+from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.sources.cifar100 import contents
 from dpfedmeta.errors import InputError
 

@@ -7,8 +7,9 @@ import pytest
 import yaml
 from PIL import Image
 
-from dpfedmeta.data import EpisodeShape, open_dataset
+from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episode import check_shape, draw_episode
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.data.sources.image_folder import contents, listed_key, split_of
 from dpfedmeta.errors import InputError
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpfedmeta.data import open_dataset
+from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.sources.mini_imagenet import contents, find_form
 from dpfedmeta.errors import InputError
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpfedmeta.data import EpisodeShape, draw_episode
+from dpfedmeta.data.episode import draw_episode
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.data.sources import mnist
 from dpfedmeta.errors import InputError
 

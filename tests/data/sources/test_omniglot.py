@@ -6,7 +6,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from dpfedmeta.data import open_dataset
+from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.sources.omniglot import decode
 from dpfedmeta.errors import InputError
 

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from dpfedmeta.data import EpisodeShape, open_dataset
+from dpfedmeta.data.dataset import open_dataset
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.data.sources.strokes import draw_character
 from dpfedmeta.data.sources.textures import draw_texture
 from dpfedmeta.evaluation import Benchmark, pixel_neighbour_accuracy, pixel_prototype_accuracy
