@@ -31,7 +31,7 @@ class Unsaid:
 # Independent noise, and a server that sees every message.
 _PLAIN = {"noise": "independent", "server_sees": "messages"}
 # The first version whose lines hold whole events.
-_EVENTS = 5
+EVENTS = 5
 
 # Every version that can be read: a new constant or setting comes with a new VERSION, and its value in earlier ones.
 UNSAID: Mapping[int, Unsaid] = {
@@ -61,7 +61,7 @@ def plan_of(stated: Mapping[str, Any], version: int) -> PrivacyPlan:
 
 
 def _record_of(stated: Mapping[str, Any], version: int) -> RecordLayer:
-    if version >= _EVENTS:
+    if version >= EVENTS:
         return RecordLayer(**stated)
     fields = dict(stated)
     message = fields.pop("message")
@@ -82,7 +82,7 @@ def charge_of(line: Mapping[str, Any], plan: PrivacyPlan, version: int) -> Charg
         TypeError: Something is missing, too much, or of another type.
         LookupError: Likewise.
     """
-    if version >= _EVENTS:
+    if version >= EVENTS:
         return Charge.from_json(line)
     fields = dict(line)
     round_, attempt, inputs = (fields.pop(name) for name in ("round", "attempt", "inputs"))

@@ -158,10 +158,10 @@ def test_one_round_without_noise_leaves_no_public_promise():
 def test_a_ledger_s_surplus_counts_like_the_plan_s():
     plan = PrivacyPlan(clients=1000, cohort=50.0, rounds=30, noise_multiplier=1.0, record=LAYER, client_delta=CLIENT)
     events = [planned_charge(plan, r) for r in range(30)]
-    assert sum(s.rounds * s.surplus_probability for s in phases_of(events)) == pytest.approx(
+    assert sum(s.rounds * s.event.surplus_probability for s in phases_of(events)) == pytest.approx(
         30 * plan.at(0).surplus_probability
     )
-    loud = [replace(event, surplus_probability=0.9 * CLIENT / 30) for event in events]
+    loud = [replace(e, event=replace(e.event, surplus_probability=0.9 * CLIENT / 30)) for e in events]
     assert client_public_epsilon(phases_of(loud), CLIENT) == pytest.approx(
         client_public_epsilon(phases_of(events), 0.1 * CLIENT), rel=1e-3
     )
@@ -224,7 +224,7 @@ def test_client_noise_is_solved_for_the_delta_that_is_left(monkeypatch):
     beta = 30 * found.at(0).surplus_probability
     assert 0.5 * CLIENT < beta < 0.9 * CLIENT
     accountant = PLDAccountant()
-    accountant.compose(PoissonSampledDpEvent(0.05, GaussianDpEvent(found.event.noise.multiplier)), 30)
+    accountant.compose(PoissonSampledDpEvent(0.05, GaussianDpEvent(found.at(0).noise.multiplier)), 30)
     assert accountant.get_epsilon(CLIENT - beta) == pytest.approx(1.0, rel=5e-3)
     assert accountant.get_epsilon(CLIENT) < 0.95
     assert guarantees(found)[0].epsilon <= 1.0

@@ -68,7 +68,7 @@ def test_noise_that_earlier_results_chose_is_refused():
 
 def test_rare_events_that_use_up_delta_are_refused():
     shared = replace(RECORDS, rounds=1)
-    surplus = shared.phases[0].surplus_probability
+    surplus = shared.at(0).surplus_probability
     with pytest.raises(RefusedPlan, match="rare events"):
         compose([shared] * math.ceil(1.01 * shared.client_delta / surplus))
 
