@@ -16,7 +16,7 @@ from dp_accounting.rdp import RdpAccountant
 from dpfedmeta.accounting.events import Event, Phase, SamplerName
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.noise import GaussianNoise, Noise
-from dpfedmeta.accounting.plan import AccountantName
+from dpfedmeta.accounting.record_layer import AccountantName
 from dpfedmeta.randomness import FloatArray
 
 Neighbours = Literal["add-remove", "replace-one"]

@@ -8,7 +8,8 @@ from typing import Any
 
 from dpfedmeta.accounting.events import Phase
 from dpfedmeta.accounting.noise import GaussianNoise
-from dpfedmeta.accounting.plan import Change, PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.plan import Change, PrivacyPlan
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.charges import Charge, planned_charge
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.settings import ClipSettings
+from dpfedmeta.sections import ClipSettings
 
 if TYPE_CHECKING:
     # Who plans needs no PyTorch.

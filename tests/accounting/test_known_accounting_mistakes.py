@@ -14,7 +14,8 @@ from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.participations import mixture_epsilon
-from dpfedmeta.accounting.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.accounting.sampled_gaussian import COARSE, round_event, sampled_epsilon
 from dpfedmeta.config import resolve
 from dpfedmeta.data.task import load_task

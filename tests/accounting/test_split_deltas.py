@@ -20,7 +20,8 @@ from dpfedmeta.accounting.cells import Terms, client_public_epsilon, four_cells,
 from dpfedmeta.accounting.events import Event, Phase
 from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.participations import worst_participations
-from dpfedmeta.accounting.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.ledger.ledger import phases_of
 

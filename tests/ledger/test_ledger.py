@@ -6,7 +6,8 @@ import pytest
 
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.noise import GaussianNoise
-from dpfedmeta.accounting.plan import Change, PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.plan import Change, PrivacyPlan
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.durable import whole_lines
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger import ledger as ledger_module

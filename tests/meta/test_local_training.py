@@ -122,7 +122,7 @@ def test_one_record_moves_a_step_by_no_more_than_its_clip(record):
     nulled = data_of(count=8)
     nulled.support_images[record] = math.nan  # its gradient counts as 0
     whole, without = (
-        private_local_update(NETWORK, WEIGHTS, {}, d, *steps, Quiet(), VmapGradients())
+        private_local_update(NETWORK, WEIGHTS, {}, d, *steps, Quiet(), VmapGradients())  # type: ignore[call-arg]
         for d in (data, nulled)  # type: ignore[call-arg]
     )
     moved = norm(difference(whole.value, without.value))

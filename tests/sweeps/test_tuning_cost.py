@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from dpfedmeta.accounting.cells import guarantees
-from dpfedmeta.accounting.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.ledger.ledger import Ledger

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from dpfedmeta.accounting.plan import AccountantName, RecordLayer
+from dpfedmeta.accounting.record_layer import AccountantName, RecordLayer
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.algorithm import ClientContext, ClientNoise, DataNeeds, Sends, Trial

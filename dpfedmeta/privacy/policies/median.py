@@ -16,7 +16,7 @@ from dpfedmeta.privacy.clip_policy import (
     clip_limits,
     counts_scale,
 )
-from dpfedmeta.settings import ClipSettings
+from dpfedmeta.sections import ClipSettings
 
 if TYPE_CHECKING:
     from dpfedmeta.parameters import Params

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dpfedmeta.privacy.clip_policy import ATTACHED, Mode, Surroundings, check_counts, clip_limits, counts_scale
-from dpfedmeta.settings import ClipSettings
+from dpfedmeta.sections import ClipSettings
 
 if TYPE_CHECKING:
     from dpfedmeta.parameters import Params
