@@ -1,10 +1,16 @@
+import io
 import os
+import signal
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
+from dpfedmeta.__main__ import main
 from dpfedmeta.data.dataset import open_dataset
 
 TINY = {
@@ -16,6 +22,53 @@ TINY = {
     "images_per_class": 20,
     "train_rotations": 4,
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """What a command leaves behind: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def error(self):
+        """The one line that says what is wrong; beside it only warnings may stand there."""
+        (line,) = (line for line in self.err.splitlines() if not line.startswith("warning: "))
+        return line
+
+
+def dpfedmeta(*words, folder=None, code=0):
+    """`dpfedmeta WORDS` typed in a folder, in this process: a start of one's own takes seconds.
+
+    What escapes the command as anything but an exit code is a traceback to the user, and fails the test.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        with (
+            redirect_stdout(io.StringIO()) as out,
+            redirect_stderr(io.StringIO()) as err,
+            pytest.MonkeyPatch.context() as patch,
+            warnings.catch_warnings(),
+            pytest.raises(SystemExit) as end,
+        ):
+            # A process prints warnings; here they are errors otherwise.
+            warnings.simplefilter("always", UserWarning)
+            if folder is not None:
+                patch.chdir(folder)
+            main([str(word) for word in words])
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    left = Left(code=end.value.code, out=out.getvalue(), err=err.getvalue())
+    assert left.code == code, left.out + left.err
+    return left
+
+
+@pytest.fixture(scope="session", name="dpfedmeta")
+def the_command(own_cache):
+    """The command as its function; see there."""
+    return dpfedmeta
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,10 +1,9 @@
 """The commands as a user types them, on a tiny task that needs no data."""
 
-import importlib
-import io
 import json
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -17,7 +16,7 @@ from rich.console import Console
 
 from benchmarks.command import main as bench
 from dpfedmeta.command_line import parse_with_settings, parser
-from dpfedmeta.commands import account
+from dpfedmeta.commands import account, decompose
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import read
 from dpfedmeta.training.run import run_training
@@ -30,28 +29,27 @@ TINY = [
 ]  # fmt: skip
 
 
-def command(script, *words, cwd, check=None):
-    done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / f"{script}.py", *map(str, words)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    if check is not None:
-        assert done.returncode == check, done.stdout + done.stderr
-    return done
+@pytest.fixture(scope="module")
+def train(dpfedmeta, tiny_task_file):
+    def run(folder, *words, algo="dp-agrlr-micro", code=0):
+        return dpfedmeta("train", "--algo", algo, "--dataset", tiny_task_file, *TINY, *words, folder=folder, code=code)
+
+    return run
 
 
-def train(task_file, cwd, *words, algo="dp-agrlr-micro", check=0):
-    return command("train", "--algo", algo, "--dataset", task_file, *TINY, *words, cwd=cwd, check=check)
+@pytest.fixture(scope="module")
+def seeded(train, tmp_path_factory):
+    """A finished run with a noise seed, to be read; a test that changes it takes a copy."""
+    folder = tmp_path_factory.mktemp("seeded")
+    train(folder, "--run.name=a", "--run.noise_seed=7")
+    return folder / "runs" / "a"
 
 
 @pytest.mark.parametrize(
     "algo", [*(pytest.param(algo, marks=pytest.mark.slow) for algo in ("maml", "dp-agr")), "dp-agrlr-micro"]
 )
-def test_train_evaluate_account_report(tiny_task_file, tmp_path, algo):
-    train(tiny_task_file, tmp_path, "--run.name=r", "--track.tensorboard=true", algo=algo)
+def test_train_evaluate_account_report(dpfedmeta, train, tmp_path, algo):
+    train(tmp_path, "--run.name=r", "--track.tensorboard=true", algo=algo)
     run = tmp_path / "runs" / "r"
     summary = json.loads((run / "summary.json").read_text())
     assert summary["status"] == "completed"
@@ -67,69 +65,54 @@ def test_train_evaluate_account_report(tiny_task_file, tmp_path, algo):
     assert all(set(row) <= released for row in rows)
     assert stat.S_IMODE((run / "secret").stat().st_mode) == 0o700
     assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in (run / "secret").iterdir())
-    command("evaluate", run, "--shots", 1, 2, "--episodes", 6, "--workers", 1, cwd=tmp_path, check=0)
+    dpfedmeta("evaluate", run, "--shots", 1, 2, "--episodes", 6, "--workers", 1)
     evaluation = json.loads((run / "evaluation.json").read_text())
     assert [result["shots"] for result in evaluation["results"]] == [1, 2]
     assert (run / "evaluation-steps.png").exists()
-    refused = command("evaluate", run, "--steps", -1, cwd=tmp_path, check=2)
-    assert [line for line in refused.stderr.splitlines() if not line.startswith("warning")] == [
-        "error: steps = -1: a number of gradient steps is 0 or more"
-    ]
-    verified = command("account", "--verify", run, "--json", cwd=tmp_path, check=0)
-    assert json.loads(verified.stdout)["guarantees"] == summary["guarantees"]
-    assert json.loads(verified.stdout)["simulation"] is None
-    command("report", run, cwd=tmp_path, check=0)
+    refused = dpfedmeta("evaluate", run, "--steps", -1, code=2)
+    assert refused.error == "error: steps = -1: a number of gradient steps is 0 or more"
+    verified = json.loads(dpfedmeta("account", "--verify", run, "--json").out)
+    assert verified["guarantees"] == summary["guarantees"]
+    assert verified["simulation"] is None
+    dpfedmeta("report", run)
     assert (run / "report.html").stat().st_size > 10_000
 
 
-def test_a_run_is_repeated_bit_for_bit_from_its_config_and_noise_seed(tiny_task_file, tmp_path):
-    train(tiny_task_file, tmp_path, "--run.name=a", "--run.noise_seed=7")
-    again = command(
-        "train", "--config", tmp_path / "runs/a/config.yaml", "--run.name=b", "--run.workers=1", cwd=tmp_path, check=0
-    )
-    assert "simulation" in again.stdout
-    weights = [(tmp_path / f"runs/{name}/checkpoint/model.safetensors").read_bytes() for name in "ab"]
+def test_a_run_is_repeated_bit_for_bit_from_its_config_and_noise_seed(dpfedmeta, seeded, tmp_path):
+    words = ["--config", seeded / "config.yaml", "--run.name=b", "--run.workers=1"]
+    assert "simulation" in dpfedmeta("train", *words, folder=tmp_path).out
+    again = tmp_path / "runs" / "b"
+    weights = [(run / "checkpoint/model.safetensors").read_bytes() for run in (seeded, again)]
     assert weights[0] == weights[1]
-    ledgers = [read(tmp_path / f"runs/{name}/ledger.jsonl") for name in "ab"]
-    assert ledgers[0] == ledgers[1]
+    assert read(seeded / "ledger.jsonl") == read(again / "ledger.jsonl")
 
 
-def test_an_altered_claim_is_refused_by_every_command_that_states_it(tiny_task_file, tmp_path, capsys):
-    train(tiny_task_file, tmp_path, "--run.name=r", "--run.noise_seed=7")
-    run = tmp_path / "runs" / "r"
-
-    def said(script, *words):
-        shown = io.StringIO()
-        assert main_of(script)([*map(str, words)], Console(file=shown, width=200)) == 0
-        return shown.getvalue() + capsys.readouterr().out
-
-    verified = said("account", "--verify", run)
+def test_an_altered_claim_is_refused_by_every_command_that_states_it(dpfedmeta, seeded, tmp_path):
+    run = shutil.copytree(seeded, tmp_path / "a")
+    verified = dpfedmeta("account", "--verify", run).out
     assert "simulation: no guarantee towards whoever knows the seed" in verified
     for words in ("its settings give its plan", "plan.json agrees", "rounds.jsonl agrees", "report.html agrees"):
         assert f"verified: {words}\n" in verified
     for option in ("--verify", "--run"):
-        assert json.loads(said("account", option, run, "--json"))["simulation"].startswith("simulation")
+        assert json.loads(dpfedmeta("account", option, run, "--json").out)["simulation"].startswith("simulation")
     page = (run / "report.html").read_text()
     (run / "report.html").write_text(page.replace("of 2,000 simulated", "of 400,000 simulated"))
-    with pytest.raises(InputError, match=r"report\.html: first paragraph: states"):
-        said("account", "--verify", run)
+    assert "report.html: first paragraph: states" in dpfedmeta("account", "--verify", run, code=2).error
     # Written anew, the page is the ledger's again; beside a summary that is not, none is written.
-    said("report", run)
+    dpfedmeta("report", run)
     assert (run / "report.html").read_text() == page
     summary = json.loads((run / "summary.json").read_text())
     summary["guarantees"][2]["delta"] = 1e-9
     (run / "summary.json").write_text(json.dumps(summary))
     for words in (("report", run), ("account", "--run", run), ("account", "--verify", run, run)):
-        with pytest.raises(InputError, match=r"summary\.json: guarantees \(record, server\)\.delta: states 1e-09"):
-            said(*words)
-    refused = command("account", "--verify", run, cwd=tmp_path, check=2)
-    assert "summary.json: guarantees (record, server).delta: states 1e-09" in refused.stderr
+        refused = dpfedmeta(*words, code=2)
+        assert "summary.json: guarantees (record, server).delta: states 1e-09" in refused.error
     assert (run / "report.html").read_text() == page
 
 
-def test_two_runs_without_a_noise_seed_differ_and_config_holds_no_secret(tiny_task_file, tmp_path):
+def test_two_runs_without_a_noise_seed_differ_and_config_holds_no_secret(train, tmp_path):
     for name in "ab":
-        train(tiny_task_file, tmp_path, f"--run.name={name}")
+        train(tmp_path, f"--run.name={name}", "--rounds=2")
     weights = [(tmp_path / f"runs/{name}/checkpoint/model.safetensors").read_bytes() for name in "ab"]
     assert weights[0] != weights[1]
     seed = json.loads((tmp_path / "runs/a/secret/noise_seed.json").read_text())["seed"]
@@ -138,21 +121,21 @@ def test_two_runs_without_a_noise_seed_differ_and_config_holds_no_secret(tiny_ta
     assert not any(str(seed) in file.read_text(errors="ignore") for file in public)
 
 
-def test_secure_rng_keeps_no_seed(tiny_task_file, tmp_path):
-    train(tiny_task_file, tmp_path, "--run.name=r", "--secure-rng")
+def test_secure_rng_keeps_no_seed(train, tmp_path):
+    train(tmp_path, "--run.name=r", "--rounds=2", "--secure-rng")
     assert not (tmp_path / "runs/r/secret/noise_seed.json").exists()
 
 
-def test_a_dry_run_shows_the_plan_and_writes_nothing(tiny_task_file, tmp_path):
-    done = train(tiny_task_file, tmp_path, "--dry-run", "--calibration", "0.5")
-    assert "promised" in done.stdout
-    assert re.search(r"about [\d.]+ minutes: .* at \d+ clients/s, .* at most [\d,]+ MB in all processes", done.stdout)
+def test_a_dry_run_shows_the_plan_and_writes_nothing(train, tmp_path):
+    shown = train(tmp_path, "--dry-run", "--calibration", "0.5").out
+    assert "promised" in shown
+    assert re.search(r"about [\d.]+ minutes: .* at \d+ clients/s, .* at most [\d,]+ MB in all processes", shown)
     assert not (tmp_path / "runs").exists()
 
 
-def test_account_prints_json_and_nothing_else(tmp_path):
+def test_account_prints_json_and_nothing_else(dpfedmeta):
     words = ["--algo", "dp-agr", "--clients", 400000, "--cohort", 1500, "--rounds", 266, "--noise-multiplier", 1.0]
-    content = json.loads(command("account", *words, "--json", cwd=tmp_path, check=0).stdout)
+    content = json.loads(dpfedmeta("account", *words, "--json").out)
     assert content["guarantees"][0]["epsilon"] == pytest.approx(0.475, rel=0.01)
     assert content["parameters"]["support_noise"] is None
     assert set(content["parameters"]) == {
@@ -161,21 +144,15 @@ def test_account_prints_json_and_nothing_else(tmp_path):
     }  # fmt: skip
 
 
-def test_account_takes_runs_and_draws(tiny_task_file, tmp_path):
-    train(tiny_task_file, tmp_path, "--run.name=r", "--population.sampler=fixed", algo="dp-agr")
+def test_account_takes_runs_and_draws(dpfedmeta, train, tmp_path):
+    train(tmp_path, "--run.name=r", "--population.sampler=fixed", algo="dp-agr")
     run = tmp_path / "runs" / "r"
-    stated = command("account", "--run", run, "--plot", tmp_path / "curve.png", cwd=tmp_path, check=0).stdout
+    stated = dpfedmeta("account", "--run", run, "--plot", tmp_path / "curve.png").out
     assert "What was promised for 4 rounds" in stated
     assert "replace-one" in stated
     assert (tmp_path / "curve.png").stat().st_size > 5000
     for option, said in (("--verify", "verified: summary.json agrees"), ("--realised", "do not publish")):
-        assert account.main([option, str(run)], Console(file=(shown := io.StringIO()), width=200)) == 0
-        assert said in shown.getvalue()
-
-
-def main_of(script):
-    """A command for what needs no process of its own."""
-    return importlib.import_module(f"dpfedmeta.commands.{script}").main
+        assert said in dpfedmeta("account", option, run).out
 
 
 @pytest.mark.parametrize(
@@ -237,35 +214,30 @@ BAD = [
 
 @pytest.mark.parametrize(("words", "reason"), BAD)
 def test_bad_input_names_what_is_wrong_and_writes_nothing(tiny_task_file, tmp_path, words, reason):
+    base = ["--algo=dp-agrlr-micro", "--dataset", str(tiny_task_file), *TINY, f"--run.dir={tmp_path}/runs"]
     with pytest.raises(InputError, match=re.escape(reason)):
-        words = [
-            "--algo",
-            "dp-agrlr-micro",
-            "--dataset",
-            str(tiny_task_file),
-            *TINY,
-            f"--run.dir={tmp_path}/runs",
-            *words,
-        ]
+        words = [*base, *words]
         _, settings = parse_with_settings(parser("", settings=True), words)
         run_training(settings)
     assert not (tmp_path / "runs").exists()
 
 
-def test_bad_input_is_one_line_and_exit_code_2(tiny_task_file, tmp_path):
-    done = train(tiny_task_file, tmp_path, "--order", "2", algo="dp-agrlr", check=2)
+def test_bad_input_is_one_line_and_exit_code_2_of_the_process(tiny_task_file, tmp_path):
+    words = ["--algo", "dp-agrlr", "--dataset", tiny_task_file, *TINY, "--order", "2"]
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts/train.py", *words], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 2
     (line,) = (line for line in done.stderr.splitlines() if not line.startswith("warning"))
     assert line.startswith("error: ")
     assert "Hessian" in line
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_existing_run_is_never_overwritten(tiny_task_file, tmp_path):
-    train(tiny_task_file, tmp_path, "--run.name=r")
-    before = (tmp_path / "runs/r/summary.json").read_bytes()
-    done = train(tiny_task_file, tmp_path, "--run.name=r", check=2)
-    assert "exists already" in done.stderr
-    assert (tmp_path / "runs/r/summary.json").read_bytes() == before
+def test_an_existing_run_is_never_overwritten(train, seeded):
+    before = (seeded / "summary.json").read_bytes()
+    assert "exists already" in train(seeded.parents[1], "--run.name=a", code=2).error
+    assert (seeded / "summary.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
@@ -298,10 +270,10 @@ def test_ctrl_c_and_sigterm_leave_a_clean_checkpoint_and_what_was_spent(tiny_tas
     assert (tmp_path / "runs/r/checkpoint/model.safetensors").stat().st_size > 0
 
 
-def test_decompose_tells_what_each_noise_costs(tiny_task_file, tmp_path):
+def test_decompose_tells_what_each_noise_costs(dpfedmeta, tiny_task_file, tmp_path):
     words = ["--algo=dp-agrlr", "--dataset", tiny_task_file, "--model.width=4", "--ways=3", "--sample=20"]
-    done = command("decompose", *words, "--vary=meta.steps=2", "--out=noise.png", cwd=tmp_path, check=0)
-    as_it_is, changed = (line for line in done.stdout.splitlines() if line.startswith(("as it is", "meta.steps = 2")))
+    shown = dpfedmeta("decompose", *words, "--vary=meta.steps=2", "--out=noise.png", folder=tmp_path).out
+    as_it_is, changed = (line for line in shown.splitlines() if line.startswith(("as it is", "meta.steps = 2")))
     values = [float(word) for word in as_it_is.split()[-5:]]
     assert all(-1 <= value <= 1 for value in values)
     assert float(as_it_is.split()[4]) < float(changed.split()[4])  # z_s grows with the root of the steps
@@ -319,7 +291,7 @@ def test_decompose_refuses_with_the_reason(tiny_task_file, tmp_path, monkeypatch
     base = ["--algo=dp-agrlr", "--dataset", tiny_task_file, "--ways=3", "--model.width=4", "--sample=10"]
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as refusal:
-        main_of("decompose")([*map(str, base), *words], Console(quiet=True))
+        decompose.main([*map(str, base), *words], Console(quiet=True))
     assert reason in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
