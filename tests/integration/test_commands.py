@@ -65,7 +65,7 @@ def test_train_evaluate_account_report(dpfedmeta, train, tmp_path, algo):
     assert all(set(row) <= released for row in rows)
     assert stat.S_IMODE((run / "secret").stat().st_mode) == 0o700
     assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in (run / "secret").iterdir())
-    dpfedmeta("evaluate", run, "--shots", 1, 2, "--episodes", 6, "--workers", 1)
+    dpfedmeta("evaluate", run, "--shots", 1, 2, "--episodes", 6, "--workers", 1, "--no-fine-tuning")
     evaluation = json.loads((run / "evaluation.json").read_text())
     assert [result["shots"] for result in evaluation["results"]] == [1, 2]
     assert (run / "evaluation-steps.png").exists()
@@ -112,7 +112,7 @@ def test_an_altered_claim_is_refused_by_every_command_that_states_it(dpfedmeta, 
 
 def test_two_runs_without_a_noise_seed_differ_and_config_holds_no_secret(train, tmp_path):
     for name in "ab":
-        train(tmp_path, f"--run.name={name}", "--rounds=2")
+        train(tmp_path, f"--run.name={name}")
     weights = [(tmp_path / f"runs/{name}/checkpoint/model.safetensors").read_bytes() for name in "ab"]
     assert weights[0] != weights[1]
     seed = json.loads((tmp_path / "runs/a/secret/noise_seed.json").read_text())["seed"]
@@ -122,7 +122,7 @@ def test_two_runs_without_a_noise_seed_differ_and_config_holds_no_secret(train, 
 
 
 def test_secure_rng_keeps_no_seed(train, tmp_path):
-    train(tmp_path, "--run.name=r", "--rounds=2", "--secure-rng")
+    train(tmp_path, "--run.name=r", "--secure-rng")
     assert not (tmp_path / "runs/r/secret/noise_seed.json").exists()
 
 
@@ -145,7 +145,7 @@ def test_account_prints_json_and_nothing_else(dpfedmeta):
 
 
 def test_account_takes_runs_and_draws(dpfedmeta, train, tmp_path):
-    train(tmp_path, "--run.name=r", "--population.sampler=fixed", algo="dp-agr")
+    train(tmp_path, "--run.name=r", "--population.sampler=fixed", "--noise-multiplier=1", algo="dp-agr")
     run = tmp_path / "runs" / "r"
     stated = dpfedmeta("account", "--run", run, "--plot", tmp_path / "curve.png").out
     assert "What was promised for 4 rounds" in stated
@@ -222,16 +222,12 @@ def test_bad_input_names_what_is_wrong_and_writes_nothing(tiny_task_file, tmp_pa
     assert not (tmp_path / "runs").exists()
 
 
-def test_bad_input_is_one_line_and_exit_code_2_of_the_process(tiny_task_file, tmp_path):
-    words = ["--algo", "dp-agrlr", "--dataset", tiny_task_file, *TINY, "--order", "2"]
-    done = subprocess.run(
-        [sys.executable, ROOT / "scripts/train.py", *words], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 2
-    (line,) = (line for line in done.stderr.splitlines() if not line.startswith("warning"))
-    assert line.startswith("error: ")
-    assert "Hessian" in line
-    assert not (tmp_path / "runs").exists()
+def test_bad_input_is_one_line_and_exit_code_2_of_the_process(tmp_path):
+    words = [sys.executable, ROOT / "scripts/train.py", "--algo", "dp-agrlr", "--dataset", "strokes", "--metal.lr", "1"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: --metal.lr: unknown option; did you mean meta.lr?\n"
+    assert not any(tmp_path.iterdir())
 
 
 def test_an_existing_run_is_never_overwritten(train, seeded):
@@ -242,7 +238,7 @@ def test_an_existing_run_is_never_overwritten(train, seeded):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_ctrl_c_and_sigterm_leave_a_clean_checkpoint_and_what_was_spent(tiny_task_file, tmp_path, number):
-    words = [*TINY, "--rounds=100000", "--run.name=r", "--evaluation.every=5"]
+    words = [*TINY, "--rounds=100000", "--noise-multiplier=1", "--run.name=r", "--evaluation.every=5"]
     running = subprocess.Popen(
         [sys.executable, ROOT / "scripts/train.py", "--algo", "dp-agr", "--dataset", str(tiny_task_file), *words],
         cwd=tmp_path,

@@ -1,4 +1,4 @@
-"""A shipped sweep as W&B's agent runs it (offline), and as scripts/sweep.py does."""
+"""A shipped sweep as W&B's agent runs it (offline), and as `dpfedmeta sweep` does."""
 
 import json
 import os
@@ -52,31 +52,18 @@ def test_an_agents_call(tiny_task_file, tmp_path):
     assert 0 < rows[-1][metric][part] <= 1
 
 
-def sweep(*words, cwd):
-    return subprocess.run(
-        [sys.executable, ROOT / "scripts/sweep.py", *map(str, words)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
-def test_a_shipped_sweep_here_and_what_it_cost(tiny_task_file, tmp_path):
+def test_a_shipped_sweep_here_and_what_it_cost(dpfedmeta, tiny_task_file, tmp_path):
     file = ROOT / "configs/sweeps/epsilon.yaml"
     words = [file, "--out", "out", "--dataset", tiny_task_file, "--seed", 0, "--window", 2, *TINY, "--jobs", 2]
     words += ["--meta.steps", 1, "--privacy.client.epsilon", 3]
-    done = sweep(*words, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    dpfedmeta("sweep", *words, folder=tmp_path)
     (row,) = json.loads((tmp_path / "out/results.json").read_text())["settings"]
     assert row["epsilons"]["client_public"] == pytest.approx(3, abs=0.01)
-    cost = sweep(file, "--out", "out", "--count-tuning", cwd=tmp_path)
-    assert "1 runs over the same 2,000 clients" in cost.stdout
+    cost = dpfedmeta("sweep", file, "--out", "out", "--count-tuning", folder=tmp_path).out
+    assert "1 runs over the same 2,000 clients" in cost
 
 
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path):
-    done = sweep(ROOT / "configs/sweeps/window.yaml", "--rounds", 8, "--dataset", "strokes", cwd=tmp_path)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert "clip.window = 16 is longer" in line
+def test_bad_input_is_one_line_and_exit_code_2(dpfedmeta, tmp_path):
+    words = [ROOT / "configs/sweeps/window.yaml", "--rounds", 8, "--dataset", "strokes"]
+    assert "clip.window = 16 is longer" in dpfedmeta("sweep", *words, folder=tmp_path, code=2).error
     assert not (tmp_path / "runs").exists()
