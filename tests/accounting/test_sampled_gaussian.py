@@ -133,7 +133,7 @@ def test_monte_carlo_of_the_sampled_gaussian():
     assert simulated.mean() == pytest.approx(delta, abs=4 * simulated.std() / math.sqrt(samples))
 
 
-def test_stretches_compose_like_one_and_a_change_costs_what_it_should():
+def test_phases_compose_like_one_and_a_change_costs_what_it_should():
     whole = sampled_epsilon(phases(rounds=100), "add-remove", 1e-6)
     split = phases(rounds=100, schedule=(Change(from_round=40, noise_scale=1.0),))
     assert [s.rounds for s in split] == [40, 60]

@@ -64,9 +64,9 @@ def mixture(mu, delta, cap=None, rounds=ROUNDS):
     return solved(lambda e: sum(m * gaussian(e, mu * math.sqrt(r)) for m, r in zip(mass, taken, strict=True)), delta)
 
 
-# Nine tenths of the smaller delta are taken by surplus clients, in one stretch or in two.
+# Nine tenths of the smaller delta are taken by surplus clients, in one phase or in two.
 SURPLUS = {
-    "one stretch": (phase(surplus=0.9 * CLIENT / ROUNDS),),
+    "one phase": (phase(surplus=0.9 * CLIENT / ROUNDS),),
     "two phases": (phase(10, 0.6 * CLIENT / 10), phase(20, 0.3 * CLIENT / 20, cohort=50.001)),
 }
 
@@ -103,7 +103,7 @@ def test_surplus_that_takes_all_of_a_delta_leaves_no_promise():
 
 
 def test_a_mixture_with_a_cap_pays_for_surplus_clients_too():
-    phases = SURPLUS["one stretch"]
+    phases = SURPLUS["one phase"]
     record_public = four_cells(phases, terms(max_participations=1))[3]
     bounds = {bound.method: bound.epsilon for bound in record_public.bounds}
     left = RECORD - 0.9 * CLIENT
