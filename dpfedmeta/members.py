@@ -57,7 +57,7 @@ def find(setting: str, name: str, folder: str) -> Any:
         module, attribute = f"{folder}.{name.replace('-', '_')}", "MEMBER"
     try:
         return getattr(import_module(module), attribute)
-    except ImportError as error:
+    except (ImportError, ValueError, TypeError) as error:  # the last two: no name of a module
         raise InputError(f"{setting} = {name}: cannot be imported ({error}); is its folder on PYTHONPATH?") from error
     except AttributeError as error:
         raise InputError(f"{setting} = {name}: {module} has no {attribute}") from error

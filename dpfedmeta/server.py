@@ -14,7 +14,9 @@ from dpfedmeta.privacy.units import Client
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptimizer:
-    """Adam (Kingma and Ba 2015) or SGD with momentum, as a pure function of released aggregates.
+    """Adam or SGD with momentum, as a pure function of released aggregates.
+
+    Kingma and Ba 2015 (https://arxiv.org/abs/1412.6980).
 
     Attributes:
         kind: Which.

@@ -1,420 +1,49 @@
-"""Every setting, with its type, range, default and meaning. Dotted names are a contract (sweeps use them)."""
+"""A whole run's settings, and how Python makes them; the tables are in sections.py."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
-from functools import wraps
+from collections.abc import Iterator, Mapping
 from numbers import Integral
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, ClassVar
 
-from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from dpfedmeta.dotted import Given, built, check_alone, check_known, dotted_fields, sections
+from dpfedmeta.dotted import Given, built, check_alone, check_known, dotted_fields
 from dpfedmeta.errors import InputError
-from dpfedmeta.members import one_of
 from dpfedmeta.presets import SHORT_FORMS, displaced, preset_values
-from dpfedmeta.validation import first_problem, nearest
-
-# In Python "0.3" is no number and True is none either; YAML reads `1e-4` as text, so files are read less strictly.
-_STRICT = ConfigDict(extra="forbid", strict=True)
-_Form = TypeVar("_Form", bound=type)
-
-
-def _explained(form: _Form) -> _Form:
-    """A wrong value is refused when the table is built, in the words of the command line."""
-    checked: Callable[..., None] = form.__init__  # type: ignore[misc]
-
-    @wraps(checked)
-    def explained(self: object, *positional: object, **values: object) -> None:
-        try:
-            checked(self, *positional, **values)
-        except ValidationError as error:
-            raise InputError(_problem(form, error)) from None
-
-    form.__init__ = explained  # type: ignore[misc]
-    return form
+from dpfedmeta.sections import (
+    STRICT,
+    AggregationSettings,
+    ClipSettings,
+    EvaluationSettings,
+    MetaSettings,
+    ModelSettings,
+    PopulationSettings,
+    PrivacySettings,
+    RecordSettings,
+    RunSettings,
+    ServerSettings,
+    TaskSettings,
+    TrackSettings,
+    explained,
+)
+from dpfedmeta.validation import nearest
 
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-# Far more than any run could hold; a number of a thousand digits is a damaged file.
-MOST = 10**12
-Count = Annotated[int, Field(ge=1, le=MOST)]
-Probability = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
-
-
-@_explained
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class PopulationSettings:
-    """Who there is and who is drawn."""
-
-    clients: Annotated[Count, Field(description="N, clients in the population")] = 400_000
-    cohort: Annotated[Positive, Field(description="L, expected clients per round")] = 200.0
-    sampler: Annotated[
-        Literal["poisson", "fixed"],
-        Field(description="how a cohort is drawn: independent coins, or L of N without replacement"),
-    ] = "poisson"
-    max_participations: Annotated[Count | None, Field(description="R, rounds a client may join")] = None
-    records: Annotated[
-        int, Field(ge=2, description="records per client of a benchmark that is dealt out in two shards")
-    ] = 500
-    kind: Annotated[
-        Literal["virtual", "disjoint", "natural"],
-        Field(
-            description="clients draw from all training images; or each image is in one client at most; or also, on "
-            "omniglot, a client holds one alphabet by the same drawers"
-        ),
-    ] = "virtual"
-    most_shots: Annotated[
-        Count | None,
-        Field(description="clients of unequal size: task.shots to this many support images per class; null: equal"),
-    ] = None
-    dropout: Annotated[NotNegative, Field(lt=1, description="share of invited clients that never answer")] = 0.0
-    availability: Annotated[
-        Literal["independent", "correlated", "diurnal"],
-        Field(description="who drops out: each alone, whole regions, or by local time of day"),
-    ] = "independent"
-    latency_spread: Annotated[
-        NotNegative, Field(description="deviation of ln(time to answer); its median is 1 (see server.timeout)")
-    ] = 0.0
-
-
-@_explained
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class ScheduleSettings:
-    """A change of noise or cohort, fixed before training."""
-
-    from_round: Annotated[int, Field(ge=0, le=MOST, description="first round it holds for")]
-    noise_scale: Annotated[Positive, Field(description="noise multiplier over z")] = 1.0
-    cohort_scale: Annotated[Positive, Field(description="expected cohort over L")] = 1.0
-
-
-@_explained
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class ServerSettings:
-    """What the server does with an aggregate."""
-
-    rounds: Annotated[Count, Field(description="T")] = 200
-    noise_multiplier: Annotated[NotNegative | None, Field(description="z; null: solved from the target")] = None
-    schedule: Annotated[
-        tuple[ScheduleSettings, ...],
-        Field(description="changes fixed in the plan, a list of {from_round, noise_scale, cohort_scale}"),
-    ] = ()
-    noise_mode: Annotated[Literal["shared", "stacked"], Field(description="how client noise counts at the server")] = (
-        "shared"
-    )
-    noise_site: Annotated[
-        Literal["server", "clients"],
-        Field(
-            description="who adds the client-level noise: the server, or each client of a fixed-size cohort its share"
-        ),
-    ] = "server"
-    noise: Annotated[
-        str, one_of("dpfedmeta.privacy.noises"), Field(description="the mechanism; or package.module:name")
-    ] = "independent"
-    abort_on_failure: Annotated[
-        bool,
-        Field(description="release nothing of a round in which an invited client failed; it is charged all the same"),
-    ] = False
-    optimizer: Annotated[Literal["adam", "sgd"], Field(description="server optimizer")] = "adam"
-    lr: Annotated[Positive, Field(description="server step size")] = 0.003
-    final_lr: Annotated[
-        Positive | None,
-        Field(description="step size of the last round (cosine from server.lr); null: constant"),
-    ] = None
-    timeout: Annotated[
-        Positive | None, Field(description="who takes longer to answer, in medians, is left out; null: wait")
-    ] = None
-    unit: Annotated[
-        Literal["raw", "bound"],
-        Field(description="what the optimizer sees: the aggregate, or the aggregate over its clip bound"),
-    ] = "raw"
-    beta1: Annotated[NotNegative, Field(lt=1, description="momentum of adam and sgd")] = 0.9
-    beta2: Annotated[NotNegative, Field(lt=1, description="second moment of adam")] = 0.99
-    average: Annotated[
-        NotNegative,
-        Field(le=1, description="last share of the rounds whose models are averaged into the result"),
-    ] = 0.0
-
-
-@_explained
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class AggregationSettings:
-    """Who adds messages up."""
-
-    mode: Annotated[
-        str,
-        one_of("dpfedmeta.simulation.aggregations"),
-        Field(description="what the server sees follows from it; or package.module:name"),
-    ] = "messages"
-
-
-@_explained
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class ClipSettings:
-    """The clip bound of a client's message (C_q where records are clipped)."""
-
-    policy: Annotated[
-        str,
-        one_of("dpfedmeta.privacy.policies"),
-        Field(
-            description="how the bound follows past releases; package.module:name; own: an object that was handed "
-            "over in Python"
-        ),
-    ] = "constant"
-    initial: Annotated[Positive, Field(description="C_0")] = 0.3
-    window: Annotated[Count, Field(description="W, past noisy aggregates the policy looks at")] = 4
-    percentile: Annotated[
-        float, Field(ge=0, le=100, allow_inf_nan=False, description="k of the last W norms (window-literal)")
-    ] = 90.0
-    quantile: Annotated[Probability, Field(description="share of clients that shall stay unclipped (quantile)")] = 0.5
-    rate: Annotated[Positive, Field(description="step of the geometric update (quantile)")] = 0.2
-    count_noise: Annotated[
-        Positive | None, Field(description="deviation of the noise on counts (quantile, median); null: L/20")
-    ] = None
-    lowest: Annotated[Positive | None, Field(description="C_min; null: C_0/300")] = None
-    highest: Annotated[Positive | None, Field(description="C_max; null: 300 C_0")] = None
-    scope: Annotated[
-        Literal["flat", "per-layer"], Field(description="one bound for the message, or C/sqrt(layers) for each layer")
-    ] = "flat"
-    own: Annotated[Mapping[str, Any], Field(description="what a policy of your own takes besides")] = field(
-        default_factory=dict, hash=False
-    )
-
-
-@_explained
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class MetaSettings:
-    """The inner loop and the meta-gradient."""
-
-    method: Annotated[
-        str,
-        one_of("dpfedmeta.meta.algorithms"),
-        Field(
-            description="what a client sends (fedavg: its update by local training on all its records); or "
-            "package.module:name"
-        ),
-    ] = "maml"
-    order: Annotated[
-        Literal[1, 2] | None,
-        Field(description="2 differentiates through the inner steps; null: the method's own"),
-    ] = None
-    adapt: Annotated[Literal["all", "head"] | None, Field(description="what adapts; null: the method's own")] = None
-    learn: Annotated[
-        Literal["all", "body", "scales"],
-        Field(
-            description="what is learned and sent: everything; the body, with a head that starts at zero; or the "
-            "body's gains, biases and first layer, with the rest fixed at random"
-        ),
-    ] = "all"
-    steps: Annotated[Count, Field(description="K, inner or local steps")] = 5
-    batch: Annotated[
-        Count | None,
-        Field(description="B, records of a local step (fedavg); expected with record-level privacy; null: all"),
-    ] = None
-    lr: Annotated[Positive, Field(description="inner step size")] = 0.4
-    divisions: Annotated[
-        Count,
-        Field(
-            description="how often a client divides its records into support and query, at most as often as it has "
-            "records of a class; the mean is sent"
-        ),
-    ] = 1
-    division_shots: Annotated[
-        Count | None, Field(description="support images per class in each of several divisions; null: task.shots")
-    ] = None
-    own: Annotated[Mapping[str, Any], Field(description="what a method of your own takes besides")] = field(
-        default_factory=dict, hash=False
-    )
-
-
-@_explained
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class RecordSettings:
-    """Record-level privacy inside the clients."""
-
-    enabled: Annotated[bool, Field(description="noise inside the clients, by record")] = False
-    release: Annotated[
-        str,
-        one_of("dpfedmeta.meta.releases"),
-        Field(
-            description="what a client releases: support steps and the query gradient, clipped record by record; or "
-            "the meta-gradients of small disjoint episodes of its records, each clipped as one"
-        ),
-    ] = "steps"
-    micro_ways: Annotated[int | None, Field(ge=2, description="classes of a micro-episode; null: task.ways")] = None
-    micro_shots: Annotated[Count, Field(description="support images per class of a micro-episode")] = 1
-    micro_queries: Annotated[Count, Field(description="query images per class of a micro-episode")] = 1
-    support_clip: Annotated[
-        Positive | None, Field(description="C_s of steps, in every round; null: support_clip_ratio times C_q")
-    ] = None
-    support_clip_ratio: Annotated[Positive, Field(description="C_s/C_q of steps, where support_clip is null")] = 1.0
-    message_clip_ratio: Annotated[Positive, Field(description="C/C_q, in stacked mode")] = 12.0
-    support_noise: Annotated[Positive | None, Field(description="z_s; null: solved or balanced")] = None
-    query_noise: Annotated[Positive | None, Field(description="z_q; null: solved or balanced")] = None
-    accountant: Annotated[
-        Literal["pld", "rdp", "prv"], Field(description="what composes mini-batched local steps (fedavg)")
-    ] = "pld"
-    client_ledgers: Annotated[
-        bool, Field(description="each client keeps a ledger of its own and declines beyond its promise")
-    ] = False
-    engine: Annotated[Literal["auto", "vmap", "opacus"], Field(description="how per-record gradients are computed")] = (
-        "auto"
-    )
-
-
-@_explained
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class ClientTarget:
-    """What (client, public) is promised."""
-
-    epsilon: Annotated[Positive | None, Field(description="target; null: the noise is given")] = None
-    limit: Annotated[
-        Positive | None, Field(description="with a noise given: training ends before epsilon exceeds it at delta")
-    ] = None
-    delta: Annotated[Probability, Field(description="delta of the client cells")] = 1e-6
-    colluding: Annotated[Count, Field(description="c, clients that pool what they know of their own noise")] = 1
-    hostile: Annotated[
-        NotNegative,
-        Field(
-            lt=1,
-            description="share of all clients whose own noise is not counted on, since they may send messages without "
-            "it (server.noise_mode shared, server.noise_site clients)",
-        ),
-    ] = 0.0
-
-
-@_explained
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class RecordTarget:
-    """What a record is promised."""
-
-    epsilon: Annotated[Positive | None, Field(description="target; null: the noises are given")] = None
-    delta: Annotated[Probability, Field(description="delta of the record cells")] = 1e-5
-    observer: Annotated[Literal["server", "public"], Field(description="towards whom the target counts")] = "server"
-
-
-@_explained
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class PrivacySettings:
-    """Targets: the noise is solved from them."""
-
-    client: ClientTarget = field(default_factory=ClientTarget)
-    record: RecordTarget = field(default_factory=RecordTarget)
-
-
-@_explained
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class TaskSettings:
-    """The size of a training episode."""
-
-    ways: Annotated[int, Field(ge=2, le=MOST, description="classes per client")] = 5
-    shots: Annotated[Count, Field(description="support images per class")] = 5
-    queries: Annotated[Count, Field(description="query images per class in training")] = 5
-
-
-@_explained
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class ModelSettings:
-    """The network."""
-
-    name: Annotated[
-        str, Field(description="conv4, conv4-strided, conv3-blur, linear, mlp, or package.module:factory")
-    ] = "conv4-strided"
-    width: Annotated[Count, Field(description="channels, hidden units, or the side of the averaged image (linear)")] = (
-        32
-    )
-    downscale: Annotated[
-        Count | None,
-        Field(description="first average images over squares of this side; null: 2 for conv3-blur, else 1"),
-    ] = None
-    norm: Annotated[Literal["group", "batch", "none"], Field(description="normalisation")] = "batch"
-    groups: Annotated[Count | None, Field(description="groups of norm: group; null: one per channel")] = 4
-    activation: Annotated[Literal["relu", "tanh"], Field(description="nonlinearity of the convolutional networks")] = (
-        "relu"
-    )
-    features: Annotated[
-        Literal["raw", "record", "support"],
-        Field(description="scale features to one length: each record's own, or about the support set's mean"),
-    ] = "raw"
-    first_gain: Annotated[
-        Positive,
-        Field(description="the first kernel begins so many times larger, and its gradients shorter (batch, group)"),
-    ] = 1.0
-    feature_scale: Annotated[Positive, Field(description="that length, unless features are raw")] = 1.0
-    initial: Annotated[
-        str | None,
-        Field(
-            description="public weights that the body begins with: textures (built in), a run directory, or a "
-            "safetensors file; null: random"
-        ),
-    ] = None
-
-
-@_explained
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class EvaluationSettings:
-    """Adaptation on held-out public classes; it happens on the device, so without noise."""
-
-    episodes: Annotated[int, Field(ge=2, le=MOST, description="test episodes at the end")] = 600
-    queries: Annotated[Count, Field(description="query images per class")] = 15
-    every: Annotated[Count, Field(description="rounds between validations")] = 20
-    validation_episodes: Annotated[int, Field(ge=2, le=MOST, description="episodes of a validation")] = 60
-    adapt: Annotated[Literal["all", "head"] | None, Field(description="null: as in training")] = None
-    steps: Annotated[Count | None, Field(description="null: as in training")] = None
-    lr: Annotated[Positive | None, Field(description="null: as in training")] = None
-
-
-@_explained
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class TrackSettings:
-    """Where released quantities are logged, beside the run directory."""
-
-    public_clients: Annotated[
-        int, Field(ge=0, description="clients made of public data whose updates' variance and scale are logged")
-    ] = 0
-    wandb: Annotated[Literal["off", "offline", "online"], Field(description="Weights & Biases")] = "off"
-    tensorboard: Annotated[bool, Field(description="event files in the run directory")] = False
-
-
-@_explained
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class RunSettings:
-    """Name, place, seeds, machine."""
-
-    name: Annotated[str | None, Field(description="null: algo-dataset-time")] = None
-    dir: Annotated[str, Field(description="parent folder of run directories")] = "runs"
-    seed: Annotated[int, Field(ge=0, lt=2**128, description="data, population, initial weights")] = 0
-    noise_seed: Annotated[
-        int | None, Field(ge=0, lt=2**128, description="noise and cohorts; given, the run is a simulation")
-    ] = None
-    device: Annotated[Literal["auto", "cpu", "cuda"], Field(description="auto: cuda if there is one")] = "auto"
-    chunk: Annotated[
-        Count | None,
-        Field(
-            description="clients at once, for exact meta-gradients; null: 1 on a CPU, what fits on a GPU (at most 256)"
-        ),
-    ] = None
-    precision: Annotated[
-        Literal["float32", "tf32", "bfloat16"],
-        Field(description="to which convolutions round what they multiply; tf32: on GPUs; bfloat16: if in hardware"),
-    ] = "float32"
-    workers: Annotated[Count | None, Field(description="worker processes; null: cores")] = None
-    checkpoint_every: Annotated[Count, Field(description="rounds between checkpoints")] = 20
-    keep_checkpoints: Annotated[Count, Field(description="checkpoints that are kept")] = 2
-
-
-@_explained
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
+@explained("")
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings:
     """A whole run.
 
     Settings.preset(...) is how to make one. Built directly it is the bare table: no preset is applied, so every section
     has to be given, and nothing is filled in that its algorithm's preset would say otherwise.
     """
+
+    missing_words: ClassVar[str] = (
+        "Settings(...) is the bare table and applies no preset: use Settings.preset(algo, dataset, ...), as in "
+        'Settings.preset("dp-agr", "omniglot", rounds=100)'
+    )
 
     algo: str
     dataset: str
@@ -482,23 +111,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
-
-
-def _problem(form: type, error: ValidationError) -> str:
-    """What is wrong with a table that was built by hand, by the full name of the setting."""
-    missing = error.errors()[0]["type"] == "missing"
-    if form is Settings and missing:
-        return (
-            f"{first_problem(error, form)}; Settings(...) is the bare table and applies no preset: use "
-            'Settings.preset(algo, dataset, ...), as in Settings.preset("dp-agr", "omniglot", rounds=100)'
-        )
-    return first_problem(error, form, _place_of(form))
-
-
-def _place_of(form: type, whole: type | None = None, prefix: str = "") -> str:
-    """`clip.` of ClipSettings; nothing for a table that is no section."""
-    for name, inner in sections(whole or Settings):
-        found = f"{prefix}{name}." if inner is form else _place_of(form, inner, f"{prefix}{name}.")
-        if found:
-            return found
-    return ""

@@ -9,8 +9,8 @@ from typing import Any
 
 import dpfedmeta as dp
 from dpfedmeta.parameters import Params, norm
+from dpfedmeta.privacy.clip_policy import Mode
 from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.privacy.policies import Mode
 from dpfedmeta.privacy.units import Client
 
 

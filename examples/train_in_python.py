@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 import dpfedmeta as dp
-from dpfedmeta.data import EpisodeShape, draw_episode, open_dataset
+from dpfedmeta.data.dataset import open_dataset
+from dpfedmeta.data.episode import draw_episode
+from dpfedmeta.data.shape import EpisodeShape
 
 
 def main(changes: Mapping[str, Any] | None = None) -> dp.Run:

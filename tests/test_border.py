@@ -57,6 +57,7 @@ ROOMS = (
     ("members",),
     ("dotted",),
     ("presets",),
+    ("sections",),
     ("settings",),
     ("config", "randomness", "parameters", "workers"),
     ("command_line", "memory", "run_directory"),

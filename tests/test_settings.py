@@ -8,7 +8,8 @@ import pytest
 from dpfedmeta.config import resolve
 from dpfedmeta.dotted import sections
 from dpfedmeta.errors import InputError
-from dpfedmeta.settings import ClipSettings, MetaSettings, ServerSettings, Settings, setting_fields
+from dpfedmeta.sections import ClipSettings, MetaSettings, ServerSettings
+from dpfedmeta.settings import Settings, setting_fields
 
 
 @pytest.fixture(scope="module")

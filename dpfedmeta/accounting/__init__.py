@@ -3,7 +3,8 @@
 from dpfedmeta.accounting.calibration import Targets, calibrate, largest_cohort, most_rounds
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.guarantee import Bound, Guarantee
-from dpfedmeta.accounting.plan import Change, PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.plan import Change, PrivacyPlan
+from dpfedmeta.accounting.record_layer import RecordLayer
 
 __all__ = [
     "Bound",

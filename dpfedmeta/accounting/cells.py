@@ -11,7 +11,8 @@ from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.guarantee import Adjacency, Bound, Guarantee, Observer, UnitName
 from dpfedmeta.accounting.noise import Noise
 from dpfedmeta.accounting.participations import mixture_epsilon, worst_participations
-from dpfedmeta.accounting.plan import NoiseMode, PrivacyPlan, RecordLayer, ServerSees
+from dpfedmeta.accounting.plan import NoiseMode, PrivacyPlan, ServerSees
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.accounting.sampled_gaussian import (
     GRIDS,
     neighbours_of_a_client,

@@ -1,4 +1,7 @@
-"""Gaussian differential privacy in closed form (Dong, Roth, Su 2019, Corollary 2.13)."""
+"""Gaussian differential privacy in closed form.
+
+Dong, Roth, Su 2019 (https://arxiv.org/abs/1905.02383), Corollary 2.13.
+"""
 
 from __future__ import annotations
 

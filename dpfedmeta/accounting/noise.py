@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from importlib import import_module
 from typing import Any, ClassVar, Protocol, cast
 
@@ -144,7 +144,9 @@ def restored(content: Mapping[str, Any] | None) -> Noise | None:
     values = dict(content)
     name = values.pop("kind", None)
     kind = _BUILT_IN.get(name) or _imported(name)
-    names = {field.name for field in fields(kind)}
+    names = {field.name for field in fields(kind)} if is_dataclass(kind) else None
+    if names is None:
+        raise InputError(f"noise of kind {name}: is not known here as a noise: {kind.__name__} is no dataclass")
     if names != set(values):
         raise InputError(
             f"noise of kind {name}: expected {', '.join(sorted(names))}, found {', '.join(sorted(values))}"

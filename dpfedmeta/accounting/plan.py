@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 from dpfedmeta.accounting.events import Event, Phase, SamplerName, first_rounds
 from dpfedmeta.accounting.noise import Noise, noise_of
 from dpfedmeta.accounting.rare_events import RARE_SHARE, largest_cohort, most_hostile
+from dpfedmeta.accounting.record_layer import RecordLayer, check
 from dpfedmeta.errors import RefusedPlan
 
 # Noise multipliers outside this range promise nothing, or cost nothing that a float could say.
@@ -20,68 +21,6 @@ NoiseMode = Literal["shared", "stacked"]
 NoiseSite = Literal["server", "clients"]
 ServerSees = Literal["messages", "sum"]
 """What the server sees of a round before it releases the sum."""
-AccountantName = Literal["pld", "rdp", "prv"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordLayer:
-    """What a client releases of its records in one round, and how much noise is on it.
-
-    A client may release K noisy support steps, a noisy sum over its query records (or over other parts of its records
-    that share none), or both; its message is the last of them.
-
-    Attributes:
-        support_noise: z_s, per support step; None: no support step is released.
-        query_noise: z_q; None: there is no query release, and the message is the sum of the support steps.
-        support_steps: K; 1 without support release.
-        support_records: n_s.
-        query_records: n_q: what the query release adds up, each clipped to C_q.
-        parts: What these are called.
-        query_to_message_bound: C_q/C, used in stacked mode.
-        batch_rate: How likely a record is in the mini-batch of a support step, by a coin of the client's own.
-        accountant: What composes mini-batched steps.
-    """
-
-    support_noise: float | None
-    query_noise: float | None
-    support_steps: int
-    support_records: int
-    query_records: int
-    parts: str = "query records"
-    query_to_message_bound: float = 1.0
-    batch_rate: float = 1.0
-    accountant: AccountantName = "pld"
-
-    def __post_init__(self) -> None:
-        _check("batch_rate", self.batch_rate, 0 < self.batch_rate <= 1, "a number above 0 and at most 1")
-        # A query gradient reads all its records at once.
-        whole = self.batch_rate == 1 or self.query_noise is None
-        _check("batch_rate", self.batch_rate, whole, "1 unless a client sends its update")
-        released = self.support_noise is not None or self.query_noise is not None
-        _check("support_noise", self.support_noise, released, "a noise on what clients release of their records")
-        for name in ("support_noise", "query_noise", "query_to_message_bound"):
-            value = getattr(self, name)
-            _check(name, value, value is None or 0 < value < math.inf, "a finite number above 0")
-        for name in ("support_steps", "support_records", "query_records"):
-            _check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
-
-    def roles(self) -> tuple[float, float]:
-        """(mu_s, mu_q) of one participation towards the server, of a record in the one role or in the other."""
-        support = 0.0 if self.support_noise is None else math.sqrt(self.support_steps) / self.support_noise
-        return support, 0.0 if self.query_noise is None else 1.0 / self.query_noise
-
-    def whole_client(self) -> tuple[float, str]:
-        """(mu of one participation where all records of a client are others, formula)."""
-        if self.query_noise is not None:
-            return 2.0 * self.query_records / self.query_noise, "2 n_q / z_q"
-        assert self.support_noise is not None
-        mu = 2.0 * math.sqrt(self.support_steps) * self.support_records / self.support_noise
-        return mu, "2 sqrt(K) n_s / z_s"
-
-    def with_mu(self, mu: float) -> RecordLayer:
-        """Balanced noise: a record in either role is mu-GDP (z_s = sqrt(K) z_q)."""
-        support = None if self.support_noise is None else math.sqrt(self.support_steps) / mu
-        return replace(self, support_noise=support, query_noise=None if self.query_noise is None else 1.0 / mu)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +38,9 @@ class Change:
     cohort_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        _check("from_round", self.from_round, self.from_round >= 0, "0 or more")
+        check("from_round", self.from_round, self.from_round >= 0, "0 or more")
         for name in ("noise_scale", "cohort_scale"):
-            _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
+            check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,29 +88,25 @@ class PrivacyPlan:
     record_delta: float = 1e-5
 
     def __post_init__(self) -> None:
-        _check("clients", self.clients, self.clients >= 1, "at least 1")
-        _check("rounds", self.rounds, self.rounds >= 1, "at least 1")
-        _check("sampler", self.sampler, self.sampler in ("poisson", "fixed"), "poisson or fixed")
-        _check("noise_mode", self.noise_mode, self.noise_mode in ("shared", "stacked"), "shared or stacked")
-        _check("colluding", self.colluding, self.colluding >= 1, "at least 1")
-        _check("hostile", self.hostile, 0 <= self.hostile < 1, "a share from 0 to below 1")
+        check("clients", self.clients, self.clients >= 1, "at least 1")
+        check("rounds", self.rounds, self.rounds >= 1, "at least 1")
+        check("sampler", self.sampler, self.sampler in ("poisson", "fixed"), "poisson or fixed")
+        check("noise_mode", self.noise_mode, self.noise_mode in ("shared", "stacked"), "shared or stacked")
+        check("colluding", self.colluding, self.colluding >= 1, "at least 1")
+        check("hostile", self.hostile, 0 <= self.hostile < 1, "a share from 0 to below 1")
         for name in ("client_delta", "record_delta"):
-            _check(name, getattr(self, name), 0 < getattr(self, name) < 1, "above 0 and below 1")
+            check(name, getattr(self, name), 0 < getattr(self, name) < 1, "above 0 and below 1")
         if self.noise_multiplier is not None:
             z = self.noise_multiplier
-            _check(
-                "noise_multiplier", z, z == 0 or _LEAST <= z <= _MOST, f"0, or a number from {_LEAST:g} to {_MOST:g}"
-            )
+            check("noise_multiplier", z, z == 0 or _LEAST <= z <= _MOST, f"0, or a number from {_LEAST:g} to {_MOST:g}")
         if self.max_participations is not None:
-            _check("max_participations", self.max_participations, self.max_participations >= 1, "at least 1")
+            check("max_participations", self.max_participations, self.max_participations >= 1, "at least 1")
             # A capped client's place stays empty, so with a cap the others' histories depend on who was drawn before.
-            _check(
-                "max_participations", self.max_participations, self.sampler == "poisson", "no cap (null) under fixed"
-            )
+            check("max_participations", self.max_participations, self.sampler == "poisson", "no cap (null) under fixed")
         if self.noise_site == "clients":
             # A cohort of unknown size, or another noise, would make another share than was planned.
             plain = self.sampler == "fixed" and self.record is None and not self.schedule
-            _check(
+            check(
                 "noise_site",
                 self.noise_site,
                 plain,
@@ -179,21 +114,21 @@ class PrivacyPlan:
             )
         if self.record is not None and self.record.query_noise is None and self.noise_multiplier is not None:
             # Later support gradients cancel earlier noise, and the message is unbounded before its last noise.
-            _check("noise_mode", self.noise_mode, self.noise_mode == "stacked", "stacked where updates are sent")
-        _check("server_sees", self.server_sees, self.server_sees in ("messages", "sum"), "messages or sum")
+            check("noise_mode", self.noise_mode, self.noise_mode == "stacked", "stacked where updates are sent")
+        check("server_sees", self.server_sees, self.server_sees in ("messages", "sum"), "messages or sum")
         if self.noise != "independent":
             # Only independent Gaussian noise adds up with that of messages.
             alone = self.noise_site == "server" and (self.record is None or self.noise_mode == "stacked")
-            _check("noise", self.noise, alone, "independent noise where clients' noise pays for the server's")
+            check("noise", self.noise, alone, "independent noise where clients' noise pays for the server's")
         starts = [change.from_round for change in self.schedule]
-        _check("schedule", starts, starts == sorted(set(starts)), "in the order of distinct from_round")
+        check("schedule", starts, starts == sorted(set(starts)), "in the order of distinct from_round")
         for _, change in self._changes():
             self._check_cohort(self.cohort * change.cohort_scale)
 
     def _check_cohort(self, cohort: float) -> None:
-        _check("cohort", cohort, 0 < cohort <= self.clients, f"above 0 and at most {self.clients} clients")
+        check("cohort", cohort, 0 < cohort <= self.clients, f"above 0 and at most {self.clients} clients")
         if self.sampler == "fixed":
-            _check("cohort", cohort, float(cohort).is_integer(), "a whole number under the fixed-size sampler")
+            check("cohort", cohort, float(cohort).is_integer(), "a whole number under the fixed-size sampler")
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -312,9 +247,3 @@ class PrivacyPlan:
                 "raise server.noise_multiplier or lower privacy.client.colluding"
             )
         return math.sqrt(squared - self.colluding * own)
-
-
-def _check(name: str, value: object, holds: bool, wanted: str) -> None:
-    # A comparison with NaN is false, so NaN never holds.
-    if not holds:
-        raise RefusedPlan(f"{name} = {value}: a plan needs {wanted}; nothing can be accounted for otherwise")

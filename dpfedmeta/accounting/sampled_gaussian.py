@@ -16,7 +16,7 @@ from dp_accounting.rdp import RdpAccountant, compute_epsilon
 from dpfedmeta.accounting.events import Event, Phase, SamplerName
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.noise import GaussianNoise, Noise
-from dpfedmeta.accounting.plan import AccountantName
+from dpfedmeta.accounting.record_layer import AccountantName
 from dpfedmeta.randomness import FloatArray
 
 Neighbours = Literal["add-remove", "replace-one"]
@@ -74,7 +74,8 @@ def poisson_steps_epsilon(rate: float, noise: float, steps: int, delta: float, a
 
     Guarantee:
         An upper bound under removing, adding or zeroing out one record, whichever accountant: pld is tight, prv
-        (Gopi, Lee, Wutschitz 2021) states its own error and the upper end is taken, rdp is loose.
+        (Gopi, Lee, Wutschitz 2021, https://arxiv.org/abs/2106.02848) states its own error and the upper end is taken,
+        rdp is loose.
     """
     if accountant == "prv":
         # Opacus takes a second to import, and few need it.
@@ -184,7 +185,7 @@ def _replaced(rate: float, noise: Noise, grid: float) -> PrivacyLossDistribution
 
 
 def _on_grid(grid: float, least: float, largest: float, profile: _Profile, rate: float, noise: Noise) -> PLDPmf:
-    """The privacy loss distribution of a divergence profile, rounded up (Doroshenko et al. 2022)."""
+    """The privacy loss distribution of a divergence profile, rounded up (Doroshenko et al. 2022, https://arxiv.org/abs/2207.04380)."""
     low, high = math.floor(least / grid), math.ceil(largest / grid)
     deltas = np.clip(profile(np.arange(low, high + 1, dtype=np.float64) * grid, rate, noise), 0.0, 1.0)
     return create_pmf_pessimistic_connect_dots_fixed_gap(grid, low, high, deltas)

@@ -1,4 +1,4 @@
-"""Clients of a sorted benchmark: each holds two shards, hence mostly two classes (McMahan et al. 2017)."""
+"""Clients of a sorted benchmark: each holds two shards, hence mostly two classes (McMahan et al. 2017, https://arxiv.org/abs/1602.05629)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ShardPopulation:
     """All images of a split sorted by class, cut into shards, and two shards dealt to each client.
 
     One deal uses every shard once; where there are more clients than that, the shards are shuffled and dealt again
-    (as in Geyer et al. 2017), so an image then belongs to several clients.
+    (as in Geyer et al. 2017, https://arxiv.org/abs/1712.07557), so an image then belongs to several clients.
 
     Attributes:
         pool: The images; label k is the k-th class of the pool.

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
-from dpfedmeta.accounting.plan import RecordLayer
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.durable import cut_torn_line
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.hash_chain import HashChain, read_chain

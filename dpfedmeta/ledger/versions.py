@@ -8,7 +8,8 @@ from typing import Any
 
 from dpfedmeta.accounting.events import Phase
 from dpfedmeta.accounting.noise import GaussianNoise
-from dpfedmeta.accounting.plan import Change, PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.plan import Change, PrivacyPlan
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.charges import Charge, planned_charge
 
@@ -31,7 +32,7 @@ class Unsaid:
 # Independent noise, and a server that sees every message.
 _PLAIN = {"noise": "independent", "server_sees": "messages"}
 # The first version whose lines hold whole events.
-_EVENTS = 5
+EVENTS = 5
 
 # Every version that can be read: a new constant or setting comes with a new VERSION, and its value in earlier ones.
 UNSAID: Mapping[int, Unsaid] = {
@@ -61,7 +62,7 @@ def plan_of(stated: Mapping[str, Any], version: int) -> PrivacyPlan:
 
 
 def _record_of(stated: Mapping[str, Any], version: int) -> RecordLayer:
-    if version >= _EVENTS:
+    if version >= EVENTS:
         return RecordLayer(**stated)
     fields = dict(stated)
     message = fields.pop("message")
@@ -82,7 +83,7 @@ def charge_of(line: Mapping[str, Any], plan: PrivacyPlan, version: int) -> Charg
         TypeError: Something is missing, too much, or of another type.
         LookupError: Likewise.
     """
-    if version >= _EVENTS:
+    if version >= EVENTS:
         return Charge.from_json(line)
     fields = dict(line)
     round_, attempt, inputs = (fields.pop(name) for name in ("round", "attempt", "inputs"))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from dpfedmeta.accounting.plan import RecordLayer
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.meta.adaptation import Adaptation
 
 if TYPE_CHECKING:

@@ -26,7 +26,9 @@ def meta_gradient(
     order: Literal[1, 2],
     divisions: Divisions | None = None,
 ) -> Params:
-    """The gradient of the query loss at theta_K by what is learned (Finn et al. 2017, equation 1).
+    """The gradient of the query loss at theta_K by what is learned.
+
+    Finn et al. 2017 (https://arxiv.org/abs/1703.03400), equation 1.
 
     Args:
         network: The module that the weights belong to.
@@ -61,7 +63,9 @@ def inner_update(
     episode: Episode,
     adaptation: Adaptation,
 ) -> Params:
-    """theta_0 - theta_K of the inner loop on the support set (Nichol et al. 2018); 0 for what does not adapt.
+    """theta_0 - theta_K of the inner loop on the support set; 0 for what does not adapt.
+
+    Nichol et al. 2018 (https://arxiv.org/abs/1803.02999).
 
     Guarantee:
         None by itself, as of `meta_gradient`.

@@ -44,7 +44,9 @@ def local_update(
     steps: LocalSteps,
     generator: SecretGenerator,
 ) -> Params:
-    """theta_0 - theta_K of federated averaging (McMahan et al. 2017), as a gradient for the server's optimizer.
+    """theta_0 - theta_K of federated averaging, as a gradient for the server's optimizer.
+
+    McMahan et al. 2017 (https://arxiv.org/abs/1602.05629).
 
     Args:
         network: The module that `model` and `fixed` belong to.
@@ -80,7 +82,9 @@ def private_local_update(
     generator: SecretGenerator,
     per_record: PerRecordGradients,
 ) -> Released[Record, Params]:
-    """theta_0 - theta_K after K noisy steps (Abadi et al. 2016) on mini-batches that only the client knows.
+    """theta_0 - theta_K after K noisy steps on mini-batches that only the client knows.
+
+    Abadi et al. 2016 (https://arxiv.org/abs/1607.00133).
 
     Args:
         network: The module that `model` and `fixed` belong to.

@@ -26,7 +26,8 @@ class ConvolutionSpec:
     Attributes:
         stride: Of the kernel.
         padding: With zeros.
-        precision: bfloat16: operands and result are rounded to it (Micikevicius et al. 2018, Mixed Precision
+        precision: bfloat16: operands and result are rounded to it (Micikevicius et al. 2018,
+        https://arxiv.org/abs/1710.03740, Mixed Precision
             Training), unless there are few input channels. tf32 is a switch of PyTorch's for GPUs.
     """
 

@@ -39,7 +39,9 @@ class Block(nn.Module):
         self.convolution = nn.Conv2d(
             channels, width, kernel, stride=how.stride, padding=how.padding, bias=norm == "none"
         )
-        # Large enough (He et al. 2015) that server steps, which do not shrink with the weights, stay small beside them.
+        # Large enough (He et al. 2015, https://arxiv.org/abs/1502.01852) that server steps, which do not shrink with
+        # the
+        # weights, stay small beside them.
         nn.init.kaiming_normal_(self.convolution.weight, nonlinearity="relu")
         if self.convolution.bias is not None:
             nn.init.zeros_(self.convolution.bias)

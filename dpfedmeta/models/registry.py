@@ -32,7 +32,10 @@ class NetworkFactory(Protocol):
 
 
 def _conv4(spec: NetworkSpec, *, strided: bool) -> FewShotNetwork:
-    """Four blocks that halve the image (Vinyals et al. 2016), by pooling or by strides."""
+    """Four blocks that halve the image, by pooling or by strides.
+
+    Vinyals et al. 2016 (https://arxiv.org/abs/1606.04080).
+    """
     blocks = nn.ModuleList()
     channels, side = spec.channels, _side(spec)
     for _ in range(4):

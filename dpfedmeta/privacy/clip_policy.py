@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.settings import ClipSettings
+from dpfedmeta.sections import ClipSettings
 
 if TYPE_CHECKING:
     # Who plans needs no PyTorch.
@@ -43,7 +43,8 @@ class Attachment(Protocol):
     """What each client adds to its message so that the policy learns about norms; released with the sum, never alone.
 
     The numbers ride as further coordinates of the message, scaled by s C: the sum has sensitivity C sqrt(1 + s^2 a^2)
-    and one isotropic noise of multiplier z covers both. That is the joint formula of Andrew et al. (2021): for counts
+    and one isotropic noise of multiplier z covers both. That is the joint formula of Andrew et al. (2021,
+    https://arxiv.org/abs/1905.03871): for counts
     of noise deviation b, 1/z^2 = 1/z_sum^2 + a^2/b^2, so the event of a round stays the same and the sum pays a little.
     """
 

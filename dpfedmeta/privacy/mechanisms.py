@@ -145,7 +145,8 @@ class GaussianMechanism:
 
     Guarantee:
         One release is a Gaussian mechanism with noise multiplier `charged_multiplier` for the unit of the
-        query (Dong, Roth, Su 2019: 1/charged_multiplier-GDP), whatever the sensitivity.
+        query (Dong, Roth, Su 2019, https://arxiv.org/abs/1905.02383: 1/charged_multiplier-GDP), whatever the
+        sensitivity.
 
     Note:
         Sum and noise are added in float64 and rounded to float32 together. The attack of Mironov (2012) on low-order

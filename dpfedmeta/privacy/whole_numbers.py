@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -47,11 +48,11 @@ class WholeNumbers:
 
     def of(self, values: Tensor) -> Tensor:
         """int64 [units, d] from float64 [d], of norm at most `longest`; rounded towards zero."""
-        parts, rest = [], values
-        for unit in self.units:
-            part = torch.trunc(rest / unit)
-            parts.append(part.long())
-            rest = rest - part * unit
+        # The conversion to int64 drops the places behind the point: it rounds towards zero.
+        parts = [(values / self.units[0]).long()]
+        for coarser, unit in pairwise(self.units):
+            values = values - parts[-1].double() * coarser
+            parts.append((values / unit).long())
         return torch.stack(parts)
 
     def zero(self, size: int, device: torch.device | None = None) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import LedgerContent
-from dpfedmeta.ledger.versions import VERSION, old_phase, plan_of
+from dpfedmeta.ledger.versions import EVENTS, VERSION, old_phase, plan_of
 from dpfedmeta.presets import name_of_today
 from dpfedmeta.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory
 from dpfedmeta.runs.summary import SIMULATION
@@ -87,7 +87,7 @@ def check_plan_file(run: RunDirectory, proven: Proven) -> list[str]:
         check_cells(path, "planned", stated["planned"], proven, proven.planned)
         plan = json_of(asdict(content.plan))
         check(path, "privacy", json_of(asdict(plan_of(stated["privacy"], content.version))), plan)
-        if content.version < VERSION:
+        if content.version < EVENTS:
             old = [old_phase(phase) for phase in content.plan.phases]
             check(path, "stretches", stated["stretches"], json_of(old), may_lack=_younger(proven, old))
         else:

@@ -12,7 +12,7 @@ from dpfedmeta.simulation.client_side import ClientSide
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateSpread:
-    """V_c and U_s of Geyer et al. (2017, section 4), per parameter.
+    """V_c and U_s of Geyer et al. (2017, https://arxiv.org/abs/1712.07557, section 4), per parameter.
 
     Attributes:
         between_client_variance: V_c, mean over parameters of the variance of the clients' messages.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfedmeta.accounting.plan import RecordLayer
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.ledger.client_ledger import ClientLedger, RecordBudget
 from dpfedmeta.privacy.samplers import Cohort
 

@@ -19,7 +19,8 @@ from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.planning.clip import bounds_clients, clip_policy
 from dpfedmeta.planning.privacy import make_privacy
-from dpfedmeta.settings import ClipSettings, EvaluationSettings, ModelSettings, RunSettings, Settings, TrackSettings
+from dpfedmeta.sections import ClipSettings, EvaluationSettings, ModelSettings, RunSettings, TrackSettings
+from dpfedmeta.settings import Settings
 from dpfedmeta.sweeps.definition import CHOICES, Sweep
 from dpfedmeta.sweeps.parameters import Choices, Range, Value
 

@@ -6,7 +6,8 @@ import pytest
 from dpfedmeta.accounting import calibration
 from dpfedmeta.accounting.calibration import Targets, calibrate, largest_cohort, most_rounds
 from dpfedmeta.accounting.cells import guarantees
-from dpfedmeta.accounting.plan import Change, PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.plan import Change, PrivacyPlan
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.errors import RefusedPlan
 
 BASE = PrivacyPlan(clients=400_000, cohort=1500, rounds=266, noise_multiplier=0.0)

@@ -3,7 +3,8 @@ import random
 import pytest
 
 from dpfedmeta.accounting.cross_checks import agreements, all_settings, second_opinion
-from dpfedmeta.accounting.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.accounting.sampled_gaussian import sampled_epsilon
 
 PLAN = PrivacyPlan(clients=100_000, cohort=1000, rounds=100, noise_multiplier=1.0)

@@ -14,7 +14,8 @@ from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.participations import mixture_epsilon
-from dpfedmeta.accounting.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.accounting.sampled_gaussian import COARSE, round_event, sampled_epsilon
 from dpfedmeta.config import resolve
 from dpfedmeta.data.task import load_task
@@ -118,7 +119,7 @@ def test_only_one_of_the_inner_steps_counted(only_ours):
 def test_a_population_size_that_is_not_the_populations(only_ours):
     def check(accounted_rate):
         clients, cohort, rounds = 1000, 50, 400
-        sampler = sampler_of(rounds_of(clients, cohort, 1, 1.0)[0], None)
+        sampler = sampler_of(rounds_of(clients, cohort, 1, 1.0)[0].event, None)
         taken = sum(len(sampler.draw(r, {}, SOURCE.generator(Purpose.COHORT, r)).clients) for r in range(rounds))
         rate = accounted_rate(clients, cohort)
         assert rate >= taken / (clients * rounds) - 5 * math.sqrt(rate / (clients * rounds))
@@ -150,7 +151,7 @@ def test_the_accountant_reads_a_multiplier_that_adaptive_clipping_changed(only_o
 
     def check(event_of):
         charged = planned_charge(plan.privacy, 0).event.noise
-        assert charged == 0.8
+        assert charged == GaussianNoise(multiplier=0.8)
         assert all(event_of(sensitivity) == (charged,) for sensitivity in (0.01, 1.0, 30.0))
 
     only_ours(check, ours, lambda sensitivity: (GaussianNoise(multiplier=0.8 * sensitivity),))

@@ -10,7 +10,7 @@ from dp_accounting.pld import PLDAccountant
 
 from dpfedmeta.accounting import PrivacyPlan, Targets, calibrate, guarantees
 from dpfedmeta.accounting.participations import worst_participations
-from dpfedmeta.accounting.plan import RecordLayer
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.accounting.sampled_gaussian import poisson_steps_epsilon, sampled_delta, sampled_epsilon
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.ledger.charges import planned_charge
@@ -84,7 +84,7 @@ def test_the_public_is_promised_no_less_than_the_server():
 
 
 @pytest.mark.parametrize("changes", [{"batch_rate": 0.0}, {"batch_rate": 1.5}, {"batch_rate": math.nan},
-                                     {"message": "query"}])  # fmt: skip
+                                     {"query_noise": 1.0}])  # fmt: skip
 def test_batches_that_make_no_sense_are_refused(changes):
     with pytest.raises(RefusedPlan, match="batch_rate"):
         layer(**changes)

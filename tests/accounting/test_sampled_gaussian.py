@@ -6,6 +6,7 @@ from scipy import stats
 
 from dpfedmeta.accounting import sampled_gaussian
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.plan import Change, PrivacyPlan
 from dpfedmeta.accounting.sampled_gaussian import GRIDS, rdp_epsilon, sampled_epsilon
 
@@ -36,11 +37,13 @@ def test_profiles_are_the_divergences_of_their_pairs(rate, noise, epsilon):
     base, moved = stats.norm.pdf(X), stats.norm.pdf(X, mu)
     mixed = (1 - rate) * base + rate * moved
     at = np.asarray([epsilon])
-    removed = sampled_gaussian._removed_profile(at, rate, mu)[0]
-    added = sampled_gaussian._added_profile(at, rate, mu)[0]
+    gaussian = GaussianNoise(multiplier=noise)
+    removed = sampled_gaussian._removed_profile(at, rate, gaussian)[0]
+    added = sampled_gaussian._added_profile(at, rate, gaussian)[0]
     assert removed == pytest.approx(hockey_stick(mixed, base, a, X), abs=1e-8)
     assert added == pytest.approx(hockey_stick(base, mixed, a, X), abs=1e-8)
-    fixed = sampled_gaussian._fixed_size_profile(at, rate, mu)[0]
+    # A replaced message moves the sum by twice its bound.
+    fixed = sampled_gaussian._fixed_size_profile(at, rate, GaussianNoise(multiplier=2 * noise))[0]
     pair = (mixed, base) if epsilon >= 0 else (base, mixed)
     assert fixed == pytest.approx(hockey_stick(*pair, a, X), abs=1e-8)
 
@@ -50,7 +53,9 @@ def test_no_fixed_size_geometry_in_the_plane_exceeds_the_profile(a):
     """Messages of norm <= 1 anywhere in the plane, whoever takes the replaced client's slot."""
     rate, noise = 0.2, 0.9
     generator = np.random.default_rng(3)
-    bound = float(sampled_gaussian._fixed_size_profile(np.asarray([math.log(a)]), rate, 2.0 / noise)[0])
+    bound = float(
+        sampled_gaussian._fixed_size_profile(np.asarray([math.log(a)]), rate, GaussianNoise(multiplier=noise))[0]
+    )
     line = np.linspace(-6.0, 6.0, 301)
     x, y = np.meshgrid(line, line)
     cell = (line[1] - line[0]) ** 2
@@ -128,7 +133,7 @@ def test_monte_carlo_of_the_sampled_gaussian():
     assert simulated.mean() == pytest.approx(delta, abs=4 * simulated.std() / math.sqrt(samples))
 
 
-def test_stretches_compose_like_one_and_a_change_costs_what_it_should():
+def test_phases_compose_like_one_and_a_change_costs_what_it_should():
     whole = sampled_epsilon(phases(rounds=100), "add-remove", 1e-6)
     split = phases(rounds=100, schedule=(Change(from_round=40, noise_scale=1.0),))
     assert [s.rounds for s in split] == [40, 60]
@@ -136,7 +141,7 @@ def test_stretches_compose_like_one_and_a_change_costs_what_it_should():
     less, more = (phases(schedule=(Change(from_round=40, noise_scale=scale),)) for scale in (1.5, 0.8))
     assert sampled_epsilon(less, "add-remove", 1e-6) < whole < sampled_epsilon(more, "add-remove", 1e-6)
     larger = phases(schedule=(Change(from_round=40, cohort_scale=3.0),))
-    assert larger[1].rate == pytest.approx(0.03)
+    assert larger[1].event.rate == pytest.approx(0.03)
     assert sampled_epsilon(larger, "add-remove", 1e-6) > whole
 
 

@@ -20,7 +20,8 @@ from dpfedmeta.accounting.cells import Terms, client_public_epsilon, four_cells,
 from dpfedmeta.accounting.events import Event, Phase
 from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.participations import worst_participations
-from dpfedmeta.accounting.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.ledger.ledger import phases_of
 
@@ -63,9 +64,9 @@ def mixture(mu, delta, cap=None, rounds=ROUNDS):
     return solved(lambda e: sum(m * gaussian(e, mu * math.sqrt(r)) for m, r in zip(mass, taken, strict=True)), delta)
 
 
-# Nine tenths of the smaller delta are taken by surplus clients, in one stretch or in two.
+# Nine tenths of the smaller delta are taken by surplus clients, in one phase or in two.
 SURPLUS = {
-    "one stretch": (phase(surplus=0.9 * CLIENT / ROUNDS),),
+    "one phase": (phase(surplus=0.9 * CLIENT / ROUNDS),),
     "two phases": (phase(10, 0.6 * CLIENT / 10), phase(20, 0.3 * CLIENT / 20, cohort=50.001)),
 }
 
@@ -102,7 +103,7 @@ def test_surplus_that_takes_all_of_a_delta_leaves_no_promise():
 
 
 def test_a_mixture_with_a_cap_pays_for_surplus_clients_too():
-    phases = SURPLUS["one stretch"]
+    phases = SURPLUS["one phase"]
     record_public = four_cells(phases, terms(max_participations=1))[3]
     bounds = {bound.method: bound.epsilon for bound in record_public.bounds}
     left = RECORD - 0.9 * CLIENT
@@ -158,10 +159,10 @@ def test_one_round_without_noise_leaves_no_public_promise():
 def test_a_ledger_s_surplus_counts_like_the_plan_s():
     plan = PrivacyPlan(clients=1000, cohort=50.0, rounds=30, noise_multiplier=1.0, record=LAYER, client_delta=CLIENT)
     events = [planned_charge(plan, r) for r in range(30)]
-    assert sum(s.rounds * s.surplus_probability for s in phases_of(events)) == pytest.approx(
+    assert sum(s.rounds * s.event.surplus_probability for s in phases_of(events)) == pytest.approx(
         30 * plan.at(0).surplus_probability
     )
-    loud = [replace(event, surplus_probability=0.9 * CLIENT / 30) for event in events]
+    loud = [replace(e, event=replace(e.event, surplus_probability=0.9 * CLIENT / 30)) for e in events]
     assert client_public_epsilon(phases_of(loud), CLIENT) == pytest.approx(
         client_public_epsilon(phases_of(events), 0.1 * CLIENT), rel=1e-3
     )
@@ -224,7 +225,7 @@ def test_client_noise_is_solved_for_the_delta_that_is_left(monkeypatch):
     beta = 30 * found.at(0).surplus_probability
     assert 0.5 * CLIENT < beta < 0.9 * CLIENT
     accountant = PLDAccountant()
-    accountant.compose(PoissonSampledDpEvent(0.05, GaussianDpEvent(found.event.noise.multiplier)), 30)
+    accountant.compose(PoissonSampledDpEvent(0.05, GaussianDpEvent(found.at(0).noise.multiplier)), 30)
     assert accountant.get_epsilon(CLIENT - beta) == pytest.approx(1.0, rel=5e-3)
     assert accountant.get_epsilon(CLIENT) < 0.95
     assert guarantees(found)[0].epsilon <= 1.0

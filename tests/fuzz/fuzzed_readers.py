@@ -14,7 +14,8 @@ import torch
 from hypothesis import strategies as st
 from PIL import Image
 
-from dpfedmeta.accounting.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.config import resolve, to_yaml
 from dpfedmeta.data.sources.omniglot import decode
 from dpfedmeta.data.task import load_task

@@ -6,7 +6,8 @@ import pytest
 
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
-from dpfedmeta.accounting.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.client_ledger import ClientLedger, RecordBudget
 from dpfedmeta.privacy.samplers import Cohort

@@ -6,11 +6,13 @@ import pytest
 
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.noise import GaussianNoise
-from dpfedmeta.accounting.plan import Change, PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.plan import Change, PrivacyPlan
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.durable import whole_lines
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger import ledger as ledger_module
-from dpfedmeta.ledger.ledger import Budget, Ledger, head, phases_of, planned_charge, read, read_content, spent
+from dpfedmeta.ledger.charges import planned_charge
+from dpfedmeta.ledger.ledger import Budget, Ledger, head, phases_of, read, read_content, spent
 
 LAYER = RecordLayer(support_noise=2.0, query_noise=1.6, support_steps=1, support_records=25, query_records=25)
 PLAN = PrivacyPlan(clients=10_000, cohort=50, rounds=8, noise_multiplier=0.8, max_participations=1, record=LAYER)

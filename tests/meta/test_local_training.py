@@ -44,7 +44,7 @@ def private(noise=1.0, steps=3, batch=4, clip=0.1, lr=0.5, count=12):
 
 
 def update_of(data, steps, key=0, engine=None):
-    return private_local_update(NETWORK, WEIGHTS, {}, data, *steps, stream(key), engine or VmapGradients())
+    return private_local_update(NETWORK, WEIGHTS, {}, data, *steps, stream(key), engine or VmapGradients())  # type: ignore[call-arg]
 
 
 class Quiet:
@@ -110,7 +110,7 @@ def test_without_noise_a_private_step_is_the_clipped_sum_of_its_mini_batch(engin
         loss = cross_entropy(apply(NETWORK, leaves, images[row : row + 1], None), labels[row : row + 1])
         gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(leaves.values()))])
         total += gradient * min(1.0, 0.05 / float(gradient.norm()))
-    released = private_local_update(NETWORK, WEIGHTS, {}, data, *steps, Quiet(), engine)
+    released = private_local_update(NETWORK, WEIGHTS, {}, data, *steps, Quiet(), engine)  # type: ignore[call-arg]
     # The denominator is the public B, not the number of records that the coins chose.
     assert len(rows) != 6
     assert torch.allclose(flatten(released.value), 0.5 * total / 6, atol=1e-6)
@@ -122,7 +122,8 @@ def test_one_record_moves_a_step_by_no_more_than_its_clip(record):
     nulled = data_of(count=8)
     nulled.support_images[record] = math.nan  # its gradient counts as 0
     whole, without = (
-        private_local_update(NETWORK, WEIGHTS, {}, d, *steps, Quiet(), VmapGradients()) for d in (data, nulled)
+        private_local_update(NETWORK, WEIGHTS, {}, d, *steps, Quiet(), VmapGradients())  # type: ignore[call-arg]
+        for d in (data, nulled)  # type: ignore[call-arg]
     )
     moved = norm(difference(whole.value, without.value))
     assert 0 < moved <= 0.5 * 0.05 / 8 * (1 + 1e-5)

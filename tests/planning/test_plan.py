@@ -9,6 +9,7 @@ import yaml
 from dpfedmeta import presets
 from dpfedmeta.config import resolve
 from dpfedmeta.data.task import load_task
+from dpfedmeta.dotted import flattened
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.meta.releases.micro_episodes import micro_slots
 from dpfedmeta.planning.plan import make_plan
@@ -78,7 +79,7 @@ def by_file(algo, given, tmp_path, monkeypatch):
 
 def by_preset(algo, given, tmp_path, monkeypatch):
     """The same values as a preset would hold them."""
-    own = {**presets._of_preset(algo, "strokes"), **dict(presets.flattened(nested(given)))}
+    own = {**presets._of_preset(algo, "strokes"), **dict(flattened(nested(given)))}
     # A preset has the noise or the target of a cell, not both.
     for target, noises in presets._CELLS:
         if any(given.get(noise) is not None for noise in noises):
@@ -190,15 +191,15 @@ def test_every_setting_that_an_epsilon_depends_on_reaches_the_plan(given, expect
 def test_what_a_client_releases_is_what_the_plan_accounts_for():
     micro = plan_of("dp-agrlr-micro", **{"record.message_clip_ratio": 4, "server.noise_mode": "stacked"})
     assert micro.privacy.record.support_noise is None
-    assert micro.privacy.record.query_records == len(micro_slots(micro.record.client, micro.record.shape)) == 5
+    assert micro.privacy.record.query_records == len(micro_slots(micro.algorithm.client, micro.algorithm.shape)) == 5
     assert micro.privacy.record.query_to_message_bound == micro.message_clip_ratio**-1 == 0.25
-    assert micro.record.noise == micro.privacy.record.query_noise
+    assert micro.algorithm.noise == micro.privacy.record.query_noise
     steps = plan_of("dp-agrlr", **{"record.message_clip_ratio": 4, "meta.steps": 3, "task.shots": 2})
     layer = steps.privacy.record
     assert (layer.support_noise is None, layer.support_steps, layer.query_to_message_bound) == (False, 3, 0.25)
     assert (layer.support_records, layer.query_records) == (10, 25)
-    assert (steps.record.support_noise, steps.record.query_noise) == (layer.support_noise, layer.query_noise)
-    assert steps.record.counts == (10, 25)
+    assert (steps.algorithm.support_noise, steps.algorithm.query_noise) == (layer.support_noise, layer.query_noise)
+    assert steps.algorithm.needs.counts == (10, 25)
     assert steps.message_clip_ratio is None
     reptile = {"meta.method": "reptile", "meta.learn": "all", "meta.adapt": "all", "server.noise_mode": "stacked"}
     assert plan_of("dp-agrlr", **reptile).privacy.record.query_noise is None
@@ -242,8 +243,8 @@ def test_settings_that_do_not_fit_name_the_key(algo, given, reason):
 
 
 def test_there_are_no_more_divisions_than_records_of_a_class():
-    assert plan_of("dp-agr", **{"meta.divisions": 10}).meta.divisions.count == 10
-    assert plan_of("dp-agr", **{"meta.divisions": 10, "task.shots": 1}).meta.divisions.count == 6
+    assert plan_of("dp-agr", **{"meta.divisions": 10}).algorithm.divisions.count == 10
+    assert plan_of("dp-agr", **{"meta.divisions": 10, "task.shots": 1}).algorithm.divisions.count == 6
 
 
 def test_a_delta_that_exposes_clients_is_warned_about():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedmeta.accounting.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.privacy.samplers import FixedSizeSampler, PoissonSampler, sampler_of
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, Purpose
 

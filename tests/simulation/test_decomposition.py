@@ -8,6 +8,8 @@ import torch
 
 from dpfedmeta.config import resolve
 from dpfedmeta.data.dataset import open_dataset
+from dpfedmeta.meta.adaptation import Adaptation
+from dpfedmeta.meta.algorithms.maml import Maml
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import learned_part
 from dpfedmeta.planning.plan import make_plan
@@ -17,6 +19,7 @@ from dpfedmeta.simulation.decomposition import decompose
 from dpfedmeta.training.data import client_side, population
 
 COHORT = 40
+EXACT = Maml(order=1, adaptation=Adaptation(adapt="all", steps=1, lr=0.1))
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Scattered:
 
     common: torch.Tensor
     scatter: float
-    record: None = None
+    algorithm: Maml = EXACT
 
     def form(self, model):
         return model
@@ -41,7 +44,7 @@ class Scattered:
 
 def plan_with(noise):
     constants = SimpleNamespace(cohort=COHORT, total_noise=noise)
-    return SimpleNamespace(privacy=SimpleNamespace(at=lambda round_: constants))
+    return SimpleNamespace(privacy=SimpleNamespace(at=lambda round_: constants, record=None))
 
 
 @pytest.mark.parametrize(("scatter", "noise"), [(0.0, 0.0), (0.3, 0.0), (0.1, 2.0), (1.0, 5.0)])
@@ -85,11 +88,11 @@ def test_each_noise_costs_and_both_cost_most(steps):
     assert found.without > 0.95
     assert found.both < found.query_only < found.without
     assert found.both < found.support_only < found.without
-    assert found.support_noise == side.record.support_noise
+    assert found.support_noise == side.algorithm.support_noise
 
 
 def test_weaker_noise_costs_less(steps):
     plan, side, model = steps
-    weak = replace(side, record=replace(side.record, support_noise=0.05))
+    weak = replace(side, algorithm=replace(side.algorithm, support_noise=0.05))
     strong, weaker = (decompose(plan, s, model, 0.003, range(60)) for s in (side, weak))
     assert weaker.both > strong.both + 0.1

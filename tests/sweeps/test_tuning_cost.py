@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from dpfedmeta.accounting.cells import guarantees
-from dpfedmeta.accounting.plan import PrivacyPlan, RecordLayer
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.ledger.ledger import Ledger
@@ -68,7 +69,7 @@ def test_noise_that_earlier_results_chose_is_refused():
 
 def test_rare_events_that_use_up_delta_are_refused():
     shared = replace(RECORDS, rounds=1)
-    surplus = shared.phases[0].surplus_probability
+    surplus = shared.at(0).surplus_probability
     with pytest.raises(RefusedPlan, match="rare events"):
         compose([shared] * math.ceil(1.01 * shared.client_delta / surplus))
 

@@ -1,7 +1,7 @@
 """The built-in colour benchmark: things of random outline, pattern and palette before random backgrounds.
 
 Nobody's images, so a network that begins with what they teach has spent no privacy. That drawn images teach filters
-which serve photographs was observed by Baradad et al. 2021 (Learning to See by Looking at Noise).
+which serve photographs was observed by Baradad et al. 2021 (https://arxiv.org/abs/2106.05963).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from dpfedmeta.accounting.plan import AccountantName, RecordLayer
+from dpfedmeta.accounting.record_layer import AccountantName, RecordLayer
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.algorithm import ClientContext, ClientNoise, DataNeeds, Sends, Trial
@@ -155,8 +155,11 @@ class FedAvg:
                 yield update.value
 
     def shortened(self) -> FedAvg:
-        """Two steps on all records."""
-        return replace(self, adaptation=replace(self.adaptation, steps=min(2, self.adaptation.steps)), batch=None)
+        """Two steps on all records; noise decides nothing."""
+        adaptation = replace(self.adaptation, steps=min(2, self.adaptation.steps))
+        return replace(
+            self, adaptation=adaptation, batch=None, private=self.private and replace(self.private, noise=1.0)
+        )
 
     def trial(self, network: NetworkSpec) -> Trial:
         """Records may mix unless they are promised something."""
@@ -177,10 +180,12 @@ class FedAvg:
             found = self.messages(context, episodes, 1.0, noises)
             return [rows([{n: v[None] for n, v in own.items()} for own in found if isinstance(own, dict)])]
         none: frozenset[str] = frozenset()
+        # First, of a network that saw no record yet: what it keeps of a call that maps records cannot be read here.
+        logits = logit_rows(context, episodes)
         own = [
             context.engine(context.module, context.learned, context.fixed, none, *records(each)) for each in episodes
         ]
-        return [logit_rows(context, episodes), rows(own)]
+        return [logits, rows(own)]
 
 
 MEMBER = FedAvg

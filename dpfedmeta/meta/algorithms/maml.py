@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from dpfedmeta.accounting.plan import RecordLayer
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.meta.adaptation import PLAIN, Adaptation, Adapts, InnerRule
 from dpfedmeta.meta.algorithm import ClientContext, ClientNoise, DataNeeds, Sends, Trial

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from dpfedmeta.accounting.plan import RecordLayer
+from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.algorithm import ClientContext, ClientNoise, DataNeeds, Method, Trial
@@ -152,8 +152,8 @@ class Steps:
         yield from private_messages(module, learned, fixed, placed, bound, noises, self, context.engine)
 
     def shortened(self) -> Steps:
-        """Two steps."""
-        return replace(self, method=self.method.shortened())
+        """Two steps; noise decides nothing."""
+        return replace(self, method=self.method.shortened(), support_noise=1.0, query_noise=1.0)
 
     def trial(self, network: NetworkSpec) -> Trial:
         """One record in each role is another one."""
@@ -170,6 +170,8 @@ class Steps:
         weights = {**context.fixed, **learned}
         start = head_of(weights) if adapt == "head" else weights
         size = self.together(context.engine, "cpu", None) or len(episodes)
+        # First, of a network that saw no record yet: what it keeps of a call that maps records cannot be read here.
+        logits = logit_rows(context, episodes)
         support: list[Params] = []
         query: list[Params] = []
         for first in range(0, len(episodes), size):
@@ -179,7 +181,7 @@ class Steps:
             # After a step whose noise is the client's own.
             thetas = [drawn(start, 100 + first + number) for number in range(size)]
             query += query_gradients(module, learned, weights, thetas, group, context.engine)
-        return [logit_rows(context, episodes), rows(support), rows(query)]
+        return [logits, rows(support), rows(query)]
 
 
 MEMBER = Steps

@@ -16,7 +16,7 @@ from dpfedmeta.privacy.clip_policy import (
     clip_limits,
     counts_scale,
 )
-from dpfedmeta.settings import ClipSettings
+from dpfedmeta.sections import ClipSettings
 
 if TYPE_CHECKING:
     from dpfedmeta.parameters import Params
@@ -57,7 +57,7 @@ class Histogram:
 
 @dataclass(frozen=True, kw_only=True)
 class Median:
-    """The median of the norms of each round (Geyer et al. 2017), made private.
+    """The median of the norms of each round (Geyer et al. 2017, https://arxiv.org/abs/1712.07557), made private.
 
     The published rule releases the median of raw norms. Here each client reports the cell of its norm on a public
     geometric grid around C_0; the noisy histogram is released with the sum, and the bound is the cell edge where the

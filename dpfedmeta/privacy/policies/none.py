@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from dpfedmeta.privacy.clip_policy import Surroundings
 from dpfedmeta.privacy.policies.constant import Constant
-from dpfedmeta.settings import ClipSettings
+from dpfedmeta.sections import ClipSettings
 
 
 @dataclass(frozen=True, kw_only=True)

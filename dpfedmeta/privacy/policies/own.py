@@ -6,7 +6,7 @@ from typing import Any
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.privacy.clip_policy import ClipPolicy, Surroundings
-from dpfedmeta.settings import ClipSettings
+from dpfedmeta.sections import ClipSettings
 
 
 class Own:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dpfedmeta.privacy.clip_policy import ATTACHED, Mode, Surroundings, check_counts, clip_limits, counts_scale
-from dpfedmeta.settings import ClipSettings
+from dpfedmeta.sections import ClipSettings
 
 if TYPE_CHECKING:
     from dpfedmeta.parameters import Params
@@ -39,7 +39,9 @@ class BelowBound:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantile:
-    """Andrew et al. (2021): C <- C exp(-rate (share of unclipped clients - quantile)).
+    """C <- C exp(-rate (share of unclipped clients - quantile)).
+
+    Andrew et al. 2021 (https://arxiv.org/abs/1905.03871).
 
     The share is the noisy sum of bits over L, both public. Flower's wrapper counts clipped clients in this update, so
     its bound runs away; here a test fixes the direction.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.privacy.clip_policy import Mode, Surroundings, check_window, clip_limits
-from dpfedmeta.settings import ClipSettings
+from dpfedmeta.sections import ClipSettings
 
 if TYPE_CHECKING:
     from dpfedmeta.parameters import Params
