@@ -46,7 +46,7 @@ class Frozen:
     """A mechanism whose releases were recorded: they do not depend on the query any more."""
 
     def __init__(self, plan):
-        self.denominator = plan.privacy.cohort
+        self.denominator, self.event = plan.privacy.cohort, plan.privacy.at
 
     def init(self, form):
         return {}
