@@ -40,7 +40,9 @@ def run(tmp_path, tiny_task_file):
 
 def evaluated(tmp_path, *runs, **more):
     console = Console(record=True, width=100, file=io.StringIO())
-    evaluate_runs(EvaluationRequest(runs=runs, **{"episodes": 3, "workers": 1, **more}), console)
+    # Fine-tuning takes most of the time; the test of it asks for it.
+    request = EvaluationRequest(runs=runs, **{"episodes": 3, "workers": 1, "fine_tuning": False, **more})
+    evaluate_runs(request, console)
     return json.loads((runs[0] / "evaluation.json").read_text()), console.export_text()
 
 
@@ -78,12 +80,12 @@ def test_the_picture_of_a_comparison_and_the_same_episodes(run, tmp_path, tiny_t
 
 
 def test_the_step_size_is_chosen_on_validation_classes_alone(run, tmp_path, tiny_task_file):
-    before, _ = evaluated(tmp_path, run)
+    before, _ = evaluated(tmp_path, run, fine_tuning=True)
     other = tmp_path / "other.yaml"
     content = yaml.safe_load(tiny_task_file.read_text())
     content["split"]["test"] = 5  # other test classes, the same validation classes
     other.write_text(yaml.safe_dump(content))
-    after, _ = evaluated(tmp_path, made(tmp_path, "less", other))
+    after, _ = evaluated(tmp_path, made(tmp_path, "less", other), fine_tuning=True)
     chosen = [found["results"][0]["accuracy_fine_tuned"] for found in (before, after)]
     assert chosen[0]["validation"] == chosen[1]["validation"]
     assert before["results"][0]["accuracy_pixel_prototype"] != after["results"][0]["accuracy_pixel_prototype"]
