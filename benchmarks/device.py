@@ -12,11 +12,11 @@ import torch
 
 from benchmarks.engines import EngineName, apart, distance_of_rounded, missing_peers, private_on, reference
 from benchmarks.measure import MOST_DISAGREEMENT, MOST_OF_ROUNDED
-from benchmarks.peers import Contestant, learn2learn_loop
+from benchmarks.peers import Engine, learn2learn_loop
 from benchmarks.settings import Algorithm, Setting, episodes, moved_problem
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.errors import InputError
-from dpfedmeta.meta.side_by_side import stacked, stacked_query_gradients
+from dpfedmeta.meta.side_by_side import batched, batched_query_gradients
 from dpfedmeta.models.spec import Precision
 from dpfedmeta.parameters import Params
 from dpfedmeta.simulation.chunks import Chunks
@@ -98,8 +98,8 @@ def _learn2learn(setting: Setting, algorithm: Algorithm, device: torch.device) -
         return _one_by_one(learn2learn_loop(setting, algorithm))
 
 
-def _one_by_one(contestant: Contestant) -> Together:
-    return lambda part: [contestant(episode) for episode in part]
+def _one_by_one(engine: Engine) -> Together:
+    return lambda part: [engine(episode) for episode in part]
 
 
 def _stacked(setting: Setting, algorithm: Algorithm, device: torch.device, precision: Precision) -> Together:
@@ -107,7 +107,7 @@ def _stacked(setting: Setting, algorithm: Algorithm, device: torch.device, preci
     spec, chunks = setting.meta(algorithm), Chunks(device=device, fixed=None if device.type == "cuda" else 2)
 
     def piece(part: Sequence[Episode]) -> list[Params]:
-        gradients = stacked_query_gradients(network, model, {}, stacked(part), spec.adaptation, spec.order)
+        gradients = batched_query_gradients(network, model, {}, batched(part), spec.adaptation, spec.order)
         return [{name: value[index] for name, value in gradients.items()} for index in range(len(part))]
 
     return partial(chunks.compute, piece)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from benchmarks.peers import CLIP, PEERS, Contestant
+from benchmarks.peers import CLIP, PEERS, Engine
 from benchmarks.settings import SETTINGS, Algorithm, Setting, episodes, moved_problem, problem
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.algorithm import ClientNoise
@@ -24,18 +24,18 @@ from dpfedmeta.randomness import KeyedSource, Purpose
 EngineName = Literal["auto", "vmap", "opacus"]
 OURS = "dpfedmeta"
 ROUNDED = ", bfloat16"
-Make = Callable[[Setting, Algorithm], Contestant]
+Make = Callable[[Setting, Algorithm], Engine]
 
 
-def _exact(setting: Setting, algorithm: Algorithm, *, precision: Precision = "float32") -> Contestant:
+def _exact(setting: Setting, algorithm: Algorithm, *, precision: Precision = "float32") -> Engine:
     network, weights = problem(setting, algorithm, precision)
     spec = setting.meta(algorithm)
 
-    def contestant(episode: Episode) -> Params:
+    def engine(episode: Episode) -> Params:
         message = meta_gradient(network, weights, {}, episode, spec.adaptation, spec.order)
         return clip(message, CLIP) if algorithm == "dp-agr" else message
 
-    return contestant
+    return engine
 
 
 def _private(
@@ -44,24 +44,22 @@ def _private(
     *,
     engine: EngineName,
     precision: Precision = "float32",
-) -> Contestant:
+) -> Engine:
     return private_on(torch.device("cpu"), setting, engine, precision)
 
 
-def private_on(
-    device: torch.device, setting: Setting, engine: EngineName, precision: Precision = "float32"
-) -> Contestant:
+def private_on(device: torch.device, setting: Setting, engine: EngineName, precision: Precision = "float32") -> Engine:
     """Record-level steps of clients whose episodes lie on a device."""
     network, weights = moved_problem(setting, "dp-agrlr", device, precision)
     spec, per_record, source = setting.record(), per_record_engine(engine), KeyedSource(0)
 
-    def contestant(episode: Episode) -> Params:
+    def computed(episode: Episode) -> Params:
         purposes = (Purpose.SUPPORT_NOISE, Purpose.QUERY_NOISE, Purpose.LOCAL_BATCHES)
         support, query, batches = (source.generator(purpose, 0, 0) for purpose in purposes)
         noise = ClientNoise(support=support, query=query, batches=batches)
         return private_messages(network, weights, {}, [episode], CLIP, [noise], spec, per_record)[0].value
 
-    return contestant
+    return computed
 
 
 ENGINES: Mapping[str, tuple[Make, tuple[Algorithm, ...]]] = {
@@ -74,13 +72,13 @@ ENGINES: Mapping[str, tuple[Make, tuple[Algorithm, ...]]] = {
 }
 
 
-def reference(setting: Setting, algorithm: Algorithm) -> Contestant:
+def reference(setting: Setting, algorithm: Algorithm) -> Engine:
     """This project's own on a CPU, in float32."""
     return _private(setting, algorithm, engine="vmap") if algorithm == "dp-agrlr" else _exact(setting, algorithm)
 
 
 @lru_cache(maxsize=64)
-def contestant(setting: str, algorithm: Algorithm, name: str) -> Contestant:
+def engine(setting: str, algorithm: Algorithm, name: str) -> Engine:
     """By name, ready to be called.
 
     Raises:
@@ -101,16 +99,16 @@ def missing_peers() -> dict[str, str]:
     found = {}
     for name, (_, algorithms) in PEERS.items():
         try:
-            contestant("paper", algorithms[0], name)
+            engine("paper", algorithms[0], name)
         except ImportError as error:
             found[name] = str(error)
     return found
 
 
 def disagreement(setting: str, algorithm: Algorithm, name: str, other: str) -> float:
-    """Distance of two contestants' meta-gradients of one client, over the length of the second."""
+    """Distance of two engines' meta-gradients of one client, over the length of the second."""
     (episode,) = episodes(SETTINGS[setting], 1)
-    return apart(*(contestant(setting, algorithm, who)(episode) for who in (name, other)))
+    return apart(*(engine(setting, algorithm, who)(episode) for who in (name, other)))
 
 
 def distance_of_rounded(setting: Setting, algorithm: Algorithm, found: Params, client: int = 0) -> float:

@@ -11,9 +11,9 @@ import torch
 from benchmarks.engines import (
     OURS,
     ROUNDED,
-    contestant,
     disagreement,
     distance_of_rounded,
+    engine,
     missing_peers,
     names,
 )
@@ -53,7 +53,7 @@ def measure(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
     """{"rows", "ratios", "machine", "rounds", "left_out", ...}, as scripts/bench.py writes it.
 
     Raises:
-        InputError: Two contestants do not compute the same meta-gradient.
+        InputError: Two engines do not compute the same meta-gradient.
     """
     missing = missing_peers() if options.peers else {}
     for name, why in missing.items():
@@ -66,7 +66,7 @@ def measure(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
         if name not in missing
     ]
     exact, rounded = (_check([c for c in cells if c.name.endswith(ROUNDED) == short]) for short in (False, True))
-    say(f"all contestants compute the same meta-gradient: largest relative difference {exact:.1e}")
+    say(f"all engines compute the same meta-gradient: largest relative difference {exact:.1e}")
     say(f"rounding to bfloat16 moves it by up to {rounded:.1e}, less than another order would")
     say(f"{len(cells)} cells, {options.repetitions} repetitions in turns, {options.processes} processes of one thread")
     peak = [Cell(setting=setting, algorithm="maml-1", name=CONVOLUTIONS) for setting in options.settings]
@@ -110,7 +110,7 @@ def _check(cells: Sequence[Cell]) -> float:
             continue
         if short:
             setting = SETTINGS[cell.setting]
-            message = contestant(cell.setting, cell.algorithm, cell.name)(episodes(setting, 1)[0])
+            message = engine(cell.setting, cell.algorithm, cell.name)(episodes(setting, 1)[0])
             found = distance_of_rounded(setting, cell.algorithm, message)
         else:
             found = disagreement(cell.setting, cell.algorithm, cell.name, first)

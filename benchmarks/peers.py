@@ -23,7 +23,7 @@ from dpfedmeta.data.episode import Episode
 from dpfedmeta.models.functional import channels_last
 from dpfedmeta.parameters import Params
 
-Contestant = Callable[[Episode], Params]
+Engine = Callable[[Episode], Params]
 
 
 class SupportNorm(nn.Module):
@@ -80,7 +80,7 @@ def stock_network(setting: Setting, algorithm: Algorithm) -> tuple[StockConv4, l
     return network, [mapping[place] for place, _ in network.named_parameters()]
 
 
-def learn2learn_loop(setting: Setting, algorithm: Algorithm) -> Contestant:
+def learn2learn_loop(setting: Setting, algorithm: Algorithm) -> Engine:
     """`MAML(...).clone().adapt(...)`.
 
     Raises:
@@ -98,7 +98,7 @@ def learn2learn_loop(setting: Setting, algorithm: Algorithm) -> Contestant:
     network, names = stock_network(setting, algorithm)
     maml = algorithms.MAML(network, lr=setting.lr, first_order=algorithm != "maml-2")
 
-    def contestant(episode: Episode) -> Params:
+    def engine(episode: Episode) -> Params:
         learner = maml.clone()
         for _ in range(setting.steps):
             logits = learner(episode.support_images, len(episode.support_labels))
@@ -107,10 +107,10 @@ def learn2learn_loop(setting: Setting, algorithm: Algorithm) -> Contestant:
         _query_loss(learner, episode).backward()  # type: ignore[no-untyped-call]
         return {name: _gradient(own) for name, own in zip(names, network.parameters(), strict=True)}
 
-    return contestant
+    return engine
 
 
-def higher_loop(setting: Setting, algorithm: Algorithm) -> Contestant:
+def higher_loop(setting: Setting, algorithm: Algorithm) -> Engine:
     """`higher.innerloop_ctx`.
 
     Raises:
@@ -120,7 +120,7 @@ def higher_loop(setting: Setting, algorithm: Algorithm) -> Contestant:
     network, names = stock_network(setting, algorithm)
     second = algorithm == "maml-2"
 
-    def contestant(episode: Episode) -> Params:
+    def engine(episode: Episode) -> Params:
         optimizer = torch.optim.SGD(network.parameters(), lr=setting.lr)
         with higher.innerloop_ctx(network, optimizer, copy_initial_weights=False, track_higher_grads=second) as opened:
             learner, steps = opened
@@ -131,15 +131,15 @@ def higher_loop(setting: Setting, algorithm: Algorithm) -> Contestant:
             gradients = torch.autograd.grad(_query_loss(learner, episode), at)
         return dict(zip(names, gradients, strict=True))
 
-    return contestant
+    return engine
 
 
-def plain_loop(setting: Setting, algorithm: Algorithm) -> Contestant:
+def plain_loop(setting: Setting, algorithm: Algorithm) -> Engine:
     """Autograd by hand, with images in the layout that convolutions like best."""
     network, names = stock_network(setting, algorithm)
     second = algorithm == "maml-2"
 
-    def contestant(episode: Episode) -> Params:
+    def engine(episode: Episode) -> Params:
         support, query = channels_last(episode.support_images), episode.query_images
         start: Params = dict(network.named_parameters())
         theta = start
@@ -155,10 +155,10 @@ def plain_loop(setting: Setting, algorithm: Algorithm) -> Contestant:
         )
         return dict(zip(names, torch.autograd.grad(loss, list((start if second else theta).values())), strict=True))
 
-    return contestant
+    return engine
 
 
-def opacus_hooks(setting: Setting, algorithm: Algorithm) -> Contestant:
+def opacus_hooks(setting: Setting, algorithm: Algorithm) -> Engine:
     """`GradSampleModule` for one client after the other, clipping and noise as in DP-SGD."""
     from opacus import GradSampleModule
 
@@ -174,7 +174,7 @@ def opacus_hooks(setting: Setting, algorithm: Algorithm) -> Contestant:
         samples: Any = [parameter.grad_sample for parameter in network.parameters()]  # type: ignore[attr-defined]
         return _clipped_mean(samples)
 
-    def contestant(episode: Episode) -> Params:
+    def engine(episode: Episode) -> Params:
         with torch.no_grad():
             for parameter, value in zip(network.parameters(), start, strict=True):
                 parameter.copy_(value)
@@ -185,10 +185,10 @@ def opacus_hooks(setting: Setting, algorithm: Algorithm) -> Contestant:
                     parameter.sub_(setting.lr * gradient)
         return dict(zip(names, gradients(episode.query_images, episode.query_labels), strict=True))
 
-    return contestant
+    return engine
 
 
-def record_loop(setting: Setting, algorithm: Algorithm) -> Contestant:
+def record_loop(setting: Setting, algorithm: Algorithm) -> Engine:
     """One call of autograd for each record, as in the paper's released code."""
     network, names = stock_network(setting, algorithm)
 
@@ -199,17 +199,17 @@ def record_loop(setting: Setting, algorithm: Algorithm) -> Contestant:
             each.append(torch.autograd.grad(loss, list(theta.values())))
         return _clipped_mean([torch.stack(values) for values in zip(*each, strict=True)])
 
-    def contestant(episode: Episode) -> Params:
+    def engine(episode: Episode) -> Params:
         theta: Params = dict(network.named_parameters())
         for _ in range(setting.steps):
             moved = _stepped(theta, gradients(theta, episode.support_images, episode.support_labels), setting.lr)
             theta = {name: value.detach().requires_grad_() for name, value in moved.items()}
         return dict(zip(names, gradients(theta, episode.query_images, episode.query_labels), strict=True))
 
-    return contestant
+    return engine
 
 
-PEERS: Mapping[str, tuple[Callable[[Setting, Algorithm], Contestant], tuple[Algorithm, ...]]] = {
+PEERS: Mapping[str, tuple[Callable[[Setting, Algorithm], Engine], tuple[Algorithm, ...]]] = {
     "learn2learn": (learn2learn_loop, ("maml-1", "maml-2")),
     "higher": (higher_loop, ("maml-1", "maml-2")),
     "plain loop": (plain_loop, ("maml-1", "maml-2")),

@@ -1,4 +1,4 @@
-"""Clients per second and peak memory, all contestants in the same kind of processes, in turns."""
+"""Clients per second and peak memory, all engines in the same kind of processes, in turns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import torch
 
-from benchmarks.engines import contestant
+from benchmarks.engines import engine
 from benchmarks.machine import convolution_seconds
 from benchmarks.settings import SETTINGS, Algorithm, episodes
 from dpfedmeta.memory import own_peak_mb
@@ -72,7 +72,7 @@ def _rate(cell: Cell, seconds: float) -> float:
     setting = SETTINGS[cell.setting]
     if cell.name == CONVOLUTIONS:
         return 1.0 / convolution_seconds(setting, seconds)
-    run, held = contestant(cell.setting, cell.algorithm, cell.name), episodes(setting, _EPISODES)
+    run, held = engine(cell.setting, cell.algorithm, cell.name), episodes(setting, _EPISODES)
     begun = time.perf_counter()
     for done, episode in enumerate(cycle(held), start=1):
         run(episode)
@@ -91,7 +91,7 @@ def peak_memory(cells: Sequence[Cell], processes: int) -> dict[Cell, float]:
 def _peak(cell: Cell) -> float:
     torch.set_num_threads(1)
     keep_freed_memory()
-    run = contestant(cell.setting, cell.algorithm, cell.name)
+    run = engine(cell.setting, cell.algorithm, cell.name)
     held = episodes(SETTINGS[cell.setting], 2)
     before = own_peak_mb()
     for episode in held:

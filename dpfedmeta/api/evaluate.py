@@ -174,10 +174,10 @@ def _drawn(folder: Path, name: str, content: Mapping[str, Any]) -> tuple[Path, .
 
 
 def _classified(run: TrainedRun, dataset: Dataset, workers: Workers) -> dict[str, Any]:
-    examination = Classification(pool=dataset.test, seed=run.settings.run.seed)
-    found = examination.contest(workers, run.network, run.weights, run.untrained, run.adaptation, 0)
+    held_out_evaluation = Classification(pool=dataset.test, seed=run.settings.run.seed)
+    found = held_out_evaluation.compete(workers, run.network, run.weights, run.untrained, run.adaptation, 0)
     results = {name: accuracy.as_json() for name, accuracy in found.items()}
-    return {"protocol": examination.protocol, "note": None, "results": [results]}
+    return {"protocol": held_out_evaluation.protocol, "note": None, "results": [results]}
 
 
 def _adapted(request: EvaluationRequest, run: TrainedRun, dataset: Dataset, workers: Workers) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """Evaluation on public data: personalised adaptation by few-shot episodes, or one classifier for all."""
 
-from dpfedmeta.evaluation.accuracy import Accuracy, Examination
+from dpfedmeta.evaluation.accuracy import Accuracy, HeldOutEvaluation
 from dpfedmeta.evaluation.classification import Classification
 from dpfedmeta.evaluation.few_shot import (
     PROTOCOL,
     TRANSDUCTIVE_PROTOCOL,
     Benchmark,
     adapted_accuracy,
-    contest,
+    compete,
     outcomes,
     pixel_neighbour_accuracy,
     pixel_prototype_accuracy,
@@ -21,13 +21,13 @@ __all__ = [
     "Accuracy",
     "Benchmark",
     "Classification",
-    "Examination",
     "Findings",
     "FineTuning",
+    "HeldOutEvaluation",
     "Question",
     "adapted_accuracy",
     "choose_fine_tuning",
-    "contest",
+    "compete",
     "distribution",
     "investigate",
     "outcomes",

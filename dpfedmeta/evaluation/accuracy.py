@@ -54,7 +54,7 @@ class Accuracy:
         return f"{100 * self.mean:.1f}% ± {100 * self.ci95:.1f}"
 
 
-class Examination(Protocol):
+class HeldOutEvaluation(Protocol):
     """How a model is judged on public data: by few-shot episodes, or as one classifier for all."""
 
     @property
@@ -68,7 +68,7 @@ class Examination(Protocol):
         """Of one model."""
         ...
 
-    def contest(
+    def compete(
         self,
         workers: Workers,
         network: NetworkSpec,

@@ -23,7 +23,7 @@ from dpfedmeta.parameters import Params
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
 
-class Contestant(Protocol):
+class Learner(Protocol):
     """Anything that labels the query images of an episode; picklable."""
 
     def accuracies(self, episode: Episode, *, transductive: bool) -> list[float]:

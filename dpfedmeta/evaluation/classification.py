@@ -51,7 +51,7 @@ class Classification:
         tasks = ((network, arrays, self.pool, order[start : start + _IMAGES_PER_CHUNK]) for start in starts)
         return Accuracy.of([hit for part in workers.map(_hits, tasks) for hit in part], counted="images")
 
-    def contest(
+    def compete(
         self,
         workers: Workers,
         network: NetworkSpec,

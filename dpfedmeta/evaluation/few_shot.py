@@ -12,7 +12,7 @@ from dpfedmeta.data.episode import Episode, check_shape, draw_episode
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.evaluation.accuracy import Accuracy
-from dpfedmeta.evaluation.baselines import Adapted, Contestant, PixelNeighbour, PixelPrototype, arrays_of
+from dpfedmeta.evaluation.baselines import Adapted, Learner, PixelNeighbour, PixelPrototype, arrays_of
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import Params
@@ -27,7 +27,7 @@ TRANSDUCTIVE_PROTOCOL = (
 _EPISODES_PER_CHUNK = 10
 
 Outcomes = npt.NDArray[np.float64]
-"""Accuracies [episodes, numbers of steps] of one contestant."""
+"""Accuracies [episodes, numbers of steps] of one learner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Benchmark:
         """Of the model after adaptation."""
         return adapted_accuracy(workers, network, model, self, adaptation, episodes)
 
-    def contest(
+    def compete(
         self,
         workers: Workers,
         network: NetworkSpec,
@@ -76,33 +76,31 @@ class Benchmark:
         episodes: int,
     ) -> dict[str, Accuracy]:
         """Of the trained model and of what it competes with."""
-        return contest(workers, network, trained, untrained, self, adaptation, episodes)
+        return compete(workers, network, trained, untrained, self, adaptation, episodes)
 
 
 def outcomes(
-    workers: Workers, benchmark: Benchmark, contestants: Mapping[str, Contestant], episodes: int
+    workers: Workers, benchmark: Benchmark, learners: Mapping[str, Learner], episodes: int
 ) -> dict[str, Outcomes]:
     """Everybody on the same episodes; each episode is drawn once.
 
     Returns:
-        By contestant: accuracies [episodes, numbers of steps it is asked after].
+        By learner: accuracies [episodes, numbers of steps it is asked after].
     """
     tasks = (
-        (benchmark, contestants, start, min(start + _EPISODES_PER_CHUNK, episodes))
+        (benchmark, learners, start, min(start + _EPISODES_PER_CHUNK, episodes))
         for start in range(0, episodes, _EPISODES_PER_CHUNK)
     )
     parts = list(workers.map(_chunk, tasks))
-    return {name: np.array([row for part in parts for row in part[name]]) for name in contestants}
+    return {name: np.array([row for part in parts for row in part[name]]) for name in learners}
 
 
-def _chunk(
-    benchmark: Benchmark, contestants: Mapping[str, Contestant], start: int, end: int
-) -> dict[str, list[list[float]]]:
-    found: dict[str, list[list[float]]] = {name: [] for name in contestants}
+def _chunk(benchmark: Benchmark, learners: Mapping[str, Learner], start: int, end: int) -> dict[str, list[list[float]]]:
+    found: dict[str, list[list[float]]] = {name: [] for name in learners}
     for number in range(start, end):
         episode = benchmark.episode(number)
-        for name, contestant in contestants.items():
-            found[name].append(contestant.accuracies(episode, transductive=benchmark.transductive))
+        for name, learner in learners.items():
+            found[name].append(learner.accuracies(episode, transductive=benchmark.transductive))
     return found
 
 
@@ -129,11 +127,11 @@ def pixel_neighbour_accuracy(benchmark: Benchmark, episodes: int) -> Accuracy:
     return _alone(InProcess(), benchmark, PixelNeighbour(), episodes)
 
 
-def _alone(workers: Workers, benchmark: Benchmark, contestant: Contestant, episodes: int) -> Accuracy:
-    return Accuracy.of(outcomes(workers, benchmark, {"it": contestant}, episodes)["it"][:, 0].tolist())
+def _alone(workers: Workers, benchmark: Benchmark, learner: Learner, episodes: int) -> Accuracy:
+    return Accuracy.of(outcomes(workers, benchmark, {"it": learner}, episodes)["it"][:, 0].tolist())
 
 
-def contest(
+def compete(
     workers: Workers,
     network: NetworkSpec,
     trained: Params,
@@ -149,12 +147,12 @@ def contest(
     """
     at = (adaptation.steps,)
     after = Adapted(network=network, weights=arrays_of(trained), adaptation=adaptation, at=at)
-    contestants: dict[str, Contestant] = {
+    learners: dict[str, Learner] = {
         "accuracy": after,
         "accuracy_before_adaptation": replace(after, at=(0,)),
         "accuracy_untrained": replace(after, weights=arrays_of(untrained)),
         "accuracy_pixel_prototype": PixelPrototype(),
         "accuracy_pixel_neighbour": PixelNeighbour(),
     }
-    found = outcomes(workers, benchmark, contestants, episodes)
+    found = outcomes(workers, benchmark, learners, episodes)
     return {name: Accuracy.of(values[:, 0].tolist()) for name, values in found.items()}

@@ -66,11 +66,11 @@ def choose_fine_tuning(
     wanted: tuple[float, ...] = STEP_SIZES
     while wanted:
         how = {lr: Adaptation(adapt="all", steps=taken, lr=lr) for lr in wanted}
-        contestants = {
+        learners = {
             str(lr): Adapted(network=network, weights=weights, adaptation=adaptation, at=(taken,))
             for lr, adaptation in how.items()
         }
-        found = outcomes(workers, validation, contestants, count)
+        found = outcomes(workers, validation, learners, count)
         tried |= {lr: float(found[str(lr)].mean()) for lr in wanted}
         best = max(sorted(tried), key=lambda lr: tried[lr])
         wanted = beyond(best, tried)

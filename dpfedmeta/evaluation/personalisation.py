@@ -13,8 +13,8 @@ from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.evaluation.accuracy import Accuracy
 from dpfedmeta.evaluation.baselines import (
     Adapted,
-    Contestant,
     FeaturePrototype,
+    Learner,
     PixelNeighbour,
     PixelPrototype,
     arrays_of,
@@ -70,7 +70,7 @@ class Findings:
         shape: Size of an episode.
         question: What was asked.
         seeds: One for each sequence of episodes.
-        by_seed: Accuracies [episodes, steps] by contestant, for each seed.
+        by_seed: Accuracies [episodes, steps] by learner, for each seed.
     """
 
     shape: EpisodeShape
@@ -79,7 +79,7 @@ class Findings:
     by_seed: tuple[Mapping[str, Outcomes], ...]
 
     def values(self, name: str) -> Outcomes:
-        """Accuracies [episodes of all seeds, steps] of a contestant.
+        """Accuracies [episodes of all seeds, steps] of a learner.
 
         All seeds judge the same weights and every episode is an independent draw, so pooling is joining.
         """
@@ -139,15 +139,15 @@ def investigate(
         seeds: One sequence of episodes for each.
         episodes: For each seed, at least 2.
     """
-    contestants = _contestants(question)
-    found = tuple(outcomes(workers, replace(benchmark, seed=seed), contestants, episodes) for seed in seeds)
+    learners = _contestants(question)
+    found = tuple(outcomes(workers, replace(benchmark, seed=seed), learners, episodes) for seed in seeds)
     return Findings(shape=benchmark.shape, question=question, seeds=tuple(seeds), by_seed=found)
 
 
-def _contestants(question: Question) -> dict[str, Contestant]:
+def _contestants(question: Question) -> dict[str, Learner]:
     trained, untrained = arrays_of(question.trained), arrays_of(question.untrained)
     path = Adapted(network=question.network, weights=trained, adaptation=question.adaptation, at=question.at)
-    made: dict[str, Contestant] = {
+    made: dict[str, Learner] = {
         "accuracy": path,
         "accuracy_untrained": replace(path, weights=untrained),
     }

@@ -17,7 +17,7 @@ from dpfedmeta.meta.linear_head import descended_head
 from dpfedmeta.parameters import Params, added, detached, difference
 
 
-def stacked_query_gradients(
+def batched_query_gradients(
     network: nn.Module,
     model: Mapping[str, Tensor],
     fixed: Mapping[str, Tensor],
@@ -54,7 +54,7 @@ def stacked_query_gradients(
     return gradients
 
 
-def stacked(episodes: Sequence[Episode]) -> Episode:
+def batched(episodes: Sequence[Episode]) -> Episode:
     """Episodes of one form with a leading dimension."""
     return Episode(
         support_images=torch.stack([episode.support_images for episode in episodes]),

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dpfedmeta.evaluation import Examination
+from dpfedmeta.evaluation import HeldOutEvaluation
 from dpfedmeta.memory import peak_memory_mb
 from dpfedmeta.parameters import Params
 from dpfedmeta.planning.plan import Plan
@@ -74,7 +74,7 @@ def clients_per_second(public: ClientSide, workers: Workers, count: int, seconds
 def cost_of(
     plan: Plan,
     public: ClientSide,
-    examinations: Sequence[Examination],
+    held_out_evaluations: Sequence[HeldOutEvaluation],
     workers: Workers,
     count: int,
     seconds: float,
@@ -85,7 +85,7 @@ def cost_of(
     Args:
         plan: Of the run.
         public: As in `clients_per_second`.
-        examinations: On validation classes, and on test classes.
+        held_out_evaluations: On validation classes, and on test classes.
         workers: Who runs clients and episodes.
         count: How many workers these are.
         seconds: What to spend on the measurement, about.
@@ -95,7 +95,7 @@ def cost_of(
     clients_per_second(public, workers, count, 0.0)  # as a run begins
     start = before + time.perf_counter() - begun
     rate = clients_per_second(public, workers, count, 0.6 * seconds)
-    validation, test = examinations
+    validation, test = held_out_evaluations
     network, adaptation, model = plan.network, plan.evaluation, _all_weights(public)
     settings = plan.settings.evaluation
 
@@ -103,7 +103,7 @@ def cost_of(
         validation.accuracy(workers, network, model, adaptation, episodes)
 
     def compete(episodes: int) -> None:
-        test.contest(workers, network, model, model, adaptation, episodes)
+        test.compete(workers, network, model, model, adaptation, episodes)
 
     every, rounds = settings.every, plan.privacy.rounds
     validations = rounds // every + (rounds % every > 0)

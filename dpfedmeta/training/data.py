@@ -12,7 +12,7 @@ from dpfedmeta.data.episode import check_shape
 from dpfedmeta.data.population import Population, VirtualPopulation
 from dpfedmeta.data.shards import ShardPopulation
 from dpfedmeta.errors import InputError
-from dpfedmeta.evaluation import Benchmark, Classification, Examination
+from dpfedmeta.evaluation import Benchmark, Classification, HeldOutEvaluation
 from dpfedmeta.models.frozen import mixes_queries
 from dpfedmeta.models.registry import build_network
 from dpfedmeta.planning.plan import Plan
@@ -71,7 +71,7 @@ def public_side(clients: ClientSide, plan: Plan, dataset: Dataset) -> ClientSide
     return replace(clients, population=made, source=KeyedSource(0))
 
 
-def examination(plan: Plan, dataset: Dataset, split: Literal["val", "test"]) -> Examination:
+def held_out_evaluation(plan: Plan, dataset: Dataset, split: Literal["val", "test"]) -> HeldOutEvaluation:
     """How models are judged on a split that no client holds."""
     pool, seed = getattr(dataset, split), plan.settings.run.seed
     if dataset.task.shared_classes is not None:

@@ -32,5 +32,5 @@ def forecast(
     with prepared(settings, options or RunOptions(), lambda text: tell(callbacks, "on_remark", text)) as made:
         tell(callbacks, "on_plan", made.planned())
         spent = before + time.perf_counter() - started
-        examinations = (made.validation, made.test)
-        return cost_of(made.plan, made.public, examinations, made.workers, made.count, seconds, spent)
+        held_out_evaluations = (made.validation, made.test)
+        return cost_of(made.plan, made.public, held_out_evaluations, made.workers, made.count, seconds, spent)

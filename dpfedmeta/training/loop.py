@@ -11,7 +11,7 @@ import torch
 
 from dpfedmeta.accounting.events import Phase
 from dpfedmeta.errors import InputError
-from dpfedmeta.evaluation import Examination
+from dpfedmeta.evaluation import HeldOutEvaluation
 from dpfedmeta.interrupts import deferred
 from dpfedmeta.ledger.ledger import Budget, Ledger
 from dpfedmeta.ledger.lineage import Lineage
@@ -79,7 +79,7 @@ class Training:
     run: RunDirectory
     backend: Backend
     workers: Workers
-    validation: Examination
+    validation: HeldOutEvaluation
     source: SecretSource
     trackers: tuple[Callback, ...]
     budget: Budget

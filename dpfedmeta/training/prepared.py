@@ -13,7 +13,7 @@ import torch
 from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.population import Population, PopulationStatement, population_statement
 from dpfedmeta.errors import InputError
-from dpfedmeta.evaluation import Examination
+from dpfedmeta.evaluation import HeldOutEvaluation
 from dpfedmeta.planning.held_data import NO_DIGEST, HeldData, check_data, held_data
 from dpfedmeta.planning.origins import check_origins
 from dpfedmeta.planning.own_policy import check_same_policy
@@ -26,7 +26,7 @@ from dpfedmeta.settings import Settings
 from dpfedmeta.simulation.client_data import check_some_sound
 from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.tracking.planned import Planned, planned_of
-from dpfedmeta.training.data import client_side, examination, population, public_side
+from dpfedmeta.training.data import client_side, held_out_evaluation, population, public_side
 from dpfedmeta.workers import Workers, available_cores, open_workers
 
 
@@ -72,8 +72,8 @@ class Prepared:
     plan: Plan
     dataset: Dataset
     statement: PopulationStatement
-    validation: Examination
-    test: Examination
+    validation: HeldOutEvaluation
+    test: HeldOutEvaluation
     source: SecretSource
     held: HeldData
     repeatable: bool
@@ -113,7 +113,7 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
     plan = make_plan(settings, dataset.task, options.clip_policy)
     clients_of = population(plan, dataset, options.population)
     statement = population_statement(clients_of)
-    validation, test = examination(plan, dataset, "val"), examination(plan, dataset, "test")
+    validation, test = held_out_evaluation(plan, dataset, "val"), held_out_evaluation(plan, dataset, "test")
     source = _secret_source(settings, options)
     held, repeatable = _checked_data(settings, dataset, options)
     count = worker_count(settings, device, remark)

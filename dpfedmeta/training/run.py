@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfedmeta.config import to_yaml
-from dpfedmeta.evaluation import Examination
+from dpfedmeta.evaluation import HeldOutEvaluation
 from dpfedmeta.interrupts import deferred
 from dpfedmeta.ledger.client_ledger import RecordBudget
 from dpfedmeta.ledger.ledger import Budget, Identity, Ledger
@@ -140,11 +140,13 @@ def _trained(training: Training, made: Prepared) -> tuple[dict[str, Any], Callba
     return summary, ending.failure
 
 
-def final_accuracies(workers: Workers, plan: Plan, test: Examination, model: Params) -> dict[str, dict[str, object]]:
+def final_accuracies(
+    workers: Workers, plan: Plan, test: HeldOutEvaluation, model: Params
+) -> dict[str, dict[str, object]]:
     """The trained model, before and after adaptation, beside the untrained one and the pixel baselines."""
     untrained = plan.algorithm.initial(plan.network, plan.settings.run.seed)
     episodes = plan.settings.evaluation.episodes
-    accuracies = test.contest(workers, plan.network, model, untrained, plan.evaluation, episodes)
+    accuracies = test.compete(workers, plan.network, model, untrained, plan.evaluation, episodes)
     values = {name: accuracy.as_json() for name, accuracy in accuracies.items()}
     values["accuracy"]["protocol"] = test.protocol
     return values

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from benchmarks import device, measure, settings, timing
-from benchmarks import engines as contestants
+from benchmarks import engines as engines
 from benchmarks.machine import client_operations, convolution_seconds
 from benchmarks.settings import ALGORITHMS, SETTINGS, Setting
 from benchmarks.timing import CONVOLUTIONS, Cell, Speed
 from dpfedmeta.errors import InputError
-from dpfedmeta.meta.side_by_side import stacked_query_gradients
+from dpfedmeta.meta.side_by_side import batched_query_gradients
 from dpfedmeta.report.bench_plot import save_bench_plot
 
 TINY = Setting(name="tiny", channels=3, size=16, width=8, steps=2)
@@ -23,49 +23,49 @@ def tiny(monkeypatch):
 
 
 def available(algorithm):
-    left_out = contestants.missing_peers()
-    return [name for name in contestants.names(algorithm, peers=True) if name not in left_out]
+    left_out = engines.missing_peers()
+    return [name for name in engines.names(algorithm, peers=True) if name not in left_out]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_all_compute_the_same_meta_gradient(algorithm):
     first, *others = available(algorithm)
     for name in others:
-        difference = contestants.disagreement("tiny", algorithm, name, first)
-        if not name.endswith(contestants.ROUNDED):
+        difference = engines.disagreement("tiny", algorithm, name, first)
+        if not name.endswith(engines.ROUNDED):
             assert difference < 1e-3, name
             continue
-        found = contestants.contestant("tiny", algorithm, name)(settings.episodes(TINY, 1)[0])
-        distance = contestants.distance_of_rounded(TINY, algorithm, found)
+        found = engines.engine("tiny", algorithm, name)(settings.episodes(TINY, 1)[0])
+        distance = engines.distance_of_rounded(TINY, algorithm, found)
         assert 1e-3 < distance < measure.MOST_OF_ROUNDED
         assert distance == pytest.approx(difference, rel=0.01)
 
 
 def test_another_order_is_not_taken_for_rounding():
-    found = contestants.contestant("tiny", "maml-1", "dpfedmeta")(settings.episodes(TINY, 1)[0])
-    assert contestants.distance_of_rounded(TINY, "maml-2", found) == math.inf
+    found = engines.engine("tiny", "maml-1", "dpfedmeta")(settings.episodes(TINY, 1)[0])
+    assert engines.distance_of_rounded(TINY, "maml-2", found) == math.inf
 
 
 def test_another_meta_gradient_is_refused(monkeypatch):
-    make, algorithms = contestants.PEERS["plain loop"]  # type: ignore[attr-defined]
-    wrong = {**contestants.PEERS, "plain loop": (lambda s, _: make(s, "maml-2"), algorithms)}  # type: ignore[attr-defined]
-    monkeypatch.setattr(contestants, "PEERS", wrong)
-    contestants.contestant.cache_clear()
+    make, algorithms = engines.PEERS["plain loop"]  # type: ignore[attr-defined]
+    wrong = {**engines.PEERS, "plain loop": (lambda s, _: make(s, "maml-2"), algorithms)}  # type: ignore[attr-defined]
+    monkeypatch.setattr(engines, "PEERS", wrong)
+    engines.engine.cache_clear()
     cells = [Cell(setting="tiny", algorithm="maml-1", name="plain loop")]
     with pytest.raises(InputError, match="plain loop and dpfedmeta differ by"):
         measure._check(cells)
-    contestants.contestant.cache_clear()
+    engines.engine.cache_clear()
 
 
 def test_a_peer_that_is_not_installed_is_named(monkeypatch):
     def absent(*_):
         raise ImportError("No module named 'learn2learn'")
 
-    peers = {**contestants.PEERS, "learn2learn": (absent, ("maml-1",))}  # type: ignore[attr-defined]
-    monkeypatch.setattr(contestants, "PEERS", peers)
-    contestants.contestant.cache_clear()
-    assert contestants.missing_peers()["learn2learn"] == "No module named 'learn2learn'"
-    contestants.contestant.cache_clear()
+    peers = {**engines.PEERS, "learn2learn": (absent, ("maml-1",))}  # type: ignore[attr-defined]
+    monkeypatch.setattr(engines, "PEERS", peers)
+    engines.engine.cache_clear()
+    assert engines.missing_peers()["learn2learn"] == "No module named 'learn2learn'"
+    engines.engine.cache_clear()
 
 
 def test_episodes_are_the_same_for_everybody_and_learnable():
@@ -118,7 +118,7 @@ def test_engines_side_by_side_agree_with_the_loop_and_say_how_fast():
 
 
 def test_an_engine_that_computes_something_else_is_refused(monkeypatch):
-    first_order = partial(stacked_query_gradients, order=1)
-    monkeypatch.setattr(device, "stacked_query_gradients", lambda *given: first_order(*given[:-1]))
+    first_order = partial(batched_query_gradients, order=1)
+    monkeypatch.setattr(device, "batched_query_gradients", lambda *given: first_order(*given[:-1]))
     with pytest.raises(InputError, match=r"float32 on cpu and a loop on a CPU differ by .* in maml-2"):
         device.device_rows(TINY, torch.device("cpu"), clients=2, seconds=0.0, peers=False)

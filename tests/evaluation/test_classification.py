@@ -47,10 +47,10 @@ def test_fewer_images_are_a_sample_of_both_classes(pool):
 
 
 def test_workers_change_nothing(pool):
-    examination = Classification(pool=pool, seed=0)
+    held_out_evaluation = Classification(pool=pool, seed=0)
     with open_workers(2) as workers:
-        together = examination.accuracy(workers, SPEC, brightness(), NONE, 7)
-    assert together == examination.accuracy(InProcess(), SPEC, brightness(), NONE, 7)
+        together = held_out_evaluation.accuracy(workers, SPEC, brightness(), NONE, 7)
+    assert together == held_out_evaluation.accuracy(InProcess(), SPEC, brightness(), NONE, 7)
 
 
 def test_a_prediction_depends_on_no_other_image(pool):
@@ -65,5 +65,5 @@ def test_a_prediction_depends_on_no_other_image(pool):
 
 def test_the_contest_is_against_the_untrained(pool):
     untrained = {name: torch.zeros_like(value) for name, value in brightness().items()}
-    found = Classification(pool=pool, seed=0).contest(InProcess(), SPEC, brightness(), untrained, NONE, 7)
+    found = Classification(pool=pool, seed=0).compete(InProcess(), SPEC, brightness(), untrained, NONE, 7)
     assert found["accuracy"].mean > found["accuracy_untrained"].mean

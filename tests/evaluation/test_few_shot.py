@@ -13,10 +13,10 @@ from dpfedmeta.evaluation import (
     Accuracy,
     Benchmark,
     adapted_accuracy,
-    contest,
     pixel_neighbour_accuracy,
     pixel_prototype_accuracy,
 )
+from dpfedmeta.evaluation.few_shot import compete
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.inner_loop import adapted_logits
 from dpfedmeta.models.initial import initial_weights
@@ -161,7 +161,7 @@ def test_everybody_in_a_contest_sees_the_same_episodes(separable):
     spec = network_spec(name="mlp", width=32, norm="none")
     trained, untrained = initial_weights(spec, 0), initial_weights(spec, 1)
     adaptation = Adaptation(adapt="all", steps=30, lr=0.5)
-    found = contest(InProcess(), spec, trained, untrained, separable, adaptation, 12)
+    found = compete(InProcess(), spec, trained, untrained, separable, adaptation, 12)
 
     def alone(params, steps):
         return adapted_accuracy(InProcess(), spec, params, separable, replace(adaptation, steps=steps), 12)

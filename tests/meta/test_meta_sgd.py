@@ -16,7 +16,7 @@ from dpfedmeta.meta.algorithms.maml import Maml
 from dpfedmeta.meta.algorithms.meta_sgd import LearnedRates, MetaSgd
 from dpfedmeta.meta.gradients import meta_gradient
 from dpfedmeta.meta.inner_loop import adapted_params
-from dpfedmeta.meta.side_by_side import stacked, stacked_query_gradients
+from dpfedmeta.meta.side_by_side import batched, batched_query_gradients
 from dpfedmeta.models.registry import build_network
 from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.models.ways import with_ways
@@ -68,7 +68,7 @@ def test_the_gradient_is_that_of_the_definition_by_theta_and_by_the_rates(adapt)
     }
     expected = by_definition(weights, held, adapt, 2)
     found = meta_gradient(build_network(SPEC), weights, {}, held, own.adaptation, 2)
-    together = stacked_query_gradients(build_network(SPEC), weights, {}, stacked([held, episode(5)]), own.adaptation, 2)
+    together = batched_query_gradients(build_network(SPEC), weights, {}, batched([held, episode(5)]), own.adaptation, 2)
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=name)
         torch.testing.assert_close(together[name][0], value, rtol=1e-4, atol=1e-6, msg=name)

@@ -14,7 +14,7 @@ from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.algorithms.proto_maml import Prototypes
 from dpfedmeta.meta.gradients import meta_gradient
 from dpfedmeta.meta.inner_loop import adapted_logits
-from dpfedmeta.meta.side_by_side import stacked, stacked_query_gradients
+from dpfedmeta.meta.side_by_side import batched, batched_query_gradients
 from dpfedmeta.models.functional import apply_body
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import build_network, learned_part
@@ -75,7 +75,7 @@ def test_several_clients_at_once_agree_with_one():
     weights, adaptation = initial_weights(SPEC, 3), Adaptation(adapt="head", steps=2, lr=0.05, rule=RULE)
     model = learned_part(SPEC, weights)
     fixed = {name: value for name, value in weights.items() if name not in model}
-    both = stacked_query_gradients(build_network(SPEC), model, fixed, stacked([episode(0), episode(1)]), adaptation, 2)
+    both = batched_query_gradients(build_network(SPEC), model, fixed, batched([episode(0), episode(1)]), adaptation, 2)
     for client in (0, 1):
         alone = meta_gradient(build_network(SPEC), model, fixed, episode(client), adaptation, 2)
         for name, value in alone.items():

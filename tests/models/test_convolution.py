@@ -10,7 +10,7 @@ from torch.nn.functional import conv2d, cosine_similarity, interpolate
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.gradients import meta_gradient
-from dpfedmeta.meta.side_by_side import stacked, stacked_query_gradients
+from dpfedmeta.meta.side_by_side import batched, batched_query_gradients
 from dpfedmeta.models.convolution import LEAST_SHORT_CHANNELS, ConvolutionSpec, convolution, convolution_gradients
 from dpfedmeta.models.functional import channels_last
 from dpfedmeta.models.initial import initial_weights
@@ -109,7 +109,7 @@ def test_meta_gradients_keep_their_direction_on_either_engine(norm: str, order: 
     for spec in specs(norm):
         network = build_network(spec)
         found.append(flatten(meta_gradient(network, weights, {}, episode, adaptation, order)))  # type: ignore[arg-type]
-        together = stacked_query_gradients(network, weights, {}, stacked([episode]), adaptation, order)  # type: ignore[arg-type]
+        together = batched_query_gradients(network, weights, {}, batched([episode]), adaptation, order)  # type: ignore[arg-type]
         found.append(flatten({name: value[0] for name, value in together.items()}))
     short, short_together, full, full_together = found
     assert far(short, full)

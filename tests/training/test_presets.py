@@ -36,7 +36,7 @@ from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.processes import LocalBackend
 from dpfedmeta.simulation.public_clients import update_spread
 from dpfedmeta.tracking.trackers import JsonLines
-from dpfedmeta.training.data import examination, population
+from dpfedmeta.training.data import held_out_evaluation, population
 from dpfedmeta.training.loop import Training, optimizer
 from dpfedmeta.workers import InProcess
 
@@ -105,7 +105,7 @@ def train(plan, digits, folder, backend=None):
         run=run,
         backend=backend or LocalBackend(clients=clients, workers=InProcess()),
         workers=InProcess(),
-        validation=examination(plan, digits, "val"),
+        validation=held_out_evaluation(plan, digits, "val"),
         source=KeyedSource(5),
         trackers=(JsonLines(run.path),),
         budget=Budget.of(plan.planned),
@@ -367,7 +367,7 @@ def test_the_meta_learners_differ_in_their_policy_alone(algo, policy):
 
 def test_validation_looks_at_public_images_and_the_test_at_all_of_its_own(digits):
     plan = plan_of("dp-fedavg")
-    validation, test = examination(plan, digits, "val"), examination(plan, digits, "test")
+    validation, test = held_out_evaluation(plan, digits, "val"), held_out_evaluation(plan, digits, "test")
     assert isinstance(validation, Classification)
     assert validation.images == 60
     assert isinstance(test, Classification)

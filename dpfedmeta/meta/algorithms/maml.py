@@ -104,7 +104,7 @@ class Maml:
         self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
     ) -> Iterator[Params]:
         """Exact meta-gradients; clients of the form of the first one together, others one by one."""
-        from dpfedmeta.meta.side_by_side import stacked
+        from dpfedmeta.meta.side_by_side import batched
 
         if not context.side_by_side or not episodes:
             yield from (self.gradient(context, episode.to(context.device)) for episode in episodes)
@@ -112,7 +112,7 @@ class Maml:
         form = _form(episodes[0])
 
         def several(part: Sequence[Episode]) -> list[Params]:
-            found = self.gradients(context, stacked(part).to(context.device))
+            found = self.gradients(context, batched(part).to(context.device))
             return [{name: value[index] for name, value in found.items()} for index in range(len(part))]
 
         computed = iter(context.pieces(several, [episode for episode in episodes if _form(episode) == form]))
@@ -130,9 +130,9 @@ class Maml:
 
     def gradients(self, context: ClientContext, episodes: Episode) -> Params:
         """SECRET: the meta-gradients of E episodes of one form, each tensor [E, *shape]."""
-        from dpfedmeta.meta.side_by_side import stacked_query_gradients
+        from dpfedmeta.meta.side_by_side import batched_query_gradients
 
-        return stacked_query_gradients(
+        return batched_query_gradients(
             context.module, context.learned, context.fixed, episodes, self.adaptation, self.order
         )
 
@@ -151,9 +151,9 @@ class Maml:
         from dpfedmeta.meta.units import rows
 
         if context.side_by_side:
-            from dpfedmeta.meta.side_by_side import stacked
+            from dpfedmeta.meta.side_by_side import batched
 
-            return [rows([self.gradients(context, stacked(episodes))])]
+            return [rows([self.gradients(context, batched(episodes))])]
         return [rows([{n: v[None] for n, v in self.gradient(context, each).items()} for each in episodes])]
 
 
