@@ -74,7 +74,7 @@ def warm_up(words: list[str]) -> None:
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         os.dup2(nowhere.fileno(), 1)
     try:
-        dpfedmeta(["train", *COMMON, *words, "--dry-run"])
+        dpfedmeta(["train", *COMMON, *words, "--dry-run", "--calibration=0.1"])
     except SystemExit as end:
         if end.code:
             raise AssertionError(f"{words} is refused") from end
@@ -182,7 +182,7 @@ def trial(kills: int, seed: int, folder: Path) -> dict[str, object]:
     """Harass runs until so many kills are survived."""
     chance, total, runs = random.Random(seed), Counter[str](), []
     many = kills > 20
-    kinds = KEYED if many else [[*KEYED[0], "--rounds=60"]]
+    kinds = KEYED if many else [[*KEYED[0], "--rounds=30"]]
     for words in (*kinds, SECURE) if many else kinds:
         warm_up(words)
     lives = [undisturbed(words, f"whole{number}", folder) for number, words in enumerate(kinds)]

@@ -13,7 +13,7 @@ from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource
 from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.processes import LocalBackend
-from dpfedmeta.workers import open_workers
+from dpfedmeta.workers import InProcess, open_workers
 
 SMALL = {"model.width": "4", "server.rounds": "3", "task.ways": "3", "task.shots": "2", "task.queries": "2",
          "clip.window": "2"}  # fmt: skip
@@ -45,17 +45,22 @@ def cohort_of(*clients):
 MORE = [pytest.param(algo, marks=pytest.mark.slow) for algo in ("maml", "dp-aqc", "dp-agrlr")]
 
 
+@pytest.fixture(scope="module")
+def three_workers():
+    """Processes take seconds to start."""
+    with open_workers(3) as workers:
+        yield workers
+
+
 @pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr-micro", *MORE])
-def test_the_sum_is_bit_identical_for_any_number_of_workers(tiny_strokes, algo):
+def test_the_sum_is_bit_identical_for_any_number_of_workers(tiny_strokes, three_workers, algo):
     _, clients, model = setting(tiny_strokes, algo)
-    sums = []
-    for count in (1, 3):
-        with open_workers(count) as workers:
-            backend = LocalBackend(clients=clients, workers=workers)
-            sums.append(backend.cohort_sum(model, 0.1, cohort_of(*range(0, 100, 5))))
-    for other in sums[1:]:
-        assert other.noise_variance == sums[0].noise_variance
-        assert all(torch.equal(other.value[n], sums[0].value[n]) for n in model)
+    one, other = (
+        LocalBackend(clients=clients, workers=workers).cohort_sum(model, 0.1, cohort_of(*range(0, 100, 5)))
+        for workers in (InProcess(), three_workers)
+    )
+    assert other.noise_variance == one.noise_variance
+    assert all(torch.equal(other.value[n], one.value[n]) for n in model)
 
 
 @pytest.mark.parametrize("bound", [1e-6, 0.05])
