@@ -14,29 +14,19 @@ from dpfedmeta.version import __version__
 ROOT = Path(__file__).parents[1]
 
 
-def left(words, capsys):
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    shown = capsys.readouterr()
-    return end.value.code, shown.out, shown.err
-
-
-def test_all_commands_are_listed_and_explain_themselves(capsys):
-    code, overview, _ = left(["--help"], capsys)
-    assert code == 0
+def test_all_commands_are_listed_and_explain_themselves(dpfedmeta):
+    overview = dpfedmeta("--help").out
     for name in COMMANDS:
         assert f"\n  {name} " in overview
-        code, shown, _ = left([name, "--help"], capsys)
-        assert code == 0
-        assert shown.startswith(f"usage: dpfedmeta {name} ")
-    assert left([], capsys)[:2] == (2, overview)
-    assert left(["--version"], capsys)[:2] == (0, f"dpfedmeta {__version__}\n")
+        assert dpfedmeta(name, "--help").out.startswith(f"usage: dpfedmeta {name} ")
+    assert dpfedmeta(code=2).out == overview
+    assert dpfedmeta("--version").out == f"dpfedmeta {__version__}\n"
 
 
-def test_a_mistyped_command_names_the_nearest(capsys):
-    code, shown, said = left(["evalate", "runs/x"], capsys)
-    assert (code, shown) == (2, "")
-    assert "evalate: no such command; did you mean evaluate?" in said
+def test_a_mistyped_command_names_the_nearest(dpfedmeta):
+    refused = dpfedmeta("evalate", "runs/x", code=2)
+    assert refused.out == ""
+    assert "evalate: no such command; did you mean evaluate?" in refused.error
 
 
 def test_every_command_has_a_script_and_every_script_a_command():
