@@ -70,6 +70,12 @@ def remark_of(algo: str) -> str | None:
     return _content(algo).get("remark") if algo in algorithm_names() else None
 
 
+def claimed_of(algo: str) -> dict[str, str] | None:
+    """What a preset says of the claim of its origin; None: no origin of it claims an epsilon."""
+    claimed: dict[str, str] | None = _content(algo).get("claimed")
+    return claimed
+
+
 def preset_values(algo: str, dataset: str) -> dict[str, Given]:
     """What a preset says, by dotted names.
 
@@ -86,7 +92,8 @@ def preset_values(algo: str, dataset: str) -> dict[str, Given]:
 def _of_preset(algo: str, dataset: str) -> dict[str, Any]:
     """A preset may extend another one: what it says itself is stronger, for every data set."""
     content = _content(algo)
-    content.pop("remark", None)
+    for words in ("remark", "claimed"):
+        content.pop(words, None)
     base = content.pop("extends", None)
     of_dataset = content.pop("datasets", {}).get(dataset, {})
     inherited = _of_preset(base, dataset) if base else {}

@@ -37,13 +37,35 @@ class Claim:
     reason: str
 
 
-def claim(algo: str, plan: PrivacyPlan) -> Claim | None:
-    """None for an algorithm without privacy."""
-    if algo not in _ORIGINS:
-        return None
-    cell, source, count, reason = _ORIGINS[algo]
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """What a preset says of its origin, under `claimed`.
+
+    Attributes:
+        cell: The cell that the origin speaks of, as '(client, public)'.
+        by: Who says so.
+        counting: How: moments, without-the-factor-of-two, records-of-one-pool or local-steps.
+        reason: Why what holds is another number.
+        dataset: The data set that the two are compared on.
+    """
+
+    cell: str
+    by: str
+    counting: str
+    reason: str
+    dataset: str = "omniglot"
+
+
+def claim(published: Published, plan: PrivacyPlan) -> Claim:
+    """The two numbers beside each other."""
     held = {found.name: found.epsilon for found in guarantees(plan)}
-    return Claim(cell=cell, source=source, claimed=count(plan), holds=held[cell], reason=reason)
+    return Claim(
+        cell=published.cell,
+        source=published.by,
+        claimed=_COUNTINGS[published.counting](plan),
+        holds=held[published.cell],
+        reason=published.reason,
+    )
 
 
 def _moments(plan: PrivacyPlan) -> float:
@@ -93,42 +115,9 @@ def _local_steps(plan: PrivacyPlan) -> float:
     return poisson_steps_epsilon(record.batch_rate, record.support_noise, steps, plan.record_delta, "rdp")
 
 
-_CLIENT, _RECORD = "(client, public)", "(record, server)"
-_AGRLR = (
-    _RECORD,
-    "released code, RDP",
-    _records_of_one_pool,
-    "it composes the steps of all clients over one pool of 60,000 records; a record sees its own client's only",
-)
-_ORIGINS: Mapping[str, tuple[str, str, Callable[[PrivacyPlan], float], str]] = {
-    "dp-const": (_CLIENT, "McMahan et al. 2018, moments accountant", _moments, "RDP is loose; the plan is the same"),
-    "dp-aqc": (_CLIENT, "Andrew et al. 2021, RDP", _moments, "RDP is loose; the joint formula is the same"),
-    "dp-agr": (
-        _CLIENT,
-        "released code, RDP",
-        _moments,
-        "RDP is loose; the released code takes its bound from raw norms and reads tasks in order: nothing holds there",
-    ),
-    "dp-agrlr-micro": _AGRLR,
-    "dp-agrlr": _AGRLR,
-    "dp-fedavg": (
-        _CLIENT,
-        "Geyer et al. 2017, moments accountant",
-        _moments,
-        "RDP is loose; the released code takes raw medians and charges the noise of all layers as one: nothing holds "
-        "there",
-    ),
-    "dp-fedavg-fixed": (
-        _CLIENT,
-        "Flower's documentation, RDP",
-        _without_the_factor_of_two,
-        "a replaced client moves the sum by 2C, the claim assumes C",
-    ),
-    "dp-fedavg-adaptive": (
-        _CLIENT,
-        "Flower's documentation, RDP",
-        _without_the_factor_of_two,
-        "a replaced client moves the sum by 2C, the claim assumes C",
-    ),
-    "local-dp": (_RECORD, "declearn, RDP", _local_steps, "RDP is loose; the steps are the same"),
+_COUNTINGS: Mapping[str, Callable[[PrivacyPlan], float]] = {
+    "moments": _moments,
+    "without-the-factor-of-two": _without_the_factor_of_two,
+    "records-of-one-pool": _records_of_one_pool,
+    "local-steps": _local_steps,
 }

@@ -5,14 +5,14 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from dpfedmeta.accounting.claims import claim
+from dpfedmeta.accounting.claims import Published, claim
 from dpfedmeta.accounting.cross_checks import agreements, all_settings
 from dpfedmeta.accounting.published import as_json, compare, published_settings
 from dpfedmeta.command_line import DONE, print_json
 from dpfedmeta.config import resolve
 from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.privacy import make_privacy
-from dpfedmeta.presets import algorithm_names
+from dpfedmeta.presets import algorithm_names, claimed_of
 from dpfedmeta.tracking.terminal import number
 
 
@@ -40,11 +40,14 @@ def compare_presets(console: Console, as_text: bool) -> int:
     for column in ("preset", "cell", "claimed", "holds", "claimed by", "why"):
         table.add_column(column, justify="right" if column in ("claimed", "holds") else "left", overflow="fold")
     for algo in algorithm_names():
-        dataset = "mnist-shards" if resolve(algo, "mnist-shards").meta.method == "fedavg" else "omniglot"
-        found = claim(algo, make_privacy(resolve(algo, dataset), load_task(dataset)[0]))
-        if found is not None:
-            table.add_row(algo, found.cell, number(found.claimed), number(found.holds), found.source, found.reason)
-            rows.append({"algo": algo, "dataset": dataset, **vars(found)})
+        claimed = claimed_of(algo)
+        if claimed is None:
+            continue
+        published = Published(**claimed)
+        plan = make_privacy(resolve(algo, published.dataset), load_task(published.dataset)[0])
+        found = claim(published, plan)
+        table.add_row(algo, found.cell, number(found.claimed), number(found.holds), found.source, found.reason)
+        rows.append({"algo": algo, "dataset": published.dataset, **vars(found)})
     if as_text:
         print_json({"presets": rows})
     else:
