@@ -60,7 +60,7 @@ class Frozen:
 
 
 def replay(tiny_strokes, tmp_path, plan, seed):
-    run = create(tmp_path, str(seed))
+    run = create(tmp_path, f"run-of-seed-{seed}")
     Ledger(run.ledger, plan.privacy, Identity(run="0" * 32, config=to_yaml(plan.settings)))
     training = Training(
         plan=plan,
@@ -78,7 +78,7 @@ def replay(tiny_strokes, tmp_path, plan, seed):
     rows = run.rounds()
     summary = summary_of(run, plan, state, status, (1.0, 1.0), {})
     run.write_json("summary.json", summary)
-    report = write_report(run).read_text().replace(run.path.name, "run")
+    report = write_report(run).read_text().replace(run.path.name, "this-run")
     return state, json.dumps(rows), run.ledger.read_text(), run.weights.read_bytes(), report
 
 
