@@ -56,7 +56,7 @@ def test_a_member_of_the_users_own_is_found_by_its_module():
     [
         ("windw", "clip.policy = windw: unknown; did you mean window"),
         ("WINDOW-LITERAL", "clip.policy = WINDOW-LITERAL: unknown"),
-        ("xyz", "known are constant, median, none, quantile, window, window-literal, or package.module:name"),
+        ("xyz", "known are constant, median, none, own, quantile, window, window-literal, or package.module:name"),
         # The name of a file is not the name of a member.
         ("window_literal", "unknown"),
         ("", "unknown"),
@@ -90,7 +90,7 @@ def test_settings_of_a_members_own_are_filled_in_and_checked():
 @pytest.mark.parametrize(
     ("member", "given", "words"),
     [
-        (Taking, {"half_live": 5}, r"^clip\.own\.half_live.*did you mean half_life.*\(mine\)"),
+        (Taking, {"half_live": 5}, r"^clip\.own\.half_live: mine takes no such setting; did you mean half_life"),
         (Taking, {"floor": "low"}, r"^clip\.own\.floor.*low.*\(mine\)"),
         (object, {"half_life": 5}, r"^clip\.own\.half_life: mine takes no settings of its own; drop it"),
     ],
