@@ -56,11 +56,15 @@ def find(setting: str, name: str, folder: str) -> Any:
             )
         module, attribute = f"{folder}.{name.replace('-', '_')}", "MEMBER"
     try:
-        return getattr(import_module(module), attribute)
+        found = import_module(module)
     except (ImportError, ValueError, TypeError) as error:  # the last two: no name of a module
         raise InputError(f"{setting} = {name}: cannot be imported ({error}); is its folder on PYTHONPATH?") from error
-    except AttributeError as error:
-        raise InputError(f"{setting} = {name}: {module} has no {attribute}") from error
+    except Exception as error:  # whatever the user's own module raises
+        why = f"{type(error).__name__}: {error}"
+        raise InputError(f"{setting} = {name}: importing {module} failed ({why}); mend it") from error
+    if not attribute or not hasattr(found, attribute):
+        raise InputError(f"{setting} = {name}: {module} has no {attribute}")
+    return getattr(found, attribute)
 
 
 def name_of(setting: str, member: object) -> str:

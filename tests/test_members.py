@@ -72,6 +72,17 @@ def test_a_name_that_stands_for_nothing_says_what_does(name, words):
         members.find("clip.policy", name, POLICIES)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("def broken(:", "SyntaxError: "), ("1 / 0", "ZeroDivisionError: "), ("import no_such_thing", "cannot be import")],
+)
+def test_a_module_that_fails_while_it_is_imported_is_no_traceback(tmp_path, monkeypatch, text, words):
+    (tmp_path / "failing_module.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=rf"^clip\.policy = failing_module:Mine: .*{words}"):
+        members.find("clip.policy", "failing_module:Mine", POLICIES)
+
+
 def test_a_setting_is_one_of_the_members_or_a_name_of_the_users_own():
     checked = TypeAdapter(Annotated[str, members.one_of(POLICIES)])
     for name in ("window", "not.imported.here:Policy"):

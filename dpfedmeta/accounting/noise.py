@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from importlib import import_module
@@ -67,6 +68,10 @@ class GaussianNoise:
 
     multiplier: float
     steady: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.multiplier, int | float) and 0 < self.multiplier < math.inf):
+            raise ValueError(f"multiplier = {self.multiplier!r}: expected a finite number above 0")
 
     def profile(self, epsilons: FloatArray, distance: float) -> FloatArray:
         """delta_mu(epsilon) with mu = distance / z."""

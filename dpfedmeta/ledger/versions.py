@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpfedmeta.accounting.events import Phase
-from dpfedmeta.accounting.noise import GaussianNoise
+from dpfedmeta.accounting.noise import GaussianNoise, restored
 from dpfedmeta.accounting.plan import Change, PrivacyPlan
 from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.errors import InputError
@@ -94,7 +94,7 @@ def charge_of(line: Mapping[str, Any], plan: PrivacyPlan, version: int) -> Charg
     if record is not None and record.query_noise is None:
         del fields["query_noise"]  # a number without a meaning
     planned = planned_charge(plan, min(max(round_, 0), plan.rounds - 1)).event
-    noise = GaussianNoise(multiplier=multiplier) if multiplier else None
+    noise = restored({"kind": "gaussian", "multiplier": multiplier}) if multiplier else None
     return Charge(round=round_, attempt=attempt, inputs=inputs, event=replace(planned, noise=noise, **fields))
 
 

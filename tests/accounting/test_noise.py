@@ -169,3 +169,9 @@ def test_the_noise_of_a_mechanism_of_the_users_own_is_solved_like_any_other():
 def test_a_mechanism_that_does_not_say_what_it_costs_is_refused(name):
     with pytest.raises(InputError, match=r"noise\(multiplier\)|is not known here"):
         noise_of(name, 1.0)
+
+
+@pytest.mark.parametrize("multiplier", [0, -1.0, math.inf, math.nan, "1.2", None, [1.0]])
+def test_a_noise_that_is_none_is_not_read_from_a_ledger(multiplier):
+    with pytest.raises(InputError, match=r"gaussian: multiplier = .*: expected a finite number above 0"):
+        restored({"kind": "gaussian", "multiplier": multiplier})
