@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cache
 from hashlib import blake2b
 from typing import Protocol
 
@@ -173,7 +174,9 @@ class KeyedSource:
 
     def generator(self, purpose: Purpose, *key: int) -> SecretGenerator:
         """The generator of (seed, purpose, key)."""
-        return _StreamGenerator(key_stream(_stream_key(self.seed, purpose, key, self.attempt)))
+        stream = cache(lambda: key_stream(_stream_key(self.seed, purpose, key, self.attempt)))
+        # A cipher costs more than most clients draw: they get several generators and many use none.
+        return _StreamGenerator(lambda count: stream()(count))
 
     def again(self, key: tuple[int, ...]) -> KeyedSource:
         """The same seed for a further attempt, whose streams have keys that no other attempt has."""

@@ -53,7 +53,7 @@ class WholeNumbers:
         for coarser, unit in pairwise(self.units):
             values = values - parts[-1].double() * coarser
             parts.append((values / unit).long())
-        return torch.stack(parts)
+        return torch.stack(parts) if len(parts) > 1 else parts[0].unsqueeze(0)
 
     def zero(self, size: int, device: torch.device | None = None) -> Tensor:
         """The sum of no messages of `size` coordinates."""
