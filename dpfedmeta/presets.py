@@ -17,6 +17,7 @@ SHORT_FORMS: Mapping[str, str] = {
     "rounds": "server.rounds",
     "clients": "population.clients",
     "cohort": "population.cohort",
+    "aggregation": "aggregation.mode",
     "noise-multiplier": "server.noise_multiplier",
     "window": "clip.window",
     "percentile": "clip.percentile",

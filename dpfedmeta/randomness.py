@@ -49,6 +49,8 @@ class Purpose(IntEnum):
     AVAILABILITY = 9
     LOCAL_BATCHES = 10
     MESSAGE_NOISE = 11
+    ROUNDING = 12
+    ROTATION = 13
 
 
 def public_generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
@@ -61,6 +63,14 @@ class SecretGenerator(Protocol):
 
     def normal(self, size: int) -> FloatArray:
         """`size` independent standard normal values."""
+        ...
+
+    def discrete_normal(self, variance: float, size: int) -> IntArray:
+        """`size` independent values of the discrete Gaussian of this variance, exactly."""
+        ...
+
+    def words(self, count: int) -> npt.NDArray[np.uint64]:
+        """`count` independent uniform words of 64 bits."""
         ...
 
     def binomial(self, trials: int, probability: float) -> int:
@@ -95,25 +105,30 @@ class _StreamGenerator:
 
     read: ByteStream
 
-    def _words(self, count: int) -> npt.NDArray[np.uint64]:
+    def words(self, count: int) -> npt.NDArray[np.uint64]:
         return np.frombuffer(self.read(8 * count), dtype="<u8")
 
     def normal(self, size: int) -> FloatArray:
         values = np.empty(size)
         made, rest = 0, np.empty(0, dtype=np.uint64)
         while made < size:
-            words = np.concatenate([rest, self._words(min(size - made, _WORDS) + _SPARE)])
+            words = np.concatenate([rest, self.words(min(size - made, _WORDS) + _SPARE)])
             filled, used = normal_kernels.fill_normal(
                 words, values[made:], normal_kernels.EDGES, normal_kernels.HEIGHTS
             )
             made, rest = made + filled, words[used:]
         return values
 
+    def discrete_normal(self, variance: float, size: int) -> IntArray:
+        from dpfedmeta.privacy.discrete_gaussian import discrete_gaussian  # few draw one
+
+        return discrete_gaussian(variance, size, self.words)
+
     def binomial(self, trials: int, probability: float) -> int:
         from scipy.stats import binom  # most of a second, and a plan draws nothing
 
         # Inversion of 53 bits. ppf(0) is -1 by scipy's convention.
-        uniform = float(self._words(1)[0] >> np.uint64(11)) * 2.0**-53
+        uniform = float(self.words(1)[0] >> np.uint64(11)) * 2.0**-53
         return max(0, int(binom.ppf(uniform, trials, probability)))
 
     def sample(self, population: int, size: int) -> IntArray:
@@ -124,7 +139,7 @@ class _StreamGenerator:
     def _shuffled(self, population: int) -> IntArray:
         """Everybody, in the order of random words; where two are equal that order is no fair one, so all are new."""
         while True:
-            words = self._words(population)
+            words = self.words(population)
             order = np.argsort(words)
             if (np.diff(words[order]) > 0).all():
                 return order.astype(np.int64)
@@ -143,7 +158,7 @@ class _StreamGenerator:
     def _below(self, population: int, wanted: int) -> IntArray:
         """About `wanted` independent values: as many bits as the largest has; a value that is too large is left out."""
         bits = (population - 1).bit_length()
-        words = self._words(wanted * 2**bits // population + _SPARE)
+        words = self.words(wanted * 2**bits // population + _SPARE)
         values: IntArray = (words >> np.uint64(64 - bits)).astype(np.int64)
         return values[values < population]
 

@@ -161,6 +161,17 @@ class AggregationSettings:
         one_of("dpfedmeta.simulation.aggregations"),
         Field(description="what the server sees follows from it; or package.module:name"),
     ] = "messages"
+    bits: Annotated[
+        int, Field(ge=8, le=20, description="b, the server sees a sum of whole numbers modulo 2^b (secure)")
+    ] = 16
+    dropout: Annotated[
+        float,
+        Field(ge=0, lt=1, allow_inf_nan=False, description="share of an invited cohort that may be missing (secure)"),
+    ] = 0.0
+    coarse: Annotated[bool, Field(description="accept so few bits that rounding costs a lot (secure)")] = False
+    dimension: Annotated[
+        Count | None, Field(description="learned weights; null: those of the network, which account.py then builds")
+    ] = None
 
 
 @explained("clip.")

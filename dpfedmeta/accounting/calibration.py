@@ -50,6 +50,8 @@ def calibrate(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
     Raises:
         RefusedPlan: No noise reaches a target; says which cell, what is reachable and what helps.
     """
+    if plan.secure is not None:
+        return _calibrate_sum(plan, targets)
     server_first = targets.record_observer == "public"
     if targets.client_epsilon is not None and server_first:
         plan = _calibrate_client(plan, targets.client_epsilon)
@@ -116,6 +118,24 @@ def _largest_whole(exceeded: Callable[[int], str | None], limit: int, knob: str)
         middle = (low + high) // 2
         low, high = (middle, high) if exceeded(middle) is None else (low, middle)
     return low
+
+
+def _calibrate_sum(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
+    """One noise is there for all cells: the largest that a target asks for."""
+    noise = plan.noise_multiplier or 0.0
+    if targets.client_epsilon is not None:
+        noise = _calibrate_client(plan, targets.client_epsilon).noise_multiplier or 0.0
+    if targets.record_epsilon is not None:
+        of_record = record_server if targets.record_observer == "server" else record_public
+
+        def reached(noise: float) -> float:
+            noisy = replace(plan, noise_multiplier=noise)
+            return of_record(noisy.phases, Terms.of(noisy)).epsilon
+
+        if not noise or reached(noise) > targets.record_epsilon:
+            cell = f"(record, {targets.record_observer})"
+            noise = max(noise, _smallest_noise(reached, targets.record_epsilon, cell, start=1.0))
+    return replace(plan, noise_multiplier=noise)
 
 
 def _calibrate_record(plan: PrivacyPlan, epsilon: float, observer: Literal["server", "public"]) -> PrivacyPlan:

@@ -21,6 +21,7 @@ from dpfedmeta.accounting.sampled_gaussian import (
     replaced_steps_epsilon,
     sampled_epsilon,
 )
+from dpfedmeta.accounting.whole_noise import epsilon_of_discrete, released_coordinates, summed_coordinates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +140,7 @@ def _client_public(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ..
 def _client_server(phases: Sequence[Phase], terms: Terms) -> Guarantee:
     """Every message may change as a whole; only its own record-level noise is in the way."""
     record = terms.record
-    if record is None:
+    if record is None or terms.server_sees == "sum":
         bound = _of_what_is_sent(phases, terms, terms.client_delta)
     else:
         mu, formula = record.whole_client()
@@ -152,7 +153,9 @@ def record_server(phases: Sequence[Phase], terms: Terms, change: float = 1.0) ->
 
     `change`: how far a record moves a sum over its clip bound: 1 under zero-out, 2 where it is replaced.
     """
-    if terms.record is None:
+    if terms.record is not None and terms.record.of_sum:
+        bound = _of_the_sum(phases, terms, change / terms.record.query_records, terms.record_delta)
+    elif terms.record is None:
         bound = _of_what_is_sent(phases, terms, terms.record_delta)
     elif terms.record.batch_rate < 1:
         bound = _of_local_steps(phases, terms, terms.record, change)
@@ -173,9 +176,14 @@ def record_public(
     delta = terms.record_delta - surplus(phases)
     mus = [_worse_role_mu(phase.event.noise, terms, change) for phase in phases]
     limit = "" if terms.max_participations is None else f", at most {terms.max_participations}"
+
+    def mixed(delta: float) -> float:
+        return mixture_epsilon(phases, mus, terms.max_participations, delta)
+
+    discrete = released_coordinates(phases)
     mixture = Bound(
         method="gdp-mixture",
-        epsilon=mixture_epsilon(phases, mus, terms.max_participations, delta),
+        epsilon=epsilon_of_discrete(mixed, delta, mixed(delta), discrete) if discrete else mixed(delta),
         event=f"in each round that the client takes part in (binomial{limit}), one mu-GDP release with mu = "
         + ", ".join(f"{mu:.4g}" for mu in dict.fromkeys(mus)),
         formula="E over participations of delta_mu(eps) with mu^2 summed; mu of the smaller layer, for the worse role"
@@ -217,15 +225,35 @@ def _of_what_is_sent(phases: Sequence[Phase], terms: Terms, delta: float) -> Bou
 
     A server that sees only the sum faces the noise of all clients together, less that of those it works with.
     """
+    if terms.server_sees == "sum" and _has_noise(phases):
+        return _of_the_sum(phases, terms, 2.0, delta)
     least = min((phase.event.message_noise for phase in phases), default=0.0)
     if least == 0:
         return _nothing(
             f"the client's exact {'message' if terms.server_sees == 'messages' else 'part of the exact sum'}"
         )
-    if terms.server_sees == "messages":
-        return _worst_participations(phases, terms, 2.0 / least, "2 sqrt(L) / z", delta)
-    mu = max(phase.event.noise.mu(2.0) if phase.event.noise else math.inf for phase in phases)
-    return _worst_participations(phases, terms, mu, "2 / z_eff", delta - surplus(phases))
+    return _worst_participations(phases, terms, 2.0 / least, "2 sqrt(L) / z", delta)
+
+
+def _of_the_sum(phases: Sequence[Phase], terms: Terms, change: float, delta: float) -> Bound:
+    """A server that sees only the sum knows who took part; the noise of the honest survivors is in the way.
+
+    `change`: how far the unit moves the sum, over how far a whole client does.
+    """
+    noises = [phase.event.sum_noise or phase.event.noise for phase in phases]
+    mu = max((noise.mu(change) if noise else math.inf for noise in noises), default=0.0)
+    worst, left = worst_participations(phases, terms.max_participations, delta - surplus(phases))
+
+    def at(delta: float) -> float:
+        return gaussian_epsilon(math.sqrt(worst) * mu, delta)
+
+    discrete = summed_coordinates(phases)
+    return Bound(
+        method="gdp",
+        epsilon=epsilon_of_discrete(at, left, at(left), discrete) if discrete else at(left),
+        event=f"the sum in {worst} participation{'s' if worst != 1 else ''}, each one {mu:.4g}-GDP release",
+        formula=f"sqrt(R) * {change:.4g} / z_sum-GDP",
+    )
 
 
 def _of_local_steps(phases: Sequence[Phase], terms: Terms, record: RecordLayer, change: float) -> Bound:
@@ -251,6 +279,8 @@ def _worse_role_mu(noise: Noise | None, terms: Terms, change: float) -> float:
     record = terms.record
     if record is None:
         return whole_message
+    if record.of_sum:
+        return noise.mu(change / record.query_records) if noise else math.inf
     support, query = (change * mu for mu in record.roles())
     if record.query_noise is None:
         return min(support, whole_message)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from dpfedmeta.accounting.noise import Noise, restored, stated
+from dpfedmeta.accounting.whole_sums import WholeSum
 
 SamplerName = Literal["poisson", "fixed"]
 
@@ -35,6 +36,8 @@ class Event:
         support_noise: z_s; None without noisy support steps.
         support_steps: K; None likewise.
         query_noise: z_q; None without a noisy query release.
+        whole: The sum of whole numbers, where the server sees nothing but that; else None.
+        sum_noise: What such a server faces, with the clients that it works with; None: another server, or no noise.
     """
 
     sampler: SamplerName
@@ -51,10 +54,16 @@ class Event:
     support_noise: float | None = None
     support_steps: int | None = None
     query_noise: float | None = None
+    whole: WholeSum | None = None
+    sum_noise: Noise | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """As a line of the ledger holds it."""
-        return {**asdict(self), "noise": stated(self.noise)}
+        """As a line of the ledger holds it; what only a sum of whole numbers has is left out elsewhere."""
+        content = {**asdict(self), "noise": stated(self.noise)}
+        del content["whole"], content["sum_noise"]
+        if self.whole is None:
+            return content
+        return {**content, "whole": asdict(self.whole), "sum_noise": stated(self.sum_noise)}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Event:
@@ -64,7 +73,10 @@ class Event:
             InputError: A kind of noise that the accountant does not know.
             TypeError: A constant is missing, or is none of an event.
         """
-        return cls(**{**content, "noise": restored(content["noise"])})
+        made = {**content, "noise": restored(content["noise"])}
+        if "whole" in content:
+            made |= {"whole": WholeSum(**content["whole"]), "sum_noise": restored(content["sum_noise"])}
+        return cls(**made)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from dpfedmeta.accounting.events import Event, Phase, SamplerName, first_rounds
 from dpfedmeta.accounting.noise import Noise, noise_of
 from dpfedmeta.accounting.rare_events import RARE_SHARE, largest_cohort, most_hostile
 from dpfedmeta.accounting.record_layer import RecordLayer, check
+from dpfedmeta.accounting.secure_rounds import SecureRounds, secure_event
 from dpfedmeta.errors import RefusedPlan
 
 # Noise multipliers outside this range promise nothing, or cost nothing that a float could say.
@@ -62,6 +63,7 @@ class PrivacyPlan:
         colluding: c, how many clients of the cohort pool the knowledge of their own noise.
         hostile: Share of the population that may send messages without their noise; so many are not counted on where
             the clients' own noise pays for the server's.
+        secure: How sums of whole numbers are made, where the server sees nothing else; None where it sees messages.
         record: The record-level layer, or None.
         client_delta: delta of the client cells.
         record_delta: delta of the record cells.
@@ -83,6 +85,7 @@ class PrivacyPlan:
     server_sees: ServerSees = "messages"
     colluding: int = 1
     hostile: float = 0.0
+    secure: SecureRounds | None = None
     record: RecordLayer | None = None
     client_delta: float = 1e-6
     record_delta: float = 1e-5
@@ -112,7 +115,9 @@ class PrivacyPlan:
                 plain,
                 "server, unless cohorts have a fixed size, nothing is scheduled and there is no record-level noise",
             )
-        if self.record is not None and self.record.query_noise is None and self.noise_multiplier is not None:
+        if self.secure is not None:
+            self._check_secure(self.secure)
+        elif self.record is not None and self.record.query_noise is None and self.noise_multiplier is not None:
             # Later support gradients cancel earlier noise, and the message is unbounded before its last noise.
             check("noise_mode", self.noise_mode, self.noise_mode == "stacked", "stacked where updates are sent")
         check("server_sees", self.server_sees, self.server_sees in ("messages", "sum"), "messages or sum")
@@ -125,10 +130,34 @@ class PrivacyPlan:
         for _, change in self._changes():
             self._check_cohort(self.cohort * change.cohort_scale)
 
+    def _check_secure(self, secure: SecureRounds) -> None:
+        check("server_sees", self.server_sees, self.server_sees == "sum", "sum where messages are added up securely")
+        check("noise_multiplier", self.noise_multiplier, self.noise_multiplier is not None, "a clip bound and a noise")
+        check("noise_site", self.noise_site, self.noise_site == "server", "server: the clients add the noise anyway")
+        check("schedule", self.schedule, not self.schedule, "no changes between rounds")
+        check(
+            "noise", self.noise, self.noise == "independent", "independent noise where messages are added up securely"
+        )
+        if self.record is not None:
+            parts = self.record.query_records if self.record.of_sum else 1
+            check("secure.parts", secure.parts, secure.parts == parts, f"the {parts} parts of a message")
+            check("noise_mode", self.noise_mode, self.record.of_sum or self.noise_mode == "stacked", "stacked")
+        # A share of the noise depends on how many are invited, and noise that is missing would tell of that.
+        check("hostile", self.hostile, not self.hostile or self.sampler == "fixed", "0, or the fixed-size sampler")
+
     def _check_cohort(self, cohort: float) -> None:
         check("cohort", cohort, 0 < cohort <= self.clients, f"above 0 and at most {self.clients} clients")
         if self.sampler == "fixed":
             check("cohort", cohort, float(cohort).is_integer(), "a whole number under the fixed-size sampler")
+
+    def as_json(self) -> dict[str, Any]:
+        """Its constants, as a ledger states them; what only a sum of whole numbers has is left out elsewhere."""
+        content = asdict(self)
+        if self.secure is None:
+            del content["secure"]
+        if self.record is not None and not self.record.of_sum:
+            del content["record"]["of_sum"]
+        return content
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -169,6 +198,8 @@ class PrivacyPlan:
     def _event(self, change: Change) -> Event:
         cohort = self.cohort * change.cohort_scale
         noise = None if self.noise_multiplier is None else self.noise_multiplier * change.noise_scale
+        if self.secure is not None:
+            return secure_event(self, self.secure)
         largest, hostile, rare, share = None, 0, 0.0, 0.0
         total, assured, effective = noise, noise, noise
         if self.record is not None and self.noise_mode == "shared" and noise is not None:

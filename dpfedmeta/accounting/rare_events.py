@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scipy.stats import binom, hypergeom
 
-# Part of delta that each rare event may take: more than M messages, more than H hostile ones, more than R
+# Part of delta that each rare event may take: more than M messages or too few of them, more than H hostile ones, more than R
 # participations.
 RARE_SHARE = 0.01
 # A sum of whole numbers (privacy.whole_numbers) holds so many messages.
@@ -17,6 +17,17 @@ def largest_cohort(clients: int, rate: float, allowed: float) -> tuple[int, floa
     while float(binom.sf(size - 1, clients, rate)) > allowed:
         size += 1
     return max(size, 1), float(binom.sf(max(size, 1) - 1, clients, rate))
+
+
+def smallest_cohort(clients: int, rate: float, allowed: float) -> tuple[int, float]:
+    """(m, P(Bin(N, q) <= m)) for the largest m with a probability of at most `allowed`, under Poisson sampling.
+
+    A cohort of m that one client more would make larger than m is such an event too. m = -1: there is none.
+    """
+    size = int(binom.ppf(allowed, clients, rate))
+    while size >= 0 and float(binom.cdf(size, clients, rate)) > allowed:
+        size -= 1
+    return size, float(binom.cdf(size, clients, rate)) if size >= 0 else 0.0
 
 
 def most_hostile(clients: int, hostile: int, cohort: float, allowed: float, *, fixed: bool) -> tuple[int, float]:

@@ -28,6 +28,7 @@ class RecordLayer:
         query_to_message_bound: C_q/C, used in stacked mode.
         batch_rate: How likely a record is in the mini-batch of a support step, by a coin of the client's own.
         accountant: What composes mini-batched steps.
+        of_sum: Whether parts carry no noise of their own, since the server sees their sum over a whole cohort alone.
     """
 
     support_noise: float | None
@@ -39,6 +40,7 @@ class RecordLayer:
     query_to_message_bound: float = 1.0
     batch_rate: float = 1.0
     accountant: AccountantName = "pld"
+    of_sum: bool = False
 
     def __post_init__(self) -> None:
         check("batch_rate", self.batch_rate, 0 < self.batch_rate <= 1, "a number above 0 and at most 1")
@@ -46,7 +48,8 @@ class RecordLayer:
         whole = self.batch_rate == 1 or self.query_noise is None
         check("batch_rate", self.batch_rate, whole, "1 unless a client sends its update")
         released = self.support_noise is not None or self.query_noise is not None
-        check("support_noise", self.support_noise, released, "a noise on what clients release of their records")
+        check("support_noise", self.support_noise, released or self.of_sum, "a noise on what clients release")
+        check("of_sum", self.of_sum, not (released and self.of_sum), "no noise of the parts' own where it is the sum's")
         for name in ("support_noise", "query_noise", "query_to_message_bound"):
             value = getattr(self, name)
             check(name, value, value is None or 0 < value < math.inf, "a finite number above 0")

@@ -17,6 +17,7 @@ from dpfedmeta.accounting.events import Event, Phase, SamplerName
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.noise import GaussianNoise, Noise
 from dpfedmeta.accounting.record_layer import AccountantName
+from dpfedmeta.accounting.whole_noise import epsilon_of_discrete, released_coordinates
 from dpfedmeta.randomness import FloatArray
 
 Neighbours = Literal["add-remove", "replace-one"]
@@ -66,7 +67,11 @@ def sampled_epsilon(
         return 0.0
     if delta <= 0 or not all(phase.event.noise for phase in phases):
         return math.inf
-    return _epsilon(_rounds(phases), neighbours, delta, grids)
+    rounds, discrete = _rounds(phases), released_coordinates(phases)
+    if not discrete:
+        return _epsilon(rounds, neighbours, delta, grids)
+    guess = _epsilon(rounds, neighbours, delta, COARSE)
+    return epsilon_of_discrete(lambda left: _epsilon(rounds, neighbours, left, grids), delta, guess, discrete)
 
 
 def poisson_steps_epsilon(rate: float, noise: float, steps: int, delta: float, accountant: AccountantName) -> float:

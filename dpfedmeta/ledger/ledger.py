@@ -42,7 +42,7 @@ class Identity:
 
 def opening_line(plan: PrivacyPlan, identity: Identity | None = None) -> dict[str, Any]:
     """The first line: the run, and the plan's constants."""
-    return {"version": VERSION, "plan": asdict(plan), "identity": asdict(identity or Identity())}
+    return {"version": VERSION, "plan": plan.as_json(), "identity": asdict(identity or Identity())}
 
 
 @dataclass(frozen=True, kw_only=True)

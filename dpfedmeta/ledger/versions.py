@@ -10,6 +10,7 @@ from dpfedmeta.accounting.events import Phase
 from dpfedmeta.accounting.noise import GaussianNoise, restored
 from dpfedmeta.accounting.plan import Change, PrivacyPlan
 from dpfedmeta.accounting.record_layer import RecordLayer
+from dpfedmeta.accounting.secure_rounds import SecureRounds
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.charges import Charge, planned_charge
 
@@ -56,9 +57,14 @@ def plan_of(stated: Mapping[str, Any], version: int) -> PrivacyPlan:
         known = f"ledger version {version} is not known here, only version {', '.join(map(str, UNSAID))}"
         raise InputError(f"{known}; verify it with the dpfedmeta that wrote it")
     fields = {**UNSAID[version].plan, **stated}
-    record = fields.pop("record")
+    record, secure = fields.pop("record"), fields.pop("secure", None)
     schedule = tuple(Change(**change) for change in fields.pop("schedule"))
-    return PrivacyPlan(**fields, schedule=schedule, record=_record_of(record, version) if record else None)
+    return PrivacyPlan(
+        **fields,
+        schedule=schedule,
+        record=_record_of(record, version) if record else None,
+        secure=SecureRounds(**secure) if secure else None,
+    )
 
 
 def _record_of(stated: Mapping[str, Any], version: int) -> RecordLayer:

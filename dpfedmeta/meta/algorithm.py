@@ -115,7 +115,11 @@ class Trial:
 
 
 class ClientAlgorithm(Hashable, Protocol):
-    """What all methods and releases have in common."""
+    """What all methods and releases have in common.
+
+    One whose messages are the mean of several vectors, each to be clipped on its own, says how many with `parts` and
+    hands them over as [parts, ...].
+    """
 
     @property
     def adaptation(self) -> Adaptation:
@@ -217,7 +221,10 @@ class Method(ClientAlgorithm, Protocol):
 
 
 class Release(Protocol):
-    """The class of a release: how it is planned on top of a method."""
+    """The class of a release: how it is planned on top of a method.
+
+    What it makes has `towards_a_sum`: the same where the server sees nothing but the sum of all clients' messages.
+    """
 
     @classmethod
     def planned(cls, settings: Settings, task: Task, method: Method) -> ClientAlgorithm:

@@ -42,6 +42,7 @@ def micro_messages(
         one that misses a record counts as 0, so a record moves the sum by at most C_q, whatever happens inside.
     """
     gradients = gradients_of(micro_episodes(episodes, spec))
+    assert spec.noise is not None
     mechanism = GaussianMechanism(
         total_multiplier=spec.noise, charged_multiplier=spec.noise, denominator=len(spec.slots())
     )

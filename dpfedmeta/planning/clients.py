@@ -10,6 +10,7 @@ from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.algorithm import ClientAlgorithm, Method
+from dpfedmeta.planning.aggregation import aggregation_of
 from dpfedmeta.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ def algorithm_of(settings: Settings, task: Task) -> ClientAlgorithm:
     name = settings.record.release
     release = members.find("record.release", name, _RELEASES)
     members.check_protocol("record.release", name, release, "planned")
-    made: ClientAlgorithm = release.planned(settings, task, method)
+    made = release.planned(settings, task, method)
     members.check_protocol("record.release", name, made, *_COMMON)
-    return made
+    return made.towards_a_sum() if aggregation_of(settings).sees == "sum" else made
 
 
 def method_of(settings: Settings, task: Task) -> Method:

@@ -8,11 +8,13 @@ from typing import Literal
 from dpfedmeta.accounting.calibration import Targets, calibrate, largest_cohort, most_rounds
 from dpfedmeta.accounting.plan import Change, PrivacyPlan
 from dpfedmeta.accounting.rare_events import MOST_MESSAGES
+from dpfedmeta.accounting.secure_rounds import SecureRounds, check_fine
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.planning.aggregation import aggregation_of
 from dpfedmeta.planning.clients import algorithm_of, method_of
 from dpfedmeta.planning.clip import bounds_clients
+from dpfedmeta.planning.dimension import message_dimension
 from dpfedmeta.settings import Settings
 
 Solve = Literal["noise", "rounds", "cohort"]
@@ -37,7 +39,10 @@ def make_privacy(settings: Settings, task: Task, solve: Solve = "noise") -> Priv
     plan, targets = _plan(settings, task), _targets(settings)
     _check_client_ledgers(settings, plan)
     if solve == "noise":
-        return _within_limit(calibrate(plan, targets), settings.privacy.client.limit)
+        found = _within_limit(calibrate(plan, targets), settings.privacy.client.limit)
+        if not settings.aggregation.coarse:
+            check_fine(found)
+        return found
     if targets.client_epsilon is None and targets.record_epsilon is None:
         raise InputError(f"--solve {solve}: give a target too (--epsilon, --privacy.record.epsilon)")
     if not plan.noise_multiplier:
@@ -119,10 +124,36 @@ def _plan(settings: Settings, task: Task) -> PrivacyPlan:
         noise_site=settings.server.noise_site,
         colluding=settings.privacy.client.colluding,
         hostile=settings.privacy.client.hostile,
+        secure=_secure(settings, task),
         record=algorithm_of(settings, task).record_layer() if settings.record.enabled else None,
         client_delta=settings.privacy.client.delta,
         record_delta=settings.privacy.record.delta,
     )
+
+
+def _secure(settings: Settings, task: Task) -> SecureRounds | None:
+    """How sums of whole numbers are made, where messages are added up so.
+
+    Raises:
+        RefusedPlan: There is nothing that bounds a message.
+    """
+    rounds = getattr(aggregation_of(settings), "rounds", None)
+    if rounds is None:
+        return None
+    if not bounds_clients(settings):
+        raise RefusedPlan(
+            f"aggregation.mode = {settings.aggregation.mode}: {settings.algo} clips nothing, and whole numbers modulo "
+            "2^bits hold no message of any length; choose --clip.policy constant or window, or --aggregation messages"
+        )
+    if settings.record.query_noise is not None and settings.record.release == "micro-episodes":
+        raise RefusedPlan(
+            f"record.query_noise = {settings.record.query_noise:g} with aggregation.mode = {settings.aggregation.mode}: "
+            "micro-episodes carry no noise of their own there, the sum has it; give server.noise_multiplier, or a target"
+        )
+    dimension = message_dimension(settings, task)
+    parts = getattr(algorithm_of(settings, task), "parts", 1)
+    made: SecureRounds = rounds(settings, dimension, parts)
+    return made
 
 
 def _targets(settings: Settings) -> Targets:
@@ -182,7 +213,7 @@ def _check_promises(settings: Settings, task: Task) -> None:
             f"{algo} promises (client, public), but neither a target (privacy.client.epsilon, --epsilon) nor a "
             "noise (server.noise_multiplier, --noise-multiplier) is given; give one"
         )
-    shares = record.enabled and settings.server.noise_mode == "shared"
+    shares = record.enabled and settings.server.noise_mode == "shared" and aggregation_of(settings).sees == "messages"
     if noise == 0 and not shares:
         raise RefusedPlan(
             f"server.noise_multiplier = 0: {algo} promises (client, public), and without noise its epsilon is "
@@ -200,7 +231,7 @@ def _check_promises(settings: Settings, task: Task) -> None:
 def _check_record_promise(settings: Settings) -> None:
     algo, record = settings.algo, settings.record
     given = (settings.privacy.record.epsilon, record.support_noise, record.query_noise)
-    if record.enabled and all(value is None for value in given):
+    if record.enabled and all(value is None for value in given) and aggregation_of(settings).sees == "messages":
         raise RefusedPlan(
             f"{algo} promises (record, {settings.privacy.record.observer}), but neither a target "
             "(privacy.record.epsilon) nor a noise (record.query_noise, record.support_noise) is given; give one"

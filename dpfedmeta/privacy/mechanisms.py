@@ -11,7 +11,8 @@ import torch
 
 from dpfedmeta.accounting.events import Event
 from dpfedmeta.accounting.noise import GaussianNoise, Noise
-from dpfedmeta.parameters import Params, dimension, flatten, norm, unflatten
+from dpfedmeta.accounting.whole_sums import LEAST_OWN_VARIANCE, WholeSum
+from dpfedmeta.parameters import Params, dimension, flatten, norm, scaled, unflatten
 from dpfedmeta.privacy.units import Bounded, Unit
 from dpfedmeta.randomness import FloatArray, SecretGenerator
 
@@ -185,6 +186,47 @@ class GaussianMechanism:
             noise=GaussianNoise(multiplier=self.charged_multiplier),
             deviation=deviation,
             denominator=self.denominator,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeNumberMechanism:
+    """Discrete Gaussian noise to a constant total on a sum of whole numbers, then read off the grid and divided.
+
+    Attributes:
+        whole: Public constants of the sum.
+        noise: What an observer of the release faces.
+        denominator: L, a constant of the plan, never a realised count.
+
+    Guarantee:
+        The released sum carries discrete Gaussian noise of the variance `whole.total`, whoever took part: the clients'
+        shares, and the server's own for all that is missing. What that costs beyond Gaussian noise of the multiplier
+        that `noise` states is charged by accounting.whole_noise. Whole numbers have no low-order bits to attack.
+    """
+
+    whole: WholeSum
+    noise: Noise
+    denominator: float
+
+    def release(self, query: Bounded[Unit, Params], generator: SecretGenerator) -> Released[Unit, Params]:
+        """Top the noise of `query` up to the total, release it, and read it.
+
+        Raises:
+            ValueError: It is no sum of whole numbers of this plan, or carries more noise than the total: then nothing
+                may be released.
+        """
+        grid, missing = query.grid, self.whole.total - query.noise_variance
+        if grid is None or query.sensitivity != self.whole.of_a_client or not missing >= LEAST_OWN_VARIANCE / 2:
+            raise ValueError(
+                f"a sum of sensitivity {query.sensitivity} that lacks noise of {missing} is not of this plan"
+            )
+        added = generator.discrete_normal(missing, dimension(query.value)).astype(float)
+        deviation = math.sqrt(self.whole.total)
+        whole = release_with(query, added, noise=self.noise, deviation=deviation, denominator=1.0)
+        return post_process(
+            lambda value: scaled(grid.read(value), 1.0 / self.denominator),
+            [whole],
+            deviation * grid.width / self.denominator,
         )
 
 

@@ -20,11 +20,18 @@ class Cohort:
         round: Number of the round, from 0.
         clients: Distinct client numbers in ascending order, so that sums have a fixed order.
         again: What a further attempt at the round adds to the keys of its noise; () for the first.
+        invited: How many were invited, where fewer answer; None: all of them did.
     """
 
     round: int
     clients: IntArray
     again: tuple[int, ...] = ()
+    invited: int | None = None
+
+    @property
+    def asked(self) -> int:
+        """How many were invited."""
+        return len(self.clients) if self.invited is None else self.invited
 
 
 class Sampler(Protocol):

@@ -6,7 +6,10 @@ Read this beside mechanisms.py, where a value crosses to the released side.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar, final
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, final
+
+if TYPE_CHECKING:
+    from dpfedmeta.parameters import Params
 
 
 class Client:
@@ -24,6 +27,19 @@ Unit = TypeVar("Unit")
 Value = TypeVar("Value")
 
 
+class Grid(Protocol):
+    """How a sum of whole numbers is read, once it is released."""
+
+    @property
+    def width(self) -> float:
+        """Of one step."""
+        ...
+
+    def read(self, released: Params) -> Params:
+        """What a released sum says, in the form of messages."""
+        ...
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Bounded(Generic[Unit, Value]):
@@ -37,11 +53,13 @@ class Bounded(Generic[Unit, Value]):
         sensitivity: Largest L2 change by one unit; inf where nothing bounds it.
         noise_variance: Variance per coordinate of data-independent Gaussian noise that is part of `value` if every
             client added its own (shared mode, split noise). A mechanism tops it up.
+        grid: Where `value` is a sum of whole numbers, its other numbers in steps of the grid: how it is read.
     """
 
     value: Value
     sensitivity: float
     noise_variance: float = 0.0
+    grid: Grid | None = None
 
     def __post_init__(self) -> None:
         if not self.sensitivity >= 0:

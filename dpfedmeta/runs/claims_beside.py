@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +85,8 @@ def check_plan_file(run: RunDirectory, proven: Proven) -> list[str]:
     stated, content = run.read_json(PLAN), proven.content
     with complete(path):
         check_cells(path, "planned", stated["planned"], proven, proven.planned)
-        plan = json_of(asdict(content.plan))
-        check(path, "privacy", json_of(asdict(plan_of(stated["privacy"], content.version))), plan)
+        plan = json_of(content.plan.as_json())
+        check(path, "privacy", json_of(plan_of(stated["privacy"], content.version).as_json()), plan)
         if content.version < EVENTS:
             old = [old_phase(phase) for phase in content.plan.phases]
             check(path, "stretches", stated["stretches"], json_of(old), may_lack=_younger(proven, old))

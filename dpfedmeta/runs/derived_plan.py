@@ -69,5 +69,8 @@ def _pairs(stated: PrivacyPlan, derived: PrivacyPlan) -> Iterator[tuple[str, Any
 
 def _flat(constants: Mapping[str, Any]) -> dict[str, Any]:
     record = constants["record"] or {}
-    plain = {name: value for name, value in constants.items() if name != "record"}
-    return {**plain, "record": bool(record), **{f"record.{name}": value for name, value in record.items()}}
+    secure = constants["secure"] or {}
+    plain = {name: value for name, value in constants.items() if name not in ("record", "secure")}
+    parts = {"record": record, "secure": secure}
+    inner = {f"{name}.{key}": value for name, part in parts.items() for key, value in part.items()}
+    return {**plain, **{name: bool(part) for name, part in parts.items()}, **inner}

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from dpfedmeta.accounting.whole_sums import WholeSum
 from dpfedmeta.data.episode import Episode, blank_episode
 from dpfedmeta.data.population import Population
 from dpfedmeta.meta.algorithm import ClientAlgorithm, ClientContext, ClientNoise
@@ -24,7 +25,7 @@ from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.per_record import PerRecordGradients, per_record_engine
 from dpfedmeta.privacy.units import Record
 from dpfedmeta.privacy.whole_numbers import WholeNumbers
-from dpfedmeta.randomness import Purpose, SecretSource
+from dpfedmeta.randomness import FloatArray, Purpose, SecretSource
 from dpfedmeta.simulation.chunks import Chunks, ahead
 from dpfedmeta.simulation.client_data import DataForm
 
@@ -46,6 +47,7 @@ class ClientSide:
         source: The clients' own secret randomness.
         device: Where to compute.
         chunk: Clients computed at once; None: see simulation.chunks.
+        whole: How messages are rounded for secure aggregation; None where the server sees them.
     """
 
     network: NetworkSpec
@@ -60,11 +62,17 @@ class ClientSide:
     scope: Literal["flat", "per-layer"] = "flat"
     message_noise: float = 0.0
     chunk: int | None = None
+    whole: WholeSum | None = None
 
     @property
     def stacks(self) -> bool:
         """Whether exact messages of several clients come from one call."""
-        return not self.algorithm.releases and self._together != 1
+        return not self.algorithm.releases and self.parts == 1 and self._together != 1
+
+    @property
+    def parts(self) -> int:
+        """How many vectors a message is the mean of, each clipped on its own; an algorithm need not say 1."""
+        return getattr(self.algorithm, "parts", 1)
 
     @property
     def _together(self) -> int | None:
@@ -115,6 +123,23 @@ class ClientSide:
                 entered += 1
         return total.cpu(), entered
 
+    def bounded_parts(
+        self, model: Params, bound: float, round_: int, clients: Sequence[int]
+    ) -> Iterator[list[FloatArray] | None]:
+        """SECRET: what each client has to round: vectors [d] of length `message_bound` at most.
+
+        None for a message that is not of the model's form. A part that is not finite is 0.
+        """
+        model = {name: value.to(self.device) for name, value in model.items()}
+        form, longest = self.form(model), self.message_bound(bound)
+        for message in self._messages(model, bound, round_, clients):
+            pieces = _parts(message, self.parts)
+            if not all(_of_form(piece, form) for piece in pieces):
+                yield None
+                continue
+            vectors = [flatten(clip(piece, longest)).double().cpu().numpy() for piece in pieces]
+            yield vectors
+
     def exact_messages(self, model: Params, round_: int, clients: Sequence[int]) -> Iterator[Params | None]:
         """SECRET unless the population is public: messages before clipping, of algorithms that release none.
 
@@ -130,6 +155,11 @@ class ClientSide:
                 yield {} if message is None else self._clipped_again(_value(message), bound)
                 continue
             # A client without sound data sends zeros, which are no failure: it must not show who holds what.
+            if self.parts > 1:
+                # Whoever rounds them clips each on its own.
+                nothing = {name: value.new_zeros(self.parts, *value.shape) for name, value in model.items()}
+                yield nothing if message is None else _value(message)
+                continue
             clipped = zeros_like(self.form(model)) if message is None else self._clipped(_value(message), bound)
             yield self._with_own_noise(clipped, bound, round_, client)
 
@@ -227,6 +257,13 @@ class ClientSide:
     def _clipped_again(self, message: Params, bound: float) -> Params:
         """Stacked mode clips the noisy message; shared mode takes it as it is."""
         return message if self.message_clip_ratio is None else clip(message, self.message_bound(bound))
+
+
+def _parts(message: Params, parts: int) -> list[Params]:
+    """[parts, ...], or a message that is one."""
+    if parts == 1:
+        return [message]
+    return [{name: value[place] for name, value in message.items()} for place in range(parts)]
 
 
 def _of_form(message: Params, form: Params) -> bool:

@@ -77,7 +77,7 @@ class Planned:
         return "\n".join([*lines, *filter(None, (self.simulation,))])
 
 
-_TOWARDS = {"public": "everybody who sees the releases", "server": "the server, which sees every message"}
+_TOWARDS = {"public": "everybody who sees the releases", "server": "the server"}
 
 
 def planned_of(plan: Plan, task: Task) -> Planned:

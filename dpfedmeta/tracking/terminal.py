@@ -13,6 +13,7 @@ from rich.table import Table
 from dpfedmeta.accounting.events import Event
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.whole_sums import WholeSum
 
 
 def as_text(*printed: Table | str) -> str:
@@ -37,7 +38,7 @@ def guarantee_table(guarantees: Sequence[Guarantee], title: str) -> Table:
         title=title,
         title_justify="left",
         caption="client: all of one client; record: one record of it\n"
-        "server: sees every message; public: sees what is released\n"
+        "server: sees every message, or under secure aggregation their sum; public: sees what is released\n"
         "zero-out: the record is taken away; replaced: epsilon if it is exchanged for another one",
         caption_justify="left",
     )
@@ -82,6 +83,8 @@ def noise_lines(plan: PrivacyPlan) -> list[str]:
         for change in plan.schedule
     ]
     record, first = plan.record, plan.at(0)
+    if first.whole is not None:
+        return [*lines, *_whole_lines(plan, first.whole)]
     if record is not None and record.support_noise is None:
         lines.append(
             f"client noise z_q = {record.query_noise:.4g} on the sum over {record.query_records} {record.parts}"
@@ -105,6 +108,17 @@ def noise_lines(plan: PrivacyPlan) -> list[str]:
             f"of which the public faces {_faced(first)}" + _doubt(plan)
         )
     return lines
+
+
+def _whole_lines(plan: PrivacyPlan, whole: WholeSum) -> list[str]:
+    """The noise of a sum that is all that the server sees."""
+    total = math.sqrt(whole.total) / whole.of_a_client
+    parts = f", each message the sum of {whole.parts} that are rounded one by one" if whole.parts > 1 else ""
+    return [
+        f"noise z = {plan.noise_multiplier:.4g} made by the clients together, topped up to {total:.4g} by the server",
+        f"whole numbers modulo 2^{whole.bits} in {whole.dimension:,} coordinates, steps of 1/{whole.units:.4g} of the "
+        f"clip bound{parts}; up to {whole.dropout:.0%} of a cohort may be missing",
+    ]
 
 
 def _faced(event: Event) -> str:

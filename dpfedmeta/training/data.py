@@ -57,6 +57,7 @@ def client_side(plan: Plan, population: Population, source: SecretSource, device
         scope=plan.settings.clip.scope,
         message_noise=plan.message_noise,
         chunk=plan.settings.run.chunk,
+        whole=plan.privacy.at(0).whole,
     )
 
 

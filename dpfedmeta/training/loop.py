@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -247,7 +247,8 @@ class Training:
         """SECRET: of the invited clients, those that are there and do not decline."""
         source = self.source.again(drawn.again)
         cohort = Availability.of(self.plan.settings).answering(drawn, source)
-        return self.client_ledgers.willing(cohort) if self.client_ledgers else cohort
+        there = self.client_ledgers.willing(cohort) if self.client_ledgers else cohort
+        return replace(there, invited=len(drawn.clients))
 
 
 def _digest_of(released: Released[Client, Params] | None) -> str:

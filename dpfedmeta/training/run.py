@@ -194,7 +194,7 @@ def _write_plan(run: RunDirectory, made: Prepared, rate: float) -> None:
         "planned": [guarantee.as_json() for guarantee in plan.planned],
         "begins_with": initial_words(plan.settings),
         "cautions": cautions(plan.settings, made.dataset.task),
-        "privacy": dataclasses.asdict(plan.privacy),
+        "privacy": plan.privacy.as_json(),
         "population": dataclasses.asdict(made.statement),
         "phases": [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in plan.privacy.phases],
         "cost": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.data.shape import EpisodeShape
@@ -36,19 +36,18 @@ class MicroEpisodes:
         method: Whose meta-gradients; no step inside a micro-episode is released, so any order is as private.
         client: What a client holds; public constants.
         shape: A micro-episode.
-        noise: z_q.
+        noise: z_q; None where the server sees nothing but the sum of all clients' messages, whose noise is enough.
         query_to_message_bound: C_q/C in stacked mode.
 
     Guarantee:
-        (record, server): see meta.micro.micro_messages.
+        (record, server): see meta.micro.micro_messages; of a sum, accounting.cells.record_server.
     """
 
     method: Any
     client: EpisodeShape
     shape: EpisodeShape
-    noise: float
+    noise: float | None
     query_to_message_bound: float = 1.0
-    releases: ClassVar[bool] = True
 
     @classmethod
     def planned(cls, settings: Settings, task: Task, method: Any) -> MicroEpisodes:
@@ -99,9 +98,23 @@ class MicroEpisodes:
         )
 
     @property
+    def releases(self) -> bool:
+        """Whether a message carries noise of its own."""
+        return self.noise is not None
+
+    @property
+    def parts(self) -> int:
+        """Meta-gradients that are clipped and rounded one by one where they carry no noise."""
+        return 1 if self.releases else len(self.slots())
+
+    @property
     def message_deviation(self) -> float:
         """Of a message's own noise over C_q."""
-        return self.noise / len(self.slots())
+        return (self.noise or 0.0) / len(self.slots())
+
+    def towards_a_sum(self) -> MicroEpisodes:
+        """Without noise of its own."""
+        return replace(self, noise=None)
 
     def slots(self) -> Slots:
         """Which records form which micro-episode."""
@@ -117,6 +130,7 @@ class MicroEpisodes:
             query_records=len(self.slots()),
             parts="micro-episodes",
             query_to_message_bound=self.query_to_message_bound,
+            of_sum=not self.releases,
         )
 
     def with_noise(self, layer: RecordLayer) -> MicroEpisodes:
@@ -143,12 +157,17 @@ class MicroEpisodes:
 
     def messages(
         self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
-    ) -> Iterator[Released[Record, Params]]:
-        """Released towards the server."""
-        from dpfedmeta.meta.micro import micro_messages
+    ) -> Iterator[Params | Released[Record, Params]]:
+        """Released towards the server; or SECRET meta-gradients [M, ...]."""
+        from dpfedmeta.meta.micro import micro_episodes, micro_messages
 
         own = self._of_parts(context)
         placed = [episode.to(context.device) for episode in episodes]
+        if not self.releases:
+            gradients = self.method.gradients(own, micro_episodes(placed, self))
+            split = {name: value.detach().chunk(len(placed)) for name, value in gradients.items()}
+            yield from ({name: each[client] for name, each in split.items()} for client in range(len(placed)))
+            return
         queries = [noise.query for noise in noises]
         yield from micro_messages(lambda parts: self.method.gradients(own, parts), placed, bound, queries, self)
 

@@ -109,6 +109,10 @@ class Steps:
         """Of a query message's own noise over C_q."""
         return self.query_noise / self.query_records
 
+    def towards_a_sum(self) -> Steps:
+        """As it is: who sees less than every message knows no more."""
+        return self
+
     def record_layer(self) -> RecordLayer:
         """K support releases and one query release, or the former alone."""
         return RecordLayer(

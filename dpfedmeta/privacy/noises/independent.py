@@ -8,7 +8,7 @@ from dpfedmeta.accounting.events import Event
 from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.parameters import Params
-from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism, Released
+from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism, Released, WholeNumberMechanism
 from dpfedmeta.privacy.units import Bounded, Unit
 from dpfedmeta.randomness import SecretGenerator
 
@@ -30,7 +30,7 @@ class Independent:
         """Nothing is remembered."""
         return {}
 
-    def at(self, round_: int) -> GaussianMechanism | NoMechanism:
+    def at(self, round_: int) -> GaussianMechanism | WholeNumberMechanism | NoMechanism:
         """What releases the sum of one round.
 
         Raises:
@@ -39,6 +39,8 @@ class Independent:
         event = self.event(round_)
         if event.total_noise is None:
             return NoMechanism(denominator=event.cohort)
+        if event.whole is not None and event.noise is not None:
+            return WholeNumberMechanism(whole=event.whole, noise=event.noise, denominator=event.cohort)
         charged = event.noise.multiplier if isinstance(event.noise, GaussianNoise) else 0.0
         return GaussianMechanism(
             total_multiplier=event.total_noise, charged_multiplier=charged, denominator=event.cohort

@@ -1,0 +1,205 @@
+"""What a round costs where the server sees the sum of its messages alone, and the clients make its noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.stats import binom
+
+from dpfedmeta.accounting.events import Event
+from dpfedmeta.accounting.noise import GaussianNoise
+from dpfedmeta.accounting.rare_events import RARE_SHARE, largest_cohort, most_hostile, smallest_cohort
+from dpfedmeta.accounting.whole_sums import WholeSum, units_of
+from dpfedmeta.errors import RefusedPlan
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.plan import PrivacyPlan
+
+# Below these a plan is refused unless it is asked for: rounding would cost more than a fifth, or shares of the noise
+# would be so small that they no longer blend.
+MOST_GROWTH, LEAST_DEVIATION = 1.2, 1.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecureRounds:
+    """Constants of secure aggregation that a plan adds.
+
+    Attributes:
+        bits: b: sums are modulo 2^b.
+        dimension: Coordinates of a message.
+        parts: M: vectors that a message is the sum of, each clipped and rounded on its own.
+        dropout: Share of an invited cohort that may be missing without an abort.
+        absent: Share of invited clients that do not answer, each by a coin of its own.
+    """
+
+    bits: int
+    dimension: int
+    parts: int = 1
+    dropout: float = 0.0
+    absent: float = 0.0
+
+    @property
+    def rotated(self) -> int:
+        """The next power of two: what is rotated."""
+        return 1 << max(self.dimension - 1, 0).bit_length()
+
+
+def secure_event(plan: PrivacyPlan, secure: SecureRounds) -> Event:
+    """One round of the plan.
+
+    Raises:
+        RefusedPlan: Cohorts too small for their noise, or too many clients may be missing.
+    """
+    assert plan.noise_multiplier is not None
+    least, most, rare = _sizes(plan)
+    hostile, unlucky = _hostile(plan)
+    unsure = plan.colluding + hostile
+    whole, missing = None, 0.0
+    noise = summed = None
+    total = assured = plan.noise_multiplier
+    if plan.noise_multiplier > 0:
+        whole = _whole(plan, secure, (least, most), unsure)
+        missing = _missing(plan, secure, whole)
+        hidden = hostile * whole.largest_share
+        total, assured = (math.sqrt(variance) / whole.of_a_client for variance in (whole.total, whole.total - hidden))
+        noise = _faced(whole.total - hidden, whole)
+        summed = _faced(whole.deviation**2, whole)
+    return Event(
+        sampler=plan.sampler,
+        clients=plan.clients,
+        cohort=plan.cohort,
+        rate=min(1.0, plan.cohort / plan.clients),
+        largest_cohort=most if plan.sampler == "poisson" else None,
+        hostile=hostile,
+        surplus_probability=rare + unlucky + missing,
+        total_noise=total,
+        assured_noise=assured,
+        noise=noise,
+        support_noise=plan.record.support_noise if plan.record else None,
+        support_steps=plan.record.support_steps if plan.record and plan.record.support_noise is not None else None,
+        query_noise=plan.record.query_noise if plan.record else None,
+        whole=whole,
+        sum_noise=summed,
+    )
+
+
+def check_fine(plan: PrivacyPlan) -> None:
+    """Refuse a plan whose grid is too coarse to be meant.
+
+    Raises:
+        RefusedPlan: Rounding lengthens messages by more than a fifth, or a share of the noise is below 1.5 steps.
+    """
+    for phase in plan.phases:
+        if (whole := phase.event.whole) is None:
+            continue
+        growth, share = whole.sensitivity / whole.units, math.sqrt(whole.smallest_share)
+        if growth > MOST_GROWTH or share < LEAST_DEVIATION:
+            raise RefusedPlan(
+                f"aggregation.bits = {whole.bits}: too few for {whole.most} clients: rounding lengthens a message by a "
+                f"factor of {growth:.3g} and a client's share of the noise is {share:.3g} steps of the grid (at most "
+                f"{MOST_GROWTH} and at least {LEAST_DEVIATION}); give more bits, or --aggregation.coarse true"
+            )
+
+
+def fewest_bits(plan: PrivacyPlan, bits: range, growth: float = 1.01) -> int:
+    """The fewest bits with which rounding lengthens a message by at most `growth`.
+
+    Raises:
+        RefusedPlan: Even the most are too few.
+    """
+    from dataclasses import replace
+
+    assert plan.secure is not None
+    for each in bits:
+        try:
+            event = replace(plan, secure=replace(plan.secure, bits=each)).phases[0].event
+        except RefusedPlan:
+            continue
+        whole = event.whole
+        if whole and whole.sensitivity / whole.units <= growth and whole.smallest_share >= LEAST_DEVIATION**2:
+            return each
+    raise RefusedPlan(f"--solve bits: even {bits[-1]} bits are too few; lower population.cohort or the network's width")
+
+
+def _whole(plan: PrivacyPlan, secure: SecureRounds, sizes: tuple[int, int], unsure: int) -> WholeSum:
+    least, most = sizes
+    assert plan.noise_multiplier is not None
+    fixed = {
+        "bits": secure.bits,
+        "dimension": secure.rotated,
+        "parts": secure.parts,
+        "least": least,
+        "most": most,
+        "dropout": secure.dropout,
+        "unsure": unsure,
+    }
+    try:
+        # In units of sigma.
+        surplus = WholeSum(units=1.0, deviation=1.0, **fixed).clients_noise(most)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise RefusedPlan(
+            f"population.cohort = {plan.cohort:g}: a cohort of {least} is not rare enough, and {error}; raise the cohort, "
+            "or lower aggregation.dropout, privacy.client.colluding or privacy.client.hostile"
+        ) from error
+    units = units_of(
+        secure.bits,
+        dimension=secure.rotated,
+        parts=secure.parts,
+        clients=most,
+        noise=plan.noise_multiplier,
+        surplus=surplus,
+    )
+    one = WholeSum(units=units, deviation=1.0, **fixed)  # type: ignore[arg-type]
+    return WholeSum(units=units, deviation=plan.noise_multiplier * one.of_a_client, **fixed)  # type: ignore[arg-type]
+
+
+def _faced(variance: float, whole: WholeSum) -> GaussianNoise:
+    """Gaussian noise that, rounded, is compared with the discrete noise of this variance."""
+    return GaussianNoise(multiplier=math.sqrt(max(variance - 1.0 / 12.0, 1e-12)) / whole.of_a_client)
+
+
+def _sizes(plan: PrivacyPlan) -> tuple[int, int, float]:
+    """(smallest cohort, largest cohort, P(another one)) of a round."""
+    if plan.sampler == "fixed":
+        return int(plan.cohort), int(plan.cohort), 0.0
+    rate, allowed = plan.cohort / plan.clients, _allowed(plan)
+    most, more = largest_cohort(plan.clients, rate, allowed)
+    # Whoever took part as often as allowed leaves a place empty.
+    spent = 0 if plan.max_participations is None else math.ceil(plan.rounds * most / plan.max_participations)
+    least, fewer = smallest_cohort(max(plan.clients - spent, 0), rate, allowed)
+    return least + 1, most, more + fewer
+
+
+def _hostile(plan: PrivacyPlan) -> tuple[int, float]:
+    held = math.ceil(plan.hostile * plan.clients)
+    return most_hostile(plan.clients, held, plan.cohort, _allowed(plan), fixed=plan.sampler == "fixed")
+
+
+def _allowed(plan: PrivacyPlan) -> float:
+    """How likely each rare event may be in one round."""
+    return RARE_SHARE * min(plan.client_delta, plan.record_delta) / plan.rounds
+
+
+def _missing(plan: PrivacyPlan, secure: SecureRounds, whole: WholeSum) -> float:
+    """P(so few survive that one client more or less decides whether the round is aborted), for the worst cohort.
+
+    Under fixed-size sampling nobody comes or goes, so an abort tells nothing.
+
+    Raises:
+        RefusedPlan: It is no rare event.
+    """
+    if not secure.absent or plan.sampler == "fixed":
+        return 0.0
+    sizes = np.arange(whole.least, whole.most + 1)
+    fewest = np.array([whole.fewest(int(size)) for size in sizes])
+    worst = float(binom.cdf(fewest, sizes, 1.0 - secure.absent).max())
+    if worst > _allowed(plan):
+        raise RefusedPlan(
+            f"aggregation.dropout = {secure.dropout:g}: with population.dropout = {secure.absent:g} a round would be "
+            f"aborted with probability {worst:.2g}, which tells of its cohort; tolerate more, or use "
+            "--population.sampler fixed"
+        )
+    return worst

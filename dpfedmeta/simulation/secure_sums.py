@@ -1,0 +1,122 @@
+"""The ideal result of secure aggregation, on worker processes of this machine: what an honest protocol would compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpfedmeta.parameters import Params
+from dpfedmeta.privacy.rounded_messages import RoundedMessages
+from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.privacy.units import Bounded, Client
+from dpfedmeta.randomness import IntArray, Purpose
+from dpfedmeta.simulation.aggregation import RoundAborted
+from dpfedmeta.simulation.client_side import ClientSide
+from dpfedmeta.simulation.processes import clients_per_task
+from dpfedmeta.workers import Workers
+
+# Name of the one tensor that a sum of whole numbers is.
+_ROTATED = "rotated"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SecureSums:
+    """Adds up whole numbers modulo 2^b, each client's with its share of the noise."""
+
+    clients: ClientSide
+    workers: Workers
+    abort_on_failure: bool = False
+
+    def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[Client, Params]:
+        """SECRET: the sum of the survivors' rounded messages, around 0, with the noise that they made.
+
+        With fewer survivors than the noise needs, nothing is unmasked: the value is 0, and all noise of what is
+        released is the server's own, so nobody but the server sees that.
+
+        Guarantee:
+            One client moves the value by at most its sensitivity, M Delta steps of the grid. Towards a server that sees
+            nothing else, the noise of any V - c honest survivors has the planned deviation
+            (accounting.whole_sums.WholeSum.share).
+
+        Raises:
+            RoundAborted: An invited client failed, where that ends a round.
+        """
+        whole = self.clients.whole
+        assert whole is not None
+        clients = replace(self.clients, source=self.clients.source.again(cohort.again))
+        grid = _grid(clients, model, bound, cohort.round)
+        ids, total, entered = cohort.clients.tolist(), np.zeros(whole.dimension, dtype=np.int64), 0
+        enough = cohort.asked >= whole.least
+        share = whole.share(cohort.asked) if enough else 0.0
+        if enough:
+            arrays = {name: value.cpu().numpy() for name, value in model.items()}
+            size = clients_per_task(clients)
+            chunks = [ids[i : i + size] for i in range(0, len(ids), size)]
+            tasks = ((clients, arrays, (bound, share), cohort.round, chunk) for chunk in chunks)
+            for part, count in self.workers.map(rounded_chunk, tasks) if chunks else ():
+                total += part
+                entered += count
+        if self.abort_on_failure and entered < len(ids):
+            raise RoundAborted
+        if not enough or entered < whole.fewest(cohort.asked):
+            total, entered = np.zeros_like(total), 0
+        return Bounded(
+            value={_ROTATED: torch.from_numpy(grid.centred(total).astype(np.float64))},
+            sensitivity=whole.of_a_client,
+            noise_variance=entered * share,
+            grid=grid,
+        )
+
+
+def rounded_chunk(
+    clients: ClientSide,
+    model: dict[str, npt.NDArray[np.float32]],
+    bound_and_share: tuple[float, float],
+    round_: int,
+    chunk: list[int],
+) -> tuple[IntArray, int]:
+    """(Sum of what these clients send, how many of them did), with plain arrays at both ends of the pipe."""
+    total, entered = None, 0
+    for _, message in rounded_messages(clients, model, bound_and_share, round_, chunk):
+        total = message if total is None else total + message
+        entered += 1
+    assert clients.whole is not None
+    return np.zeros(clients.whole.dimension, dtype=np.int64) if total is None else total, entered
+
+
+def rounded_messages(
+    clients: ClientSide,
+    model: dict[str, npt.NDArray[np.float32]],
+    bound_and_share: tuple[float, float],
+    round_: int,
+    chunk: list[int],
+) -> list[tuple[int, IntArray]]:
+    """SECRET: (client, what it hands to the protocol): its rounded message and its share of the noise.
+
+    A client whose message is not of the model's form hands over nothing.
+    """
+    bound, share = bound_and_share
+    params = {name: torch.from_numpy(value.copy()) for name, value in model.items()}
+    grid = _grid(clients, params, bound, round_)
+    found = []
+    for client, parts in zip(chunk, clients.bounded_parts(params, bound, round_, chunk), strict=True):
+        if parts is None:
+            continue
+        rounded = grid.of(parts, clients.source.generator(Purpose.ROUNDING, round_, client))
+        noise = clients.source.generator(Purpose.MESSAGE_NOISE, round_, client)
+        found.append((client, rounded + noise.discrete_normal(share, grid.whole.dimension)))
+    return found
+
+
+def _grid(clients: ClientSide, model: Params, bound: float, round_: int) -> RoundedMessages:
+    assert clients.whole is not None
+    return RoundedMessages(
+        whole=clients.whole,
+        bound=clients.message_bound(bound),
+        form=clients.form(model),
+        seed=clients.weights_seed,
+        round=round_,
+    )
