@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from scipy.stats import binom, hypergeom
 
-# Part of delta that each rare event may take: more than M messages or too few of them, more than H hostile ones, more than R
-# participations.
+# Part of delta that each rare event may take: more than M messages or too few of them, more than H hostile ones, more
+# than R participations.
 RARE_SHARE = 0.01
 # A sum of whole numbers (privacy.whole_numbers) holds so many messages.
 MOST_MESSAGES = 2**27

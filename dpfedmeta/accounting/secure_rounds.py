@@ -141,8 +141,8 @@ def _whole(plan: PrivacyPlan, secure: SecureRounds, sizes: tuple[int, int], unsu
         surplus = WholeSum(units=1.0, deviation=1.0, **fixed).clients_noise(most)  # type: ignore[arg-type]
     except ValueError as error:
         raise RefusedPlan(
-            f"population.cohort = {plan.cohort:g}: a cohort of {least} is not rare enough, and {error}; raise the cohort, "
-            "or lower aggregation.dropout, privacy.client.colluding or privacy.client.hostile"
+            f"population.cohort = {plan.cohort:g}: a cohort of {least} is not rare enough, and {error}; raise the "
+            "cohort, or lower aggregation.dropout, privacy.client.colluding or privacy.client.hostile"
         ) from error
     units = units_of(
         secure.bits,

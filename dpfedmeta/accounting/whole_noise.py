@@ -2,8 +2,8 @@
 
 The proof is in docs/guarantees.md. In short: for whole numbers, adding N(0, sigma^2 - 1/12) and rounding is
 post-processing of the Gaussian mechanism. The log-ratio of that noise (P) and of the discrete Gaussian (Q) depends on
-no data, so its sum over all coordinates of all rounds is bounded once, by a, but for probabilities beta. Then whatever is
-(epsilon, delta) with P is (epsilon + 2a, e^a delta + beta_Q + e^(epsilon + a) beta_P) with Q.
+no data, so its sum over all coordinates of all rounds is bounded once, by a, but for probabilities beta. Then whatever
+is (epsilon, delta) with P is (epsilon + 2a, e^a delta + beta_Q + e^(epsilon + a) beta_P) with Q.
 """
 
 from __future__ import annotations
@@ -183,4 +183,4 @@ def _of_the_series(variance: float, reach: float) -> float:
     rest = 1.73 * radius**-3.0 / (1.0 - 1.0 / radius)
     second = slope**4 / 2880.0 + slope**2 * bend / 180.0 + bend**2 / 360.0
     left = 1.0 / (500.0 * v**2) + reach**2 / (280.0 * v**2)
-    return second + left + rest
+    return float(second + left + rest)

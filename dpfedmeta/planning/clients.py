@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpfedmeta import members
 from dpfedmeta.data.shape import EpisodeShape
@@ -34,9 +34,10 @@ def algorithm_of(settings: Settings, task: Task) -> ClientAlgorithm:
     name = settings.record.release
     release = members.find("record.release", name, _RELEASES)
     members.check_protocol("record.release", name, release, "planned")
-    made = release.planned(settings, task, method)
+    made: Any = release.planned(settings, task, method)
     members.check_protocol("record.release", name, made, *_COMMON)
-    return made.towards_a_sum() if aggregation_of(settings).sees == "sum" else made
+    algorithm: ClientAlgorithm = made.towards_a_sum() if aggregation_of(settings).sees == "sum" else made
+    return algorithm
 
 
 def method_of(settings: Settings, task: Task) -> Method:

@@ -147,8 +147,8 @@ def _secure(settings: Settings, task: Task) -> SecureRounds | None:
         )
     if settings.record.query_noise is not None and settings.record.release == "micro-episodes":
         raise RefusedPlan(
-            f"record.query_noise = {settings.record.query_noise:g} with aggregation.mode = {settings.aggregation.mode}: "
-            "micro-episodes carry no noise of their own there, the sum has it; give server.noise_multiplier, or a target"
+            f"record.query_noise = {settings.record.query_noise:g} with aggregation.mode = {settings.aggregation.mode}:"
+            " micro-episodes have no noise of their own there, the sum has it; give server.noise_multiplier or targets"
         )
     dimension = message_dimension(settings, task)
     parts = getattr(algorithm_of(settings, task), "parts", 1)

@@ -1,6 +1,6 @@
 """Clipped messages as whole numbers for secure aggregation: scaled, rotated, rounded at random, added modulo 2^b.
 
-Kairouz, Liu, Steinke 2021 (https://arxiv.org/abs/2102.06387), Algorithms 1 and 2, with every part of a message on its own.
+Kairouz, Liu, Steinke 2021 (https://arxiv.org/abs/2102.06387), with every part of a message on its own.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ class RoundedMessages:
     def _signs(self) -> FloatArray:
         """One for each coordinate, over sqrt(d)."""
         coins = public_generator(self.seed, Purpose.ROTATION, self.round).integers(0, 2, self.whole.dimension)
-        signs: FloatArray = (2.0 * coins - 1.0) / math.sqrt(self.whole.dimension)
-        return signs
+        return np.asarray((2.0 * coins - 1.0) / math.sqrt(self.whole.dimension), dtype=np.float64)
 
     def of(self, parts: Iterable[FloatArray], generator: SecretGenerator) -> IntArray:
         """SECRET: [D]: the sum of a client's rounded parts.

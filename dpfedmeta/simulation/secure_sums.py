@@ -1,4 +1,4 @@
-"""The ideal result of secure aggregation, on worker processes of this machine: what an honest protocol would compute."""
+"""The ideal result of secure aggregation, on worker processes of this machine: what honest parties would compute."""
 
 from __future__ import annotations
 
