@@ -138,7 +138,8 @@ def _whole(plan: PrivacyPlan, secure: SecureRounds, sizes: tuple[int, int], unsu
     }
     try:
         # In units of sigma.
-        surplus = WholeSum(units=1.0, deviation=1.0, **fixed).clients_noise(most)  # type: ignore[arg-type]
+        of_one = WholeSum(units=1.0, deviation=1.0, **fixed)  # type: ignore[arg-type]
+        surplus = max(of_one.clients_noise(size) for size in (least, most))
     except ValueError as error:
         raise RefusedPlan(
             f"population.cohort = {plan.cohort:g}: a cohort of {least} is not rare enough, and {error}; raise the "

@@ -1,0 +1,118 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from dpfedmeta.accounting.cells import guarantees
+from dpfedmeta.accounting.events import Event
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.record_layer import RecordLayer
+from dpfedmeta.accounting.secure_rounds import SecureRounds, check_fine, fewest_bits
+from dpfedmeta.accounting.whole_sums import BITS, rounded_length, units_of
+from dpfedmeta.errors import RefusedPlan
+from dpfedmeta.ledger.versions import VERSION, plan_of
+
+PLAN = PrivacyPlan(
+    clients=400_000,
+    cohort=1500,
+    rounds=60,
+    noise_multiplier=1.0,
+    server_sees="sum",
+    secure=SecureRounds(bits=16, dimension=32_000, dropout=0.1),
+)
+FIXED = replace(PLAN, sampler="fixed", cohort=1000)
+PARTS = RecordLayer(
+    support_noise=None, query_noise=None, support_steps=1, support_records=1, query_records=5, of_sum=True
+)
+
+
+# ../shared/design/trust-free-server.md, section 2.
+@pytest.mark.parametrize(("bits", "growth"), [(12, 1.79), (14, 1.07), (16, 1.005)])
+def test_known_growth_of_the_sensitivity(bits, growth):
+    units = units_of(bits, dimension=32_768, parts=1, clients=1500, noise=1.0, surplus=1.0)
+    assert rounded_length(units, 32_768) / units == pytest.approx(growth, rel=0.02)
+
+
+def test_no_rounded_vector_is_promised_to_be_shorter_than_can_be():
+    """sqrt(d)/2 is the length of a vector of halves, whichever way it is rounded; and never below the bound itself."""
+    assert rounded_length(0.0, 400) <= 20.0
+    assert rounded_length(1e-9, 400) >= 10.0
+    assert rounded_length(1e6, 400) >= 1e6
+
+
+def test_survivors_always_make_the_noise():
+    """Whoever is invited: as few honest survivors as may be have the planned deviation between them."""
+    for plan in (PLAN, FIXED):
+        whole = plan.phases[0].event.whole
+        for invited in range(whole.least, whole.most + 1, 7):
+            fewest = whole.fewest(invited)
+            assert fewest >= 0.9 * invited - 1e-6 > fewest - 1
+            assert (fewest - whole.unsure) * whole.share(invited) == pytest.approx(whole.deviation**2)
+            assert invited * whole.share(invited) + 4 <= whole.total * (1 + 1e-12)
+
+
+def test_the_cells_of_a_sum():
+    public, server, of_record, _ = guarantees(PLAN)
+    capped = guarantees(replace(PLAN, max_participations=1))[1]
+    assert capped.epsilon < server.epsilon < math.inf
+    # Without a record layer a record moves what its client sends by as much as the client does.
+    assert of_record.epsilon == pytest.approx(server.epsilon, rel=0.3)
+    assert public.epsilon < 1
+    one = replace(PLAN, max_participations=1, record=PARTS, secure=replace(PLAN.secure, parts=5))
+    record = guarantees(one)[2]
+    assert record.epsilon < capped.epsilon / 5
+    assert record.replaced > 1.9 * record.epsilon
+
+
+def test_more_that_is_unsure_costs_more():
+    """Colluding clients know their shares: the others' must be larger, at the same promise."""
+    few, many = (replace(FIXED, colluding=c).phases[0].event.whole for c in (1, 200))
+    assert many.share(1000) / many.sensitivity**2 > 1.2 * few.share(1000) / few.sensitivity**2
+    hostile = replace(FIXED, hostile=0.05).phases[0].event
+    assert hostile.assured_noise < hostile.total_noise
+    assert hostile.noise.multiplier < FIXED.phases[0].event.noise.multiplier * 1.1
+
+
+def test_a_ledger_states_it_and_gives_it_back():
+    event = PLAN.phases[0].event
+    assert Event.from_json(event.as_json()) == event
+    with_parts = replace(PLAN, record=PARTS, secure=replace(PLAN.secure, parts=5))
+    for plan in (PLAN, with_parts):
+        assert plan_of(plan.as_json(), VERSION) == plan
+    # What has nothing to do with it looks as before.
+    plain = PrivacyPlan(clients=100, cohort=10, rounds=2, noise_multiplier=1.0)
+    assert "secure" not in plain.as_json()
+    assert not {"whole", "sum_noise"} & {*plain.phases[0].event.as_json()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"cohort": 2.0}, "not rare enough"),
+        ({"colluding": 1400}, "none is sure"),
+        ({"hostile": 0.1}, "fixed-size sampler"),
+        ({"secure": SecureRounds(bits=16, dimension=32_000, dropout=0.05, absent=0.05)}, "would be aborted"),
+        ({"secure": SecureRounds(bits=9, dimension=2**22)}, "too few"),
+        ({"noise_multiplier": None}, "a clip bound"),
+        ({"noise": "own:Noise"}, "independent"),
+    ],
+)
+def test_what_cannot_be_planned(changes, words):
+    with pytest.raises(RefusedPlan, match=words):
+        _ = replace(PLAN, **changes).phases
+
+
+def test_too_few_bits_are_refused_unless_asked_for():
+    coarse = replace(PLAN, secure=replace(PLAN.secure, bits=12))
+    with pytest.raises(RefusedPlan, match="give more bits"):
+        check_fine(coarse)
+    check_fine(PLAN)
+    assert fewest_bits(PLAN, BITS) == 16
+    with pytest.raises(RefusedPlan, match="too few"):
+        fewest_bits(replace(PLAN, secure=replace(PLAN.secure, dimension=2**40)), BITS)
+
+
+def test_a_rare_abort_is_charged():
+    """With drop-out below what is tolerated an abort is rare, and taken off delta."""
+    absent = replace(PLAN, secure=replace(PLAN.secure, absent=0.045))
+    assert absent.phases[0].event.surplus_probability > PLAN.phases[0].event.surplus_probability

@@ -1,0 +1,160 @@
+"""Secure aggregation through the real clients, mechanism and loop."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dpfedmeta.config import resolve
+from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.registry import learned_part
+from dpfedmeta.parameters import flatten
+from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.privacy.rounded_messages import RoundedMessages
+from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.randomness import KeyedSource, Purpose
+from dpfedmeta.simulation.processes import LocalBackend
+from dpfedmeta.simulation.secure_sums import SecureSums
+from dpfedmeta.training.data import client_side
+from dpfedmeta.workers import InProcess
+
+SMALL = {
+    "model.width": "4", "server.rounds": "3", "task.ways": "3", "task.shots": "2", "task.queries": "2",
+    "clip.window": "2", "clip.initial": "0.2", "population.clients": "2000", "population.cohort": "60",
+    "population.sampler": "fixed", "population.max_participations": "null",
+}  # fmt: skip
+RECORDS = {"record.release": "micro-episodes", "record.enabled": "true", "privacy.record.epsilon": "50", "privacy.client.delta": "1e-4"}
+BOUND = 0.2
+
+
+def setting(tiny_strokes, **given):
+    given = {**SMALL, "aggregation.mode": "secure", "aggregation.dropout": "0.1", **given}
+    plan = make_plan(resolve("dp-agr", "strokes", None, given), tiny_strokes.task)
+    population = VirtualPopulation(pool=tiny_strokes.train, shape=plan.shape, clients=2000, seed=0)
+    side = client_side(plan, population, KeyedSource(1), torch.device("cpu"))
+    return plan, side, learned_part(plan.network, initial_weights(plan.network, 0))
+
+
+def cohort_of(clients, invited=None):
+    return Cohort(round=0, clients=np.array(clients, dtype=np.int64), invited=invited)
+
+
+def sum_of(side, model, clients, invited=60):
+    backend = SecureSums(clients=side, workers=InProcess())
+    return backend.cohort_sum(model, BOUND, cohort_of(clients, invited))
+
+
+def exact(side, model, clients):
+    plain = LocalBackend(clients=replace(side, whole=None), workers=InProcess())
+    return flatten(plain.cohort_sum(model, BOUND, cohort_of(clients)).value)
+
+
+@pytest.mark.parametrize("records", [{}, RECORDS], ids=["clients", "micro-episodes"])
+def test_the_sum_is_that_of_the_messages_and_the_planned_noise(tiny_strokes, records):
+    plan, side, model = setting(tiny_strokes, **records)
+    whole = plan.privacy.at(0).whole
+    secret = sum_of(side, model, range(60))
+    assert secret.sensitivity == whole.of_a_client
+    assert secret.noise_variance == pytest.approx(60 * whole.share(60))
+    read = flatten(secret.grid.read(secret.value)).double()
+    noiseless = flatten(
+        secret.grid.read(
+            sum_of(replace(side, whole=replace(whole, deviation=1e-3 * whole.deviation)), model, range(60)).value
+        )
+    )
+    noise = (read - noiseless) / secret.grid.width
+    assert float(noise.square().mean()) == pytest.approx(secret.noise_variance, rel=6 * math.sqrt(2 / len(noise)))
+    if not records:
+        near = noiseless.double() - exact(side, model, range(60)).double()
+        # Rounding and a thousandth of the noise are left.
+        assert float(near.norm()) < 0.02 * float(noiseless.norm())
+
+
+def test_one_client_moves_the_sum_by_at_most_the_sensitivity(tiny_strokes):
+    plan, side, model = setting(tiny_strokes, **RECORDS)
+    whole = plan.privacy.at(0).whole
+    everybody, without = (sum_of(side, model, clients).value["rotated"] for clients in (range(60), range(1, 60)))
+    noise = side.source.generator(Purpose.MESSAGE_NOISE, 0, 0).discrete_normal(whole.share(60), whole.dimension)
+    moved = everybody - without - torch.from_numpy(noise).double()
+    assert 0 < float(moved.norm()) <= whole.of_a_client
+
+
+def test_too_few_survivors_release_noise_alone(tiny_strokes):
+    plan, side, model = setting(tiny_strokes)
+    kept, lost = sum_of(side, model, range(54)), sum_of(side, model, range(53))
+    assert kept.noise_variance > 0
+    assert lost.noise_variance == 0
+    assert not lost.value["rotated"].any()
+    # What leaves the mechanism has one deviation in all cases.
+    whole = plan.privacy.at(0).whole
+    made = [
+        plan.mechanism.release(0, secret, {}, KeyedSource(5).generator(Purpose.SERVER_NOISE, n))[0]
+        for n, secret in enumerate((kept, lost))
+    ]
+    assert made[0].noise_deviation == made[1].noise_deviation
+    alone = flatten(made[1].value).double() / made[1].noise_deviation
+    assert float(alone.square().mean()) == pytest.approx(1.0, rel=6 * math.sqrt(2 / len(alone)))
+    assert made[1].noises == (plan.privacy.at(0).noise,)
+    with pytest.raises(ValueError, match="not of this plan"):
+        plan.mechanism.release(
+            0, replace(kept, noise_variance=whole.total), {}, KeyedSource(5).generator(Purpose.COHORT)
+        )
+
+
+@pytest.mark.parametrize("policy", ["constant", "window", "quantile", "median"])
+def test_it_works_with_every_clip_policy(tiny_strokes, policy):
+    plan, side, model = setting(
+        tiny_strokes, **{"clip.policy": policy, "clip.count_noise": "9", "privacy.client.epsilon": "30"}
+    )
+    secret = sum_of(side, model, range(60))
+    released, _ = plan.mechanism.release(0, secret, {}, KeyedSource(5).generator(Purpose.SERVER_NOISE, 0))
+    following = plan.policy.next_bound(plan.policy.initial(), released)
+    assert following[1] > 0
+
+
+def grid_of(whole, form, bound=BOUND):
+    return RoundedMessages(whole=whole, bound=bound, form=form, seed=0, round=3)
+
+
+def test_a_rounded_part_is_never_longer_than_planned(tiny_strokes):
+    plan, _, model = setting(tiny_strokes)
+    whole, size = plan.privacy.at(0).whole, flatten(model).numel()
+    # So coarse that rounding decides the length.
+    coarse = replace(whole, units=2.0)
+    generator = KeyedSource(0).generator(Purpose.ROUNDING, 0)
+    rng = np.random.default_rng(0)
+    for each in (whole, coarse):
+        for _ in range(20):
+            part = rng.normal(size=size)
+            part *= BOUND / np.linalg.norm(part)
+            rounded = grid_of(each, model).of([part], generator)
+            assert np.linalg.norm(rounded) <= each.sensitivity
+    with pytest.raises(ValueError, match="longer than its bound"):
+        grid_of(whole, model).of([part * 3], generator)
+
+
+def test_a_sum_is_read_modulo_two_to_the_bits(tiny_strokes):
+    plan, _, model = setting(tiny_strokes)
+    grid = grid_of(plan.privacy.at(0).whole, model)
+    values = np.array([-(2**15), -5, 0, 2**15 - 1])
+    assert (grid.centred(values + 7 * 2**16) == values).all()
+    assert (grid.centred(values % 2**16) == values).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"aggregation.bits": "9"}, "too few"),
+        ({"clip.policy": "none", "privacy.client.epsilon": "null"}, "clip"),
+        ({**RECORDS, "record.query_noise": "2", "privacy.record.epsilon": "null"}, "the sum has it"),
+        ({**RECORDS, "record.release": "steps", "meta.order": "1"}, "stacked"),
+        ({"aggregation.mode": "secured"}, "secure"),
+    ],
+)
+def test_what_is_refused(tiny_strokes, given, words):
+    with pytest.raises((InputError, RefusedPlan), match=words):
+        setting(tiny_strokes, **given)
