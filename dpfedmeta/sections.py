@@ -7,7 +7,7 @@ from dataclasses import field
 from functools import wraps
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from dpfedmeta.errors import InputError
@@ -54,7 +54,16 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # Far more than any run could hold; a number of a thousand digits is a damaged file.
 MOST = 10**12
 Count = Annotated[int, Field(ge=1, le=MOST)]
+# Words as on the command line of W&B and in WANDB_TAGS: commas between them; in YAML also as a list.
+Words = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=64)], ...],
+    BeforeValidator(lambda given: tuple(_words(given)) if isinstance(given, str | list) else given),
+]
 Probability = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+
+
+def _words(given: str | list[Any]) -> list[Any]:
+    return [word.strip() for word in given.split(",") if word.strip()] if isinstance(given, str) else given
 
 
 @explained("population.")
@@ -387,7 +396,20 @@ class TrackSettings:
     public_clients: Annotated[
         int, Field(ge=0, description="clients made of public data whose updates' variance and scale are logged")
     ] = 0
-    wandb: Annotated[Literal["off", "offline", "online"], Field(description="Weights & Biases")] = "off"
+    wandb: Annotated[
+        Literal["off", "offline", "online"], Field(description="Weights & Biases; WANDB_MODE may make it quieter")
+    ] = "off"
+    project: Annotated[str | None, Field(min_length=1, description="on W&B; null: WANDB_PROJECT, else dpfedmeta")] = (
+        None
+    )
+    entity: Annotated[str | None, Field(min_length=1, description="on W&B; null: WANDB_ENTITY, else your own")] = None
+    group: Annotated[
+        str | None, Field(min_length=1, description="on W&B; null: WANDB_RUN_GROUP, else algo-dataset")
+    ] = None
+    tags: Annotated[
+        Words, Field(description="on W&B, commas between them; none: WANDB_TAGS, else algo and dataset")
+    ] = ()
+    model: Annotated[bool, Field(description="the final model as an artifact on W&B")] = False
     tensorboard: Annotated[bool, Field(description="event files in the run directory")] = False
 
 

@@ -18,6 +18,7 @@ from dpfedmeta.members import name_of
 from dpfedmeta.planning.own_policy import with_own_policy
 from dpfedmeta.privacy.clip_policy import ClipPolicy
 from dpfedmeta.privacy.mechanisms import Mechanism
+from dpfedmeta.report.pictures import draw_pictures
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.lock import only_writer
 from dpfedmeta.runs.resume import MAY_CHANGE, finished, settings_of_run
@@ -73,7 +74,13 @@ def train(
         check_settings(settings)
         assert settings is not None
         settings = with_members(settings, aggregation, mechanism)
-        options = RunOptions(data_folder=folder, secure_rng=secure_rng, population=population, clip_policy=clip_policy)
+        options = RunOptions(
+            data_folder=folder,
+            secure_rng=secure_rng,
+            population=population,
+            clip_policy=clip_policy,
+            pictures=draw_pictures,
+        )
         return Run(run_training(settings, options, told)[0].path)
     if secure_rng:
         raise InputError("secure_rng: resume goes on as the run began; leave it out")
@@ -88,7 +95,13 @@ def train(
         if status is not None:
             tell(told, "on_remark", f"{run.path}: {status} already; nothing is left to do")
             return Run(run.path)
-        options = RunOptions(data_folder=folder, population=population, clip_policy=clip_policy, resume=run)
+        options = RunOptions(
+            data_folder=folder,
+            population=population,
+            clip_policy=clip_policy,
+            resume=run,
+            pictures=draw_pictures,
+        )
         return Run(run_training(kept, options, told)[0].path)
 
 

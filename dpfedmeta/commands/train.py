@@ -45,11 +45,12 @@ def main(words: Sequence[str], console: Console) -> int:
 
 
 def _train(settings: Settings, options: argparse.Namespace, console: Console) -> int:
+    from dpfedmeta.report.pictures import draw_pictures
     from dpfedmeta.tracking.screen import Terminal
     from dpfedmeta.training.prepared import RunOptions
     from dpfedmeta.training.run import run_training
 
-    run_options = RunOptions(data_folder=options.data_dir, secure_rng=options.secure_rng)
+    run_options = RunOptions(data_folder=options.data_dir, secure_rng=options.secure_rng, pictures=draw_pictures)
     if not options.dry_run:
         return _finish(*run_training(settings, run_options, [Terminal(console)]), console)
     from dpfedmeta.training.forecast import forecast
@@ -66,6 +67,7 @@ def _resume(options: argparse.Namespace, given: dict[str, str], console: Console
             raise InputError(f"--{name.replace('_', '-')}: --resume goes on with the settings that the run began with")
     if not options.resume.is_dir():
         raise InputError(f"--resume {options.resume}: there is no such run directory")
+    from dpfedmeta.report.pictures import draw_pictures
     from dpfedmeta.run_directory import RunDirectory
     from dpfedmeta.runs.lock import only_writer
     from dpfedmeta.runs.resume import finished, settings_of_run
@@ -80,7 +82,7 @@ def _resume(options: argparse.Namespace, given: dict[str, str], console: Console
         if status is not None:
             console.print(f"{run.path}: {status} already; nothing is left to do", highlight=False, soft_wrap=True)
             return DONE
-        run_options = RunOptions(data_folder=options.data_dir, resume=run)
+        run_options = RunOptions(data_folder=options.data_dir, resume=run, pictures=draw_pictures)
         return _finish(*run_training(settings, run_options, [Terminal(console)]), console)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +40,7 @@ class RunOptions:
         population: Clients of the caller's own (dpfedmeta.data.adapters).
         clip_policy: A clip policy of the caller's own.
         resume: A run to go on with.
+        pictures: Draws a report's pictures of a run that ended, for who shows them elsewhere.
     """
 
     data_folder: Path | None = None
@@ -47,6 +48,7 @@ class RunOptions:
     population: Population | None = None
     clip_policy: ClipPolicy[Any] | None = None
     resume: RunDirectory | None = None
+    pictures: Callable[[RunDirectory], Sequence[Path]] = lambda run: ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+import shutil
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dpfedmeta.config import to_yaml
+from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import HeldOutEvaluation
 from dpfedmeta.interrupts import deferred
 from dpfedmeta.ledger.client_ledger import RecordBudget
@@ -29,13 +31,14 @@ from dpfedmeta.planning.plan import Plan
 from dpfedmeta.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory, create, write_text
 from dpfedmeta.runs.environment import environment_of
 from dpfedmeta.runs.lock import only_writer
-from dpfedmeta.runs.resume import keep_secret, registered
+from dpfedmeta.runs.resume import identity_of, keep_secret, registered
 from dpfedmeta.runs.summary import Status, summary_of
 from dpfedmeta.runs.times import hides_times, seconds_before
 from dpfedmeta.settings import Settings
 from dpfedmeta.simulation.willingness import ClientLedgers
 from dpfedmeta.tracking.callbacks import Callback, CallbackFailed, check_callbacks, tell
-from dpfedmeta.tracking.trackers import JsonLines, LateWeightsAndBiases, TensorBoard, WeightsAndBiases
+from dpfedmeta.tracking.trackers import JsonLines, TensorBoard
+from dpfedmeta.tracking.weights_and_biases import Tracked, WeightsAndBiases, check_wandb
 from dpfedmeta.training.cost import clients_per_second
 from dpfedmeta.training.loop import Training, check_finite, complete
 from dpfedmeta.training.prepared import Prepared, RunOptions, prepared
@@ -61,7 +64,12 @@ def run_training(
     """
     options, callbacks = options or RunOptions(), tuple(callbacks)
     check_callbacks(callbacks)
-    with prepared(settings, options, lambda text: tell(callbacks, "on_remark", text)) as made, ExitStack() as stack:
+
+    def say(text: str) -> None:
+        tell(callbacks, "on_remark", text)
+
+    check_wandb(settings.track, say)
+    with prepared(settings, options, say) as made, ExitStack() as stack:
         rate = clients_per_second(made.public, made.workers, made.count, 0.0)
         tell(callbacks, "on_plan", made.planned(rate))
         run = options.resume
@@ -72,13 +80,20 @@ def run_training(
         lineage, missing = stack.enter_context(registered(run))
         if missing:
             warnings.warn(missing, stacklevel=2)
+        trackers = _trackers(made.plan, run, options, say)
         tell(callbacks, "on_start", run.path)
-        summary, failure = _trained(_training(made, run, lineage, callbacks), made)
+        summary, failure = _trained(_training(made, run, lineage, trackers, callbacks), made)
         _tell_the_end(callbacks, summary, failure, run)
     return run, summary["status"]
 
 
-def _training(made: Prepared, run: RunDirectory, lineage: Lineage | None, callbacks: tuple[Callback, ...]) -> Training:
+def _training(
+    made: Prepared,
+    run: RunDirectory,
+    lineage: Lineage | None,
+    trackers: tuple[Callback, ...],
+    callbacks: tuple[Callback, ...],
+) -> Training:
     plan, settings = made.plan, made.plan.settings
     return Training(
         plan=plan,
@@ -89,7 +104,7 @@ def _training(made: Prepared, run: RunDirectory, lineage: Lineage | None, callba
         workers=made.workers,
         validation=made.validation,
         source=made.source,
-        trackers=_trackers(settings, run, plan),
+        trackers=trackers,
         callbacks=callbacks,
         budget=Budget.of(plan.planned),
         client_ledgers=_client_ledgers(run, plan),
@@ -162,14 +177,27 @@ def _client_ledgers(run: RunDirectory, plan: Plan) -> ClientLedgers | None:
     return ClientLedgers(folder=run.secret / "clients", budget=budget, layer=layer)
 
 
-def _trackers(settings: Settings, run: RunDirectory, plan: Plan) -> tuple[Callback, ...]:
-    timed = not hides_times(plan)
+def _trackers(plan: Plan, run: RunDirectory, options: RunOptions, say: Callable[[str], None]) -> tuple[Callback, ...]:
+    """The run's own records; where one of them cannot begin, a run that is new leaves nothing behind."""
+    asked, timed = plan.settings.track, not hides_times(plan)
     trackers: list[Callback] = [JsonLines(run.path)]
-    if settings.track.wandb != "off":
-        tracker = WeightsAndBiases if timed else LateWeightsAndBiases
-        trackers.append(tracker(run.path, settings.track.wandb, dataclasses.asdict(settings)))
-    if settings.track.tensorboard:
-        trackers.append(TensorBoard(run.path, timed=timed))
+    try:
+        if asked.wandb != "off":
+            tracked = Tracked(
+                run=run,
+                settings=plan.settings,
+                steps=plan.evaluation.steps,
+                identity=identity_of(run).run,
+                timed=timed,
+                pictures=options.pictures,
+            )
+            trackers.append(WeightsAndBiases(tracked, say))
+        if asked.tensorboard:
+            trackers.append(TensorBoard(run.path, timed=timed))
+    except InputError:
+        if options.resume is None:
+            shutil.rmtree(run.path)
+        raise
     return tuple(trackers)
 
 
