@@ -152,16 +152,15 @@ class WeightsAndBiases(Callback):
         tracked, known = self._tracked, _environment()
         asked, path = tracked.settings.track, tracked.run.path
         words = (tracked.settings.algo, Path(tracked.settings.dataset).stem)
-        own: dict[str, Any] = {}
+        own: dict[str, Any] = {"mode": mode}
         if mode == "online" and not (known.run_id or known.sweep_id):
             # A resumed run goes on where it was; offline ones cannot, and each is whole by itself.
-            own = {"id": tracked.identity, "resume": "allow"}
+            own |= {"id": tracked.identity, "resume": "allow"}
         settings: dict[str, Any] = {} if os.environ.get("WANDB_QUIET") else {"quiet": True}
         if not tracked.timed:
             settings |= {"x_disable_stats": True, "console": "off"}
         with _explained(mode):
             return wandb.init(
-                mode=mode,
                 # A sweep has a project of its own.
                 project=asked.project or (None if known.project or known.sweep_id else _PROJECT),
                 entity=asked.entity,

@@ -54,6 +54,8 @@ class StandIn(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    server: StandIn
+
     def log_message(self, *words):
         pass
 
