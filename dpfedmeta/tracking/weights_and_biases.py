@@ -143,7 +143,7 @@ class WeightsAndBiases(Callback):
         except InputError as error:
             if self._mode != "online":
                 raise
-            self._say(f"{error}; it goes into files instead")
+            self._say(f"W&B: {_line(error.__cause__ or error)}; it goes into files instead")
             return self._begun("offline")
 
     def _begun(self, mode: Mode) -> Any:
@@ -251,7 +251,7 @@ def _explained(mode: str) -> Iterator[None]:
         raise InputError(f"track.wandb = {mode}: {_line(error)}; run `wandb login`; or {_OFFLINE}") from error
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
