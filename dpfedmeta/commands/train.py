@@ -81,7 +81,8 @@ def _resume(options: argparse.Namespace, given: dict[str, str], console: Console
             console.print(f"{run.path}: {status} already; nothing is left to do", highlight=False, soft_wrap=True)
             return DONE
         run_options = RunOptions(data_folder=options.data_dir, resume=run)
-        return _finish(*run_training(settings, run_options, [Terminal(console)]), console)
+        _, status = run_training(settings, run_options, [Terminal(console)])
+    return _finish(run, status, console)
 
 
 def _finish(run: RunDirectory, status: Status, console: Console) -> int:

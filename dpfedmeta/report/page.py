@@ -14,16 +14,18 @@ from markupsafe import Markup
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.report import comparison_plots, plots
+from dpfedmeta.report.ending import ending_words, refresh, warning
 from dpfedmeta.report.groups import Group
 from dpfedmeta.report.pooling import Measured
 from dpfedmeta.report.statement import claims, embedded, guarantee_rows, plan_words
 from dpfedmeta.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
+from dpfedmeta.runs.summary import summary_so_far
 from dpfedmeta.runs.verification import audit
 from dpfedmeta.tracking.terminal import number
 
 
 def write_report(run: RunDirectory) -> Path:
-    """Write report.html and its pictures into the run directory.
+    """Write report.html and its pictures into the run directory; of a run that goes on, what there is so far.
 
     Guarantee:
         Reads the ledger, rounds.jsonl and summary.json, which hold released quantities only. Every number about
@@ -33,9 +35,14 @@ def write_report(run: RunDirectory) -> Path:
         InputError: A file is missing, damaged or incomplete, or contradicts the ledger.
         RefusedPlan: As `audit` says.
     """
-    proven = audit(run).proven
+    found = audit(run)
+    proven, snapshot = found.proven, found.snapshot
     assert proven is not None
-    rows, summary = run.rounds(), run.read_json(SUMMARY)
+    assert snapshot is not None
+    # Before its first round a run has none; afterwards they are missed.
+    rows = run.rounds() if snapshot.rows is None and proven.rounds else snapshot.rows or []
+    summary = snapshot.summary if snapshot.ended else None
+    summary = summary_so_far(snapshot, proven) if summary is None else summary
     pictures = {
         "accuracy": run.path / "accuracy.png",
         "clip": run.path / "clip.png",
@@ -50,6 +57,9 @@ def write_report(run: RunDirectory) -> Path:
             name=run.path.name,
             summary=summary,
             plan_words=plan_words(proven, summary["rounds"]),
+            refresh=refresh(snapshot),
+            ending=ending_words(snapshot, summary),
+            warning=warning(snapshot),
             simulation=proven.simulation,
             guarantees=guarantee_rows(proven),
             claims=Markup(embedded(claims(proven))),

@@ -1,4 +1,4 @@
-"""What was measured of a run on held-out data: each thing in a file of its own, the latest request in evaluation.json."""
+"""What was measured of a run on held-out data: a file for each thing, and the latest request in evaluation.json."""
 
 from __future__ import annotations
 
