@@ -16,6 +16,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.report import comparison_plots, plots
 from dpfedmeta.report.ending import ending_words, refresh, warning
 from dpfedmeta.report.groups import Group
+from dpfedmeta.report.kept import evaluations_section
 from dpfedmeta.report.pooling import Measured
 from dpfedmeta.report.statement import claims, embedded, guarantee_rows, plan_words
 from dpfedmeta.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
@@ -66,6 +67,7 @@ def write_report(run: RunDirectory) -> Path:
             held=sum(row.get("clip_mode") == "holding" for row in rows),
             rounds=len(rows),
             cautions=_cautions(run),
+            evaluations=evaluations_section(run.path),
             pictures={name: _embedded(path) for name, path in pictures.items()},
         )
     write_text(run.path / REPORT, page)

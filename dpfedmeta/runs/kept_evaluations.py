@@ -96,9 +96,9 @@ def name_of_evaluation(content: Content) -> str:
 
 
 def unfinished(content: Content) -> str | None:
-    """A label for what was measured of a run that had not ended as planned; None: it had."""
+    """A label for weights that are not those of the run's end; None: they are, or nobody said."""
     status = content.get("status")
-    if status in (None, "completed", "budget"):
+    if status in (None, "completed", "budget") or content["rounds"] >= content["planned_rounds"]:
         return None
     return f"{status.upper()} after {content['rounds']} of {content['planned_rounds']} rounds"
 

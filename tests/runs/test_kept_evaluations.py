@@ -74,4 +74,6 @@ def test_a_damaged_file_is_named(tmp_path):
 
 def test_what_is_no_end_of_a_run_is_labelled():
     assert unfinished(DIFFERENT[9]) == "INTERRUPTED after 12 of 40 rounds"
+    # It had all its rounds: only its final evaluation is missing.
+    assert unfinished(content(status="stopped", rounds=40, planned_rounds=40)) is None
     assert unfinished(content(status="budget")) is unfinished(content()) is None
