@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from dpfedmeta.runs.kept_evaluations import keep_evaluation, kept_evaluations
 from dpfedmeta.runs.trained_run import TrainedRun, open_run
 from dpfedmeta.tracking.evaluation_tables import evaluation_tables
 from dpfedmeta.tracking.terminal import as_text
-from dpfedmeta.workers import Workers, available_cores, open_workers
+from dpfedmeta.workers import Watched, Workers, available_cores, open_workers
 
 STEPS_PLOT, CLIENTS_PLOT = "evaluation-steps.png", "evaluation-clients.png"
 
@@ -66,7 +67,11 @@ class Evaluation:
         return as_text(*evaluation_tables(self.name, self.content))
 
 
-def evaluations(request: EvaluationRequest) -> Iterator[Evaluation]:
+Watch = Callable[[str, float], None]
+"""Told what is being done, and which share of it is."""
+
+
+def evaluations(request: EvaluationRequest, watch: Watch = lambda what, done: None) -> Iterator[Evaluation]:
     """Evaluate each run on the same episodes. Nothing is written; `kept` does that.
 
     Raises:
@@ -85,9 +90,9 @@ def evaluations(request: EvaluationRequest) -> Iterator[Evaluation]:
     with open_workers(request.workers or available_cores()) as workers:
         for run, name in zip(runs, names, strict=True):
             if dataset.task.shared_classes is None:
-                content = _adapted(request, run, dataset, workers)
+                content = _adapted(request, run, dataset, workers, partial(_named, watch, name))
             else:
-                content = _classified(run, dataset, workers)
+                content = _classified(run, dataset, Watched(workers, partial(watch, f"{name}: images")))
             path = run.directory.path
             yield Evaluation(name=name, path=path, folder=folders[path], content={**_of_run(run), **content})
 
@@ -244,16 +249,25 @@ def _classified(run: TrainedRun, dataset: Dataset, workers: Workers) -> dict[str
     return {"protocol": held_out_evaluation.protocol, "note": None, "results": [results]}
 
 
-def _adapted(request: EvaluationRequest, run: TrainedRun, dataset: Dataset, workers: Workers) -> dict[str, Any]:
+def _named(watch: Watch, name: str, what: str, done: float) -> None:
+    watch(f"{name}, {what}", done)
+
+
+def _adapted(
+    request: EvaluationRequest, run: TrainedRun, dataset: Dataset, workers: Workers, watch: Watch
+) -> dict[str, Any]:
     results, protocol = [], ""
     transductive = request.transductive or run.mixes_queries
     for shape in request.shapes(run):
         benchmark = Benchmark(
             pool=dataset.test, shape=shape, seed=request.seeds[0], split="test", transductive=transductive
         )
-        question = _question(request, run, benchmark, dataset, workers)
+        size = f"{shape.ways}-way {shape.shots}-shot"
+        choosing = Watched(workers, partial(watch, f"{size}: choosing the step size of fine-tuning"))
+        question = _question(request, run, benchmark, dataset, choosing)
         protocol = benchmark.protocol
-        results.append(investigate(workers, benchmark, question, request.seeds, request.episodes).as_json())
+        asking = Watched(workers, partial(watch, f"{size}: {request.episodes} episodes"))
+        results.append(investigate(asking, benchmark, question, request.seeds, request.episodes).as_json())
     return {
         "protocol": protocol,
         "note": request.note(),

@@ -11,6 +11,7 @@ from dpfedmeta.api.evaluate import Evaluation, NotKept, comparison, evaluations,
 from dpfedmeta.api.evaluation_request import EvaluationRequest
 from dpfedmeta.run_directory import EVALUATION
 from dpfedmeta.runs.kept_evaluations import EVALUATIONS
+from dpfedmeta.tracking.bars import share_bar
 from dpfedmeta.tracking.evaluation_tables import evaluation_tables
 
 
@@ -24,11 +25,12 @@ def evaluate_runs(request: EvaluationRequest, console: Console) -> None:
         if run.is_dir() and not os.access(run, os.W_OK):
             _say(console, f"{run}: cannot be written, so what follows is only printed; --out DIR keeps it")
     found = []
-    for evaluation in evaluations(request):
-        found.append(evaluation)
-        for printed in evaluation_tables(evaluation.name, evaluation.content):
-            console.print(printed, highlight=False, soft_wrap=isinstance(printed, str))
-        _keep(evaluation, console)
+    with share_bar(console) as watch:
+        for evaluation in evaluations(request, watch):
+            found.append(evaluation)
+            for printed in evaluation_tables(evaluation.name, evaluation.content):
+                console.print(printed, highlight=False, soft_wrap=isinstance(printed, str))
+            _keep(evaluation, console)
     try:
         path = comparison(request, found)
     except OSError as error:
