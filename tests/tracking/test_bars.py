@@ -28,7 +28,7 @@ def shown(rows, *, terminal):
         screen.on_evaluation("validation", 0.0)
         screen.on_evaluation("validation", 1.0)
         screen.on_round(rows[-1] | {"validation_accuracy": {"mean": 0.75, "ci95": 0.02}})
-    return console.file.getvalue()
+    return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_time_left_counts_validations_and_the_final_evaluation():
@@ -74,7 +74,7 @@ def test_a_share_that_is_done_is_shown_on_a_screen_alone(terminal):
     with share_bar(console) as tell:
         tell("40 episodes", 0.0)
         tell("40 episodes", 0.5)
-    printed = console.file.getvalue()
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert ("40 episodes" in printed, "50%" in printed) == (terminal, terminal)
     assert terminal or not printed
 
