@@ -51,17 +51,21 @@ def share_bar(console: Console) -> Iterator[Callable[[str, float], None]]:
         yield tell
 
 
-def _progress(console: Console, *columns: ProgressColumn) -> Progress:
+def _progress(console: Console, *columns: ProgressColumn, expand: bool = False) -> Progress:
     silent = console.is_jupyter or console.is_dumb_terminal or not console.is_terminal
-    return Progress(*columns, console=console, transient=True, disable=silent, refresh_per_second=_A_SECOND)
+    return Progress(
+        *columns, console=console, transient=True, disable=silent, refresh_per_second=_A_SECOND, expand=expand
+    )
 
 
 class _LineBar:
     """The last line of a terminal."""
 
     def __init__(self, console: Console, rounds: int) -> None:
-        words = TextColumn("{task.fields[line]}", table_column=Column(no_wrap=True, overflow="ellipsis"))
-        self._progress = _progress(console, TextColumn("round"), MofNCompleteColumn(), BarColumn(bar_width=12), words)
+        # The words take what is left of the line, so that the count of rounds is whole on a narrow screen too.
+        words = TextColumn("{task.fields[line]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
+        count = MofNCompleteColumn(table_column=Column(no_wrap=True))
+        self._progress = _progress(console, TextColumn("round"), count, BarColumn(bar_width=12), words, expand=True)
         self._task = self._progress.add_task("rounds", total=rounds, line="")
         self._progress.start()
 

@@ -17,9 +17,9 @@ def row(number, **more):
     return {"round": number, "clip": 0.3, "clip_mode": "constant", "epsilons": EPSILONS, **more}
 
 
-def shown(rows, *, terminal):
+def shown(rows, *, terminal, width=200):
     """What a console gets to see of some rounds with a validation before the last one."""
-    console = Console(force_terminal=terminal, file=io.StringIO(), width=200)
+    console = Console(force_terminal=terminal, file=io.StringIO(), width=width)
     with Terminal(console) as screen:
         screen._pace = PUBLIC
         screen.on_start(".")
@@ -60,6 +60,12 @@ def test_between_validations_a_screen_shows_round_speed_time_left_and_epsilon():
     assert "eps record/public" not in printed
     # The cursor comes back, however the run ends.
     assert printed.rindex("\x1b[?25h") > printed.rindex("\x1b[?25l")
+
+
+def test_on_a_narrow_screen_the_count_of_rounds_and_the_time_left_come_first():
+    printed = shown([row(number, seconds=3.0, clients_per_second=20.0) for number in range(3)], terminal=True, width=60)
+    assert " 3/10" in printed
+    assert "s left" in printed
 
 
 def test_where_nobody_looks_there_is_no_bar_and_no_control_character():
