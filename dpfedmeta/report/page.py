@@ -20,6 +20,7 @@ from dpfedmeta.report.kept import evaluations_section
 from dpfedmeta.report.pooling import Measured
 from dpfedmeta.report.statement import claims, embedded, guarantee_rows, plan_words
 from dpfedmeta.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
+from dpfedmeta.runs.snapshot import stage_of
 from dpfedmeta.runs.summary import summary_so_far
 from dpfedmeta.runs.verification import audit
 from dpfedmeta.tracking.terminal import number
@@ -71,6 +72,9 @@ def write_report(run: RunDirectory) -> Path:
             pictures={name: _embedded(path) for name, path in pictures.items()},
         )
     write_text(run.path / REPORT, page)
+    if snapshot.stage == "running" and stage_of(run) != "running":
+        # It ended meanwhile, and this page may have replaced that of its end.
+        return write_report(run)
     return run.path / REPORT
 
 
