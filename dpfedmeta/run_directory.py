@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpfedmeta.durable import PUBLIC, append_text, replace_file, sync_folder
+from dpfedmeta.durable import PUBLIC, append_text, end_of_whole_lines, replace_file, sync_folder
 from dpfedmeta.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,15 +79,16 @@ class RunDirectory:
             raise InputError(f"{path}: expected a JSON object, found {type(content).__name__}")
         return content
 
-    def rounds(self) -> list[dict[str, Any]]:
-        """The lines of rounds.jsonl.
+    def rounds(self, *, torn: bool = False) -> list[dict[str, Any]]:
+        """The lines of rounds.jsonl; with `torn`, a last line that was not finished is left out.
 
         Raises:
             InputError: Missing or damaged; says which line.
         """
         path = self.rounds_file
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            content = path.read_bytes()
+            lines = (content[: end_of_whole_lines(content)] if torn else content).decode().splitlines()
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror}); is this the directory of a run?") from error
         except UnicodeDecodeError as error:

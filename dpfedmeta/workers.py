@@ -56,6 +56,21 @@ class Processes:
             raise RuntimeError("a worker process was killed (out of memory?); the round was not released") from error
 
 
+class Watched:
+    """Other workers, that say after each result which share of the work is done; 0 before the first, 1 at the end."""
+
+    def __init__(self, workers: Workers, tell: Callable[[float], None]) -> None:
+        self._workers, self._tell = workers, tell
+
+    def map(self, function: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
+        """As the others do."""
+        listed = list(tasks)
+        self._tell(0.0)
+        for done, result in enumerate(self._workers.map(function, listed), start=1):
+            self._tell(done / len(listed))
+            yield result
+
+
 @contextmanager
 def open_workers(count: int) -> Iterator[Workers]:
     """`count` worker processes, or this process if `count` is 1."""

@@ -20,6 +20,7 @@ from dpfedmeta.personal import Initialisation, PersonalModel, load
 from dpfedmeta.personal.images import Images, Labels
 from dpfedmeta.report.page import write_report
 from dpfedmeta.run_directory import CONFIG, SUMMARY, RunDirectory
+from dpfedmeta.runs.snapshot import read_run
 from dpfedmeta.settings import Settings
 from dpfedmeta.tracking.planned import Guarantees
 from dpfedmeta.tracking.terminal import as_text, number
@@ -85,8 +86,11 @@ class Run:
 
     @property
     def status(self) -> str:
-        """How it ended: completed, budget (the budget ended it), or interrupted (it can be resumed)."""
-        return str(self.summary["status"])
+        """How it ended: completed, budget (the budget ended it), or interrupted (it can be resumed).
+
+        Else running, while a process writes it, or stopped: killed, or crashed, and it can be resumed.
+        """
+        return read_run(self._directory).stage
 
     @property
     def accuracy(self) -> Accuracy | None:
@@ -149,10 +153,10 @@ class Run:
         return "\n".join(lines)
 
     def _words(self) -> str:
-        try:
-            summary = self.summary
-        except InputError:
-            return "not finished"
+        snapshot = read_run(self._directory)
+        if snapshot.words is not None:
+            return snapshot.words
+        summary = self.summary
         reached = f", accuracy {self.accuracy}" if self.accuracy is not None else ""
         return f"{summary['algo']} on {summary['dataset']}, {summary['rounds']} rounds, {summary['status']}{reached}"
 

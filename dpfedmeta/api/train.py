@@ -68,41 +68,42 @@ def train(
         RefusedPlan: A guarantee that is asked for would not hold.
         CallbackFailed: A callback raised; the run ended cleanly, its status is `interrupted`, and it can be resumed.
     """
-    told = (*(() if quiet else (Terminal(Console(), _RESUME),)), *callbacks)
-    folder = None if data_folder is None else Path(data_folder)
-    if resume is None:
-        check_settings(settings)
-        assert settings is not None
-        settings = with_members(settings, aggregation, mechanism)
-        options = RunOptions(
-            data_folder=folder,
-            secure_rng=secure_rng,
-            population=population,
-            clip_policy=clip_policy,
-            pictures=draw_pictures,
-        )
-        return Run(run_training(settings, options, told)[0].path)
-    if secure_rng:
-        raise InputError("secure_rng: resume goes on as the run began; leave it out")
-    run = RunDirectory(resume.path if isinstance(resume, Run) else Path(fspath(resume)))
-    if not run.path.is_dir():
-        raise InputError(f"resume = {run.path}: there is no such run directory")
-    with only_writer(run.path):
-        if aggregation is not None or mechanism is not None:
-            raise InputError("aggregation, mechanism: a run remembers them by name; leave them out with resume")
-        kept = _kept_settings(run, settings, clip_policy)
-        status = finished(run)
-        if status is not None:
-            tell(told, "on_remark", f"{run.path}: {status} already; nothing is left to do")
-            return Run(run.path)
-        options = RunOptions(
-            data_folder=folder,
-            population=population,
-            clip_policy=clip_policy,
-            resume=run,
-            pictures=draw_pictures,
-        )
-        return Run(run_training(kept, options, told)[0].path)
+    with Terminal(Console(), _RESUME) as terminal:
+        told = (*(() if quiet else (terminal,)), *callbacks)
+        folder = None if data_folder is None else Path(data_folder)
+        if resume is None:
+            check_settings(settings)
+            assert settings is not None
+            settings = with_members(settings, aggregation, mechanism)
+            options = RunOptions(
+                data_folder=folder,
+                secure_rng=secure_rng,
+                population=population,
+                clip_policy=clip_policy,
+                pictures=draw_pictures,
+            )
+            return Run(run_training(settings, options, told)[0].path)
+        if secure_rng:
+            raise InputError("secure_rng: resume goes on as the run began; leave it out")
+        run = RunDirectory(resume.path if isinstance(resume, Run) else Path(fspath(resume)))
+        if not run.path.is_dir():
+            raise InputError(f"resume = {run.path}: there is no such run directory")
+        with only_writer(run.path):
+            if aggregation is not None or mechanism is not None:
+                raise InputError("aggregation, mechanism: a run remembers them by name; leave them out with resume")
+            kept = _kept_settings(run, settings, clip_policy)
+            status = finished(run)
+            if status is not None:
+                tell(told, "on_remark", f"{run.path}: {status} already; nothing is left to do")
+                return Run(run.path)
+            options = RunOptions(
+                data_folder=folder,
+                population=population,
+                clip_policy=clip_policy,
+                resume=run,
+                pictures=draw_pictures,
+            )
+            return Run(run_training(kept, options, told)[0].path)
 
 
 def with_members(

@@ -112,10 +112,16 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
     from dpfedmeta.tracking.terminal import guarantee_table
 
     found, shown = _verified(run)
-    title = f"What was spent in {len(found.charges)} rounds, from the ledger alone"
+    snapshot = found.snapshot
+    assert snapshot is not None
+    so_far = "so far" if snapshot.words else ""
+    title = " ".join(filter(None, ("What was spent", so_far, f"in {len(found.charges)} rounds, from the ledger alone")))
+    if snapshot.words and not options.json:
+        console.print(f"{run.path}: {snapshot.words}", highlight=False, soft_wrap=True, markup=False)
     if options.run is not None and not options.json:
         console.print(guarantee_table(guarantees(found.plan), f"What was promised for {found.plan.rounds} rounds"))
-    code = _show(console, options, found.plan, found.guarantees, title, {"simulation": found.simulation})
+    of_run = {"simulation": found.simulation, "status": snapshot.stage}
+    code = _show(console, options, found.plan, found.guarantees, title, of_run)
     if options.verify is not None and not options.json:
         for remark in (*found.remarks, *shown):
             console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
@@ -129,7 +135,8 @@ def _verified(run: RunDirectory) -> tuple[Audit, list[str]]:
 
     found = audit(run)
     assert found.proven is not None
-    return found, check_report(run, found.proven)
+    assert found.snapshot is not None
+    return found, check_report(found.snapshot, found.proven)
 
 
 def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDirectory]) -> int:
@@ -166,8 +173,8 @@ def _show(
     for line in noise_lines(plan):
         console.print(line, highlight=False, soft_wrap=True)
     console.print(guarantee_table(cells, title))
-    for warning in filter(None, (of_run or {}).values()):
-        console.print(warning, style="bold yellow")
+    if (of_run or {}).get("simulation"):
+        console.print((of_run or {})["simulation"], style="bold yellow")
     if options.explain:
         for line in guarantee_words(cells):
             console.print(line, highlight=False, soft_wrap=True)

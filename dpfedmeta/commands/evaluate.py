@@ -26,7 +26,7 @@ def options_of() -> argparse.ArgumentParser:
         "--steps",
         type=int,
         nargs="+",
-        help="after each of 0 ... N steps, or after these (default: as trained)",
+        help="accuracy after these numbers of gradient steps, besides 0 and the run's own (default: each up to that)",
     )
     made.add_argument("--seeds", type=int, nargs="+", help="different episodes, pooled (default: the run's seed)")
     made.add_argument("--episodes", type=int, default=ENOUGH_EPISODES, help="episodes per setting and seed (600)")
@@ -38,7 +38,12 @@ def options_of() -> argparse.ArgumentParser:
         action="store_true",
         help="leave out the slowest baseline, fine-tuning without meta-learning",
     )
-    made.add_argument("--out", type=Path, help="picture that compares the runs (evaluation-comparison.png)")
+    made.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR|PNG",
+        help="folder for everything that is written (default: the run), or only the picture that compares the runs",
+    )
     made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
     made.add_argument("--workers", type=int, help="worker processes (default: cores)")
     return made

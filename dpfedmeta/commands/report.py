@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from dpfedmeta.command_line import DONE, parser
+from dpfedmeta.errors import InputError
+
+if TYPE_CHECKING:
+    from dpfedmeta.run_directory import RunDirectory
+
+_WATCH_SECONDS = 10.0
 
 
 def main(words: Sequence[str], console: Console) -> int:
@@ -20,7 +27,17 @@ def main(words: Sequence[str], console: Console) -> int:
     arguments.add_argument("runs", type=Path, nargs="+", help="run directories, or the folder of a sweep")
     arguments.add_argument("--out", type=Path, default=Path("comparison.html"), help="page of a comparison")
     arguments.add_argument("--epsilon-plot", type=Path, help="also draw accuracy against epsilon into this PNG file")
+    arguments.add_argument(
+        "--watch",
+        type=float,
+        nargs="?",
+        const=_WATCH_SECONDS,
+        metavar="SECONDS",
+        help=f"write the pages again every so many seconds ({_WATCH_SECONDS:g}) while the runs go on",
+    )
     options = arguments.parse_args(words)
+    if options.watch is not None and not 1 <= options.watch <= 3600:
+        raise InputError(f"--watch {options.watch:g}: a number of seconds from 1 to 3600")
     from dpfedmeta.report.epsilon_plot import epsilon_plot
     from dpfedmeta.report.groups import group_runs
     from dpfedmeta.report.page import write_comparison, write_report
@@ -35,6 +52,8 @@ def main(words: Sequence[str], console: Console) -> int:
     for path in sweeps:
         write_results(path)
         console.print(f"sweep: {path / PAGE}", highlight=False, soft_wrap=True)
+    if options.watch is not None:
+        _watch(runs, options.watch, console)
     if len(options.runs) > 1 or options.epsilon_plot is not None:
         inside = [run for path in sweeps for setting in settings_of_sweep(path) for run in setting.group.runs]
         groups = group_runs([*runs, *inside])
@@ -44,3 +63,23 @@ def main(words: Sequence[str], console: Console) -> int:
             epsilon_plot(options.epsilon_plot, groups)
             console.print(f"accuracy against epsilon: {options.epsilon_plot}", highlight=False, soft_wrap=True)
     return DONE
+
+
+def _watch(runs: Sequence[RunDirectory], seconds: float, console: Console) -> None:
+    """Until no run goes on, or Ctrl-C."""
+    from dpfedmeta.report.watch import watch
+    from dpfedmeta.run_directory import REPORT
+    from dpfedmeta.runs.snapshot import stage_of
+
+    live = [run for run in runs if stage_of(run) == "running"]
+    for run in live:
+        words = (
+            "is written again while the run goes on; an open page reads itself again (Ctrl-C stops this, not the run)"
+        )
+        console.print(f"{run.path / REPORT} {words}", highlight=False, soft_wrap=True)
+    try:
+        watch(live, seconds)
+    except KeyboardInterrupt:
+        return
+    for run in live:
+        console.print(f"{run.path}: {stage_of(run)}; the page is that of its end", highlight=False, soft_wrap=True)

@@ -52,7 +52,9 @@ def _train(settings: Settings, options: argparse.Namespace, console: Console) ->
 
     run_options = RunOptions(data_folder=options.data_dir, secure_rng=options.secure_rng, pictures=draw_pictures)
     if not options.dry_run:
-        return _finish(*run_training(settings, run_options, [Terminal(console)]), console)
+        with Terminal(console) as terminal:
+            ended = run_training(settings, run_options, [terminal])
+        return _finish(*ended, console)
     from dpfedmeta.training.forecast import forecast
 
     spent = time.process_time()  # libraries and settings
@@ -83,7 +85,9 @@ def _resume(options: argparse.Namespace, given: dict[str, str], console: Console
             console.print(f"{run.path}: {status} already; nothing is left to do", highlight=False, soft_wrap=True)
             return DONE
         run_options = RunOptions(data_folder=options.data_dir, resume=run, pictures=draw_pictures)
-        return _finish(*run_training(settings, run_options, [Terminal(console)]), console)
+        with Terminal(console) as terminal:
+            _, status = run_training(settings, run_options, [terminal])
+    return _finish(run, status, console)
 
 
 def _finish(run: RunDirectory, status: Status, console: Console) -> int:

@@ -15,6 +15,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 from dpfedmeta.report.comparison_plots import looks
 from dpfedmeta.report.plots import new_figure, save
+from dpfedmeta.runs.kept_evaluations import unfinished
 
 Evaluation = Mapping[str, Any]
 Result = Mapping[str, Any]
@@ -163,7 +164,8 @@ def _size(result: Result) -> str:
 def _caption(evaluation: Evaluation) -> str:
     counted = evaluation["results"][0]["accuracy"]["episodes"]
     note = f"; {evaluation['note']}" if evaluation["note"] else f"; {counted:,} episodes"
-    return f"{evaluation['protocol']}{note}"
+    stage = unfinished(evaluation)
+    return f"{evaluation['protocol']}{note}{f'; {stage}' if stage else ''}"
 
 
 def _finish(figure: Figure, axis: Axes, path: Path, title: str, entries: int) -> None:

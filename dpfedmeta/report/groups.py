@@ -14,6 +14,9 @@ import yaml
 from dpfedmeta.errors import InputError
 from dpfedmeta.report.pooling import Measured, pooled
 from dpfedmeta.run_directory import CONFIG, SUMMARY, RunDirectory
+from dpfedmeta.runs.claims_beside import Proven
+from dpfedmeta.runs.snapshot import read_run, stage_of
+from dpfedmeta.runs.summary import summary_so_far
 
 # Names, places, seeds and machines: runs that differ in these alone are one setting.
 _OF_A_RUN = ("run.", "track.")
@@ -41,8 +44,8 @@ class Group:
 
     @cached_property
     def summaries(self) -> list[dict[str, Any]]:
-        """summary.json of each run."""
-        return [run.read_json(SUMMARY) for run in self.runs]
+        """summary.json of each run; of one that has not ended, what there is to say so far."""
+        return [_summary(run) for run in self.runs]
 
     @cached_property
     def rows(self) -> list[list[dict[str, Any]]]:
@@ -73,9 +76,10 @@ class Group:
         return _weakest([{_cell(cell): cell[key] for cell in s["guarantees"] if key in cell} for s in self.summaries])
 
     @property
-    def minutes(self) -> float:
-        """Of training, in the mean."""
-        return float(sum(summary["seconds"] for summary in self.summaries)) / len(self.summaries) / 60
+    def minutes(self) -> float | None:
+        """Of training, in the mean; None: some run has not ended."""
+        seconds = [summary["seconds"] for summary in self.summaries]
+        return None if None in seconds else float(sum(seconds)) / len(seconds) / 60
 
 
 def _weakest(found: Sequence[Mapping[Cell, Any]]) -> dict[Cell, float | None]:
@@ -88,6 +92,14 @@ def _weakest(found: Sequence[Mapping[Cell, Any]]) -> dict[Cell, float | None]:
 
 def _cell(stated: Mapping[str, Any]) -> Cell:
     return stated["unit"], stated["observer"]
+
+
+def _summary(run: RunDirectory) -> dict[str, Any]:
+    if stage_of(run) not in ("running", "stopped"):
+        found: dict[str, Any] = run.read_json(SUMMARY)
+        return found
+    snapshot = read_run(run)
+    return summary_so_far(snapshot, Proven.of(run.ledger, snapshot.content))
 
 
 def last_validation(rows: Sequence[Mapping[str, Any]]) -> Measured | None:
@@ -114,7 +126,15 @@ def group_runs(runs: Sequence[RunDirectory]) -> tuple[Group, ...]:
     ]
     if len(set(labels)) < len(labels):
         labels = [str(found[0].path) for found in groups.values()]
+    labels = [label + _unfinished(found) for label, found in zip(labels, groups.values(), strict=True)]
     return tuple(Group(label=label, runs=tuple(found)) for label, found in zip(labels, groups.values(), strict=True))
+
+
+def _unfinished(runs: Iterable[RunDirectory]) -> str:
+    """Behind the name of a setting, wherever its accuracy stands: that not all of its runs ended as planned."""
+    stages = dict.fromkeys(stage_of(run) for run in runs)
+    left = [stage.upper() for stage in stages if stage not in ("completed", "budget")]
+    return f" ({', '.join(left)})" if left else ""
 
 
 def _label(runs: Sequence[RunDirectory], settings: Mapping[str, Any], differing: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from dpfedmeta.durable import replace_file
 
 Rows = Sequence[Mapping[str, Any]]
 _BLUE, _ORANGE, _GREY, _GREEN = "#1f5fa8", "#d9730d", "#8a8f98", "#2a8c4a"
@@ -142,6 +145,9 @@ def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
 
 def save(figure: Any, path: Path) -> None:
     """Write and close."""
+    drawn = io.BytesIO()
     # No time stamp in the file: the same run gives the same bytes.
-    figure.savefig(path, dpi=130, metadata={"Software": None})
+    figure.savefig(drawn, format=path.suffix[1:] or "png", dpi=130, metadata={"Software": None})
     plt.close(figure)
+    # A run that ends and somebody who watches it may draw the same picture.
+    replace_file(path, drawn.getvalue())

@@ -8,19 +8,21 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dpfedmeta.accounting.cells import Terms, guarantees, stated
+from dpfedmeta.accounting.cells import Terms, stated
 from dpfedmeta.accounting.cross_checks import second_opinion
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.durable import end_of_whole_lines
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.charges import Charge
-from dpfedmeta.ledger.ledger import phases_of, read_content, spent
+from dpfedmeta.ledger.ledger import phases_of
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.claims_beside import Proven, check_config, check_plan_file, check_summary
-from dpfedmeta.runs.derived_plan import check_plan, settings_of_ledger
+from dpfedmeta.runs.derived_plan import check_plan
 from dpfedmeta.runs.rows_beside import check_rows
+from dpfedmeta.runs.snapshot import Snapshot, read_run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,7 @@ class Audit:
         guarantees: What they cost, from their own numbers.
         remarks: What was checked beside it, a line each.
         proven: What the files beside it were compared with; None for several ledgers together.
+        snapshot: These files as they were read; None likewise.
     """
 
     plan: PrivacyPlan
@@ -40,6 +43,7 @@ class Audit:
     guarantees: tuple[Guarantee, ...]
     remarks: tuple[str, ...]
     proven: Proven | None = None
+    snapshot: Snapshot | None = None
 
     @property
     def simulation(self) -> str | None:
@@ -50,6 +54,8 @@ class Audit:
 def audit(run: RunDirectory) -> Audit:
     """Recompute what a run spent from its ledger alone, then compare with its settings and the run's other files.
 
+    A run that another process writes is judged by what it had done when it was read.
+
     Guarantee:
         Whatever summary.json, plan.json, config.yaml and rounds.jsonl state about privacy is what the ledger adds up
         to, and the ledger's plan is what the settings in its first line give. report.html: `check_report`.
@@ -58,18 +64,26 @@ def audit(run: RunDirectory) -> Audit:
         InputError: The ledger is damaged, or a file beside it contradicts it; names file, key and both values.
         RefusedPlan: Its rounds are not those of its plan, or its settings are refused today.
     """
-    content = read_content(run.ledger)
-    cells = spent(content.plan, content.charges)
-    settings = settings_of_ledger(run.ledger, content)
-    proven = Proven(content=content, settings=settings, spent=cells, planned=guarantees(content.plan))
+    snapshot = read_run(run)
+    content = snapshot.content
+    proven = Proven.of(run.ledger, content)
+    settings, cells = proven.settings, proven.spent
     # What costs least is asked first.
     check_config(run, proven)
-    beside = [*check_plan_file(run, proven), *check_rows(run, proven), *check_summary(run, proven)]
+    beside = [*check_plan_file(run, proven), *check_rows(snapshot, proven), *check_summary(snapshot, proven)]
     again = len(content.charges) - proven.rounds
     count = f"{proven.rounds} rounds" + (f" and {again} of them done again and charged again" if again else "")
     remarks = [f"{count}, hash chain intact", check_plan(run.ledger, content, settings)]
     remarks += [*_opinion(content.plan, content.charges, cells), *beside]
-    return Audit(plan=content.plan, charges=content.charges, guarantees=cells, remarks=tuple(remarks), proven=proven)
+    remarks += [f"{name}: its last line was never finished, so it was never used: left out" for name in snapshot.torn]
+    return Audit(
+        plan=content.plan,
+        charges=content.charges,
+        guarantees=cells,
+        remarks=tuple(remarks),
+        proven=proven,
+        snapshot=snapshot,
+    )
 
 
 def compose(runs: Sequence[RunDirectory]) -> Audit | None:
@@ -82,7 +96,7 @@ def compose(runs: Sequence[RunDirectory]) -> Audit | None:
     Raises:
         InputError: Two copies used the same noise for different sums; nothing covers that.
     """
-    contents = [read_content(run.ledger) for run in runs]
+    contents = [read_run(run).content for run in runs]
     first = contents[0]
     if any(other.identity.run != first.identity.run or other.plan != first.plan for other in contents) or len(runs) < 2:
         return None
@@ -164,7 +178,10 @@ def realised(run: RunDirectory, plan: PrivacyPlan) -> Realised:
     """
     path = run.secret / "participations.jsonl"
     try:
-        cohorts = [json.loads(line)["clients"] for line in path.read_text(encoding="utf-8").splitlines()]
+        content = path.read_bytes()
+        # A line that is being written, or was when the run was killed, is of a round that has no charge.
+        lines = content[: end_of_whole_lines(content)].decode().splitlines()
+        cohorts = [json.loads(line)["clients"] for line in lines]
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); only the server holds this file") from error
     except (ValueError, KeyError, TypeError) as error:

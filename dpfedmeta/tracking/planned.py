@@ -40,6 +40,7 @@ class Planned:
         cautions: What the guarantees do not say by themselves.
         simulation: A warning where the noise has a chosen seed, so that nothing is promised to who knows it.
         hides_times: Whether its rows tell no time.
+        final_validations: How many validations the final evaluation takes as long as, about.
         clients: What the clients are made of; None: the data were not opened.
         minutes: Of training on this machine; None: not measured.
         clients_per_second: Likewise.
@@ -54,6 +55,7 @@ class Planned:
     cautions: tuple[str, ...]
     simulation: str | None
     hides_times: bool
+    final_validations: float
     clients: str | None = None
     minutes: float | None = None
     clients_per_second: float | None = None
@@ -92,4 +94,13 @@ def planned_of(plan: Plan, task: Task) -> Planned:
         cautions=cautions(plan.settings, task),
         simulation=SIMULATION if plan.settings.run.noise_seed is not None else None,
         hides_times=hides_times(plan),
+        final_validations=_final_validations(plan.settings, task),
     )
+
+
+def _final_validations(settings: Settings, task: Task) -> float:
+    """The trained and the untrained network adapt, where a validation has one; what does not adapt is nearly free."""
+    if task.shared_classes is not None:
+        return 2.0
+    evaluation = settings.evaluation
+    return 2.2 * evaluation.episodes / evaluation.validation_episodes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.public_clients import update_spread
 from dpfedmeta.simulation.willingness import ClientLedgers
 from dpfedmeta.tracking.callbacks import Callback, CallbackFailed, tell
-from dpfedmeta.workers import Workers
+from dpfedmeta.workers import Watched, Workers
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -220,7 +221,8 @@ class Training:
         """What public data and the accountant say after a round."""
         plan, settings = self.plan, self.plan.settings
         model, episodes = complete(plan, state), settings.evaluation.validation_episodes
-        accuracy = self.validation.accuracy(self.workers, plan.network, model, plan.evaluation, episodes)
+        workers = Watched(self.workers, partial(tell, self.callbacks, "on_evaluation", "validation"))
+        accuracy = self.validation.accuracy(workers, plan.network, model, plan.evaluation, episodes)
         measured: dict[str, Any] = {"validation_accuracy": accuracy.as_json()}
         if self.public_clients is not None:
             count = settings.track.public_clients

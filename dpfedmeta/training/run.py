@@ -42,7 +42,7 @@ from dpfedmeta.tracking.weights_and_biases import Tracked, WeightsAndBiases, che
 from dpfedmeta.training.cost import clients_per_second
 from dpfedmeta.training.loop import Training, check_finite, complete
 from dpfedmeta.training.prepared import Prepared, RunOptions, prepared
-from dpfedmeta.workers import Workers
+from dpfedmeta.workers import Watched, Workers
 
 
 def run_training(
@@ -136,15 +136,18 @@ def _trained(training: Training, made: Prepared) -> tuple[dict[str, Any], Callba
     run, plan = training.run, training.plan
     begun, before = time.perf_counter(), seconds_before(run)
     ending = training()
-    state, status = ending.state, ending.status
+    state, status, failure = ending.state, ending.status, ending.failure
     seconds = before + time.perf_counter() - begun
     check_finite(state)
     accuracies: dict[str, dict[str, object]] = {}
     try:
         if status != "interrupted":
-            accuracies = final_accuracies(training.workers, plan, made.test, complete(plan, state))
+            workers = Watched(training.workers, partial(tell, training.callbacks, "on_evaluation", "test"))
+            accuracies = final_accuracies(workers, plan, made.test, complete(plan, state))
     except KeyboardInterrupt:
         status = "interrupted"
+    except CallbackFailed as error:
+        status, failure = "interrupted", error
     with deferred():
         memory = peak_memory_mb(training.workers, made.count)
         summary = summary_of(run, plan, state, status, (seconds, memory), accuracies)
@@ -152,7 +155,7 @@ def _trained(training: Training, made: Prepared) -> tuple[dict[str, Any], Callba
         run.write_json(SUMMARY, summary)
         for tracker in training.trackers:
             tracker.on_end(summary)
-    return summary, ending.failure
+    return summary, failure
 
 
 def final_accuracies(

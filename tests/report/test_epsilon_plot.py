@@ -22,7 +22,7 @@ def make_run(tmp_path):
         names = [("client", "public"), ("client", "server"), ("record", "server"), ("record", "public")]
         stated = [{"unit": u, "observer": o, "epsilon": e} for (u, o), e in zip(names, cells, strict=True)]
         # The plot goes by name: the order in the file says nothing.
-        summary = {"algo": algo, "dataset": dataset, "guarantees": stated[::-1]}
+        summary = {"status": "completed", "algo": algo, "dataset": dataset, "guarantees": stated[::-1]}
         names = ("accuracy", "accuracy_untrained", "accuracy_pixel_prototype")
         (path / "summary.json").write_text(json.dumps(summary | dict.fromkeys(names, accuracy if mean else None)))
         return RunDirectory(path)

@@ -1,6 +1,4 @@
-import io
 import json
-import re
 import sys
 
 import pytest
@@ -19,7 +17,7 @@ from dpfedmeta.randomness import KeyedSource
 from dpfedmeta.run_directory import create
 from dpfedmeta.tracking.callbacks import Callback
 from dpfedmeta.tracking.flat import flat
-from dpfedmeta.tracking.screen import Terminal, bar
+from dpfedmeta.tracking.screen import Terminal
 from dpfedmeta.tracking.terminal import guarantee_table
 from dpfedmeta.tracking.trackers import JsonLines, TensorBoard
 from dpfedmeta.training.loop import Training
@@ -108,24 +106,6 @@ def test_the_terminal_prints_a_line_per_validation():
         "round     3  validation 75.0% ± 2.0  clip 0.167 (holding)  eps client/public 0.3  "
         "record/server inf (zero-out)  100 clients/s"
     ]
-
-
-def test_without_times_the_terminal_has_none():
-    shown = {}
-    for timed in (True, False):
-        console = Console(force_terminal=True, file=io.StringIO(), width=300)
-        shown_bar = bar(console, 3, timed=timed)
-        terminal = Terminal(console)
-        terminal._bar = shown_bar
-        for row in ROWS:
-            terminal.on_round(
-                row if timed else {k: v for k, v in row.items() if k != "clients_per_second"} | {"seconds": None}
-            )
-        shown_bar.stop()
-        shown[timed] = console.file.getvalue()  # type: ignore[attr-defined]
-    assert ["clients/s" in shown[timed] for timed in (True, False)] == [True, False]
-    # How the bar says that it does not know yet how long it takes.
-    assert [re.search(r"\d:\d\d:\d\d|-:--:--", shown[timed]) is not None for timed in (True, False)] == [True, False]
 
 
 def test_every_cell_is_printed_and_what_holds_nothing_is_inf():
