@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +14,7 @@ from torch import Tensor
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
-from dpfedmeta.randomness import Purpose, public_generator
+from dpfedmeta.randomness import Purpose, global_generators_at, public_generator
 
 Part = tuple[Any, Any]
 
@@ -201,25 +199,10 @@ def from_learn2learn(taskset: Any, shape: EpisodeShape, clients: int, seed: int 
     Raises:
         InputError: A task has fewer images of a class.
     """
-    with _global_generators_at(seed):
+    numbers = [int(number) for number in np.random.SeedSequence(seed).generate_state(3)]
+    with global_generators_at(python=numbers[0], numpy=numbers[1], torch=numbers[2]):
         kept = [_divided(taskset.sample(), shape) for _ in range(clients)]
     return SequencePopulation(pairs=kept, shape=shape)
-
-
-@contextmanager
-def _global_generators_at(seed: int) -> Iterator[None]:
-    """Libraries draw from them, and cannot be handed another one."""
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    numbers = np.random.SeedSequence(seed).generate_state(3)
-    try:
-        random.seed(int(numbers[0]))
-        np.random.seed(int(numbers[1]))  # noqa: NPY002
-        torch.default_generator.manual_seed(int(numbers[2]))
-        yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002
-        torch.set_rng_state(before[2])
 
 
 def _divided(task: Part, shape: EpisodeShape) -> tuple[Part, Part]:
