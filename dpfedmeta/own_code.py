@@ -38,8 +38,8 @@ def own_object(setting: str, name: str) -> Any:
         if not (error.name and f"{module}.".startswith(f"{error.name}.")):
             raise InputError(f"{setting} = {name}: cannot be imported ({raised(error)})") from error
         raise InputError(
-            f"{setting} = {name}: cannot be imported: there is no module {error.name} in {here}, and none is installed; call "
-            "the command from the directory that holds it, or put that directory on PYTHONPATH"
+            f"{setting} = {name}: cannot be imported: there is no module {error.name} in {here}, and none is "
+            "installed; call the command from the directory that holds it, or put that directory on PYTHONPATH"
         ) from error
     except (ImportError, ValueError, TypeError) as error:  # the last two: no name of a module
         raise InputError(f"{setting} = {name}: cannot be imported ({raised(error)})") from error

@@ -60,7 +60,7 @@ def public_generator(seed: int, purpose: Purpose, *key: int) -> np.random.Genera
 
 @contextmanager
 def global_generators_at(*, python: int, numpy: int, torch: int) -> Iterator[None]:
-    """The global generators of `random`, numpy and torch (on the CPU) begin at these seeds, and are put back afterwards.
+    """The global generators of `random`, numpy and torch (on the CPU) begin at these seeds; put back afterwards.
 
     For code of others, which draws from them and cannot be handed another one.
     """

@@ -165,8 +165,8 @@ def restored(content: Mapping[str, Any] | None) -> Noise | None:
 
 def _imported(name: object) -> type[Any]:
     unknown = (
-        f"noise of kind {name!r} is not known here: the accountant needs the class that the run was made with; make its "
-        "module importable"
+        f"noise of kind {name!r} is not known here: the accountant needs the class that the run was made with; make "
+        "its module importable"
     )
     if not isinstance(name, str) or ":" not in name:
         raise InputError(unknown)

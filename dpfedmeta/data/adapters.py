@@ -41,10 +41,13 @@ class SequencePopulation:
         pairs: The episodes. Images are [n, channels, height, width], bytes or numbers in [0, 1]; labels of any values,
             renumbered from 0 in ascending order.
         shape: What every episode must have: shots support and queries query images of each of its ways.
+        image: Channels, height and width of every image, as you know them of the data as a whole: public. Compared
+            with the task before round 0; None: not said.
     """
 
     pairs: Pairs
     shape: EpisodeShape
+    image: tuple[int, int, int] | None = None
 
     @property
     def clients(self) -> int:
@@ -97,9 +100,10 @@ class SequencePopulation:
         before training, where the data are, and show what it says to nobody who may not see the data.
 
         Args:
-            image: Channels, height and width that images must have; None: the same in all clients as in the first
-                that can be read.
+            image: Channels, height and width that images must have; None: those that the population says, or the same
+                in all clients as in the first that can be read.
         """
+        image = image or self.image
         for client in range(self.clients):
             try:
                 episode = self.episode(client)
@@ -153,9 +157,15 @@ class _Converted:
         return self.pair(number)
 
 
-def from_pairs(pairs: Pairs, shape: EpisodeShape) -> SequencePopulation:
-    """Any sequence of ((images, labels), (images, labels))."""
-    return SequencePopulation(pairs=pairs, shape=shape)
+def from_pairs(pairs: Pairs, shape: EpisodeShape, image: tuple[int, int, int] | None = None) -> SequencePopulation:
+    """Any sequence of ((images, labels), (images, labels)).
+
+    Args:
+        pairs: The episodes.
+        shape: What every episode must have.
+        image: Channels, height and width of every image: public, and compared with the task before round 0.
+    """
+    return SequencePopulation(pairs=pairs, shape=shape, image=image)
 
 
 def from_torchmeta(dataset: Any, shape: EpisodeShape, clients: int, seed: int) -> SequencePopulation:

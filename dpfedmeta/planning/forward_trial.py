@@ -1,4 +1,4 @@
-"""Whether a network gives what clients compute with, tried out before the first round: logits, and no random numbers."""
+"""Whether a network gives logits, and the same ones each time: tried out before the first round."""
 
 from __future__ import annotations
 

@@ -157,7 +157,10 @@ def test_a_random_buffer_is_named_with_what_to_make_of_it():
         ("two_results", "returns tuple"),
         ("wrong_size", "RuntimeError: mat1 and mat2"),
         ("failing", r"RuntimeError: no such thing as \d+ features, at .*coupled_networks.py, line \d+\)$"),
-        ("unbuildable", r"the factory failed \(ValueError: no network of width 6 at all, at .*coupled_networks.py, line \d+\)$"),
+        (
+            "unbuildable",
+            r"factory failed \(ValueError: no network of width 6 at all, at .*_networks.py, line \d+\)$",
+        ),
     ],
 )
 def test_a_network_that_does_not_run_is_named_with_the_reason(name, reason):
