@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from dpfedmeta.data.sources.image_folder import folder_form
 from dpfedmeta.data.task import FolderSource, Task
 from dpfedmeta.planning.clients import records_of_a_client
 from dpfedmeta.planning.clip import bounds_clients
@@ -15,15 +12,7 @@ from dpfedmeta.settings import Settings
 def cautions(settings: Settings, task: Task) -> tuple[str, ...]:
     """One sentence each."""
     return tuple(
-        filter(
-            None,
-            (
-                remark_of(settings.algo),
-                _record_delta(settings, task),
-                _public_classes(settings, task),
-                _folder_form(settings, task),
-            ),
-        )
+        filter(None, (remark_of(settings.algo), _record_delta(settings, task), _public_classes(settings, task)))
     )
 
 
@@ -50,11 +39,3 @@ def _public_classes(settings: Settings, task: Task) -> str | None:
         f"{task.name}: the images of its validation and test classes are taken as public; accuracies on them leave "
         "without noise, and no guarantee covers them"
     )
-
-
-def _folder_form(settings: Settings, task: Task) -> str | None:
-    """Where no task file says the size of images, their headers decide."""
-    if not isinstance(task.source, FolderSource) or not Path(settings.dataset).is_dir():
-        return None
-    form = folder_form(Path(settings.dataset))
-    return f"{task.name}: images are brought to {form.words}; a task file may say otherwise"
