@@ -83,7 +83,9 @@ def draws_random_numbers(spec: NetworkSpec) -> InputError:
 
 def _drawing_layers(spec: NetworkSpec) -> list[str]:
     """The innermost modules that draw, by name and kind."""
-    network, found, entered = build_network(spec), [], {}
+    network = build_network(spec)
+    found: list[nn.Module] = []
+    entered: dict[nn.Module, tuple[tuple[object, ...], int]] = {}
     image = torch.zeros(2, spec.channels, spec.image_size, spec.image_size)
 
     def enter(module: nn.Module, _: object) -> None:

@@ -138,9 +138,9 @@ def folder_form(path: Path) -> FolderForm:
 
 
 @lru_cache(maxsize=8)
-def _form_of_files(files: tuple[Path, ...], _: tuple[int, ...]) -> FolderForm:
+def _form_of_files(files: tuple[Path, ...], _changed: tuple[int, ...]) -> FolderForm:
     """Of these files, as they were changed last."""
-    forms = {file: form for file in files if isinstance(form := _header(file), tuple)}
+    forms = {file: header for file in files if isinstance(header := _header(file), tuple)}
     if not forms:
         raise InputError(f"{files[0]}: does not decode ({_header(files[0])}); repair or remove it")
     grey = sum(channels == 1 for channels, _, _ in forms.values())
