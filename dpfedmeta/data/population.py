@@ -20,6 +20,9 @@ Kind = Literal["virtual", "disjoint", "natural"]
 class Population(Protocol):
     """Numbered clients; each always holds the same episode. Picklable where worker processes run the clients.
 
+    A population may say which records it holds: `image`, their channels, height and width. That is public, so it is
+    compared with the task before round 0, and no client's data are looked at for it.
+
     A population may also say what its clients hold: `digest() -> str` (`Digested`). Then --resume does a round again
     with the same noise, uncharged, and refuses other data. Without it every round that is done again is charged again.
     """

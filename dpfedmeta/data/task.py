@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from dpfedmeta.data.archives import Archive
 from dpfedmeta.data.contents import SPLITS, Split
-from dpfedmeta.data.sources.image_folder import guess_form
+from dpfedmeta.data.sources.image_folder import folder_form
 from dpfedmeta.errors import InputError
 from dpfedmeta.validation import YAML_ERRORS, first_problem
 
@@ -154,13 +154,13 @@ def load_task(name: str) -> tuple[Task, dict[str, Split]]:
 
 
 def _folder_task(path: Path) -> Task:
-    """A folder of images without a task file takes form and size from its first image."""
-    channels, size = guess_form(path)
+    """A folder of images without a task file takes form and size from the headers of its images."""
+    form = folder_form(path)
     return Task(
         name=path.resolve().name or "folder",
         source=FolderSource(reader="folder", path=str(path)),
-        image_size=size,
-        channels=1 if channels == 1 else 3,
+        image_size=form.size,
+        channels=1 if form.channels == 1 else 3,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
@@ -20,6 +19,8 @@ from dpfedmeta.models.layers import (
 )
 from dpfedmeta.models.normalisation import ReferenceBatchNorm
 from dpfedmeta.models.spec import NetworkSpec, Norm
+from dpfedmeta.models.trainable import frozen_names
+from dpfedmeta.own_code import own_object, raised
 from dpfedmeta.parameters import Params
 
 
@@ -126,9 +127,8 @@ def build_network(spec: NetworkSpec) -> nn.Module:
         raise InputError(f"model.name = {spec.name}: known are {known}, or package.module:factory of your own")
     if spec.downscale is not None:
         raise InputError(f"model.downscale: {spec.name} gets images as they are; average them in the network")
-    module, _, attribute = spec.name.partition(":")
+    factory = cast(NetworkFactory, own_object("model.name", spec.name))
     try:
-        factory = cast(NetworkFactory, getattr(importlib.import_module(module), attribute))
         network = factory(
             channels=spec.channels,
             image_size=spec.image_size,
@@ -136,29 +136,34 @@ def build_network(spec: NetworkSpec) -> nn.Module:
             width=spec.width,
             norm=spec.norm,
         )
-    except Exception as error:  # the user's own code
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"model.name = {spec.name}: {reason}") from error
+    except (Exception, SystemExit) as error:  # the user's own code
+        raise InputError(f"model.name = {spec.name}: the factory failed ({raised(error)})") from error
     if not isinstance(network, nn.Module):
         raise InputError(f"model.name = {spec.name}: the factory returned {type(network).__name__}, not a Module")
     return network
 
 
 def learned_part(spec: NetworkSpec, weights: Mapping[str, Tensor]) -> Params:
-    """The parameters that the federation learns; the rest stays what `initial_weights` made it.
+    """The parameters that the federation learns; the rest, and what is frozen, stays what `initial_weights` made it.
 
     Every learned scalar carries noise, so learning fewer of them raises the signal-to-noise ratio.
 
     Raises:
         InputError: Nothing would be learned.
     """
+    frozen = frozen_names(build_network(spec)) if ":" in spec.name else frozenset()
+    weights = {name: value for name, value in weights.items() if name not in frozen}
+    if not weights:
+        raise InputError(
+            f"model.name = {spec.name}: all its weights are frozen (requires_grad_(False)), so nothing would be learned"
+        )
     if spec.learn == "all":
-        return dict(weights)
+        return weights
     body = {name: value for name, value in weights.items() if not name.startswith(HEAD)}
     if not body:
         raise InputError(
-            f"meta.learn = {spec.learn}: model.name = {spec.name} has no weights but its head's, so nothing would be "
-            "learned; use --meta.learn all"
+            f"meta.learn = {spec.learn}: model.name = {spec.name} has no {'free ' if frozen else ''}weights but its "
+            "head's, so nothing would be learned; use --meta.learn all"
         )
     if spec.learn == "body":
         return body
@@ -225,4 +230,7 @@ def _uncoupled_offer(spec: NetworkSpec, *, only_tracks: bool) -> str:
         return "use --model.norm group and --model.features record"
     if only_tracks:
         return "build it with track_running_stats=False"
-    return "opacus.validators.ModuleValidator.fix(model) converts it to GroupNorm"
+    return (
+        "track_running_stats=False helps with --record.release micro-episodes only, which are clipped as a whole; else "
+        "opacus.validators.ModuleValidator.fix(model) converts it to GroupNorm"
+    )

@@ -103,7 +103,7 @@ def load_personal(path: str | os.PathLike[str]) -> PersonalModel:
     """Read a file of `PersonalModel.save`.
 
     Nothing in it is executed, with one exception: where it names a network of the user's own
-    (package.module:factory), that installed module is imported.
+    (package.module:factory), that module, installed or in the current directory, is imported.
 
     Raises:
         InputError: Missing, damaged, not a personal model, or its tensors do not fit its network.

@@ -14,7 +14,7 @@ from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError
-from dpfedmeta.meta.adaptation import Adaptation
+from dpfedmeta.meta.adaptation import PLAIN, Adaptation
 from dpfedmeta.meta.algorithm import ClientAlgorithm
 from dpfedmeta.meta.divisions import Divisions
 from dpfedmeta.models.registry import (
@@ -25,6 +25,7 @@ from dpfedmeta.models.registry import (
     check_records_uncoupled,
 )
 from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.models.trainable import check_head_is_free, check_parameters
 from dpfedmeta.planning.clients import (
     algorithm_of,
     check_protocol,
@@ -154,6 +155,7 @@ def make_plan(settings: Settings, task: Task, own_policy: ClipPolicy[Any] | None
 
 def _check_network(spec: NetworkSpec, settings: Settings, algorithm: ClientAlgorithm, *, heads: bool) -> None:
     network, trial = build_network(spec), algorithm.trial(spec)
+    check_parameters(network, spec.name)
     if settings.record.enabled:
         check_records_uncoupled(network, spec, inside_micro_episodes=trial.apart)
     check_precision(network, spec)
@@ -164,6 +166,8 @@ def _check_network(spec: NetworkSpec, settings: Settings, algorithm: ClientAlgor
         )
     if heads:
         check_has_head(network, spec.name)
+    if heads or algorithm.adaptation.rule != PLAIN:
+        check_head_is_free(network, spec.name)
     if isinstance(algorithm.needs.division, Divisions) and not isinstance(network.get_submodule("head"), nn.Linear):
         raise InputError(f"meta.divisions: model.name = {spec.name}: its head must be one torch.nn.Linear")
 

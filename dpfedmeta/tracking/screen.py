@@ -45,7 +45,7 @@ class Terminal(Callback):
         self._console.print(
             f"[bold]{planned.settings.algo}[/bold] on {planned.dataset}", highlight=False, soft_wrap=True
         )
-        for line in filter(None, (*planned.noise, planned.begins_with, planned.clients)):
+        for line in filter(None, (*planned.noise, *planned.network, planned.begins_with, planned.clients)):
             self._say(f"  {line}")
         if planned.minutes is not None:
             self._say(

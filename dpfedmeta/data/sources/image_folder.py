@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from dpfedmeta.data.contents import SPLITS, ClassEntry, Contents, Split, check_classes
@@ -15,6 +17,9 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", "
 # Of a folder without a task file: larger images are made this large.
 _LARGEST_GUESS = 84
 _SMALLEST = 8
+# Headers that are read for such a guess, and the share of much smaller images up to which there is one.
+_MOST_HEADERS, _MOST_SMALL = 5000, 0.1
+_OTHER = {1: "are coloured and become grey", 3: "are grey and become coloured"}
 
 
 def class_folders(path: Path) -> dict[Split | None, list[Path]]:
@@ -104,19 +109,66 @@ def read_image(file: Path, channels: int, size: int | None) -> ImageArray:
         raise InputError(f"{file}: does not decode ({error}); repair or remove it") from error
 
 
-def guess_form(path: Path) -> tuple[int, int]:
-    """(channels, size) of a folder without a task file: as its first image, at most 84 x 84.
+@dataclass(frozen=True, kw_only=True)
+class FolderForm:
+    """To which form the images of a folder without a task file are brought.
+
+    Attributes:
+        channels: 1 where most are grey, else 3.
+        size: Height and width: the median of their shorter sides, from 8 to 84.
+        words: That, and from how many files it was taken.
+    """
+
+    channels: int
+    size: int
+    words: str
+
+
+def folder_form(path: Path) -> FolderForm:
+    """What the headers of the images decide; of a folder with more than 5,000 of them, 5,000 spread over all.
 
     Raises:
-        InputError: No classes, or the first image does not decode.
+        InputError: No classes, no image decodes, or too many are much smaller than the others.
     """
-    first = next(folder for folders in class_folders(path).values() for folder in folders)
-    file = image_files(first)[0]
+    found = class_folders(path)
+    files = [file for folders in found.values() for folder in folders for file in image_files(folder)]
+    step = -(-len(files) // _MOST_HEADERS)
+    looked_at = tuple(files[::step])
+    return _form_of_files(looked_at, tuple(file.stat().st_mtime_ns for file in looked_at))
+
+
+@lru_cache(maxsize=8)
+def _form_of_files(files: tuple[Path, ...], _changed: tuple[int, ...]) -> FolderForm:
+    """Of these files, as they were changed last."""
+    forms = {file: header for file in files if isinstance(header := _header(file), tuple)}
+    if not forms:
+        raise InputError(f"{files[0]}: does not decode ({_header(files[0])}); repair or remove it")
+    grey = sum(channels == 1 for channels, _, _ in forms.values())
+    channels = 1 if 2 * grey > len(forms) else 3
+    sides = {file: min(width, height) for file, (_, width, height) in forms.items()}
+    size = max(_SMALLEST, min(sorted(sides.values())[len(sides) // 2], _LARGEST_GUESS))
+    words = f"{channels} x {size} x {size}, the median side and the commoner colours of {len(forms):,} files"
+    small = [file for file, side in sides.items() if 2 * side < size]
+    if small:
+        _, width, height = forms[small[0]]
+        example = f"{small[0]}, {width} x {height}"
+        if len(small) > _MOST_SMALL * len(forms):
+            raise InputError(
+                f"{small[0].parent.parent}: {len(small)} of {len(forms)} images have less than half the median side of "
+                f"{size} pixels (first: {example}): no one size fits them; remove them, or write a task file with the "
+                "image_size that you want"
+            )
+        words += f"; {len(small)} have less than half of it and are enlarged (first: {example})"
+    other = len(forms) - grey if channels == 1 else grey
+    return FolderForm(channels=channels, size=size, words=words + (f"; {other} {_OTHER[channels]}" if other else ""))
+
+
+def _header(file: Path) -> tuple[int, int, int] | Exception:
+    """What it says; what does not decode is named where all is decoded."""
     try:
-        channels, width, height = form_of(file.read_bytes())
+        return form_of(file)
     except UNREADABLE as error:
-        raise InputError(f"{file}: does not decode ({error}); repair or remove it") from error
-    return channels, max(_SMALLEST, min(width, height, _LARGEST_GUESS))
+        return error
 
 
 def _folders(path: Path) -> list[Path]:
