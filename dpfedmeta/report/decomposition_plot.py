@@ -7,7 +7,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from dpfedmeta.report.plots import save
+from dpfedmeta.report.drawing import save
 from dpfedmeta.simulation.decomposition import Decomposition
 
 _MARKS = (

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.report.comparison_plots import looks
 from dpfedmeta.report.groups import Cell, Group
-from dpfedmeta.report.plots import new_figure, save
+from dpfedmeta.report.drawing import looks, new_figure, save
 
 _CLIENT_PUBLIC, _RECORD_SERVER = ("client", "public"), ("record", "server")
 

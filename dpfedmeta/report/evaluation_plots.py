@@ -13,8 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
-from dpfedmeta.report.comparison_plots import looks
-from dpfedmeta.report.plots import new_figure, save
+from dpfedmeta.report.drawing import looks, new_figure, save
 
 Evaluation = Mapping[str, Any]
 Result = Mapping[str, Any]

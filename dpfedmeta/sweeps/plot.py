@@ -9,9 +9,9 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from dpfedmeta.report.comparison_plots import Look, final_plot, finish, looks
+from dpfedmeta.report.comparison_plots import final_plot
+from dpfedmeta.report.drawing import Look, entitle, finish, looks, new_figure
 from dpfedmeta.report.groups import Group, describe
-from dpfedmeta.report.plots import new_figure
 from dpfedmeta.report.pooling import Measured
 from dpfedmeta.sweeps.parameters import Value
 
