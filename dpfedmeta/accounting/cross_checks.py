@@ -19,7 +19,6 @@ from dpfedmeta.accounting.participations import mixture_epsilon
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.sampled_gaussian import neighbours_of_a_client, rdp_epsilon, round_event, sampled_epsilon
 
-
 # Widths of its grid of privacy losses, its own first; a finer one where an epsilon is this many of them or fewer.
 _WIDTHS, _FEW = (1e-4, 1e-5, 1e-6), 500
 

@@ -33,8 +33,8 @@ class Rounds(list[dict[str, Any]]):
 
     round, clip (the bound), clip_mode, aggregate_norm, noise_norm_expected, signal_to_noise; epsilon_client_public,
     epsilon_client_server, epsilon_record_server, epsilon_record_public (spent so far); validation_accuracy and
-    validation_ci95 (where validated), validation_accuracy_untrained (before round 0, in its row); seconds and clients_per_second (where told); aborted; release (a digest); and
-    what else rounds.jsonl has.
+    validation_ci95 (where validated); validation_accuracy_untrained (before round 0, in its row); seconds and
+    clients_per_second (where told); aborted; release (a digest); and what else rounds.jsonl has.
     """
 
     def frame(self) -> Any:

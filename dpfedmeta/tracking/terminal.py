@@ -32,8 +32,8 @@ def number(value: float | None) -> str:
 
 
 HOLDS = (
-    "A guarantee holds: whatever the observer knows besides, what it sees is at most e^epsilon times as likely in one of "
-    "two neighbouring worlds as in the other, but for a probability of delta."
+    "A guarantee holds: whatever the observer knows besides, what it sees is at most e^epsilon times as likely in one "
+    "of two neighbouring worlds as in the other, but for a probability of delta."
 )
 
 
