@@ -170,7 +170,7 @@ def curve_plot(path: Path, rounds: Sequence[int], curves: Mapping[str, Sequence[
     axis.set_xlabel("rounds")
     axis.set_ylabel("epsilon (smaller is stronger)")
     axis.grid(alpha=0.25, which="both")
-    axis.set_xlim(right=max(2, rounds[-1]) ** 1.08)
+    axis.set_xlim(right=max(2, rounds[-1]) ** 1.14)
     figure.suptitle(f"Epsilon of each promise after 1 to {rounds[-1]:,} rounds", fontsize=11, x=0.02, ha="left")
     if axis.get_legend_handles_labels()[0]:
         axis.legend(frameon=False, fontsize=SMALL, ncol=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))

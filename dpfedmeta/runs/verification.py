@@ -133,7 +133,7 @@ def _opinion(plan: PrivacyPlan, events: tuple[Charge, ...], cells: tuple[Guarant
         raise InputError(f"(client, public): {own:.4g} here but {epsilon:.4g} by {name}: please report this")
     return [
         f"(client, public) of the same rounds, counted again by somebody else's accountant as a check ({name}): "
-        f"{epsilon:.3g}, and {own:.3g} here; both are upper bounds, and the table's is the one that was promised"
+        f"{epsilon:.3g}, and {own:.3g} here; both are upper bounds, and what counts is the table's"
     ]
 
 
