@@ -68,7 +68,9 @@ def draw_curves(path: Path, curves: Sequence[Curve], benchmark: str, pixels: Mea
         benchmark: What accuracies were measured on, for the axis.
         pixels: Of the nearest class prototype in pixels.
     """
-    cells = [cell for cell in _WORDS if any(curve.cell == cell for curve in curves)] or [None]
+    known = {curve.cell for curve in curves}
+    cells: list[Cell | None] = [cell for cell in _WORDS if cell in known]
+    cells = cells or [None]
     figure, axes = plt.subplots(
         1, len(cells), figsize=(1.6 + 4.4 * len(cells), 4.6), squeeze=False, sharey=True, layout="constrained"
     )
@@ -89,7 +91,7 @@ def draw_curves(path: Path, curves: Sequence[Curve], benchmark: str, pixels: Mea
 
 
 def _label(axis: Axes, cell: Cell | None, places: Sequence[float]) -> None:
-    title, words = _WORDS.get(cell, ("Without privacy", "")) if cell else ("Without privacy", "")
+    title, words = _WORDS[cell] if cell else ("Without privacy", "")
     entitle(axis, title)
     axis.grid(alpha=0.25)
     axis.set_xlabel(words)

@@ -216,16 +216,23 @@ def test_the_same_run_gives_the_same_bytes(make_run):
     assert write_report(run).read_bytes() == write_report(run).read_bytes()
 
 
+def give_configs(runs):
+    """One that differs from run to run."""
+    for place, run in enumerate(runs):
+        (run.path / "config.yaml").write_text(f"algo: a{place}\nserver: {{lr: 0.{place}, rounds: 3}}\n")
+
+
 def test_two_runs_side_by_side(make_run, tmp_path):
     out = tmp_path / "comparison.html"
     runs = [make_run("a"), make_run("b", algo="maml", given={"server.rounds": "3"}, accuracy=accuracy(0.97))]
+    give_configs(runs)
     assert write_comparison(group_runs(runs), out) == out
     page = out.read_text(encoding="utf-8")
     assert assert_self_contained(page) == 3
     assert_described(page, "a, b")
     reached, spent_, differing = tables_of(page)
     assert [row[0] for row in reached] == [row[0] for row in spent_] == ["run", "a", "b"]
-    assert differing[0] == ["setting", "a", "b"]
+    assert differing == [["setting", "a", "b"], ["server.lr", "0.0", "0.1"]]
     assert [row[1] for row in reached[1:]] == ["dp-agrlr-micro", "maml"]
     assert [row[3] for row in reached[1:]] == ["91.0% ± 0.4", "97.0% ± 0.4"]
     cells = runs[0].read_json("summary.json")["guarantees"]
@@ -248,7 +255,8 @@ def test_a_comparison_is_no_wider_than_a_screen(make_run, tmp_path, monkeypatch)
     for name in ("final_plot", "validation_plot", "bound_plot", "signal_plot"):
         monkeypatch.setattr(f"dpfedmeta.report.comparison_plots.{name}", lambda *_: False)
     name = "a-name-that-is-long-enough-to-push-every-column-of-the-table-off-the-screen"
-    runs = [make_run(name), *(make_run(f"b{n}", given=GIVEN | {"server.lr": f"0.0{n}"}) for n in range(1, 7))]
+    runs = [make_run(name), *(make_run(f"b{number}") for number in range(1, 7))]
+    give_configs(runs)
     page = write_comparison(group_runs(runs), tmp_path / "comparison.html").read_text(encoding="utf-8")
     assert max(len(row) for row in rows_of(page)) <= 8
     assert "epsilon (" not in page
