@@ -34,8 +34,8 @@ class Rounds(list[dict[str, Any]]):
 
     round, clip (the bound), clip_mode, aggregate_norm, noise_norm_expected, signal_to_noise; epsilon_client_public,
     epsilon_client_server, epsilon_record_server, epsilon_record_public (spent so far); validation_accuracy and
-    validation_ci95 (where validated); seconds and clients_per_second (where told); aborted; release (a digest); and
-    what else rounds.jsonl has.
+    validation_ci95 (where validated); validation_accuracy_untrained (before round 0, in its row); seconds and
+    clients_per_second (where told); aborted; release (a digest); and what else rounds.jsonl has.
     """
 
     def frame(self) -> Any:
@@ -172,10 +172,13 @@ def _table(rows: Iterable[Mapping[str, Any]]) -> Rounds:
 
 
 def _one_level(row: Mapping[str, Any]) -> dict[str, Any]:
-    plain = {name: value for name, value in row.items() if name not in ("epsilons", "validation_accuracy")}
+    nested = ("epsilons", "validation_accuracy", "validation_accuracy_untrained")
+    plain = {name: value for name, value in row.items() if name not in nested}
     epsilons = {f"epsilon_{cell}": value for cell, value in row["epsilons"].items()}
     validation = row.get("validation_accuracy") or {}
     measured = {"validation_accuracy": validation.get("mean"), "validation_ci95": validation.get("ci95")}
+    if "validation_accuracy_untrained" in row:
+        measured["validation_accuracy_untrained"] = row["validation_accuracy_untrained"]["mean"]
     beside = {name: plain.get(name) for name in ("aggregate_norm", "noise_norm_expected", "aborted")}
     return {**plain, **beside, **epsilons, **measured}
 

@@ -20,8 +20,10 @@ from dpfedmeta.runs.summary import summary_so_far
 
 # Names, places, seeds and machines: runs that differ in these alone are one setting.
 _OF_A_RUN = ("run.", "track.")
+# They have columns of their own.
+_SAID_APART = ("algo", "dataset")
 Cell = tuple[str, str]
-# More differences than this say less than the runs' names.
+# More differences than this say less than the name of a run.
 _MOST_WORDS = 4
 
 
@@ -74,6 +76,11 @@ class Group:
         """The same for a record that is replaced by another one, where the runs state it."""
         key = "epsilon_replace_one"
         return _weakest([{_cell(cell): cell[key] for cell in s["guarantees"] if key in cell} for s in self.summaries])
+
+    @property
+    def deltas(self) -> dict[Cell, float]:
+        """By (unit, observer)."""
+        return {_cell(cell): cell["delta"] for cell in self.summaries[0]["guarantees"] if "delta" in cell}
 
     @property
     def minutes(self) -> float | None:
@@ -141,7 +148,7 @@ def _label(runs: Sequence[RunDirectory], settings: Mapping[str, Any], differing:
     if not differing or not settings:
         return runs[0].path.name
     if len(differing) > _MOST_WORDS:
-        return f"{settings['algo']} ({runs[0].path.name} ...)"
+        return runs[0].path.name
     return describe({name: settings.get(name) for name in differing})
 
 
@@ -157,6 +164,18 @@ def describe(values: Mapping[str, Any]) -> str:
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     names = dict.fromkeys(name for each in settings for name in each)
     return [name for name in names if len({str(each.get(name)) for each in settings}) > 1]
+
+
+def differing_settings(groups: Sequence[Group]) -> dict[str, dict[str, str]]:
+    """By label, the settings in which not all groups are alike, as text; nothing where one has no config.yaml."""
+    each = {group.label: _settings(group.runs[0]) for group in groups}
+    if not all(each.values()):
+        return {}
+    names = [name for name in _differing(list(each.values())) if name not in _SAID_APART]
+    return {
+        label: {name: "null" if found.get(name) is None else str(found[name]) for name in names}
+        for label, found in each.items()
+    }
 
 
 def _settings(run: RunDirectory) -> dict[str, Any]:

@@ -15,15 +15,16 @@ from markupsafe import Markup
 from dpfedmeta.errors import InputError
 from dpfedmeta.report import comparison_plots, plots
 from dpfedmeta.report.ending import ending_words, refresh, warning
-from dpfedmeta.report.groups import Group
+from dpfedmeta.report.groups import Group, differing_settings
 from dpfedmeta.report.kept import evaluations_section
 from dpfedmeta.report.pooling import Measured
+from dpfedmeta.report.repetition import command, settings_shown
 from dpfedmeta.report.statement import claims, embedded, guarantee_rows, plan_words
 from dpfedmeta.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
 from dpfedmeta.runs.snapshot import stage_of
 from dpfedmeta.runs.summary import summary_so_far
 from dpfedmeta.runs.verification import audit
-from dpfedmeta.tracking.terminal import number
+from dpfedmeta.tracking.terminal import HOLDS, number, why_above
 
 
 def write_report(run: RunDirectory) -> Path:
@@ -69,6 +70,11 @@ def write_report(run: RunDirectory) -> Path:
             rounds=len(rows),
             cautions=_cautions(run),
             evaluations=evaluations_section(run.path),
+            holds=HOLDS,
+            why_above=why_above(proven.spent),
+            settings=settings_shown(proven.settings),
+            command=command(proven.settings),
+            seed=proven.settings.run.seed,
             pictures={name: _embedded(path) for name, path in pictures.items()},
         )
     write_text(run.path / REPORT, page)
@@ -100,7 +106,14 @@ def write_comparison(groups: Sequence[Group], path: Path) -> Path:
             "signal": comparison_plots.signal_plot(beside["signal"], groups),
         }
         pictures = {name: _embedded(beside[name]) for name, something in drawn.items() if something}
-        page = _render("comparison.html.j2", groups=groups, pictures=pictures)
+        page = _render(
+            "comparison.html.j2",
+            groups=groups,
+            cells=list(dict.fromkeys(cell for group in groups for cell in group.epsilons)),
+            differing=differing_settings(groups),
+            holds=HOLDS,
+            pictures=pictures,
+        )
     write_text(path, page)
     return path
 
@@ -123,8 +136,12 @@ def _render(template: str, **values: Any) -> str:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["epsilon"] = number
     environment.filters["percent"] = _percent
-    text = (resources.files("dpfedmeta.report") / template).read_text(encoding="utf-8")
-    return environment.from_string(text).render(**values)
+    style = Markup(_text("page.css"))
+    return environment.from_string(_text(template)).render(style=style, **values)
+
+
+def _text(name: str) -> str:
+    return (resources.files("dpfedmeta.report") / name).read_text(encoding="utf-8")
 
 
 def _percent(value: Any) -> str:

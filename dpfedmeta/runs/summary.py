@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedmeta.ledger.ledger import read_content, spent
 from dpfedmeta.run_directory import PLAN, RunDirectory
+from dpfedmeta.runs.provenance import made_by
 from dpfedmeta.runs.times import COARSE, coarse, hides_times
 from dpfedmeta.version import __version__
 
@@ -55,6 +56,7 @@ def summary_of(
         "simulation": SIMULATION if plan.settings.run.noise_seed is not None else None,
         **what_it_took(plan, state.round, *spent_on_it),
         "versions": versions(),
+        "made_by": made_by(),
     }
 
 

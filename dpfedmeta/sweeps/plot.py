@@ -9,9 +9,9 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from dpfedmeta.report.comparison_plots import Look, final_plot, finish, looks
+from dpfedmeta.report.comparison_plots import final_plot
+from dpfedmeta.report.drawing import Look, entitle, finish, looks, new_figure
 from dpfedmeta.report.groups import Group, describe
-from dpfedmeta.report.plots import new_figure
 from dpfedmeta.report.pooling import Measured
 from dpfedmeta.sweeps.parameters import Value
 
@@ -51,8 +51,8 @@ def sweep_plot(path: Path, settings: Sequence[tuple[Mapping[str, Value], Group]]
     axis.set_xlabel(axis_name)
     axis.set_ylabel("accuracy on held-out test classes, %")
     seeds = max(accuracy.runs for points in lines.values() for _, accuracy, _ in points)
-    if seeds > 1:
-        axis.set_title(f"mean of {seeds} seeds with its 95% interval, and each seed", fontsize=9, loc="left")
+    means = f": mean of {seeds} seeds with its 95% interval, and each seed" if seeds > 1 else ", with 95% intervals"
+    entitle(axis, f"Final accuracy by {axis_name}{means}")
     finish(figure, axis, path)
 
 

@@ -202,6 +202,8 @@ class Training:
             row = round_row(plan, charged, state, released)
         row |= self._times(state.round, seconds, aborted=released is None)
         row["release"] = release
+        if state.round == 0:
+            row["validation_accuracy_untrained"] = self._validated(state)
         if following.round % plan.settings.evaluation.every == 0 or following.round == plan.privacy.rounds:
             row |= self._measured(following, charged)
         for tracker in self.trackers:
@@ -219,17 +221,21 @@ class Training:
 
     def _measured(self, state: ServerState, charged: Sequence[Phase]) -> dict[str, Any]:
         """What public data and the accountant say after a round."""
-        plan, settings = self.plan, self.plan.settings
-        model, episodes = complete(plan, state), settings.evaluation.validation_episodes
-        workers = Watched(self.workers, partial(tell, self.callbacks, "on_evaluation", "validation"))
-        accuracy = self.validation.accuracy(workers, plan.network, model, plan.evaluation, episodes)
-        measured: dict[str, Any] = {"validation_accuracy": accuracy.as_json()}
+        settings = self.plan.settings
+        measured: dict[str, Any] = {"validation_accuracy": self._validated(state)}
         if self.public_clients is not None:
             count = settings.track.public_clients
             measured |= asdict(update_spread(self.public_clients, state.model, state.round, count))
         if settings.privacy.client.limit is not None:
             measured["delta_at_limit"] = delta_at_limit(charged, settings.privacy.client.limit)
         return measured
+
+    def _validated(self, state: ServerState) -> dict[str, object]:
+        """Accuracy on public validation classes; its episodes have seeds of their own."""
+        plan, episodes = self.plan, self.plan.settings.evaluation.validation_episodes
+        model = complete(plan, state)
+        workers = Watched(self.workers, partial(tell, self.callbacks, "on_evaluation", "validation"))
+        return self.validation.accuracy(workers, plan.network, model, plan.evaluation, episodes).as_json()
 
     def _released(
         self, state: ServerState, remembered: Params, drawn: Cohort

@@ -31,6 +31,7 @@ from dpfedmeta.planning.plan import Plan
 from dpfedmeta.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory, create, write_text
 from dpfedmeta.runs.environment import environment_of
 from dpfedmeta.runs.lock import only_writer
+from dpfedmeta.runs.provenance import commit
 from dpfedmeta.runs.resume import identity_of, keep_secret, registered
 from dpfedmeta.runs.summary import Status, summary_of
 from dpfedmeta.runs.times import hides_times, seconds_before
@@ -64,6 +65,7 @@ def run_training(
     """
     options, callbacks = options or RunOptions(), tuple(callbacks)
     check_callbacks(callbacks)
+    commit()  # asked now and kept: files may change while the run goes on, its modules do not
 
     def say(text: str) -> None:
         tell(callbacks, "on_remark", text)

@@ -49,6 +49,7 @@ RELEASED = {
     "round", "clip", "clip_mode", "aggregate_norm", "noise_norm_expected", "signal_to_noise", "epsilons", "seconds",
     "validation_accuracy", "release",
 }  # fmt: skip
+VALIDATED = {"validation_accuracy", "validation_accuracy_untrained"}
 CELLS = {"client_public", "client_server", "record_server", "record_public"}
 
 
@@ -158,11 +159,14 @@ def test_trackers_are_told_released_quantities_only(tiny_strokes, tmp_path, algo
     training()
     assert [row["round"] for row in trap.rows] == [0, 1, 2, 3]
     for row in trap.rows:
-        assert set(row) - {"validation_accuracy"} == RELEASED - {"validation_accuracy"}
+        assert set(row) - VALIDATED == RELEASED - VALIDATED
         assert set(row["epsilons"]) == CELLS
         assert row["seconds"] is None
         assert row["clip_mode"] in ("constant", "following", "searching", "holding")
         assert only_plain_numbers({name: value for name, value in row.items() if name not in ("clip_mode", "release")})
         assert json.loads(json.dumps(row, allow_nan=False)) == row
     assert ["validation_accuracy" in row for row in trap.rows] == [False, True, False, True]
+    # Before round 0, which its own row tells.
+    assert ["validation_accuracy_untrained" in row for row in trap.rows] == [True, False, False, False]
+    assert set(trap.rows[0]["validation_accuracy_untrained"]) == {"mean", "ci95", "episodes"}
     assert set(trap.rows[1]["validation_accuracy"]) == {"mean", "ci95", "episodes"}
