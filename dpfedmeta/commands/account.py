@@ -11,6 +11,7 @@ from rich.console import Console
 
 from dpfedmeta.command_line import DONE, parse_with_settings, parser, print_json
 from dpfedmeta.errors import InputError
+from dpfedmeta.output_paths import PICTURE_ENDINGS, check_output
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.guarantee import Guarantee
@@ -60,6 +61,7 @@ def main(words: Sequence[str], console: Console) -> int:
     """Parse, account, print."""
     made = options_of()
     known, _ = made.parse_known_args(words)
+    check_output("--plot", known.plot, PICTURE_ENDINGS)
     chosen = known.verify or [path for path in (known.run, known.realised) if path is not None]
     compares = known.compare_paper or known.compare_presets or known.cross_check
     if chosen or compares:
@@ -180,8 +182,6 @@ def _draw(path: Path, plan: PrivacyPlan) -> None:
     from dpfedmeta.accounting.cells import epsilon_curve
     from dpfedmeta.report.plots import curve_plot
 
-    if not path.parent.is_dir():
-        raise InputError(f"--plot {path}: there is no folder {path.parent}")
     curve_plot(path, *epsilon_curve(plan))
 
 

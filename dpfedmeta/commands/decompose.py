@@ -13,6 +13,7 @@ from rich.table import Table
 from dpfedmeta.command_line import DONE, given_settings, parser
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError
+from dpfedmeta.output_paths import PICTURE_ENDINGS, check_output
 
 if TYPE_CHECKING:
     from dpfedmeta.simulation.decomposition import Decomposition
@@ -43,6 +44,7 @@ def main(words: Sequence[str], console: Console) -> int:
     made = options_of()
     options, _ = made.parse_known_args(words)
     given = given_settings(made, words)
+    check_output("--out", options.out, PICTURE_ENDINGS)
     if options.bound is not None and options.bound <= 0:
         raise InputError(f"--bound {options.bound:g}: a clip bound is greater than 0")
     if options.sample < _FEWEST:

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from dpfedmeta.command_line import DONE, parser
+from dpfedmeta.output_paths import PAGE_ENDINGS, PICTURE_ENDINGS, check_output
 
 
 def main(words: Sequence[str], console: Console) -> int:
@@ -21,6 +22,8 @@ def main(words: Sequence[str], console: Console) -> int:
     arguments.add_argument("--out", type=Path, default=Path("comparison.html"), help="page of a comparison")
     arguments.add_argument("--epsilon-plot", type=Path, help="also draw accuracy against epsilon into this PNG file")
     options = arguments.parse_args(words)
+    check_output("--out", options.out, PAGE_ENDINGS)
+    check_output("--epsilon-plot", options.epsilon_plot, PICTURE_ENDINGS)
     from dpfedmeta.report.epsilon_plot import epsilon_plot
     from dpfedmeta.report.groups import group_runs
     from dpfedmeta.report.page import write_comparison, write_report
