@@ -70,6 +70,9 @@ def main(words: Sequence[str], console: Console) -> int:
         made.parse_args(words)
     if compares:
         return _compare(known, console)
+    for path in chosen:
+        if not path.is_dir():
+            raise InputError(f"{path}: there is no such run directory")
     return _of_runs(console, known, chosen) if chosen else _of_plan(made, words, console)
 
 
@@ -87,6 +90,9 @@ def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Conso
     options, settings = parse_with_settings(
         made, words, default_dataset="omniglot", keep_both=lambda given: given.solve != "noise"
     )
+    from dpfedmeta.planning.first_checks import check_first
+
+    check_first(settings)
     from dpfedmeta.accounting.cells import guarantees
     from dpfedmeta.data.task import load_task
     from dpfedmeta.planning.cautions import cautions

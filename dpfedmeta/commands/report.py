@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from dpfedmeta.command_line import DONE, parser
+from dpfedmeta.errors import InputError
 from dpfedmeta.output_paths import PAGE_ENDINGS, PICTURE_ENDINGS, check_output
 
 
@@ -23,6 +24,9 @@ def main(words: Sequence[str], console: Console) -> int:
     arguments.add_argument("--epsilon-plot", type=Path, help="also draw accuracy against epsilon into this PNG file")
     options = arguments.parse_args(words)
     check_output("--out", options.out, PAGE_ENDINGS)
+    for path in options.runs:
+        if not path.is_dir():
+            raise InputError(f"{path}: there is no such run directory")
     check_output("--epsilon-plot", options.epsilon_plot, PICTURE_ENDINGS)
     from dpfedmeta.report.epsilon_plot import epsilon_plot
     from dpfedmeta.report.groups import group_runs
