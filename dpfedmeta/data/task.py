@@ -134,8 +134,8 @@ def load_task(name: str) -> tuple[Task, dict[str, Split]]:
     else:
         known = ", ".join(task_names())
         raise InputError(
-            f"dataset = {name}: no such task{nearest(name, task_names())}; known are {known}, or the path of a task file (.yaml) or of a folder of "
-            "images"
+            f"dataset = {name}: no such task{nearest(name, task_names())}; known are {known}, or the path of a task "
+            "file (.yaml) or of a folder of images"
         )
     task = _beside(_parse(text, where), path.parent)
     if not isinstance(task.split, str):
