@@ -109,9 +109,9 @@ def closed_epsilon(phases: Sequence[Phase], neighbours: Neighbours, delta: float
         replaced client under Poisson sampling is one removed and one added, so (e, d) for either gives
         (2 e, (1 + exp(e)) d) for both. gdp: the rounds without their sampling, which only helps.
     """
-    distance = 1.0 if neighbours == "add-remove" else 2.0
+    moved = 1.0 if neighbours == "add-remove" else 2.0
     noises = [(phase.event.noise, phase.rounds) for phase in phases]
-    squared = sum(count * noise.mu(distance) ** 2 for noise, count in noises if noise is not None)
+    squared = sum(count * noise.mu(moved) ** 2 for noise, count in noises if noise is not None)
     unsampled = gaussian_epsilon(math.sqrt(squared), delta)
     poisson = all(phase.event.sampler == "poisson" for phase in phases)
     moments = _moments(phases, _ORDERS)
@@ -120,7 +120,7 @@ def closed_epsilon(phases: Sequence[Phase], neighbours: Neighbours, delta: float
     moments = moments + _MOMENT_ROUNDING * sum(phase.rounds for phase in phases)
     by_moments = (
         _replaced_by_moments(moments, delta)
-        if poisson and distance > 1
+        if poisson and moved > 1
         else float(compute_epsilon(_ORDERS, moments, delta)[0])
     )
     return (by_moments, "rdp") if by_moments <= unsampled else (unsampled, "gdp")
