@@ -27,7 +27,15 @@ def main(words: Sequence[str] | None = None) -> None:
     Args:
         words: Without the program's name; None: those of the process.
     """
-    words = sys.argv[1:] if words is None else words
+    try:
+        _run(sys.argv[1:] if words is None else words)
+    except KeyboardInterrupt:
+        # While the first libraries are imported, or the last ones are put away.
+        print("error: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+def _run(words: Sequence[str]) -> None:
     if not words or words[0] in ("-h", "--help"):
         print(_overview())
         sys.exit(0 if words else 2)

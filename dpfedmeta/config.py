@@ -14,7 +14,7 @@ from dpfedmeta.dotted import LISTS, Given, built, check_known, flattened
 from dpfedmeta.errors import InputError
 from dpfedmeta.presets import SHORT_FORMS, displaced, name_of_today, preset_values
 from dpfedmeta.settings import Settings, setting_fields
-from dpfedmeta.validation import YAML_ERRORS
+from dpfedmeta.validation import YAML_ERRORS, read_yaml
 
 
 def resolve(
@@ -98,7 +98,7 @@ def _read(file: Path) -> str:
 
 def _parse(text: str, where: str) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(text)
+        content = read_yaml(text)
     except YAML_ERRORS as error:
         raise InputError(f"{where}: not valid YAML ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):

@@ -15,6 +15,30 @@ from pydantic import ValidationError
 YAML_ERRORS = (yaml.YAMLError, ValueError, OverflowError, TypeError, AttributeError, LookupError, RecursionError)
 
 
+class _EachKeyOnce(yaml.SafeLoader):
+    """YAML itself forbids a key twice; PyYAML silently takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping, unless a key is in it twice."""
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                line = key.start_mark.line + 1
+                if key.value in lines:
+                    raise yaml.YAMLError(f"{key.value} stands twice, in lines {lines[key.value]} and {line}; keep one")
+                lines[key.value] = line
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(text: str) -> Any:
+    """The content of a YAML text in which no section names a key twice.
+
+    Raises:
+        yaml.YAMLError: It is none; of a key that stands twice, says which and where. Further, the other YAML_ERRORS.
+    """
+    return yaml.load(text, _EachKeyOnce)
+
+
 def shown(value: object) -> str:
     """A value for an error message; short, whatever it is."""
     try:

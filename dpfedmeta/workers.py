@@ -51,7 +51,9 @@ class Processes:
             RuntimeError: A worker process died.
         """
         try:
-            yield from self._executor.map(function, *zip(*tasks, strict=True))
+            with _held_back():
+                results = self._executor.map(function, *zip(*tasks, strict=True))
+            yield from results
         except BrokenProcessPool as error:
             raise RuntimeError("a worker process was killed (out of memory?); the round was not released") from error
 
@@ -69,6 +71,19 @@ class Watched:
         for done, result in enumerate(self._workers.map(function, listed), start=1):
             self._tell(done / len(listed))
             yield result
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """Workers that start inside are born with Ctrl-C and SIGTERM blocked, so that none of them falls over its imports.
+
+    For this process the signals only wait.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from dpfedmeta.command_line import DONE, parse_with_settings, parser, print_json
 from dpfedmeta.errors import InputError
+from dpfedmeta.output_paths import PICTURE_ENDINGS, check_output
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.guarantee import Guarantee
@@ -60,6 +61,7 @@ def main(words: Sequence[str], console: Console) -> int:
     """Parse, account, print."""
     made = options_of()
     known, _ = made.parse_known_args(words)
+    check_output("--plot", known.plot, PICTURE_ENDINGS)
     chosen = known.verify or [path for path in (known.run, known.realised) if path is not None]
     compares = known.compare_paper or known.compare_presets or known.cross_check
     if chosen or compares:
@@ -68,6 +70,9 @@ def main(words: Sequence[str], console: Console) -> int:
         made.parse_args(words)
     if compares:
         return _compare(known, console)
+    for path in chosen:
+        if not path.is_dir():
+            raise InputError(f"{path}: there is no such run directory")
     return _of_runs(console, known, chosen) if chosen else _of_plan(made, words, console)
 
 
@@ -85,6 +90,9 @@ def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Conso
     options, settings = parse_with_settings(
         made, words, default_dataset="omniglot", keep_both=lambda given: given.solve != "noise"
     )
+    from dpfedmeta.planning.first_checks import check_first
+
+    check_first(settings)
     from dpfedmeta.accounting.cells import guarantees
     from dpfedmeta.data.task import load_task
     from dpfedmeta.planning.cautions import cautions
@@ -187,8 +195,6 @@ def _draw(path: Path, plan: PrivacyPlan) -> None:
     from dpfedmeta.accounting.cells import epsilon_curve
     from dpfedmeta.report.plots import curve_plot
 
-    if not path.parent.is_dir():
-        raise InputError(f"--plot {path}: there is no folder {path.parent}")
     curve_plot(path, *epsilon_curve(plan))
 
 

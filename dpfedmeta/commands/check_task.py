@@ -11,6 +11,7 @@ from rich.console import Console
 
 from dpfedmeta.command_line import BAD_INPUT, DONE, parser, print_json
 from dpfedmeta.errors import InputError
+from dpfedmeta.output_paths import PICTURE_ENDINGS, check_output
 
 if TYPE_CHECKING:
     from dpfedmeta.data.inspection import TaskReport
@@ -26,6 +27,7 @@ def main(words: Sequence[str], console: Console) -> int:
     arguments.add_argument("--out", type=Path, help="write a contact sheet to this PNG file")
     arguments.add_argument("--json", action="store_true", help="print JSON and nothing else")
     options = arguments.parse_args(words)
+    check_output("--out", options.out, PICTURE_ENDINGS)
     from dpfedmeta.data.inspection import contact_sheet, inspect_task
 
     report, dataset = inspect_task(options.task, options.data_dir)

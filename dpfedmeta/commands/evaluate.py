@@ -10,6 +10,7 @@ from rich.console import Console
 
 from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest
 from dpfedmeta.command_line import DONE, parser
+from dpfedmeta.run_directory import check_is_run
 
 
 def options_of() -> argparse.ArgumentParser:
@@ -65,6 +66,8 @@ def main(words: Sequence[str], console: Console) -> int:
         data_folder=options.data_dir,
         workers=options.workers,
     )
+    for path in request.runs:
+        check_is_run(path)
     from dpfedmeta.api.shown_evaluation import evaluate_runs
 
     evaluate_runs(request, console)

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from dpfedmeta.command_line import DONE, parser
 from dpfedmeta.errors import InputError
+from dpfedmeta.output_paths import PAGE_ENDINGS, PICTURE_ENDINGS, check_output
 
 if TYPE_CHECKING:
     from dpfedmeta.run_directory import RunDirectory
@@ -38,6 +39,11 @@ def main(words: Sequence[str], console: Console) -> int:
     options = arguments.parse_args(words)
     if options.watch is not None and not 1 <= options.watch <= 3600:
         raise InputError(f"--watch {options.watch:g}: a number of seconds from 1 to 3600")
+    check_output("--out", options.out, PAGE_ENDINGS)
+    for path in options.runs:
+        if not path.is_dir():
+            raise InputError(f"{path}: there is no such run directory")
+    check_output("--epsilon-plot", options.epsilon_plot, PICTURE_ENDINGS)
     from dpfedmeta.report.epsilon_plot import epsilon_plot
     from dpfedmeta.report.groups import group_runs
     from dpfedmeta.report.page import write_comparison, write_report

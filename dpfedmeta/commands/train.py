@@ -41,6 +41,12 @@ def main(words: Sequence[str], console: Console) -> int:
         raise InputError("--calibration belongs to --dry-run; drop it, or add --dry-run")
     if options.calibration is not None and not 0 < options.calibration <= 600:
         raise InputError(f"--calibration {options.calibration}: a number of seconds above 0, at most 600")
+    from dpfedmeta.planning.first_checks import check_first
+    from dpfedmeta.run_directory import check_new
+
+    if not options.dry_run:
+        check_new(Path(settings.run.dir), settings.run.name)
+    check_first(settings, options.data_dir)
     return _train(settings, options, console)
 
 

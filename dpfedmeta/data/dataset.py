@@ -11,7 +11,7 @@ import numpy as np
 from dpfedmeta.data.archives import find, find_any, warn_if_unknown
 from dpfedmeta.data.cache import Cached, cache_folder, cached, source_key
 from dpfedmeta.data.contents import SPLITS, ClassEntry, Contents, Split
-from dpfedmeta.data.folders import default_data_folder
+from dpfedmeta.data.folders import check_data_folder, default_data_folder
 from dpfedmeta.data.pool import ClassPool, ImageArray
 from dpfedmeta.data.sources import cifar100, image_folder, mini_imagenet, mnist, omniglot, strokes, textures
 from dpfedmeta.data.task import ArchiveSource, DrawnSource, FolderSource, MnistSource, Task, load_task
@@ -37,6 +37,7 @@ def open_dataset(name: str, data_folder: Path | None = None) -> Dataset:
     Raises:
         InputError: The task is wrong, or its images are absent, damaged or incomplete.
     """
+    check_data_folder(data_folder)
     task, splits = load_task(name)
     return open_task(task, splits, data_folder)
 

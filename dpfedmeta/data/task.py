@@ -9,14 +9,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from dpfedmeta.data.archives import Archive
 from dpfedmeta.data.contents import SPLITS, Split
 from dpfedmeta.data.sources.image_folder import folder_form
 from dpfedmeta.errors import InputError
-from dpfedmeta.validation import YAML_ERRORS, first_problem
+from dpfedmeta.validation import YAML_ERRORS, first_problem, nearest, read_yaml
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -135,8 +134,8 @@ def load_task(name: str) -> tuple[Task, dict[str, Split]]:
     else:
         known = ", ".join(task_names())
         raise InputError(
-            f"dataset = {name}: no such task; known are {known}, or the path of a task file (.yaml) or of a folder of "
-            "images"
+            f"dataset = {name}: no such task{nearest(name, task_names())}; known are {known}, or the path of a task "
+            "file (.yaml) or of a folder of images"
         )
     task = _beside(_parse(text, where), path.parent)
     if not isinstance(task.split, str):
@@ -174,7 +173,7 @@ def _beside(task: Task, folder: Path) -> Task:
 
 def _parse(text: str, where: str) -> Task:
     try:
-        content: Any = yaml.safe_load(text)
+        content: Any = read_yaml(text)
     except YAML_ERRORS as error:
         raise InputError(f"{where}: not valid YAML ({' '.join(str(error).split())})") from error
     try:

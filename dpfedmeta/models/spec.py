@@ -10,6 +10,10 @@ Precision = Literal["float32", "tf32", "bfloat16"]
 """What operands and result of a convolution are rounded to; its sums, and all else, are float32."""
 
 
+# The built-in ones (models.registry); here, so that a name can be checked without PyTorch.
+NETWORKS = ("conv3-blur", "conv4", "conv4-strided", "linear", "mlp")
+
+
 @dataclass(frozen=True, kw_only=True)
 class NetworkSpec:
     """Everything that determines a network; picklable, so that workers build their own."""

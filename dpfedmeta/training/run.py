@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import secrets
 import shutil
 import time
@@ -76,7 +77,7 @@ def run_training(
         tell(callbacks, "on_plan", made.planned(rate))
         run = options.resume
         if run is None:
-            name = settings.run.name or _default_name(settings)
+            name = _default_name(settings) if settings.run.name is None else settings.run.name
             run = create(Path(settings.run.dir), name, partial(_first_files, made=made, rate=rate))
             stack.enter_context(only_writer(run.path))
         lineage, missing = stack.enter_context(registered(run))
@@ -207,7 +208,8 @@ def _trackers(plan: Plan, run: RunDirectory, options: RunOptions, say: Callable[
 
 
 def _default_name(settings: Settings) -> str:
-    return f"{settings.algo}-{Path(settings.dataset).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(settings.dataset).stem)[:100]
+    return f"{settings.algo}-{plain}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _first_files(run: RunDirectory, made: Prepared, rate: float) -> None:
