@@ -70,9 +70,10 @@ def evaluations(request: EvaluationRequest) -> Iterator[Evaluation]:
     Raises:
         InputError: Not run directories, not comparable, or more shots and queries than images.
     """
-    runs = [open_run(path) for path in request.runs]
+    runs = [open_run(path, request.data_folder) for path in request.runs]
     check_comparable(request, runs)
-    dataset = open_dataset(runs[0].settings.dataset, request.data_folder)
+    trained = runs[0].settings
+    dataset = open_dataset(trained.dataset, request.data_folder, trained.task.ways)
     if dataset.task.shared_classes is None:
         # Before the first minute of work.
         for shape in request.shapes(runs[0]):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +24,9 @@ class Episode:
 
     Attributes:
         support_images: [n_s, channels, height, width], float32, class by class; in [0, 1], or
-            standardised by the task's constants.
+            standardised by the task's constants. Vectors and sequences of tokens are [n_s, numbers].
         support_labels: [n_s], int64 in range(ways).
-        query_images: [n_q, channels, height, width].
+        query_images: [n_q, channels, height, width], or [n_q, numbers].
         query_labels: [n_q].
     """
 
@@ -44,16 +46,23 @@ class Episode:
 
 
 def is_sound(
-    episode: Episode, image: tuple[int, ...], ways: int, counts: tuple[int, int] | None, *, queries: bool = True
+    episode: Episode,
+    image: tuple[int, ...],
+    ways: int,
+    counts: tuple[int, int] | None,
+    *,
+    queries: bool = True,
+    vocabulary: int | None = None,
 ) -> bool:
     """Whether an episode has records, and all have the form of the task.
 
     Args:
         episode: What a client holds.
-        image: Channels, height and width.
+        image: Channels, height and width, or how many numbers.
         ways: Labels are in range(ways).
         counts: (n_s, n_q) where they are public constants; None: any number above 0.
         queries: Whether there must be a query set.
+        vocabulary: Tokens are whole numbers below it; None: records are no tokens.
     """
     parts = [(episode.support_images, episode.support_labels), (episode.query_images, episode.query_labels)]
     if not queries and episode.query_labels.shape == (0,):
@@ -66,8 +75,15 @@ def is_sound(
         and images.dtype == torch.float32
         and labels.dtype == torch.int64
         and 0 <= int(labels.min()) <= int(labels.max()) < ways
+        and (vocabulary is None or are_tokens(images, vocabulary))
         for images, labels in parts
     )
+
+
+def are_tokens(records: Tensor, vocabulary: int) -> bool:
+    """Whether records are sequences of whole numbers in range(vocabulary), none of them nothing but padding (0)."""
+    whole = bool(((records >= 0) & (records < vocabulary) & (records == records.floor())).all())
+    return whole and bool((records > 0).any(1).all())
 
 
 def blank_episode(image: tuple[int, ...], support: int, query: int) -> Episode:
@@ -81,10 +97,18 @@ def blank_episode(image: tuple[int, ...], support: int, query: int) -> Episode:
 
 
 def check_shape(pool: ClassPool, shape: EpisodeShape, split: str) -> None:
-    """Refuse an episode that the pool cannot fill without using a record twice."""
+    """Refuse an episode that the pool cannot fill without using a record twice.
+
+    Of a pool of clients one that can fill it is enough: the others take no part in an evaluation, and count as zero in
+    training.
+    """
+    if pool.clients:
+        _check_clients(pool, shape, split)
+        return
     if shape.ways > pool.classes:
         raise InputError(
-            f"task.ways = {shape.ways}, but the {split} split holds {pool.classes} classes; lower task.ways"
+            f"task.ways = {shape.ways}, but the {split} split holds {pool.classes} classes; lower task.ways, or put "
+            "more classes into it (with no split of your own: 3 times task.ways classes in all)"
         )
     wanted = shape.shots + shape.queries
     short = [index for index, count in enumerate(pool.counts) if count < wanted]
@@ -97,13 +121,45 @@ def check_shape(pool: ClassPool, shape: EpisodeShape, split: str) -> None:
         )
 
 
+def _check_clients(pool: ClassPool, shape: EpisodeShape, split: str) -> None:
+    if able_clients(pool, shape):
+        return
+    wanted, names = shape.shots + shape.queries, set(pool.clients)
+    classes = Counter(client for client, count in zip(pool.clients, pool.counts, strict=True) if count >= wanted)
+    raise InputError(
+        f"none of the {len(names)} client(s) of the {split} split holds {shape.ways} classes with {shape.shots} shots + "
+        f"{shape.queries} queries = {wanted} records each (the best holds {max(classes.values(), default=0)} such "
+        f"classes); lower task.ways, task.shots, {'task' if split == 'train' else 'evaluation'}.queries, or put "
+        "clients with more records into it"
+    )
+
+
+@lru_cache(maxsize=8)
+def able_clients(pool: ClassPool, shape: EpisodeShape) -> dict[str, list[int]]:
+    """SECRET of training clients: those that hold `ways` classes with enough records, each with these classes."""
+    wanted, held = shape.shots + shape.queries, dict[str, list[int]]()
+    for index, (client, count) in enumerate(zip(pool.clients, pool.counts, strict=True)):
+        if count >= wanted:
+            held.setdefault(client, []).append(index)
+    return {client: classes for client, classes in held.items() if len(classes) >= shape.ways}
+
+
 def draw_episode(pool: ClassPool, generator: np.random.Generator, shape: EpisodeShape) -> Episode:
     """Draw classes without replacement, then disjoint support and query images of each.
 
     Rotations of one character are never two classes of one episode, so no record occurs twice. Everything
-    is drawn by index, independently of content.
+    is drawn by index, independently of content. Where the data name clients, all is of one of them.
     """
-    classes = generator.choice(pool.classes, size=shape.ways, replace=False).tolist()
+    if pool.clients:
+        able = list(able_clients(pool, shape).values())
+        return draw_from(pool, generator, shape, able[int(generator.integers(len(able)))])
+    return draw_from(pool, generator, shape, range(pool.classes))
+
+
+def draw_from(pool: ClassPool, generator: np.random.Generator, shape: EpisodeShape, held: Sequence[int]) -> Episode:
+    """As `draw_episode`, from these classes of the pool."""
+    chosen = generator.choice(len(held), size=shape.ways, replace=False).tolist()
+    classes = [held[place] for place in chosen]
     turns = generator.integers(pool.rotations, size=shape.ways).tolist()
     wanted = shape.shots + shape.queries
     slots = [generator.choice(pool.counts[index], size=wanted, replace=False) for index in classes]
@@ -147,6 +203,8 @@ def _records(
 ) -> Tensor:
     """[ways * images, channels, height, width] from places, [ways, images]."""
     images, numbers = np.asarray(pool.images), np.ascontiguousarray(places).reshape(-1)
+    if images.dtype == np.float32 and images.ndim == 2:
+        return torch.from_numpy(pool.numbers(numbers))
     mirrored = np.zeros(len(numbers), np.bool_) if flips is None else np.ascontiguousarray(flips).reshape(-1)
     each = np.repeat(np.asarray(turns) % 4, places.shape[1])
     # Compiled loops look at no bounds.

@@ -151,8 +151,8 @@ def compete(
         "accuracy": after,
         "accuracy_before_adaptation": replace(after, at=(0,)),
         "accuracy_untrained": replace(after, weights=arrays_of(untrained)),
-        "accuracy_pixel_prototype": PixelPrototype(),
-        "accuracy_pixel_neighbour": PixelNeighbour(),
+        "accuracy_pixel_prototype": PixelPrototype(vocabulary=network.vocabulary),
+        "accuracy_pixel_neighbour": PixelNeighbour(vocabulary=network.vocabulary),
     }
     found = outcomes(workers, benchmark, learners, episodes)
     return {name: Accuracy.of(values[:, 0].tolist()) for name, values in found.items()}

@@ -10,7 +10,9 @@ from PIL import Image
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episode import check_shape, draw_episode
 from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.data.sources.image_folder import contents, listed_key, split_of
+from dpfedmeta.data.sources import folder
+from dpfedmeta.data.sources.image_folder import contents
+from dpfedmeta.data.splitting import split_of
 from dpfedmeta.errors import InputError
 
 
@@ -134,10 +136,10 @@ def test_a_first_image_that_does_not_decode_is_named(in_splits):
 
 
 def test_a_changed_file_is_decoded_again(in_splits):
-    before = listed_key(in_splits)
+    before = folder.key(in_splits)
     first = open_dataset(str(in_splits))
     assert open_dataset(str(in_splits)) == first
     os.utime(in_splits / "train" / "train0" / "00.png", ns=(0, 0))
-    assert listed_key(in_splits) != before
+    assert folder.key(in_splits) != before
     write_class(in_splits / "train" / "new", 5)
     assert open_dataset(str(in_splits)).train.classes == 5
