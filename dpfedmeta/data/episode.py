@@ -127,8 +127,8 @@ def _check_clients(pool: ClassPool, shape: EpisodeShape, split: str) -> None:
     wanted, names = shape.shots + shape.queries, set(pool.clients)
     classes = Counter(client for client, count in zip(pool.clients, pool.counts, strict=True) if count >= wanted)
     raise InputError(
-        f"none of the {len(names)} client(s) of the {split} split holds {shape.ways} classes with {shape.shots} shots + "
-        f"{shape.queries} queries = {wanted} records each (the best holds {max(classes.values(), default=0)} such "
+        f"none of the {len(names)} client(s) of the {split} split holds {shape.ways} classes with {shape.shots} shots "
+        f"+ {shape.queries} queries = {wanted} records each (the best holds {max(classes.values(), default=0)} such "
         f"classes); lower task.ways, task.shots, {'task' if split == 'train' else 'evaluation'}.queries, or put "
         "clients with more records into it"
     )

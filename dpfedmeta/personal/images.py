@@ -86,8 +86,8 @@ class ImageForm:
         if self.vocabulary is not None:
             if not are_tokens(values, self.vocabulary):
                 raise InputError(
-                    f"tokens: expected whole numbers from 1 to {self.vocabulary - 1}, padded with 0, at least one token in "
-                    "each sequence"
+                    f"tokens: expected whole numbers from 1 to {self.vocabulary - 1}, padded with 0, at least one "
+                    "token in each sequence"
                 )
             return values
         values = values - torch.tensor(self.mean) if self.mean else values

@@ -36,6 +36,6 @@ def _public_classes(settings: Settings, task: Task) -> str | None:
     if not private or not isinstance(task.source, OwnSource):
         return None
     return (
-        f"{task.name}: the {task.form.kind} of its validation and test classes, or clients where the data name them, are "
-        "taken as public; accuracies on them leave without noise, and no guarantee covers them"
+        f"{task.name}: the {task.form.kind} of its validation and test classes, or clients where the data name them, "
+        "are taken as public; accuracies on them leave without noise, and no guarantee covers them"
     )
