@@ -73,7 +73,11 @@ def check_classes(where: str, classes: tuple[ClassEntry, ...]) -> None:
     for split in SPLITS:
         if not parts[split]:
             held = ", ".join(f"{parts[each]} in {each}" for each in SPLITS)
-            raise InputError(f"{where}: no {what} in the {split} split ({held}); every part needs {plural} of its own")
+            enough = "3 times task.ways" if what == "class" else "3"
+            raise InputError(
+                f"{where}: no {what} in the {split} split ({held}); every part needs {plural} of its own: with {enough} "
+                f"{plural} or more each gets enough by itself, with fewer say which are train, val and test"
+            )
 
 
 def _check_clients(where: str, classes: tuple[ClassEntry, ...]) -> None:

@@ -51,5 +51,6 @@ class RecordForm:
         """For people."""
         if self.kind == "images":
             return "images of " + " x ".join(map(str, self.shape))
-        what = "numbers" if self.vocabulary is None else f"tokens (1 to {self.vocabulary - 1}, 0 pads)"
-        return f"{self.kind} of {self.shape[0]} {what}"
+        if self.vocabulary is None:
+            return f"vectors of {self.shape[0]} numbers"
+        return f"sequences of {self.shape[0]} tokens (1 to {self.vocabulary - 1}, 0 pads)"

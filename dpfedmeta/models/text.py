@@ -28,6 +28,7 @@ class TokenShares(nn.Module):
 def text_layers(vocabulary: int, width: int) -> nn.ModuleList:
     """Embeddings of `width` numbers, their mean, and one hidden layer."""
     embedding = nn.Linear(vocabulary, width, bias=False)
-    # As torch.nn.Embedding begins: a row has the length of its own numbers, however many tokens there are.
-    torch.nn.init.normal_(embedding.weight)
+    # The mean of a few rows is what the next layer sees, however many tokens there are; so small that server steps,
+    # which do not shrink with the weights, move them.
+    torch.nn.init.normal_(embedding.weight, std=0.25)
     return nn.ModuleList([TokenShares(vocabulary), embedding, nn.Linear(width, width), nn.ReLU()])

@@ -164,7 +164,8 @@ def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:
 
 def _arrays(path: Path) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as held:
+        # Of a damaged file numpy would leave its own handle open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
             found = {name: held[name] for name in held.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())
