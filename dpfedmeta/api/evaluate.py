@@ -11,7 +11,7 @@ from typing import Any
 from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest, check_comparable
 from dpfedmeta.api.run import Run
 from dpfedmeta.data.dataset import Dataset, open_dataset
-from dpfedmeta.data.episode import check_shape
+from dpfedmeta.data.enough import check_shape
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Benchmark, Classification, FineTuning, Question, choose_fine_tuning, investigate

@@ -75,8 +75,8 @@ def check_classes(where: str, classes: tuple[ClassEntry, ...]) -> None:
             held = ", ".join(f"{parts[each]} in {each}" for each in SPLITS)
             enough = "3 times task.ways" if what == "class" else "3"
             raise InputError(
-                f"{where}: no {what} in the {split} split ({held}); every part needs {plural} of its own: with {enough} "
-                f"{plural} or more each gets enough by itself, with fewer say which are train, val and test"
+                f"{where}: no {what} in the {split} split ({held}); every part needs {plural} of its own: with "
+                f"{enough} {plural} or more each gets enough by itself, with fewer say which are train, val and test"
             )
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from dpfedmeta.data.contents import SPLITS, Split
 from dpfedmeta.data.dataset import Dataset, open_dataset
-from dpfedmeta.data.episode import able_clients, check_shape
+from dpfedmeta.data.enough import able_clients, check_shape
 from dpfedmeta.data.pixels import UNREADABLE
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.shape import EpisodeShape, Kind

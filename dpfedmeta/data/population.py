@@ -6,7 +6,8 @@ import hashlib
 from dataclasses import dataclass, fields, replace
 from typing import Literal, Protocol, get_args, runtime_checkable
 
-from dpfedmeta.data.episode import Episode, check_shape, draw_episode
+from dpfedmeta.data.enough import check_shape
+from dpfedmeta.data.episode import Episode, draw_episode
 from dpfedmeta.data.partition import DisjointPopulation, NaturalPopulation
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.real_clients import RealPopulation

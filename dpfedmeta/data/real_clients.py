@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dpfedmeta.data.episode import Episode, able_clients, draw_from
+from dpfedmeta.data.enough import able_clients
+from dpfedmeta.data.episode import Episode, draw_from
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError

@@ -12,7 +12,8 @@ from dpfedmeta.commands import check_task
 from dpfedmeta.config import resolve
 from dpfedmeta.data.adapters import from_pairs
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.episode import check_shape, draw_episode
+from dpfedmeta.data.enough import check_shape
+from dpfedmeta.data.episode import draw_episode
 from dpfedmeta.data.population import clients_digest, open_population, population_statement
 from dpfedmeta.data.real_clients import RealPopulation
 from dpfedmeta.data.shape import EpisodeShape

@@ -82,7 +82,7 @@ def test_second_order_meta_gradients_match_finite_differences(spec):
                 key: (value - 0.3 * step).detach().requires_grad_()
                 for (key, value), step in zip(theta.items(), steps, strict=True)
             }
-        return float(cross_entropy(apply(network, theta, episode.query_images, None), episode.query_labels))
+        return float(cross_entropy(apply(network, theta, episode.query_images, None), episode.query_labels).detach())
 
     for name, gradient in found.items():
         direction = torch.randn_like(params[name])

@@ -26,8 +26,8 @@ def guess(path: Path) -> dict[str, int]:
         InputError: Always; says what to write.
     """
     raise InputError(
-        f"{path}: sequences of tokens need a task file that says length: and vocabulary: (how many ids there are, with 0 "
-        f"for padding), with source: {{reader: tokens, path: {path.name}}}"
+        f"{path}: sequences of tokens need a task file that says length: and vocabulary: (how many ids there are, "
+        f"with 0 for padding), with source: {{reader: tokens, path: {path.name}}}"
     )
 
 

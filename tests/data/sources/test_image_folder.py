@@ -8,7 +8,8 @@ import yaml
 from PIL import Image
 
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.episode import check_shape, draw_episode
+from dpfedmeta.data.enough import check_shape
+from dpfedmeta.data.episode import draw_episode
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.data.sources import folder
 from dpfedmeta.data.sources.image_folder import contents
