@@ -159,7 +159,7 @@ def load_task(name: str, data_folder: Path | None = None) -> tuple[Task, dict[st
     elif path.is_dir() or (path.suffix in (".csv", ".npz") and path.is_file()):
         return _own_task(path), {}
     elif path.is_absolute() and not path.exists():
-        raise InputError(f"dataset = {not_there(name)}")
+        raise InputError(f"dataset = {name}: no such task; {not_there(name)}")
     else:
         known = ", ".join(task_names())
         raise InputError(
