@@ -71,7 +71,9 @@ def _words(given: str | list[Any]) -> list[Any]:
 class PopulationSettings:
     """Who there is and who is drawn."""
 
-    clients: Annotated[Count, Field(description="N, clients in the population")] = 400_000
+    clients: Annotated[
+        Count, Field(description="N, clients in the population; of data that name clients: as many as they name")
+    ] = 400_000
     cohort: Annotated[Positive, Field(description="L, expected clients per round")] = 200.0
     sampler: Annotated[
         Literal["poisson", "fixed"],
@@ -85,7 +87,7 @@ class PopulationSettings:
         Literal["virtual", "disjoint", "natural"],
         Field(
             description="clients draw from all training images; or each image is in one client at most; or also, on "
-            "omniglot, a client holds one alphabet by the same drawers"
+            "omniglot, a client holds one alphabet by the same drawers; natural, too: the clients that your data name"
         ),
     ] = "virtual"
     most_shots: Annotated[
@@ -342,7 +344,11 @@ class ModelSettings:
     """The network."""
 
     name: Annotated[
-        str, Field(description="conv4, conv4-strided, conv3-blur, linear, mlp, or package.module:factory")
+        str,
+        Field(
+            description="conv4, conv4-strided, conv3-blur, linear, mlp (images, vectors), text (tokens), or "
+            "package.module:factory"
+        ),
     ] = "conv4-strided"
     width: Annotated[Count, Field(description="channels, hidden units, or the side of the averaged image (linear)")] = (
         32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, get_args, get_type_hints
 
 import yaml
@@ -82,6 +82,15 @@ def _field_names(form: Any) -> Iterator[str]:
             yield from _field_names(kind)
     for part in get_args(form):
         yield from _field_names(part)
+
+
+MOST_LISTED = 10
+
+
+def listed(entries: Sequence[str]) -> str:
+    """Problems in one line: the first of them, and how many more there are."""
+    more = len(entries) - MOST_LISTED
+    return "; ".join(entries[:MOST_LISTED]) + (f"; and {more} more" if more > 0 else "")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from dpfedmeta.api.evaluation_request import COMPARISON, ENOUGH_EPISODES, EvaluationRequest, check_comparable
 from dpfedmeta.api.run import Run
 from dpfedmeta.data.dataset import Dataset, open_dataset
-from dpfedmeta.data.episode import check_shape
+from dpfedmeta.data.enough import check_shape
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Benchmark, Classification, FineTuning, Question, choose_fine_tuning, investigate
@@ -77,9 +77,10 @@ def evaluations(request: EvaluationRequest, watch: Watch = lambda what, done: No
     Raises:
         InputError: Not run directories, not comparable, or more shots and queries than images.
     """
-    runs = [open_run(path) for path in request.runs]
+    runs = [open_run(path, request.data_folder) for path in request.runs]
     check_comparable(request, runs)
-    dataset = open_dataset(runs[0].settings.dataset, request.data_folder)
+    trained = runs[0].settings
+    dataset = open_dataset(trained.dataset, request.data_folder, trained.task.ways)
     if dataset.task.shared_classes is None:
         # Before the first minute of work.
         for shape in request.shapes(runs[0]):

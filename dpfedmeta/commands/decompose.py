@@ -93,7 +93,7 @@ def _measured(options: argparse.Namespace, given: dict[str, str]) -> Decompositi
     from dpfedmeta.training.data import client_side, population
 
     settings = resolve(options.algo, options.dataset, options.config, given)
-    dataset = open_dataset(settings.dataset, options.data_dir)
+    dataset = open_dataset(settings.dataset, options.data_dir, settings.task.ways)
     plan = make_plan(settings, dataset.task)
     side = client_side(plan, population(plan, dataset, None), KeyedSource(seed=settings.run.seed), torch.device("cpu"))
     weights = plan.algorithm.initial(plan.network, settings.run.seed)

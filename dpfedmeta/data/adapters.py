@@ -38,8 +38,9 @@ class SequencePopulation:
     with `problems`.
 
     Attributes:
-        pairs: The episodes. Images are [n, channels, height, width], bytes or numbers in [0, 1]; labels of any values,
-            renumbered from 0 in ascending order.
+        pairs: The episodes. Images are [n, channels, height, width], bytes or numbers in [0, 1]; vectors and sequences
+            of tokens are [n, numbers], taken as they are unless they are bytes; labels of any values, renumbered from 0
+            in ascending order.
         shape: What every episode must have: shots support and queries query images of each of its ways.
         image: Channels, height and width of every image, as you know them of the data as a whole: public. Compared
             with the task before round 0; None: not said.
@@ -100,8 +101,8 @@ class SequencePopulation:
         before training, where the data are, and show what it says to nobody who may not see the data.
 
         Args:
-            image: Channels, height and width that images must have; None: those that the population says, or the same
-                in all clients as in the first that can be read.
+            image: Channels, height and width that images must have, or how many numbers vectors; None: what the
+                population says, or the same in all clients as in the first that can be read.
         """
         image = image or self.image
         for client in range(self.clients):
@@ -115,10 +116,10 @@ class SequencePopulation:
                 continue
             images = (episode.support_images, episode.query_images)
             forms = {tuple(part.shape[1:]) for part in images}
-            if image is None and len(forms) == 1 and images[0].dim() == 4:
+            if image is None and len(forms) == 1 and images[0].dim() in (2, 4):
                 (image,) = forms
             if forms != {image}:
-                expected = "channels x height x width" if image is None else _times(image)
+                expected = "channels x height x width, or vectors" if image is None else _times(image)
                 yield client, f"images of {' and '.join(map(_times, sorted(forms)))}, expected {expected}"
             elif not all(bool(torch.isfinite(part).all()) for part in images):
                 yield client, "images hold NaN or infinity"

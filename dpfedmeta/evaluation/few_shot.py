@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from dpfedmeta.data.episode import Episode, check_shape, draw_episode
+from dpfedmeta.data.enough import check_shape
+from dpfedmeta.data.episode import Episode, draw_episode
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.evaluation.accuracy import Accuracy
@@ -151,8 +152,8 @@ def compete(
         "accuracy": after,
         "accuracy_before_adaptation": replace(after, at=(0,)),
         "accuracy_untrained": replace(after, weights=arrays_of(untrained)),
-        "accuracy_pixel_prototype": PixelPrototype(),
-        "accuracy_pixel_neighbour": PixelNeighbour(),
+        "accuracy_pixel_prototype": PixelPrototype(vocabulary=network.vocabulary),
+        "accuracy_pixel_neighbour": PixelNeighbour(vocabulary=network.vocabulary),
     }
     found = outcomes(workers, benchmark, learners, episodes)
     return {name: Accuracy.of(values[:, 0].tolist()) for name, values in found.items()}

@@ -158,7 +158,12 @@ def _contestants(question: Question) -> dict[str, Learner]:
     if question.has_body:
         made["accuracy_trained_prototype"] = FeaturePrototype(network=question.network, weights=trained)
         made["accuracy_untrained_prototype"] = FeaturePrototype(network=question.network, weights=untrained)
-    return {**made, "accuracy_pixel_prototype": PixelPrototype(), "accuracy_pixel_neighbour": PixelNeighbour()}
+    vocabulary = question.network.vocabulary
+    return {
+        **made,
+        "accuracy_pixel_prototype": PixelPrototype(vocabulary=vocabulary),
+        "accuracy_pixel_neighbour": PixelNeighbour(vocabulary=vocabulary),
+    }
 
 
 def distribution(values: Sequence[float]) -> dict[str, object]:

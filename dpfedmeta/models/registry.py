@@ -7,6 +7,7 @@ from typing import Protocol, cast
 
 from torch import Tensor, nn
 
+from dpfedmeta.data.shape import Kind
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.models.convolution import LEAST_SHORT_CHANNELS
 from dpfedmeta.models.functional import HEAD
@@ -19,6 +20,7 @@ from dpfedmeta.models.layers import (
 )
 from dpfedmeta.models.normalisation import ReferenceBatchNorm
 from dpfedmeta.models.spec import NetworkSpec, Norm
+from dpfedmeta.models.text import text_layers
 from dpfedmeta.models.trainable import frozen_names
 from dpfedmeta.own_code import own_object, raised
 from dpfedmeta.parameters import Params
@@ -28,7 +30,11 @@ class NetworkFactory(Protocol):
     """What `model.name: package.module:factory` must name."""
 
     def __call__(self, *, channels: int, image_size: int, ways: int, width: int, norm: Norm) -> nn.Module:
-        """A module from [n, channels, image_size, image_size] to logits [n, ways]."""
+        """A module from [n, channels, image_size, image_size] to logits [n, ways].
+
+        Vectors come as [n, channels], with image_size = 1; so do sequences of tokens, whose factory also gets
+        `vocabulary`: float32 that are whole numbers, 0 for padding.
+        """
         ...
 
 
@@ -102,13 +108,23 @@ def _few_shot(layers: nn.ModuleList, spec: NetworkSpec, features: int) -> FewSho
     return FewShotNetwork(Body(layers, scale), nn.Linear(features, spec.ways))
 
 
+def _text(spec: NetworkSpec) -> FewShotNetwork:
+    """The mean of the embeddings of a sequence's tokens, padding left out, and one hidden layer."""
+    assert spec.vocabulary is not None  # of tokens only
+    layers = text_layers(spec.vocabulary, spec.width)
+    return _few_shot(layers, spec, spec.width)
+
+
 _REGISTRY: Mapping[str, Callable[[NetworkSpec], nn.Module]] = {
     "conv3-blur": _conv3_blur,
     "conv4": lambda spec: _conv4(spec, strided=False),
     "conv4-strided": lambda spec: _conv4(spec, strided=True),
     "linear": _linear,
     "mlp": _perceptron,
+    "text": _text,
 }
+# Of those that take more, or others, than images.
+_TAKES: Mapping[str, tuple[Kind, ...]] = {"mlp": ("images", "vectors"), "text": ("tokens",)}
 
 
 def build_network(spec: NetworkSpec) -> nn.Module:
@@ -119,6 +135,7 @@ def build_network(spec: NetworkSpec) -> nn.Module:
             image.
     """
     if spec.name in _REGISTRY:
+        _check_takes(spec)
         if _side(spec) < 1:
             raise InputError(f"model.downscale = {spec.downscale}: images have {spec.image_size} pixels a side")
         return _REGISTRY[spec.name](spec)
@@ -135,12 +152,25 @@ def build_network(spec: NetworkSpec) -> nn.Module:
             ways=spec.ways,
             width=spec.width,
             norm=spec.norm,
+            **({} if spec.vocabulary is None else {"vocabulary": spec.vocabulary}),
         )
     except (Exception, SystemExit) as error:  # the user's own code
         raise InputError(f"model.name = {spec.name}: the factory failed ({raised(error)})") from error
     if not isinstance(network, nn.Module):
         raise InputError(f"model.name = {spec.name}: the factory returned {type(network).__name__}, not a Module")
     return network
+
+
+def _check_takes(spec: NetworkSpec) -> None:
+    takes = _TAKES.get(spec.name, ("images",))
+    if spec.records not in takes:
+        fitting = " or ".join(name for name in _REGISTRY if spec.records in _TAKES.get(name, ("images",)))
+        raise InputError(
+            f"model.name = {spec.name}: takes {' or '.join(takes)}, and the records are {spec.form.words}; use "
+            f"--model.name {fitting}, or package.module:factory of your own"
+        )
+    if spec.records != "images" and spec.downscale is not None:
+        raise InputError(f"model.downscale = {spec.downscale}: {spec.records} cannot be averaged; leave it out")
 
 
 def learned_part(spec: NetworkSpec, weights: Mapping[str, Tensor]) -> Params:

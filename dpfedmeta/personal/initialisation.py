@@ -114,5 +114,12 @@ def load(path: str | os.PathLike[str]) -> Initialisation:
     """
     run = open_run(Path(path))
     task = run.task
-    form = ImageForm(channels=task.channels, size=task.image_size, mean=task.mean, deviation=task.deviation)
+    form = ImageForm(
+        channels=run.network.channels,
+        size=run.network.image_size,
+        mean=task.mean,
+        deviation=task.deviation,
+        records=task.form.kind,
+        vocabulary=task.form.vocabulary,
+    )
     return Initialisation(network=run.network, weights=run.weights, adaptation=run.adaptation, form=form)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from dpfedmeta.data.sources.image_folder import folder_form
-from dpfedmeta.data.task import FolderSource, Task
+from dpfedmeta.data.sources.image_form import form_of_images
+from dpfedmeta.data.sources.own import image_files_of
+from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.models.registry import build_network
 from dpfedmeta.models.trainable import frozen_names
 from dpfedmeta.parameters import dimension
@@ -28,15 +29,19 @@ def trained_lines(plan: Plan, task: Task) -> tuple[str, ...]:
         said.append(f"leaves {_words(weights, kept)} as they begin")
     if frozen:
         said.append(f"keeps {_words(weights, sorted(frozen))} frozen (requires_grad_(False))")
-    form = f"images of {spec.channels} x {spec.image_size} x {spec.image_size}, {spec.ways} outputs"
-    return (f"network {spec.name}: {form}; {', '.join(said)}", *_folder_words(plan.settings.dataset, task))
+    form = f"{spec.form.words}, {spec.ways} outputs"
+    return (f"network {spec.name}: {form}; {', '.join(said)}", *_image_words(plan.settings.dataset, task))
 
 
-def _folder_words(dataset: str, task: Task) -> tuple[str, ...]:
+def _image_words(dataset: str, task: Task) -> tuple[str, ...]:
     """Where no task file says the size of images, the headers of their files decide."""
-    if not isinstance(task.source, FolderSource) or not Path(dataset).is_dir():
+    source = task.source
+    if not isinstance(source, OwnSource) or Path(source.path) != Path(dataset):
         return ()
-    return (f"images of {task.name} are brought to {folder_form(Path(dataset)).words}; a task file may say otherwise",)
+    files = image_files_of(source.reader, Path(source.path))
+    if not files:
+        return ()
+    return (f"images of {task.name} are brought to {form_of_images(files).words}; a task file may say otherwise",)
 
 
 def _words(weights: Mapping[str, Tensor], names: Collection[str]) -> str:

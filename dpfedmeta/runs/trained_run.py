@@ -53,8 +53,12 @@ class TrainedRun:
     has_body: bool
 
 
-def open_run(path: Path) -> TrainedRun:
+def open_run(path: Path, data_folder: Path | None = None) -> TrainedRun:
     """Read a run directory.
+
+    Args:
+        path: The directory.
+        data_folder: Where data are looked for that are not where they were.
 
     Raises:
         InputError: It is none, or its weights are missing, damaged or of another network.
@@ -64,7 +68,7 @@ def open_run(path: Path) -> TrainedRun:
     if not (path / CONFIG).is_file():
         raise InputError(f"{path}: is this the directory of a run? it holds no {CONFIG}")
     settings = resolve(None, None, path / CONFIG)
-    task, _ = load_task(settings.dataset)
+    task, _ = load_task(settings.dataset, data_folder)
     spec = network_spec(settings, task)
     network = build_network(spec)
     if stage in ("running", "stopped") and not directory.weights.exists():

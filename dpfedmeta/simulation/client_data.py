@@ -8,7 +8,7 @@ import torch
 
 from dpfedmeta.data.episode import Episode, is_sound
 from dpfedmeta.data.population import Population
-from dpfedmeta.data.shape import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape, RecordForm
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta.algorithm import Division
 from dpfedmeta.own_code import raised
@@ -23,22 +23,24 @@ class DataForm:
     """What a plan counts with in every client; public constants.
 
     Attributes:
-        image: Channels, height and width.
+        image: Channels, height and width, or how many numbers.
         ways: Labels are in range(ways).
         counts: (n_s, n_q) where they are public constants; None: any number above 0.
         queries: Whether there must be a query set.
         divided: How records are cut into smaller episodes, or None.
+        vocabulary: Tokens are whole numbers below it; None: records are no tokens.
     """
 
-    image: tuple[int, int, int]
+    image: tuple[int, ...]
     ways: int
     counts: tuple[int, int] | None
     queries: bool
     divided: Division | None
+    vocabulary: int | None = None
 
     def fits(self, episode: Episode) -> bool:
         """Whether a client's data have this form; an empty or misshapen episode has not."""
-        sound = is_sound(episode, self.image, self.ways, self.counts, queries=self.queries)
+        sound = is_sound(episode, self.image, self.ways, self.counts, queries=self.queries, vocabulary=self.vocabulary)
         return sound and (self.divided is None or self.divided.fits(episode))
 
     def held(self, population: Population, client: int) -> Episode | None:
@@ -107,11 +109,11 @@ def check_some_sound(population: Population, form: DataForm, shape: EpisodeShape
     problems = {form.problem(population, client) for client in probed}
     if None in problems:
         return
-    channels, height, width = form.image
     (same,) = problems if len(problems) == 1 else (None,)
+    words = RecordForm(shape=form.image, vocabulary=form.vocabulary).words
     raise InputError(
-        f"none of {most} clients, spread over all {count:,}, can be read as the plan expects: float32 images of "
-        f"{channels} x {height} x {width}, {shape.ways} ways, {shape.shots} shots, {shape.queries} queries; "
+        f"none of {most} clients, spread over all {count:,}, can be read as the plan expects: float32 {words}, "
+        f"{shape.ways} ways, {shape.shots} shots, {shape.queries} queries; "
         + (f"all of them hold {same}; " if same else "")
         + "SequencePopulation.problems() tells the owner of the data what is wrong"
     )

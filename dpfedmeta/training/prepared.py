@@ -111,7 +111,7 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
         check_same_policy(options.resume, settings, options.clip_policy)
     device = _device(settings)
     _use_precision(settings, device)
-    dataset = open_dataset(settings.dataset, options.data_folder)
+    dataset = open_dataset(settings.dataset, options.data_folder, settings.task.ways)
     plan = make_plan(settings, dataset.task, options.clip_policy)
     clients_of = population(plan, dataset, options.population)
     statement = population_statement(clients_of)
