@@ -15,7 +15,8 @@ COMMANDS = {
     "evaluate": "runs on held-out test classes: by steps, shots and ways, beside baselines",
     "account": "who is promised what: by a plan, by a run, or from a run's ledger (--verify)",
     "sweep": "the YAML of `wandb sweep`, run on this machine",
-    "report": "report.html of a run, or a comparison of several",
+    "report": "report.html of a run, or a comparison of several; tables and pictures for a paper",
+    "archive": "an ended run as one file to publish, without secret/",
     "check-task": "what a task or a folder of images holds",
     "decompose": "what each noise costs the direction of a round's aggregate",
 }
@@ -44,6 +45,9 @@ def _run(words: Sequence[str]) -> None:
 
         print(f"dpfedmeta {__version__}")
         sys.exit(0)
+    from dpfedmeta.installed import check_dependencies
+
+    check_dependencies()
     from dpfedmeta.command_line import run_command
 
     # Inside, so that Ctrl-C while libraries are imported is an interruption as well.

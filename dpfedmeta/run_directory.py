@@ -24,6 +24,7 @@ LEDGER = "ledger.jsonl"
 ROUNDS = "rounds.jsonl"
 SUMMARY = "summary.json"
 EVALUATION = "evaluation.json"
+EPISODES = "episodes.json"
 REPORT = "report.html"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -65,6 +65,7 @@ class PrivacyPlan:
         record: The record-level layer, or None.
         client_delta: delta of the client cells.
         record_delta: delta of the record cells.
+        ends: Rounds that it had before it was extended, in order; none where it never was.
 
     Raises:
         RefusedPlan: A constant for which no guarantee can be computed.
@@ -86,6 +87,7 @@ class PrivacyPlan:
     record: RecordLayer | None = None
     client_delta: float = 1e-6
     record_delta: float = 1e-5
+    ends: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check("clients", self.clients, self.clients >= 1, "at least 1")
@@ -120,6 +122,8 @@ class PrivacyPlan:
             # Only independent Gaussian noise adds up with that of messages.
             alone = self.noise_site == "server" and (self.record is None or self.noise_mode == "stacked")
             check("noise", self.noise, alone, "independent noise where clients' noise pays for the server's")
+        ends = [*self.ends, self.rounds]
+        check("ends", self.ends, ends[0] >= 1 and ends == sorted(set(ends)), "at least 1, and growing up to rounds")
         starts = [change.from_round for change in self.schedule]
         check("schedule", starts, starts == sorted(set(starts)), "in the order of distinct from_round")
         for _, change in self._changes():
@@ -147,6 +151,24 @@ class PrivacyPlan:
     def first(self, rounds: int) -> tuple[Phase, ...]:
         """The plan's first `rounds` rounds."""
         return first_rounds(self.phases, rounds)
+
+    def extended(self, rounds: int) -> PrivacyPlan:
+        """The same plan with `rounds` rounds in all: every round that it had costs what it did.
+
+        Guarantee:
+            The guarantees of the result are those of all its rounds, the old ones too. No constant of a round depends
+            on how many follow, so a run of the old plan is a run of this one that ended early.
+        """
+        return replace(self, rounds=rounds, ends=(*self.ends, self.rounds))
+
+    @property
+    def begun(self) -> PrivacyPlan:
+        """As it was before it was extended."""
+        return replace(self, rounds=self.ends[0], ends=()) if self.ends else self
+
+    def in_force(self, round_: int) -> int:
+        """How many rounds the plan had when this round was done."""
+        return next(end for end in (*self.ends, self.rounds) if round_ < end)
 
     def at(self, round_: int) -> Event:
         """What one round costs, and the constants that it is made with."""
@@ -215,8 +237,8 @@ class PrivacyPlan:
 
     @property
     def _allowed(self) -> float:
-        """How likely each rare event may be in one round."""
-        return RARE_SHARE * min(self.client_delta, self.record_delta) / self.rounds
+        """How likely each rare event may be in one round; it stays what it was where a plan is extended."""
+        return RARE_SHARE * min(self.client_delta, self.record_delta) / self.begun.rounds
 
     def _limit(self, cohort: float) -> tuple[int, float]:
         """(M, P(more)): surplus clients are dropped, so the messages' noise has a known largest sum."""

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from dpfedmeta.api.evaluate import Evaluation, NotKept, comparison, evaluations, kept
 from dpfedmeta.api.evaluation_request import EvaluationRequest
+from dpfedmeta.report.paired_runs import episodes_of, pairs
 from dpfedmeta.run_directory import EVALUATION
 from dpfedmeta.runs.kept_evaluations import EVALUATIONS
 from dpfedmeta.tracking.bars import share_bar
@@ -31,6 +32,8 @@ def evaluate_runs(request: EvaluationRequest, console: Console) -> None:
             for printed in evaluation_tables(evaluation.name, evaluation.content):
                 console.print(printed, highlight=False, soft_wrap=isinstance(printed, str))
             _keep(evaluation, console)
+    for pair in pairs({each.name: episodes_of(each.content) for each in found}):
+        _say(console, str(pair))
     try:
         path = comparison(request, found)
     except OSError as error:

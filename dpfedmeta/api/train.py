@@ -43,6 +43,7 @@ def train(
     data_folder: str | PathLike[str] | None = None,
     secure_rng: bool = False,
     resume: str | PathLike[str] | Run | None = None,
+    extend_to: int | None = None,
     quiet: bool = False,
 ) -> Run:
     """Train as the settings say, evaluate on held-out classes, and keep everything in a run directory.
@@ -61,6 +62,7 @@ def train(
         data_folder: Folder with omniglot/ ...; None: DPFEDMETA_DATA.
         secure_rng: Noise and cohorts straight from the operating system.
         resume: A run to go on with.
+        extend_to: With `resume`, of a completed run: how many rounds it shall have in all, within its promise.
         quiet: Print nothing.
 
     Raises:
@@ -71,6 +73,8 @@ def train(
     with Terminal(Console(), _RESUME) as terminal:
         told = (*(() if quiet else (terminal,)), *callbacks)
         folder = None if data_folder is None else Path(data_folder)
+        if extend_to is not None and (resume is None or type(extend_to) is not int):
+            raise InputError("extend_to: a whole number of rounds, for the completed run that `resume` names")
         if resume is None:
             check_settings(settings)
             assert settings is not None
@@ -92,7 +96,7 @@ def train(
             if aggregation is not None or mechanism is not None:
                 raise InputError("aggregation, mechanism: a run remembers them by name; leave them out with resume")
             kept = _kept_settings(run, settings, clip_policy)
-            status = finished(run)
+            status = None if extend_to is not None else finished(run)
             if status is not None:
                 tell(told, "on_remark", f"{run.path}: {status} already; nothing is left to do")
                 return Run(run.path)
@@ -101,6 +105,7 @@ def train(
                 population=population,
                 clip_policy=clip_policy,
                 resume=run,
+                extend_to=extend_to,
                 pictures=draw_pictures,
             )
             return Run(run_training(kept, options, told)[0].path)

@@ -139,12 +139,13 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
 def _verified(run: RunDirectory) -> tuple[Audit, list[str]]:
     """The ledger against everything beside it, and what is to be said of report.html."""
     from dpfedmeta.report.statement import check_report
+    from dpfedmeta.runs.archive import check_manifest
     from dpfedmeta.runs.verification import audit
 
     found = audit(run)
     assert found.proven is not None
     assert found.snapshot is not None
-    return found, check_report(found.snapshot, found.proven)
+    return found, [*check_report(found.snapshot, found.proven), *check_manifest(run)]
 
 
 def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDirectory]) -> int:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dpfedmeta.command_line import DONE, parser
 from dpfedmeta.errors import InputError
-from dpfedmeta.output_paths import PAGE_ENDINGS, PICTURE_ENDINGS, check_output
+from dpfedmeta.output_paths import PAGE_ENDINGS, PICTURE_ENDINGS, check_output, check_output_folder
 
 if TYPE_CHECKING:
     from dpfedmeta.run_directory import RunDirectory
@@ -36,6 +36,11 @@ def main(words: Sequence[str], console: Console) -> int:
         metavar="SECONDS",
         help=f"write the pages again every so many seconds ({_WATCH_SECONDS:g}) while the runs go on",
     )
+    arguments.add_argument(
+        "--latex", type=Path, metavar="FILE.tex", help="table of the settings for a paper (booktabs)"
+    )
+    arguments.add_argument("--csv", type=Path, metavar="FILE.csv", help="one row for each run, with all its numbers")
+    arguments.add_argument("--pdf", type=Path, metavar="FOLDER", help="every picture as a PDF of vectors, in a folder")
     options = arguments.parse_args(words)
     if options.watch is not None and not 1 <= options.watch <= 3600:
         raise InputError(f"--watch {options.watch:g}: a number of seconds from 1 to 3600")
@@ -44,9 +49,17 @@ def main(words: Sequence[str], console: Console) -> int:
         if not path.is_dir():
             raise InputError(f"{path}: there is no such run directory")
     check_output("--epsilon-plot", options.epsilon_plot, PICTURE_ENDINGS)
+    check_output("--latex", options.latex, (".tex",))
+    check_output("--csv", options.csv, (".csv",))
+    if options.pdf is not None:
+        if options.pdf.suffix.lower() == ".pdf":
+            raise InputError(f"--pdf {options.pdf}: each picture becomes a PDF of its own; name a folder for them")
+        check_output_folder("--pdf", options.pdf)
     from dpfedmeta.report.epsilon_plot import epsilon_plot
     from dpfedmeta.report.groups import group_runs
     from dpfedmeta.report.page import write_comparison, write_report
+    from dpfedmeta.report.paired_runs import kept_episodes, pairs
+    from dpfedmeta.report.paper import write_paper
     from dpfedmeta.run_directory import RunDirectory
     from dpfedmeta.sweeps.directory import is_sweep
     from dpfedmeta.sweeps.results import PAGE, settings_of_sweep, write_results
@@ -60,7 +73,8 @@ def main(words: Sequence[str], console: Console) -> int:
         console.print(f"sweep: {path / PAGE}", highlight=False, soft_wrap=True)
     if options.watch is not None:
         _watch(runs, options.watch, console)
-    if len(options.runs) > 1 or options.epsilon_plot is not None:
+    for_paper = (options.latex, options.csv, options.pdf)
+    if len(options.runs) > 1 or options.epsilon_plot is not None or any(for_paper):
         inside = [run for path in sweeps for setting in settings_of_sweep(path) for run in setting.group.runs]
         groups = group_runs([*runs, *inside])
         if len(options.runs) > 1:
@@ -68,6 +82,11 @@ def main(words: Sequence[str], console: Console) -> int:
         if options.epsilon_plot is not None:
             epsilon_plot(options.epsilon_plot, groups)
             console.print(f"accuracy against epsilon: {options.epsilon_plot}", highlight=False, soft_wrap=True)
+        for line in write_paper(groups, *for_paper):
+            console.print(line, highlight=False, soft_wrap=True)
+        if len(runs) > 1:
+            for pair in pairs({str(run.path): kept_episodes(run) for run in runs}):
+                console.print(str(pair), highlight=False, soft_wrap=True, markup=False)
     return DONE
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from dpfedmeta.accounting.events import Phase
@@ -58,7 +58,14 @@ def plan_of(stated: Mapping[str, Any], version: int) -> PrivacyPlan:
     fields = {**UNSAID[version].plan, **stated}
     record = fields.pop("record")
     schedule = tuple(Change(**change) for change in fields.pop("schedule"))
-    return PrivacyPlan(**fields, schedule=schedule, record=_record_of(record, version) if record else None)
+    ends = tuple(fields.pop("ends", ()))
+    return PrivacyPlan(**fields, schedule=schedule, ends=ends, record=_record_of(record, version) if record else None)
+
+
+def constants(plan: PrivacyPlan) -> dict[str, Any]:
+    """The inverse: as a ledger's first line and plan.json hold them; `ends` only where it was extended."""
+    stated = asdict(plan)
+    return stated if plan.ends else {name: value for name, value in stated.items() if name != "ends"}
 
 
 def _record_of(stated: Mapping[str, Any], version: int) -> RecordLayer:

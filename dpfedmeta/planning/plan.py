@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -96,6 +96,11 @@ class Plan:
     def message_noise(self) -> float:
         """Deviation of the noise that each client adds to its message, over its sensitivity."""
         return self.privacy.at(0).message_noise
+
+    def extended(self, rounds: int) -> Plan:
+        """The same with `rounds` rounds in all; its promise is that of all of them."""
+        privacy = self.privacy.extended(rounds)
+        return replace(self, privacy=privacy, planned=guarantees(privacy))
 
     def sampler(self, round_: int) -> Sampler:
         """Who draws the cohort of a round."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -79,11 +79,15 @@ def finish(figure: Figure, axis: Axes, path: Path) -> None:
     save(figure, path)
 
 
+# No time stamp and no version in the file: the same run gives the same bytes.
+_METADATA: Mapping[str, Any] = {".pdf": {"Creator": None, "Producer": None, "CreationDate": None}}
+
+
 def save(figure: Any, path: Path) -> None:
-    """Write and close."""
-    drawn = io.BytesIO()
-    # No time stamp in the file: the same run gives the same bytes.
-    figure.savefig(drawn, format=path.suffix[1:] or "png", dpi=130, metadata={"Software": None})
+    """Write and close; .pdf is vectors with its fonts inside."""
+    drawn, metadata = io.BytesIO(), _METADATA.get(path.suffix, {"Software": None})
+    with mpl.rc_context({"pdf.fonttype": 42}):
+        figure.savefig(drawn, format=path.suffix[1:] or "png", dpi=130, metadata=metadata)
     plt.close(figure)
     # A run that ends and somebody who watches it may draw the same picture.
     replace_file(path, drawn.getvalue())

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import LedgerContent, spent
-from dpfedmeta.ledger.versions import EVENTS, VERSION, old_phase, plan_of
+from dpfedmeta.ledger.versions import EVENTS, VERSION, constants, old_phase, plan_of
 from dpfedmeta.presets import name_of_today
 from dpfedmeta.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory
 from dpfedmeta.runs.derived_plan import settings_of_ledger
@@ -103,8 +103,8 @@ def check_plan_file(run: RunDirectory, proven: Proven) -> list[str]:
     stated, content = run.read_json(PLAN), proven.content
     with complete(path):
         check_cells(path, "planned", stated["planned"], proven, proven.planned)
-        plan = json_of(asdict(content.plan))
-        check(path, "privacy", json_of(asdict(plan_of(stated["privacy"], content.version))), plan)
+        plan = json_of(constants(content.plan))
+        check(path, "privacy", json_of(constants(plan_of(stated["privacy"], content.version))), plan)
         if content.version < EVENTS:
             old = [old_phase(phase) for phase in content.plan.phases]
             check(path, "stretches", stated["stretches"], json_of(old), may_lack=_younger(proven, old))
@@ -148,6 +148,7 @@ def check_summary(snapshot: Snapshot, proven: Proven) -> list[str]:
             check(path, f"task.{name}", stated["task"][name], getattr(settings.task, name))
         _check_beginning(path, stated, proven)
         _check_length(snapshot, stated, proven)
+        check(path, "extended_from", stated.get("extended_from", []), list(proven.content.plan.ends))
     return ["summary.json agrees" if snapshot.ended else "summary.json, of an earlier interruption, agrees"]
 
 

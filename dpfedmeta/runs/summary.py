@@ -42,6 +42,7 @@ def summary_of(
         "dataset": plan.settings.dataset,
         "task": {"ways": plan.shape.ways, "shots": plan.shape.shots, "queries": plan.shape.queries},
         "rounds": state.round,
+        **({"extended_from": list(privacy.ends)} if privacy.ends else {}),
         "population": {
             "clients": privacy.clients,
             "cohort": privacy.cohort,

@@ -21,6 +21,7 @@ from dpfedmeta.ledger.ledger import phases_of
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.claims_beside import Proven, check_config, check_plan_file, check_summary
 from dpfedmeta.runs.derived_plan import check_plan
+from dpfedmeta.runs.extension import check_extension
 from dpfedmeta.runs.rows_beside import check_rows
 from dpfedmeta.runs.snapshot import Snapshot, read_run
 
@@ -74,6 +75,8 @@ def audit(run: RunDirectory) -> Audit:
     again = len(content.charges) - proven.rounds
     count = f"{proven.rounds} rounds" + (f" and {again} of them done again and charged again" if again else "")
     remarks = [f"{count}, hash chain intact", check_plan(run.ledger, content, settings)]
+    check_extension(run, settings, content)
+    remarks += [f"extended from {end} rounds, within its promise" for end in content.plan.ends]
     remarks += [*_opinion(content.plan, content.charges, cells), *beside]
     remarks += [f"{name}: its last line was never finished, so it was never used: left out" for name in snapshot.torn]
     return Audit(
@@ -98,7 +101,10 @@ def compose(runs: Sequence[RunDirectory]) -> Audit | None:
     """
     contents = [read_run(run).content for run in runs]
     first = contents[0]
-    if any(other.identity.run != first.identity.run or other.plan != first.plan for other in contents) or len(runs) < 2:
+    plan = max((other.plan for other in contents), key=lambda plan: plan.rounds)
+    if len({other.identity.run for other in contents}) > 1 or len(runs) < 2:
+        return None
+    if any(other.plan.begun != plan.begun for other in contents):
         return None
     charges, phases = list(first.charges), list(phases_of(first.charges))
     for place, other in enumerate(contents[1:], start=1):
@@ -108,15 +114,15 @@ def compose(runs: Sequence[RunDirectory]) -> Audit | None:
                 _check_noise(other.charges, earlier.charges, runs[place], run)
         charges += other.charges[shared:]
         phases += [replace(phase, copy=place) for phase in phases_of(other.charges[shared:])]
-    cells = stated(phases, Terms.of(first.plan))
+    cells = stated(phases, Terms.of(plan))
     remarks = [f"{len(runs)} copies of run {first.identity.run}: together they charged {len(charges)} releases"]
     apart = len({phase.copy for phase in phases})
-    if first.plan.max_participations is not None and apart > 1:
+    if plan.max_participations is not None and apart > 1:
         remarks.append(
             f"{apart} of them went on apart, each with a count of participations of its own, so one client may have "
-            f"taken part {worst_participations(phases, first.plan.max_participations, 1.0)[0]} times"
+            f"taken part {worst_participations(phases, plan.max_participations, 1.0)[0]} times"
         )
-    return Audit(plan=first.plan, charges=tuple(charges), guarantees=cells, remarks=tuple(remarks))
+    return Audit(plan=plan, charges=tuple(charges), guarantees=cells, remarks=tuple(remarks))
 
 
 def _shared(left: Sequence[Charge], right: Sequence[Charge]) -> int:

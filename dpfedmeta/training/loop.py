@@ -31,7 +31,7 @@ from dpfedmeta.runs.reopen import reopen
 from dpfedmeta.runs.rows import aborted_row, charged_after, delta_at_limit, round_row
 from dpfedmeta.runs.summary import Status
 from dpfedmeta.runs.times import hides_times, keep_seconds
-from dpfedmeta.server import ServerOptimizer, ServerState, initial_state, skip, step
+from dpfedmeta.server import ServerOptimizer, ServerState, initial_state, skip, step, without_average
 from dpfedmeta.simulation.aggregation import Backend, RoundAborted
 from dpfedmeta.simulation.availability import Availability
 from dpfedmeta.simulation.client_side import ClientSide
@@ -174,6 +174,9 @@ class Training:
             journal: Of the run.
         """
         plan, started = self.plan, time.perf_counter()
+        if state.round in plan.privacy.ends:
+            # Models of the rounds that were the last ones once are not among the last ones now.
+            state = without_average(state)
         drawn = journal.begin(state)
         if drawn is None:
             return None
@@ -198,13 +201,15 @@ class Training:
         if released is None:
             following, row = skip(state), aborted_row(plan, charged, state)
         else:
-            following = step(optimizer(plan), plan.policy, state, released, averages=averages(plan, state.round))
+            rule, last = optimizer(plan, state.round), averages(plan, state.round)
+            following = step(rule, plan.policy, state, released, averages=last)
             row = round_row(plan, charged, state, released)
         row |= self._times(state.round, seconds, aborted=released is None)
         row["release"] = release
         if state.round == 0:
             row["validation_accuracy_untrained"] = self._validated(state)
-        if following.round % plan.settings.evaluation.every == 0 or following.round == plan.privacy.rounds:
+        ended = following.round == plan.privacy.in_force(state.round)
+        if ended or following.round % plan.settings.evaluation.every == 0:
             row |= self._measured(following, charged)
         for tracker in self.trackers:
             tracker.on_round(row)
@@ -267,14 +272,14 @@ def complete(plan: Plan, state: ServerState) -> Params:
     return {**plan.algorithm.initial(plan.network, plan.settings.run.seed), **state.result}
 
 
-def optimizer(plan: Plan) -> ServerOptimizer:
-    """The server's optimizer."""
+def optimizer(plan: Plan, round_: int) -> ServerOptimizer:
+    """The server's optimizer in round `round_`."""
     server = plan.settings.server
     return ServerOptimizer(
         kind=server.optimizer,
         lr=server.lr,
         final_lr=server.final_lr,
-        rounds=plan.privacy.rounds,
+        rounds=plan.privacy.in_force(round_),
         beta1=server.beta1,
         beta2=server.beta2,
         unit=server.unit,
@@ -283,7 +288,7 @@ def optimizer(plan: Plan) -> ServerOptimizer:
 
 def averages(plan: Plan, round_: int) -> bool:
     """Whether the model after round `round_` enters the average."""
-    rounds = plan.privacy.rounds
+    rounds = plan.privacy.in_force(round_)
     return round_ >= rounds * (1.0 - plan.settings.server.average)
 
 

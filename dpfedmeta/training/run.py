@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import secrets
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -16,11 +17,13 @@ from typing import Any
 
 from dpfedmeta.config import to_yaml
 from dpfedmeta.errors import InputError
-from dpfedmeta.evaluation import HeldOutEvaluation
+from dpfedmeta.evaluation import Accuracy, HeldOutEvaluation
+from dpfedmeta.evaluation.paired import KeptEpisodes
 from dpfedmeta.interrupts import deferred
 from dpfedmeta.ledger.client_ledger import RecordBudget
-from dpfedmeta.ledger.ledger import Budget, Identity, Ledger
+from dpfedmeta.ledger.ledger import Budget, Identity, Ledger, read_content
 from dpfedmeta.ledger.lineage import Lineage
+from dpfedmeta.ledger.versions import constants
 from dpfedmeta.memory import peak_memory_mb
 from dpfedmeta.parameters import Params
 from dpfedmeta.planning.aggregation import aggregation_of
@@ -29,8 +32,9 @@ from dpfedmeta.planning.held_data import keep_data
 from dpfedmeta.planning.initial_weights import initial_words
 from dpfedmeta.planning.own_policy import own_policy_name
 from dpfedmeta.planning.plan import Plan
-from dpfedmeta.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory, create, write_text
+from dpfedmeta.run_directory import CONFIG, EPISODES, PLAN, SUMMARY, RunDirectory, create, write_text
 from dpfedmeta.runs.environment import environment_of
+from dpfedmeta.runs.extension import extend, promise, set_aside
 from dpfedmeta.runs.lock import only_writer
 from dpfedmeta.runs.provenance import commit
 from dpfedmeta.runs.resume import identity_of, keep_secret, registered
@@ -84,6 +88,9 @@ def run_training(
         if missing:
             warnings.warn(missing, stacklevel=2)
         trackers = _trackers(made.plan, run, options, say)
+        if made.plan.privacy.ends:
+            for remark in _go_on_longer(run, made, options, lineage, rate):
+                tell(callbacks, "on_remark", remark)
         tell(callbacks, "on_start", run.path)
         summary, failure = _trained(_training(made, run, lineage, trackers, callbacks), made)
         _tell_the_end(callbacks, summary, failure, run)
@@ -146,7 +153,10 @@ def _trained(training: Training, made: Prepared) -> tuple[dict[str, Any], Callba
     try:
         if status != "interrupted":
             workers = Watched(training.workers, partial(tell, training.callbacks, "on_evaluation", "test"))
-            accuracies = final_accuracies(workers, plan, made.test, complete(plan, state))
+            found = final_accuracies(workers, plan, made.test, complete(plan, state))
+            accuracies = {name: accuracy.as_json() for name, accuracy in found.items()}
+            accuracies["accuracy"]["protocol"] = made.test.protocol
+            _keep_episodes(run, training.workers, made.test, plan.settings.run.seed, found["accuracy"])
     except KeyboardInterrupt:
         status = "interrupted"
     except CallbackFailed as error:
@@ -161,16 +171,19 @@ def _trained(training: Training, made: Prepared) -> tuple[dict[str, Any], Callba
     return summary, failure
 
 
-def final_accuracies(
-    workers: Workers, plan: Plan, test: HeldOutEvaluation, model: Params
-) -> dict[str, dict[str, object]]:
+def final_accuracies(workers: Workers, plan: Plan, test: HeldOutEvaluation, model: Params) -> dict[str, Accuracy]:
     """The trained model, before and after adaptation, beside the untrained one and the pixel baselines."""
     untrained = plan.algorithm.initial(plan.network, plan.settings.run.seed)
     episodes = plan.settings.evaluation.episodes
-    accuracies = test.compete(workers, plan.network, model, untrained, plan.evaluation, episodes)
-    values = {name: accuracy.as_json() for name, accuracy in accuracies.items()}
-    values["accuracy"]["protocol"] = test.protocol
-    return values
+    return test.compete(workers, plan.network, model, untrained, plan.evaluation, episodes)
+
+
+def _keep_episodes(run: RunDirectory, workers: Workers, test: HeldOutEvaluation, seed: int, accuracy: Accuracy) -> None:
+    """The accuracy on every test episode, for a comparison with another run on the same ones; they are public."""
+    digest = test.episodes_digest(workers, accuracy.episodes)
+    if digest is not None:
+        kept = KeptEpisodes(digest=digest, seeds=(seed,), accuracies=accuracy.values)
+        run.write_json(EPISODES, {"protocol": test.protocol, **kept.as_json()})
 
 
 def _client_ledgers(run: RunDirectory, plan: Plan) -> ClientLedgers | None:
@@ -223,13 +236,30 @@ def _first_files(run: RunDirectory, made: Prepared, rate: float) -> None:
     Ledger(run.ledger, made.plan.privacy, identity)
 
 
+def _go_on_longer(
+    run: RunDirectory, made: Prepared, options: RunOptions, lineage: Lineage | None, rate: float
+) -> Iterator[str]:
+    """The extension, if this is where it begins, and what a crash may have left undone of the last one; remarks."""
+    before, rounds = made.plan.privacy.ends[-1], made.plan.privacy.rounds
+    if options.extend_to is not None:
+        extend(run, read_content(run.ledger), options.extend_to, lineage)
+    folder = set_aside(run, before)
+    _write_plan(run, made, rate)
+    yield f"extended from {before} to {rounds} rounds, which are charged together; how it was before is in {folder}"
+    if not any(limit < math.inf for limit in promise(made.plan.settings, made.plan.privacy.begun).limits):
+        yield (
+            f"no target limits this run: what is stated for {rounds} rounds holds if they are the last ones, "
+            "whatever they show"
+        )
+
+
 def _write_plan(run: RunDirectory, made: Prepared, rate: float) -> None:
     plan = made.plan
     content = {
         "planned": [guarantee.as_json() for guarantee in plan.planned],
         "begins_with": initial_words(plan.settings),
         "cautions": cautions(plan.settings, made.dataset.task),
-        "privacy": dataclasses.asdict(plan.privacy),
+        "privacy": constants(plan.privacy),
         "population": dataclasses.asdict(made.statement),
         "phases": [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in plan.privacy.phases],
         "cost": {
