@@ -2,7 +2,15 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+# TORCH=cpu takes PyTorch from its own index of CPU builds: elsewhere than here plain torch brings gigabytes of CUDA.
+TORCH ?=
+ifneq ($(filter-out cpu,$(TORCH)),)
+$(error TORCH=$(TORCH): only TORCH=cpu is known; leave it out for what pip's own index holds)
+endif
+CPU_INDEX := $(if $(TORCH),--extra-index-url https://download.pytorch.org/whl/cpu)
+INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt $(CPU_INDEX)
+SIZE := PyTorch's CPU build is 0.2 GB to download and 0.8 GB on disk, all of it 1.7 GB; its CUDA build takes several more
+SAY_SIZE = @echo "installing into $(VENV): $(SIZE) ($(if $(TORCH),the CPU build is taken,make TORCH=cpu takes the CPU build on Linux))"
 DATA := $(wildcard ../shared/data)
 export DPFEDMETA_DATA ?= $(if $(DATA),$(abspath $(DATA)))
 
@@ -44,18 +52,22 @@ clean:
 	rm -rf $(VENV) build dist *.egg-info
 
 $(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: dpfedmeta needs Python 3.11 or later, this is " + sys.version.split()[0] + "; type: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: setup.cfg pyproject.toml constraints.txt | $(BIN)/python
+	$(SAY_SIZE)
 	$(INSTALL) -e .
 	touch $@
 
 $(VENV)/.installed-test: setup.cfg pyproject.toml constraints.txt | $(BIN)/python
+	$(SAY_SIZE)
 	$(INSTALL) -e '.[test]'
 	# Beside the environment, for its schema file alone: the package asks for an older numpy.
 	$(INSTALL) --no-deps --target $(VENV)/wandb-schema sweeps==0.3.0
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-lint: setup.cfg pyproject.toml constraints.txt | $(BIN)/python
+	$(SAY_SIZE)
 	$(INSTALL) -e '.[lint,test]'  # mypy reads the tests as well
 	touch $@

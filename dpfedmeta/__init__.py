@@ -56,7 +56,15 @@ def __getattr__(name: str) -> Any:
     # On first use: PyTorch takes seconds to import, and setup.cfg reads the version from here.
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"dpfedmeta.{_HOME[name]}"), name)
+    try:
+        return getattr(import_module(f"dpfedmeta.{_HOME[name]}"), name)
+    except ModuleNotFoundError as error:
+        from dpfedmeta.installed import missing, remedy
+
+        if error.name is None or error.name.partition(".")[0] not in missing():
+            raise
+        words = f"dpfedmeta is not installed for this Python: it lacks {error.name}; {remedy()}"
+        raise ModuleNotFoundError(words, name=error.name) from None
 
 
 def __dir__() -> list[str]:

@@ -15,7 +15,8 @@ COMMANDS = {
     "evaluate": "runs on held-out test classes: by steps, shots and ways, beside baselines",
     "account": "who is promised what: by a plan, by a run, or from a run's ledger (--verify)",
     "sweep": "the YAML of `wandb sweep`, run on this machine",
-    "report": "report.html of a run, or a comparison of several",
+    "report": "report.html of a run, or a comparison of several; tables and pictures for a paper",
+    "archive": "an ended run as one file to publish, without secret/",
     "check-task": "what a task or a folder of images holds",
     "decompose": "what each noise costs the direction of a round's aggregate",
 }
@@ -27,7 +28,15 @@ def main(words: Sequence[str] | None = None) -> None:
     Args:
         words: Without the program's name; None: those of the process.
     """
-    words = sys.argv[1:] if words is None else words
+    try:
+        _run(sys.argv[1:] if words is None else words)
+    except KeyboardInterrupt:
+        # While the first libraries are imported, or the last ones are put away.
+        print("error: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+def _run(words: Sequence[str]) -> None:
     if not words or words[0] in ("-h", "--help"):
         print(_overview())
         sys.exit(0 if words else 2)
@@ -36,6 +45,9 @@ def main(words: Sequence[str] | None = None) -> None:
 
         print(f"dpfedmeta {__version__}")
         sys.exit(0)
+    from dpfedmeta.installed import check_dependencies
+
+    check_dependencies()
     from dpfedmeta.command_line import run_command
 
     # Inside, so that Ctrl-C while libraries are imported is an interruption as well.

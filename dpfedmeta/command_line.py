@@ -97,13 +97,21 @@ def settings_from(words: Sequence[str]) -> dict[str, str]:
             raise InputError(f"{word}: expected --name value; --help lists the settings")
         name, equals, value = word[2:].partition("=")
         if name not in known and not name.startswith(OPEN):
-            raise InputError(f"--{name}: unknown option{nearest(name, known)}")
+            raise InputError(f"--{name}: unknown option{_meant(name, known)}")
         if not equals:
             if not remaining or (remaining[0].startswith("--") and len(remaining[0]) > 2):
                 raise InputError(f"--{name}: a value is missing")
             value = remaining.pop(0)
         given[SHORT_FORMS.get(name, name)] = value
     return given
+
+
+def _meant(name: str, known: set[str]) -> str:
+    """'; did you mean --X?': the settings that end in this name, else the nearest."""
+    ending = sorted(each for each in known if each.endswith(f".{name}"))
+    if ending:
+        return f"; did you mean {' or '.join(f'--{each}' for each in ending)}?"
+    return nearest(name, known).replace("did you mean ", "did you mean --")
 
 
 def print_json(content: object) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import yaml
 
+from dpfedmeta.data.values import found_again, with_data_values
 from dpfedmeta.dotted import LISTS, Given, built, check_known, flattened
 from dpfedmeta.errors import InputError
 from dpfedmeta.presets import SHORT_FORMS, displaced, name_of_today, preset_values
 from dpfedmeta.settings import Settings, setting_fields
-from dpfedmeta.validation import YAML_ERRORS
+from dpfedmeta.validation import YAML_ERRORS, read_yaml
 
 
 def resolve(
@@ -43,10 +44,12 @@ def resolve(
     dataset = dataset or from_file.pop("dataset", None)
     if not isinstance(algo, str) or not isinstance(dataset, str):
         raise InputError("--algo and --dataset are needed, on the command line or in the file of --config")
+    dataset = found_again(dataset)
     given = _given(algo, dataset, from_file, str(file))
     for name, text in (command_line or {}).items():
         given[name] = Given(value=_scalar(name, text), level=3, where="the command line")
     check_known(Settings, given)
+    given = with_data_values(dataset, given)
     return built(Settings, {"algo": algo, "dataset": dataset}, given if keep_both else displaced(given))
 
 
@@ -98,7 +101,7 @@ def _read(file: Path) -> str:
 
 def _parse(text: str, where: str) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(text)
+        content = read_yaml(text)
     except YAML_ERRORS as error:
         raise InputError(f"{where}: not valid YAML ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -15,7 +16,7 @@ from dpfedmeta.validation import first_problem, nearest
 Form = TypeVar("Form")
 
 # Settings that are lists; on the command line in YAML: '[{from_round: 100, noise_scale: 0.8}]'.
-LISTS = ("server.schedule",)
+LISTS = ("server.schedule", "track.tags")
 # Settings of members of the user's own: any key below these.
 OPEN = ("clip.own.", "meta.own.")
 
@@ -108,7 +109,10 @@ def built(form: type[Form], plain: Mapping[str, Any], given: Mapping[str, Given]
         place = nested
         for section in above:
             place = place.setdefault(section, {})
-        place[key] = entry.value if name.startswith(OPEN) else _not_a_truth_value(name, entry, annotations[name])
+        if name.startswith(OPEN):
+            place[key] = entry.value
+        else:
+            place[key] = _whole(_not_a_truth_value(name, entry, annotations[name]), annotations[name])
     try:
         # Not strictly: YAML reads `1e-4` as text.
         made: Form = TypeAdapter(form).validate_python(nested, strict=False)
@@ -127,6 +131,21 @@ def _not_a_truth_value(name: str, entry: Given, annotation: Any) -> Any:
     if entry.value is False and "off" in kinds:
         return "off"
     raise InputError(f"{entry.where}: {name}: a truth value has no meaning here, got {str(entry.value).lower()}")
+
+
+def _whole(value: Any, annotation: Any) -> Any:
+    """Where a whole number is wanted, 1e6 is one; YAML reads it as text."""
+    kinds = set(_alternatives(annotation))
+    if int not in kinds or isinstance(value, bool) or not isinstance(value, str | float):
+        return value
+    try:
+        number = Decimal(value) if isinstance(value, str) else Decimal(repr(value))
+    except InvalidOperation:
+        return value
+    # No digits that nobody typed: a number of a million digits is a mistake.
+    return (
+        int(number) if number.is_finite() and abs(number) < 10**40 and number == number.to_integral_value() else value
+    )
 
 
 def _alternatives(annotation: Any) -> Iterator[Any]:

@@ -70,19 +70,25 @@ def sync_folder(folder: Path) -> None:
 
 
 def whole_lines(path: Path) -> tuple[int, bytes]:
-    """(size of the lines that were finished, what follows them): a power cut may tear the last line of a file.
-
-    A last line that holds zero bytes is torn too: the file had grown, but its content never reached the disk.
-    """
+    """(size of the lines that were finished, what follows them): a power cut may tear the last line of a file."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return 0, b""
+    end = end_of_whole_lines(content)
+    return end, content[end:]
+
+
+def end_of_whole_lines(content: bytes) -> int:
+    """Size of the lines that were finished.
+
+    A last line that holds zero bytes is torn too: the file had grown, but its content never reached the disk.
+    """
     end = content.rfind(b"\n") + 1
     last = content[: max(end - 1, 0)].rfind(b"\n") + 1
     if b"\0" in content[last:end]:
         end = last
-    return end, content[end:]
+    return end
 
 
 def cut_torn_line(path: Path) -> bool:

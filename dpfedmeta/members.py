@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from dpfedmeta.errors import InputError
+from dpfedmeta.own_code import own_object
 from dpfedmeta.validation import first_problem, nearest
 
 
@@ -46,25 +47,15 @@ def find(setting: str, name: str, folder: str) -> Any:
     Raises:
         InputError: There is none, or its module cannot be imported.
     """
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        if name not in names(folder):
-            known = ", ".join(names(folder))
-            raise InputError(
-                f"{setting} = {name}: unknown{nearest(name, names(folder))}; known are {known}, or "
-                "package.module:name of your own"
-            )
-        module, attribute = f"{folder}.{name.replace('-', '_')}", "MEMBER"
-    try:
-        found = import_module(module)
-    except (ImportError, ValueError, TypeError) as error:  # the last two: no name of a module
-        raise InputError(f"{setting} = {name}: cannot be imported ({error}); is its folder on PYTHONPATH?") from error
-    except Exception as error:  # whatever the user's own module raises
-        why = f"{type(error).__name__}: {error}"
-        raise InputError(f"{setting} = {name}: importing {module} failed ({why}); mend it") from error
-    if not attribute or not hasattr(found, attribute):
-        raise InputError(f"{setting} = {name}: {module} has no {attribute}")
-    return getattr(found, attribute)
+    if ":" in name:
+        return own_object(setting, name)
+    if name not in names(folder):
+        known = ", ".join(names(folder))
+        raise InputError(
+            f"{setting} = {name}: unknown{nearest(name, names(folder))}; known are {known}, or "
+            "package.module:name of your own"
+        )
+    return import_module(f"{folder}.{name.replace('-', '_')}").MEMBER
 
 
 def name_of(setting: str, member: object) -> str:

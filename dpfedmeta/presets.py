@@ -11,6 +11,7 @@ import yaml
 
 from dpfedmeta.dotted import Given, flattened
 from dpfedmeta.errors import InputError
+from dpfedmeta.sections import ClipSettings
 from dpfedmeta.validation import nearest
 
 SHORT_FORMS: Mapping[str, str] = {
@@ -126,8 +127,23 @@ def displaced(given: Mapping[str, Given]) -> dict[str, Given]:
             )
         for loser in [target] if kept[target].level < level else stated:
             kept[loser] = replace(kept[loser], value=None)
+    _shorten_window(kept)
     epsilon, limit = (kept.get(f"privacy.client.{name}") for name in ("epsilon", "limit"))
     if epsilon and limit and None not in (epsilon.value, limit.value) and epsilon.level > limit.level:
         # A target is for all rounds; the limit came with the noise that it displaced.
         kept["privacy.client.limit"] = replace(limit, value=None)
     return kept
+
+
+def _shorten_window(given: dict[str, Given]) -> None:
+    """A run that is asked to be shorter than the preset's window gets a window that it fills.
+
+    A window that is given with the rounds, or above them, stays, and is refused where it is too long.
+    """
+    rounds = given.get("server.rounds")
+    window = given.get("clip.window", Given(value=ClipSettings().window, level=0, where="the settings"))
+    if rounds is None or rounds.level <= max(window.level, 1):
+        return
+    # What is no number is refused in its turn.
+    if type(rounds.value) is int and type(window.value) is int and 1 <= rounds.value < window.value:
+        given["clip.window"] = replace(window, value=max(2, rounds.value))

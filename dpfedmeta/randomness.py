@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache
@@ -56,6 +58,26 @@ class Purpose(IntEnum):
 def public_generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
     """A reproducible generator for things that are public in a simulation: data, population, weights."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, int(purpose), *key])))
+
+
+@contextmanager
+def global_generators_at(*, python: int, numpy: int, torch: int) -> Iterator[None]:
+    """The global generators of `random`, numpy and torch (on the CPU) begin at these seeds; put back afterwards.
+
+    For code of others, which draws from them and cannot be handed another one.
+    """
+    import torch as library  # here, since who draws noise needs none of it
+
+    before = random.getstate(), np.random.get_state(), library.get_rng_state()  # noqa: NPY002
+    try:
+        random.seed(python)
+        np.random.seed(numpy)  # noqa: NPY002
+        library.default_generator.manual_seed(torch)
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        library.set_rng_state(before[2])
 
 
 class SecretGenerator(Protocol):

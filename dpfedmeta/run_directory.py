@@ -6,12 +6,13 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpfedmeta.durable import PUBLIC, append_text, replace_file, sync_folder
+from dpfedmeta.durable import PUBLIC, append_text, end_of_whole_lines, replace_file, sync_folder
 from dpfedmeta.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ LEDGER = "ledger.jsonl"
 ROUNDS = "rounds.jsonl"
 SUMMARY = "summary.json"
 EVALUATION = "evaluation.json"
+EPISODES = "episodes.json"
 REPORT = "report.html"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 @dataclass(frozen=True)
@@ -79,15 +81,16 @@ class RunDirectory:
             raise InputError(f"{path}: expected a JSON object, found {type(content).__name__}")
         return content
 
-    def rounds(self) -> list[dict[str, Any]]:
-        """The lines of rounds.jsonl.
+    def rounds(self, *, torn: bool = False) -> list[dict[str, Any]]:
+        """The lines of rounds.jsonl; with `torn`, a last line that was not finished is left out.
 
         Raises:
             InputError: Missing or damaged; says which line.
         """
         path = self.rounds_file
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            content = path.read_bytes()
+            lines = (content[: end_of_whole_lines(content)] if torn else content).decode().splitlines()
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror}); is this the directory of a run?") from error
         except UnicodeDecodeError as error:
@@ -104,6 +107,47 @@ class RunDirectory:
         return rows
 
 
+def check_new(parent: Path, name: str | None) -> None:
+    """Refuse a place where no run directory could be made; nothing is left there.
+
+    Args:
+        parent: The folder of runs.
+        name: Name of the run; None: it gets one by itself.
+
+    Raises:
+        InputError: The name is taken or not a plain name, or the folder cannot be written.
+    """
+    if name is not None and not _NAME.fullmatch(name):
+        raise InputError(
+            f"run.name = {name:.80}: use letters, digits, '.', '_' and '-' only, at most 200 of them, the first a "
+            "letter or a digit; the folder is run.dir"
+        )
+    if name is not None and (parent / name).exists():
+        raise InputError(f"{parent / name}: exists already; choose another run.name, or resume it")
+    there = next(path for path in (parent, *parent.absolute().parents) if path.exists())
+    if not there.is_dir():
+        if there == parent:
+            raise InputError(f"run.dir = {parent}: is not a folder")
+        raise InputError(f"{parent}: cannot be created ({there} is not a folder); choose another run.dir")
+    try:
+        # The mode bits do not say everything.
+        Path(tempfile.mkdtemp(dir=there, prefix=".dpfedmeta-")).rmdir()
+    except OSError as error:
+        raise InputError(
+            f"{parent / (name or '')}: cannot be created ({there}: {error.strerror}); choose another run.dir"
+        ) from error
+
+
+def check_is_run(path: Path) -> None:
+    """Refuse what is no run directory.
+
+    Raises:
+        InputError: It holds no config.yaml.
+    """
+    if not (path / CONFIG).is_file():
+        raise InputError(f"{path}: is this the directory of a run? it holds no {CONFIG}")
+
+
 def create(parent: Path, name: str, fill: Callable[[RunDirectory], None] = lambda run: None) -> RunDirectory:
     """Make a new run directory.
 
@@ -116,8 +160,7 @@ def create(parent: Path, name: str, fill: Callable[[RunDirectory], None] = lambd
     Raises:
         InputError: The name is taken or not a plain name, or the folder cannot be written.
     """
-    if not _NAME.fullmatch(name):
-        raise InputError(f"run.name = {name}: use letters, digits, '.', '_' and '-' only; the folder is run.dir")
+    check_new(parent, name)
     path = parent / name
     try:
         parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from dataclasses import field
 from functools import wraps
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from dpfedmeta.errors import InputError
@@ -54,7 +54,16 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # Far more than any run could hold; a number of a thousand digits is a damaged file.
 MOST = 10**12
 Count = Annotated[int, Field(ge=1, le=MOST)]
+# Words as on the command line of W&B and in WANDB_TAGS: commas between them; in YAML also as a list.
+Words = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=64)], ...],
+    BeforeValidator(lambda given: tuple(_words(given)) if isinstance(given, str | list) else given),
+]
 Probability = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+
+
+def _words(given: str | list[Any]) -> list[Any]:
+    return [word.strip() for word in given.split(",") if word.strip()] if isinstance(given, str) else given
 
 
 @explained("population.")
@@ -62,7 +71,9 @@ Probability = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 class PopulationSettings:
     """Who there is and who is drawn."""
 
-    clients: Annotated[Count, Field(description="N, clients in the population")] = 400_000
+    clients: Annotated[
+        Count, Field(description="N, clients in the population; of data that name clients: as many as they name")
+    ] = 400_000
     cohort: Annotated[Positive, Field(description="L, expected clients per round")] = 200.0
     sampler: Annotated[
         Literal["poisson", "fixed"],
@@ -76,7 +87,7 @@ class PopulationSettings:
         Literal["virtual", "disjoint", "natural"],
         Field(
             description="clients draw from all training images; or each image is in one client at most; or also, on "
-            "omniglot, a client holds one alphabet by the same drawers"
+            "omniglot, a client holds one alphabet by the same drawers; natural, too: the clients that your data name"
         ),
     ] = "virtual"
     most_shots: Annotated[
@@ -344,7 +355,11 @@ class ModelSettings:
     """The network."""
 
     name: Annotated[
-        str, Field(description="conv4, conv4-strided, conv3-blur, linear, mlp, or package.module:factory")
+        str,
+        Field(
+            description="conv4, conv4-strided, conv3-blur, linear, mlp (images, vectors), text (tokens), or "
+            "package.module:factory"
+        ),
     ] = "conv4-strided"
     width: Annotated[Count, Field(description="channels, hidden units, or the side of the averaged image (linear)")] = (
         32
@@ -398,7 +413,20 @@ class TrackSettings:
     public_clients: Annotated[
         int, Field(ge=0, description="clients made of public data whose updates' variance and scale are logged")
     ] = 0
-    wandb: Annotated[Literal["off", "offline", "online"], Field(description="Weights & Biases")] = "off"
+    wandb: Annotated[
+        Literal["off", "offline", "online"], Field(description="Weights & Biases; WANDB_MODE may make it quieter")
+    ] = "off"
+    project: Annotated[str | None, Field(min_length=1, description="on W&B; null: WANDB_PROJECT, else dpfedmeta")] = (
+        None
+    )
+    entity: Annotated[str | None, Field(min_length=1, description="on W&B; null: WANDB_ENTITY, else your own")] = None
+    group: Annotated[
+        str | None, Field(min_length=1, description="on W&B; null: WANDB_RUN_GROUP, else algo-dataset")
+    ] = None
+    tags: Annotated[
+        Words, Field(description="on W&B, commas between them; none: WANDB_TAGS, else algo and dataset")
+    ] = ()
+    model: Annotated[bool, Field(description="the final model as an artifact on W&B")] = False
     tensorboard: Annotated[bool, Field(description="event files in the run directory")] = False
 
 

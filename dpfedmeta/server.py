@@ -90,6 +90,11 @@ def initial_state(model: Params, policy: ClipPolicy[Any]) -> ServerState:
     )
 
 
+def without_average(state: ServerState) -> ServerState:
+    """The average begins anew."""
+    return replace(state, average=zeros_like(state.average), averaged=0)
+
+
 def skip(state: ServerState) -> ServerState:
     """A round without a release: nothing changes but the count of rounds."""
     return replace(state, round=state.round + 1)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from dpfedmeta.data.values import found_again, with_data_values
 from dpfedmeta.dotted import Given, built, check_alone, check_known, dotted_fields
 from dpfedmeta.errors import InputError
 from dpfedmeta.presets import SHORT_FORMS, displaced, preset_values
@@ -75,12 +76,13 @@ class Settings:
         Raises:
             InputError: Names the setting, the value, and what would be right.
         """
-        name = os.fspath(dataset)
+        name = found_again(os.fspath(dataset))
         given = preset_values(algo, name)
         for setting, value in _by_full_name(values or {}, short).items():
             given[setting] = Given(value=value, level=3, where="Settings.preset")
             check_known(Settings, given)
             check_alone(Settings, setting, given[setting])
+        given = with_data_values(name, given)
         return built(Settings, {"algo": algo, "dataset": name}, displaced(given))
 
 

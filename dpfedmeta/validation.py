@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, get_args, get_type_hints
 
 import yaml
@@ -13,6 +13,30 @@ from pydantic import ValidationError
 
 # What yaml.safe_load raises besides its own errors: on 5,000 digits, on a 99th month, on a thousand brackets.
 YAML_ERRORS = (yaml.YAMLError, ValueError, OverflowError, TypeError, AttributeError, LookupError, RecursionError)
+
+
+class _EachKeyOnce(yaml.SafeLoader):
+    """YAML itself forbids a key twice; PyYAML silently takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping, unless a key is in it twice."""
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                line = key.start_mark.line + 1
+                if key.value in lines:
+                    raise yaml.YAMLError(f"{key.value} stands twice, in lines {lines[key.value]} and {line}; keep one")
+                lines[key.value] = line
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(text: str) -> Any:
+    """The content of a YAML text in which no section names a key twice.
+
+    Raises:
+        yaml.YAMLError: It is none; of a key that stands twice, says which and where. Further, the other YAML_ERRORS.
+    """
+    return yaml.load(text, _EachKeyOnce)
 
 
 def shown(value: object) -> str:
@@ -58,6 +82,15 @@ def _field_names(form: Any) -> Iterator[str]:
             yield from _field_names(kind)
     for part in get_args(form):
         yield from _field_names(part)
+
+
+MOST_LISTED = 10
+
+
+def listed(entries: Sequence[str]) -> str:
+    """Problems in one line: the first of them, and how many more there are."""
+    more = len(entries) - MOST_LISTED
+    return "; ".join(entries[:MOST_LISTED]) + (f"; and {more} more" if more > 0 else "")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

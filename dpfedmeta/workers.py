@@ -15,11 +15,20 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Protocol, TypeVar
 
 from dpfedmeta.errors import InputError
 
 T = TypeVar("T")
+
+
+_KILLED = "a worker process was killed (out of memory?); the round was not released"
+_NEVER_STARTED = (
+    "no worker process came to an answer, and what ended them may be printed above: each reads the script again that "
+    'called, so all that it does at its top level, outside of `if __name__ == "__main__":`, has to succeed there too; '
+    "if nothing is printed, they were killed (out of memory?); run.workers = 1 needs none of them"
+)
 
 
 class Workers(Protocol):
@@ -43,6 +52,7 @@ class Processes:
 
     def __init__(self, executor: ProcessPoolExecutor) -> None:
         self._executor = executor
+        self._answered = False
 
     def map(self, function: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
         """As many at a time as there are workers.
@@ -51,9 +61,41 @@ class Processes:
             RuntimeError: A worker process died.
         """
         try:
-            yield from self._executor.map(function, *zip(*tasks, strict=True))
+            with _held_back():
+                results = self._executor.map(function, *zip(*tasks, strict=True))
+            for result in results:
+                self._answered = True
+                yield result
         except BrokenProcessPool as error:
-            raise RuntimeError("a worker process was killed (out of memory?); the round was not released") from error
+            raise RuntimeError(_KILLED if self._answered else _NEVER_STARTED) from error
+
+
+class Watched:
+    """Other workers, that say after each result which share of the work is done; 0 before the first, 1 at the end."""
+
+    def __init__(self, workers: Workers, tell: Callable[[float], None]) -> None:
+        self._workers, self._tell = workers, tell
+
+    def map(self, function: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
+        """As the others do."""
+        listed = list(tasks)
+        self._tell(0.0)
+        for done, result in enumerate(self._workers.map(function, listed), start=1):
+            self._tell(done / len(listed))
+            yield result
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """Workers that start inside are born with Ctrl-C and SIGTERM blocked, so that none of them falls over its imports.
+
+    For this process the signals only wait.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -81,9 +123,7 @@ def check_guarded() -> None:
     Raises:
         InputError: The running script calls us outside `if __name__ == "__main__":`; says where.
     """
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
+    for frame in _callers():
         space = frame.f_globals
         if frame.f_code.co_name != "<module>" or space.get("__name__") != "__main__" or "__file__" not in space:
             continue
@@ -93,6 +133,15 @@ def check_guarded() -> None:
                 f"{path}, line {frame.f_lineno}: worker processes read this script again when they start, and would "
                 'start it again: put this line under `if __name__ == "__main__":`, or set run.workers to 1'
             )
+
+
+def _callers() -> Iterator[FrameType]:
+    """Who called, and whom the main thread is in where a thread of its own called."""
+    own, main = sys._getframe(), sys._current_frames().get(threading.main_thread().ident or 0)
+    for frame in (own, main if threading.current_thread() is not threading.main_thread() else None):
+        while frame is not None:
+            yield frame
+            frame = frame.f_back
 
 
 def _guarded(path: Path, line: int) -> bool:

@@ -8,7 +8,7 @@ import yaml
 from dpfedmeta.config import describe, resolve, to_yaml
 from dpfedmeta.errors import InputError
 from dpfedmeta.presets import SHORT_FORMS, algorithm_names
-from dpfedmeta.settings import setting_fields
+from dpfedmeta.settings import Settings, setting_fields
 
 CLIENT, NOISE = "privacy.client.epsilon", "server.noise_multiplier"
 RECORD, SUPPORT, QUERY = "privacy.record.epsilon", "record.support_noise", "record.query_noise"
@@ -207,12 +207,20 @@ def test_every_preset_resolves_and_survives_its_own_config_file(settle, algo, da
     assert settle(algo=None, dataset=None, file=to_yaml(settings)) == settings
 
 
+@pytest.mark.parametrize("given", ["a, b", "[a, b]"])
+def test_tags_are_words_with_commas_or_a_list(settle, given):
+    assert settle(line={"track.tags": given}).track.tags == ("a", "b")
+    assert settle(file=f"track:\n  tags: {given}\n").track.tags == ("a", "b")
+    assert Settings.preset("dp-agr", "strokes", {"track.tags": "a, b"}).track.tags == ("a", "b")
+
+
 def test_a_changed_run_survives_its_own_config_file(settle):
     line = {NOISE: "1.25", QUERY: "3", "server.lr": "1e-5", "run.name": "007", "track.wandb": "off", "run.seed": "12"}
     settings = settle(line=line)
     assert settle(algo=None, dataset=None, file=to_yaml(settings)) == settings
     written = dataclasses.asdict(settings)
-    written["server"]["schedule"] = list(written["server"]["schedule"])  # YAML has no tuples
+    for section, name in (("server", "schedule"), ("track", "tags")):
+        written[section][name] = list(written[section][name])  # YAML has no tuples
     assert yaml.safe_load(to_yaml(settings)) == written
 
 

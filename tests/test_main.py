@@ -77,3 +77,39 @@ def test_a_script_without_the_package_says_what_to_type(script, monkeypatch):
     assert said.startswith("error: dpfedmeta is not installed for this Python; type: ")
     assert f"-m pip install -c {ROOT / 'constraints.txt'} -e {ROOT}" in said
     monkeypatch.delitem(sys.modules, "checkout")
+
+
+def test_a_checkout_that_was_never_installed_says_what_to_type(monkeypatch, capsys):
+    import dpfedmeta
+    from dpfedmeta import installed
+
+    monkeypatch.setattr(installed, "find_spec", lambda name: None if name in ("torch", "rich") else object())
+    with pytest.raises(SystemExit) as end:
+        main(["train", "--algo", "maml"])
+    said = capsys.readouterr().err
+    assert end.value.code == 2
+    assert said.count("\n") == 1
+    assert "it lacks torch, rich; type: " in said
+    assert f"-m pip install -c {ROOT / 'constraints.txt'} -e {ROOT}" in said
+    assert "TORCH=cpu" in said
+
+    def absent(name):
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dpfedmeta, "import_module", absent)
+        with pytest.raises(ModuleNotFoundError, match="not installed for this Python: it lacks torch; type"):
+            dpfedmeta.train  # noqa: B018
+
+
+def test_what_is_said_to_be_needed_is_what_is_installed():
+    from configparser import ConfigParser
+    from importlib.metadata import packages_distributions
+
+    from dpfedmeta.installed import _NEEDED
+
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    due = {line.split()[0].lower() for line in setup["options"]["install_requires"].strip().splitlines()}
+    known = packages_distributions()
+    assert {known[name][0].lower() for name in _NEEDED} == due

@@ -60,8 +60,8 @@ def test_a_member_of_the_users_own_is_found_by_its_module():
         # The name of a file is not the name of a member.
         ("window_literal", "unknown"),
         ("", "unknown"),
-        ("no.such.module:Thing", "cannot be imported .*is its folder on PYTHONPATH"),
-        ("dpfedmeta.members:Nothing", "dpfedmeta.members has no Nothing"),
+        ("no.such.module:Thing", "cannot be imported: there is no module no in .*put that directory on PYTHONPATH"),
+        ("dpfedmeta.members:Nothing", r"dpfedmeta.members \(.*members.py\) has no Nothing"),
         ("dpfedmeta.members:", "has no"),
         (":Thing", "clip.policy = :Thing: "),
         ("..:Thing", r"clip.policy = \.\.:Thing: "),

@@ -28,7 +28,7 @@ print(json.dumps({
     "split": len(load_task("omniglot")[1]),
     "algorithms": algorithm_names(),
     "epsilon": resolve("dp-agrlr-micro", "strokes").privacy.client.epsilon,
-    "templates": [t.name for t in resources.files("dpfedmeta.report").iterdir() if t.name.endswith(".j2")],
+    "templates": [t.name for t in resources.files("dpfedmeta.report").iterdir() if t.name.endswith((".j2", ".css"))],
     "page": (resources.files("dpfedmeta.report") / "run.html.j2").read_text()[:15],
     "typed": (resources.files("dpfedmeta") / "py.typed").is_file(),
 }))
@@ -92,7 +92,9 @@ def test_the_installed_package_finds_all_its_files(installed, tmp_path):
     assert seen["version"] == dpfedmeta.__version__
     assert seen["tasks"] == sorted(path.stem for path in (ROOT / "tasks").glob("*.yaml"))
     assert seen["algorithms"] == sorted(path.stem for path in (ROOT / "configs" / "algo").glob("*.yaml"))
-    assert sorted(seen["templates"]) == sorted(path.name for path in (ROOT / "dpfedmeta/report").glob("*.j2"))
+    assert sorted(seen["templates"]) == sorted(
+        path.name for path in (ROOT / "dpfedmeta/report").iterdir() if path.suffix in (".j2", ".css")
+    )
     assert (seen["split"], seen["epsilon"], seen["typed"]) == (1623, 1.5, True)
     assert seen["page"] == "<!doctype html>"
 

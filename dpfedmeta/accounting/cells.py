@@ -15,11 +15,12 @@ from dpfedmeta.accounting.plan import NoiseMode, PrivacyPlan, ServerSees
 from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.accounting.sampled_gaussian import (
     GRIDS,
+    ComposedBy,
+    composed,
     neighbours_of_a_client,
     poisson_steps_epsilon,
     quick_grid,
     replaced_steps_epsilon,
-    sampled_epsilon,
 )
 from dpfedmeta.accounting.whole_noise import epsilon_of_discrete, released_coordinates, summed_coordinates
 
@@ -111,27 +112,32 @@ def stated(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] = GRI
 
 def client_public_epsilon(phases: Sequence[Phase], delta: float, grids: tuple[float, ...] = GRIDS) -> float:
     """(client, public) alone, at `delta` less the probability that shared mode dropped surplus clients."""
+    return _client_composed(phases, delta, grids)[0]
+
+
+def _client_composed(phases: Sequence[Phase], delta: float, grids: tuple[float, ...]) -> tuple[float, ComposedBy]:
     if not _has_noise(phases):
-        return 0.0 if not phases else math.inf
+        return (0.0 if not phases else math.inf), "pld"
     neighbours = neighbours_of_a_client(phases[0].event.sampler)
-    return sampled_epsilon(phases, neighbours, delta - surplus(phases), grids)
+    return composed(phases, neighbours, delta - surplus(phases), grids)
 
 
-def _replaced_epsilon(phases: Sequence[Phase], delta: float, grids: tuple[float, ...]) -> float:
+def _replaced_composed(phases: Sequence[Phase], delta: float, grids: tuple[float, ...]) -> tuple[float, ComposedBy]:
     """Changing a record is changing a client's message, within norm C."""
     if not _has_noise(phases):
-        return math.inf if phases else 0.0
-    return sampled_epsilon(phases, "replace-one", delta, grids)
+        return (math.inf if phases else 0.0), "pld"
+    return composed(phases, "replace-one", delta, grids)
 
 
 def _client_public(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...]) -> Guarantee:
     """T-fold composition of the sampled Gaussian with z (z_eff in shared mode)."""
     fixed = _fixed(phases)
+    epsilon, method = _client_composed(phases, terms.client_delta, grids)
     bound = Bound(
-        method="pld",
-        epsilon=client_public_epsilon(phases, terms.client_delta, grids),
+        method=method,
+        epsilon=epsilon,
         event=_event(phases),
-        formula=(_FIXED_PAIR if fixed else "PLD of (1-q) N(0, z^2) + q N(1, z^2) against N(0, z^2)") + _over(phases),
+        formula=_formula(method, _FIXED_PAIR if fixed else _REMOVED_PAIR) + _over(phases),
     )
     adjacency: Adjacency = "replace-one" if fixed else "add-remove"
     return _guarantee("client", "public", terms.client_delta, adjacency, bound)
@@ -189,11 +195,12 @@ def record_public(
         formula="E over participations of delta_mu(eps) with mu^2 summed; mu of the smaller layer, for the worse role"
         + _beta(phases),
     )
+    epsilon, method = _replaced_composed(phases, delta, grids)
     replaced = Bound(
-        method="pld",
-        epsilon=_replaced_epsilon(phases, delta, grids),
+        method=method,
+        epsilon=epsilon,
         event=_event(phases),
-        formula=(_FIXED_PAIR if _fixed(phases) else _REPLACED_PAIR) + _over(phases),
+        formula=_formula(method, _FIXED_PAIR if _fixed(phases) else _REPLACED_PAIR) + _over(phases),
     )
     bounds = [mixture, replaced]
     if terms.record is not None and terms.record.batch_rate < 1:
@@ -202,8 +209,17 @@ def record_public(
     return _guarantee("record", "public", terms.record_delta, "zero-out", *bounds)
 
 
-_REPLACED_PAIR = "PLD of (1-q) N(0, z^2) + q N(1, z^2) against (1-q) N(0, z^2) + q N(-1, z^2)"
-_FIXED_PAIR = "PLD of the symmetric pair of (1-q) N(0, z^2) + q N(2, z^2) against N(0, z^2)"
+def _formula(method: ComposedBy, pair: str) -> str:
+    """What was composed, and how; a closed bound says why it stands there."""
+    if method == "pld":
+        return f"PLD of {pair}"
+    how = "RDP" if method == "rdp" else "GDP without sampling"
+    return f"{how} of {pair} (a closed bound, where their distribution is too much to compute)"
+
+
+_REMOVED_PAIR = "(1-q) N(0, z^2) + q N(1, z^2) against N(0, z^2)"
+_REPLACED_PAIR = "(1-q) N(0, z^2) + q N(1, z^2) against (1-q) N(0, z^2) + q N(-1, z^2)"
+_FIXED_PAIR = "the symmetric pair of (1-q) N(0, z^2) + q N(2, z^2) against N(0, z^2)"
 
 
 def _worst_participations(phases: Sequence[Phase], terms: Terms, mu: float, formula: str, delta: float) -> Bound:

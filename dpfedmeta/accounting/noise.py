@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from importlib import import_module
 from typing import Any, ClassVar, Protocol, cast
 
 from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation
@@ -13,6 +12,7 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution,
 
 from dpfedmeta.accounting.gaussian import gaussian_delta
 from dpfedmeta.errors import InputError
+from dpfedmeta.own_code import own_object
 from dpfedmeta.randomness import FloatArray
 
 # Privacy losses beyond this many standard deviations count as certain failures (probability 1e-22).
@@ -164,16 +164,18 @@ def restored(content: Mapping[str, Any] | None) -> Noise | None:
 
 
 def _imported(name: object) -> type[Any]:
-    module, _, attribute = str(name).partition(":")
+    unknown = (
+        f"noise of kind {name!r} is not known here: the accountant needs the class that the run was made with; make "
+        "its module importable"
+    )
+    if not isinstance(name, str) or ":" not in name:
+        raise InputError(unknown)
     try:
-        kind = getattr(import_module(module), attribute)
-        if not isinstance(kind, type):
-            raise AttributeError(attribute)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise InputError(
-            f"noise of kind {name!r} is not known here: the accountant needs the class that the run was made with; "
-            "make its module importable"
-        ) from error
+        kind = own_object("noise of kind", name)
+    except InputError as error:
+        raise InputError(f"{unknown} ({error})") from error
+    if not isinstance(kind, type):
+        raise InputError(f"{unknown} ({name} is no class)")
     return kind
 
 

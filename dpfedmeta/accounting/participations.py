@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,11 +12,13 @@ from scipy.stats import binom
 
 from dpfedmeta.accounting.events import Phase
 from dpfedmeta.accounting.gaussian import gaussian_delta, smallest_epsilon
-from dpfedmeta.accounting.rare_events import RARE_SHARE
+from dpfedmeta.accounting.rare_events import MOST_TRIALS, RARE_SHARE, exceeded, most
 from dpfedmeta.randomness import FloatArray, IntArray
 
 # Numbers of participations less likely than this are not followed: they count as certain failures.
 _NEGLIGIBLE = 1e-18
+# Where a client takes part more often, its numbers of participations are bounded in _STEPS steps, each rounded up.
+_FOLLOWED, _STEPS = 2000, 512
 # Distinct sums of mu^2 that are kept apart; more are merged, each rounded up.
 _SUMS = 4096
 
@@ -30,11 +33,19 @@ def worst_participations(phases: Sequence[Phase], cap: int | None, delta: float)
         for phase in phases:
             rounds[phase.copy] += phase.rounds
         return sum(min(cap, own) for own in rounds.values()), delta
+    expected, trials = sum(_expected(phase) for phase in phases), sum(phase.rounds for phase in phases)
+    if expected > _FOLLOWED:
+        worst = most(trials, expected / trials, RARE_SHARE * delta)
+        return worst, delta - exceeded(worst, trials, expected / trials)
     mass, beyond = _numbers(phases)
-    # exceeded[r] = P(more than r participations), summed from the small end.
-    exceeded = np.append(np.cumsum(mass[:0:-1])[::-1], 0.0) + beyond
-    participations = int(np.argmax(exceeded <= RARE_SHARE * delta))
-    return participations, delta - float(exceeded[participations])
+    # more[r] = P(more than r participations), summed from the small end.
+    more = np.append(np.cumsum(mass[:0:-1])[::-1], 0.0) + beyond
+    participations = int(np.argmax(more <= RARE_SHARE * delta))
+    return participations, delta - float(more[participations])
+
+
+def _expected(phase: Phase) -> float:
+    return phase.rounds * phase.event.rate
 
 
 def _numbers(phases: Sequence[Phase]) -> tuple[FloatArray, float]:
@@ -48,8 +59,19 @@ def _numbers(phases: Sequence[Phase]) -> tuple[FloatArray, float]:
 
 
 def _counts(phase: Phase) -> tuple[IntArray, float]:
+    if phase.rounds > MOST_TRIALS:
+        last = most(phase.rounds, phase.event.rate, _NEGLIGIBLE)
+        return np.arange(last + 1), exceeded(last, phase.rounds, phase.event.rate)
     last = min(phase.rounds, int(binom.isf(_NEGLIGIBLE, phase.rounds, phase.event.rate)) + 1)
     return np.arange(last + 1), float(binom.sf(last, phase.rounds, phase.event.rate))
+
+
+def _steps(phase: Phase) -> tuple[IntArray, FloatArray, float]:
+    """(numbers of participations, their mass, mass beyond): a distribution that lies above the binomial one."""
+    last = most(phase.rounds, phase.event.rate, _NEGLIGIBLE)
+    counts = np.unique(np.linspace(math.ceil(_expected(phase)), last, _STEPS).astype(np.int64))
+    more = np.array([exceeded(int(count), phase.rounds, phase.event.rate) for count in counts])
+    return counts, -np.diff(more, prepend=1.0), float(more[-1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +119,7 @@ def mixture_epsilon(phases: Sequence[Phase], mus: Sequence[float], cap: int | No
 
 def _with(patterns: _Patterns, phase: Phase, squared: float, cap: int | None) -> _Patterns:
     """One more phase of rounds."""
-    counts, beyond = _counts(phase)
-    mass = binom.pmf(counts, phase.rounds, phase.event.rate)
-    if cap is not None and cap < len(counts):
-        # More than the cap is the cap.
-        counts, mass = counts[: cap + 1], mass[: cap + 1].copy()
-        mass[-1], beyond = float(binom.sf(cap - 1, phase.rounds, phase.event.rate)), 0.0
+    counts, mass, beyond = _numbers_of(phase, cap)
     more = np.broadcast_to(counts, (len(patterns.mass), len(counts)))
     if cap is not None:
         more = np.minimum(more, cap - patterns.taken[:, None])
@@ -112,6 +129,21 @@ def _with(patterns: _Patterns, phase: Phase, squared: float, cap: int | None) ->
         mass=(patterns.mass[:, None] * mass).ravel(),
         beyond=patterns.beyond + beyond,
     )
+
+
+def _numbers_of(phase: Phase, cap: int | None) -> tuple[IntArray, FloatArray, float]:
+    """(numbers of participations in one phase, their mass, mass that is not followed)."""
+    if _expected(phase) > _FOLLOWED:
+        if cap is not None and cap <= _expected(phase):
+            return np.array([cap]), np.ones(1), 0.0
+        return _steps(phase)
+    counts, beyond = _counts(phase)
+    mass = binom.pmf(counts, phase.rounds, phase.event.rate)
+    if cap is not None and cap < len(counts):
+        # More than the cap is the cap.
+        counts, mass = counts[: cap + 1], mass[: cap + 1].copy()
+        mass[-1], beyond = float(binom.sf(cap - 1, phase.rounds, phase.event.rate)), 0.0
+    return counts, mass, beyond
 
 
 def _merged(patterns: _Patterns) -> _Patterns:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from dpfedmeta.accounting.events import Event, Phase, SamplerName, first_rounds
 from dpfedmeta.accounting.noise import Noise, noise_of
@@ -67,6 +67,7 @@ class PrivacyPlan:
         record: The record-level layer, or None.
         client_delta: delta of the client cells.
         record_delta: delta of the record cells.
+        ends: Rounds that it had before it was extended, in order; none where it never was.
 
     Raises:
         RefusedPlan: A constant for which no guarantee can be computed.
@@ -89,6 +90,7 @@ class PrivacyPlan:
     record: RecordLayer | None = None
     client_delta: float = 1e-6
     record_delta: float = 1e-5
+    ends: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check("clients", self.clients, self.clients >= 1, "at least 1")
@@ -125,6 +127,8 @@ class PrivacyPlan:
             # Only independent Gaussian noise adds up with that of messages.
             alone = self.noise_site == "server" and (self.record is None or self.noise_mode == "stacked")
             check("noise", self.noise, alone, "independent noise where clients' noise pays for the server's")
+        ends = [*self.ends, self.rounds]
+        check("ends", self.ends, ends[0] >= 1 and ends == sorted(set(ends)), "at least 1, and growing up to rounds")
         starts = [change.from_round for change in self.schedule]
         check("schedule", starts, starts == sorted(set(starts)), "in the order of distinct from_round")
         for _, change in self._changes():
@@ -150,15 +154,6 @@ class PrivacyPlan:
         if self.sampler == "fixed":
             check("cohort", cohort, float(cohort).is_integer(), "a whole number under the fixed-size sampler")
 
-    def as_json(self) -> dict[str, Any]:
-        """Its constants, as a ledger states them; what only a sum of whole numbers has is left out elsewhere."""
-        content = asdict(self)
-        if self.secure is None:
-            del content["secure"]
-        if self.record is not None and not self.record.of_sum:
-            del content["record"]["of_sum"]
-        return content
-
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
         """The whole plan.
@@ -176,6 +171,24 @@ class PrivacyPlan:
     def first(self, rounds: int) -> tuple[Phase, ...]:
         """The plan's first `rounds` rounds."""
         return first_rounds(self.phases, rounds)
+
+    def extended(self, rounds: int) -> PrivacyPlan:
+        """The same plan with `rounds` rounds in all: every round that it had costs what it did.
+
+        Guarantee:
+            The guarantees of the result are those of all its rounds, the old ones too. No constant of a round depends
+            on how many follow, so a run of the old plan is a run of this one that ended early.
+        """
+        return replace(self, rounds=rounds, ends=(*self.ends, self.rounds))
+
+    @property
+    def begun(self) -> PrivacyPlan:
+        """As it was before it was extended."""
+        return replace(self, rounds=self.ends[0], ends=()) if self.ends else self
+
+    def in_force(self, round_: int) -> int:
+        """How many rounds the plan had when this round was done."""
+        return next(end for end in (*self.ends, self.rounds) if round_ < end)
 
     def at(self, round_: int) -> Event:
         """What one round costs, and the constants that it is made with."""
@@ -245,21 +258,21 @@ class PrivacyPlan:
         return min(1.0, cohort / others)
 
     @property
-    def _allowed(self) -> float:
-        """How likely each rare event may be in one round."""
-        return RARE_SHARE * min(self.client_delta, self.record_delta) / self.rounds
+    def allowed(self) -> float:
+        """How likely each rare event may be in one round; it stays what it was where a plan is extended."""
+        return RARE_SHARE * min(self.client_delta, self.record_delta) / self.begun.rounds
 
     def _limit(self, cohort: float) -> tuple[int, float]:
         """(M, P(more)): surplus clients are dropped, so the messages' noise has a known largest sum."""
         if self.sampler == "fixed":
             return int(cohort), 0.0
-        return largest_cohort(self.clients, cohort / self.clients, self._allowed)
+        return largest_cohort(self.clients, cohort / self.clients, self.allowed)
 
     def _hostile(self, cohort: float) -> tuple[int, float]:
         """(H, P(more))."""
         # Rounded up: in floats 0.29 of 100 clients are a little less than 29.
         held = math.ceil(self.hostile * self.clients)
-        return most_hostile(self.clients, held, cohort, self._allowed, fixed=self.sampler == "fixed")
+        return most_hostile(self.clients, held, cohort, self.allowed, fixed=self.sampler == "fixed")
 
     def _honest(self, cohort: float, hostile: int) -> float:
         if hostile >= cohort:

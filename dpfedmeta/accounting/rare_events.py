@@ -2,17 +2,50 @@
 
 from __future__ import annotations
 
-from scipy.stats import binom, hypergeom
+import math
 
 # Part of delta that each rare event may take: more than M messages or too few of them, more than H hostile ones, more
 # than R participations.
 RARE_SHARE = 0.01
 # A sum of whole numbers (privacy.whole_numbers) holds so many messages.
 MOST_MESSAGES = 2**27
+# SciPy's quantiles go through all numbers up to so many, which takes long beyond.
+MOST_TRIALS = 2_000_000
+
+
+def exceeded(count: int, trials: int, rate: float) -> float:
+    """P(Bin(trials, rate) > count), bounded from above in closed form, for any number of trials.
+
+    Chernoff's bound exp(-n KL(k/n, q)) at k = count + 1. By Hoeffding (1963, theorems 1 and 4) it also holds for coins
+    of different rates, at their mean, and for draws without replacement.
+    """
+    if count >= trials:
+        return 0.0
+    share = (count + 1) / trials
+    if share <= rate:
+        return 1.0
+    # Written so that nothing is lost where the share is close to the rate; what rounding leaves is given up.
+    rest = 0.0 if share >= 1 else (1.0 - share) * math.log1p((rate - share) / (1.0 - rate))
+    exponent = trials * (share * math.log1p((share - rate) / rate) + rest)
+    return min(1.0, math.exp(1e-3 - exponent * (1.0 - 1e-3)))
+
+
+def most(trials: int, rate: float, allowed: float) -> int:
+    """The smallest number that by `exceeded` is exceeded with probability at most `allowed`."""
+    low, high = max(math.floor(trials * rate) - 1, -1), trials
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if exceeded(middle, trials, rate) <= allowed else (middle, high)
+    return high
 
 
 def largest_cohort(clients: int, rate: float, allowed: float) -> tuple[int, float]:
     """(M, P(Bin(N, q) >= M)) for the smallest M with a probability of at most `allowed`, under Poisson sampling."""
+    if clients > MOST_TRIALS:
+        size = max(most(clients, rate, allowed) + 1, 1)
+        return size, exceeded(size - 1, clients, rate)
+    from scipy.stats import binom  # a second to import, and who only plans needs none of it
+
     size = int(binom.isf(allowed, clients, rate))
     while float(binom.sf(size - 1, clients, rate)) > allowed:
         size += 1
@@ -24,6 +57,12 @@ def smallest_cohort(clients: int, rate: float, allowed: float) -> tuple[int, flo
 
     A cohort of m that one client more would make larger than m is such an event too. m = -1: there is none.
     """
+    if clients > MOST_TRIALS:
+        # As many stay away as by `most` and no more.
+        absent = most(clients, 1.0 - rate, allowed)
+        return clients - absent - 1, exceeded(absent, clients, 1.0 - rate)
+    from scipy.stats import binom
+
     size = int(binom.ppf(allowed, clients, rate))
     while size >= 0 and float(binom.cdf(size, clients, rate)) > allowed:
         size -= 1
@@ -38,8 +77,14 @@ def most_hostile(clients: int, hostile: int, cohort: float, allowed: float, *, f
     """
     if not hostile:
         return 0, 0.0
+    if clients > MOST_TRIALS:
+        trials, rate = (int(cohort), hostile / clients) if fixed else (hostile, cohort / clients)
+        number = most(trials, rate, allowed)
+        return number, exceeded(number, trials, rate)
+    from scipy.stats import binom, hypergeom
+
     drawn = hypergeom(clients, hostile, int(cohort)) if fixed else binom(hostile, cohort / clients)
-    most = int(drawn.isf(allowed))
-    while float(drawn.sf(most)) > allowed:
-        most += 1
-    return most, float(drawn.sf(most))
+    number = int(drawn.isf(allowed))
+    while float(drawn.sf(number)) > allowed:
+        number += 1
+    return number, float(drawn.sf(number))

@@ -11,16 +11,17 @@ import numpy as np
 from dp_accounting import DpEvent, NeighboringRelation, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
 from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf_pessimistic_connect_dots_fixed_gap
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-from dp_accounting.rdp import RdpAccountant, compute_epsilon
+from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant, compute_delta, compute_epsilon
 
 from dpfedmeta.accounting.events import Event, Phase, SamplerName
-from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.accounting.gaussian import gaussian_epsilon, smallest_epsilon
 from dpfedmeta.accounting.noise import GaussianNoise, Noise
 from dpfedmeta.accounting.record_layer import AccountantName
 from dpfedmeta.accounting.whole_noise import epsilon_of_discrete, released_coordinates
 from dpfedmeta.randomness import FloatArray
 
 Neighbours = Literal["add-remove", "replace-one"]
+ComposedBy = Literal["pld", "rdp", "gdp"]
 # Hockey-stick divergences of one sampled round at some epsilons.
 _Profile = Callable[[FloatArray, float, Noise], FloatArray]
 # (sampler, q, noise, how many rounds), for each phase.
@@ -36,6 +37,14 @@ _POINTS = 400_000
 _LARGEST_LOSS = 600.0
 # Whole orders: their divergence is a closed sum. They reach from epsilon 1e-3 to 10^4 at any delta in use.
 _ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)
+# Enough of them to see whether epsilon is within reason.
+_FEW_ORDERS = (2, 3, 4, 6, 8, 16, 32)
+# Beyond, a composition by Fourier transforms takes long, and a closed bound is within a tenth of it.
+_MOST_ROUNDS = 100_000
+# What the rounding of the transform may add to delta in each round, and which share of delta may be lost to it.
+_ROUNDING, _LOST_SHARE = 1e-15, 0.01
+# What rounding may take from the moments of one round; it would count in a thousand million rounds.
+_MOMENT_ROUNDING = 1e-13
 
 
 def neighbours_of_a_client(sampler: SamplerName) -> Neighbours:
@@ -63,15 +72,84 @@ def sampled_epsilon(
     Raises:
         ValueError: Adding or removing under fixed-size sampling, which has no meaning there.
     """
+    return composed(phases, neighbours, delta, grids)[0]
+
+
+def composed(
+    phases: Sequence[Phase], neighbours: Neighbours, delta: float, grids: tuple[float, ...] = GRIDS
+) -> tuple[float, ComposedBy]:
+    """`sampled_epsilon`, and how it was found.
+
+    Where a privacy loss distribution would take long, or the rounding of its transform might be felt at delta, a closed
+    bound takes its place, for any number of rounds (`closed_epsilon`).
+    """
     if not phases:
-        return 0.0
+        return 0.0, "pld"
     if delta <= 0 or not all(phase.event.noise for phase in phases):
-        return math.inf
+        return math.inf, "pld"
+    count = sum(phase.rounds for phase in phases)
+    if count > _MOST_ROUNDS or count * _ROUNDING > _LOST_SHARE * delta or _beyond_reason(phases, delta):
+        closed = closed_epsilon(phases, neighbours, delta)
+        # Of a noise that has no closed bound only the distribution is known.
+        if math.isfinite(closed[0]) or count > _MOST_ROUNDS:
+            return _of_discrete_closed(phases, neighbours, delta, closed)
     rounds, discrete = _rounds(phases), released_coordinates(phases)
     if not discrete:
-        return _epsilon(rounds, neighbours, delta, grids)
+        return _epsilon(rounds, neighbours, delta, grids), "pld"
     guess = _epsilon(rounds, neighbours, delta, COARSE)
-    return epsilon_of_discrete(lambda left: _epsilon(rounds, neighbours, left, grids), delta, guess, discrete)
+    return epsilon_of_discrete(lambda left: _epsilon(rounds, neighbours, left, grids), delta, guess, discrete), "pld"
+
+
+def _of_discrete_closed(
+    phases: Sequence[Phase], neighbours: Neighbours, delta: float, closed: tuple[float, ComposedBy]
+) -> tuple[float, ComposedBy]:
+    """A closed bound, with what discrete noise costs more where there is such."""
+    discrete = released_coordinates(phases)
+    if not discrete:
+        return closed
+    found = epsilon_of_discrete(lambda left: closed_epsilon(phases, neighbours, left)[0], delta, closed[0], discrete)
+    return found, closed[1]
+
+
+def _beyond_reason(phases: Sequence[Phase], delta: float) -> bool:
+    """Whether losses spread so far that a grid of them would not fit into memory."""
+    moments = _moments(phases, _FEW_ORDERS)
+    return moments is not None and float(compute_epsilon(_FEW_ORDERS, moments, delta)[0]) > _LARGEST_LOSS
+
+
+def closed_epsilon(phases: Sequence[Phase], neighbours: Neighbours, delta: float) -> tuple[float, ComposedBy]:
+    """An upper bound on `sampled_epsilon` in milliseconds, for any number of rounds, and which bound it is.
+
+    Guarantee:
+        The smaller of two. rdp: the moments of each round add up (Mironov 2017, https://arxiv.org/abs/1702.07476); a
+        replaced client under Poisson sampling is one removed and one added, so (e, d) for either gives
+        (2 e, (1 + exp(e)) d) for both. gdp: the rounds without their sampling, which only helps.
+    """
+    moved = 1.0 if neighbours == "add-remove" else 2.0
+    noises = [(phase.event.noise, phase.rounds) for phase in phases]
+    squared = sum(count * noise.mu(moved) ** 2 for noise, count in noises if noise is not None)
+    unsampled = gaussian_epsilon(math.sqrt(squared), delta)
+    poisson = all(phase.event.sampler == "poisson" for phase in phases)
+    moments = _moments(phases, _ORDERS)
+    if moments is None:
+        return unsampled, "gdp"
+    moments = moments + _MOMENT_ROUNDING * sum(phase.rounds for phase in phases)
+    by_moments = (
+        _replaced_by_moments(moments, delta)
+        if poisson and moved > 1
+        else float(compute_epsilon(_ORDERS, moments, delta)[0])
+    )
+    return (by_moments, "rdp") if by_moments <= unsampled else (unsampled, "gdp")
+
+
+def _replaced_by_moments(moments: FloatArray, delta: float) -> float:
+    """By way of the population without the client."""
+
+    def lost(epsilon: float) -> float:
+        return (1.0 + math.exp(min(epsilon, _LARGEST_LOSS))) * float(compute_delta(_ORDERS, moments, epsilon)[0])
+
+    epsilon = smallest_epsilon(lost, delta)
+    return 2.0 * epsilon if epsilon < _LARGEST_LOSS else math.inf
 
 
 def poisson_steps_epsilon(rate: float, noise: float, steps: int, delta: float, accountant: AccountantName) -> float:
@@ -252,25 +330,31 @@ def round_event(event: Event) -> DpEvent | None:
     return SampledWithoutReplacementDpEvent(event.clients, round(event.cohort), noise)
 
 
-def rdp_epsilon(phases: Sequence[Phase], delta: float) -> float:
+def rdp_epsilon(phases: Sequence[Phase], delta: float, orders: tuple[int, ...] = _ORDERS) -> float:
     """The looser RDP bound of (client, public): milliseconds, and above the tight one; inf for noise unknown to it."""
+    moments = _moments(phases, orders)
+    return math.inf if moments is None else float(compute_epsilon(orders, moments, delta)[0])
+
+
+def _moments(phases: Sequence[Phase], orders: tuple[int, ...]) -> FloatArray | None:
+    """Renyi divergences of all rounds together, by order; None for noise unknown to RDP."""
     poisson = all(phase.event.sampler == "poisson" for phase in phases)
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE if poisson else NeighboringRelation.REPLACE_ONE
-    total = np.zeros(len(_ORDERS))
+    total = np.zeros(len(orders))
     # Divergences beyond the range of a float count as infinite.
     with np.errstate(over="ignore"):
         for phase in phases:
-            one = _divergences(phase.event, relation)
+            one = _divergences(phase.event, relation, orders)
             if one is None:
-                return math.inf
+                return None
             total += phase.rounds * one
-        return float(compute_epsilon(_ORDERS, total, delta)[0])
+    return total
 
 
 @lru_cache(maxsize=2048)
-def _divergences(event: Event, relation: NeighboringRelation) -> FloatArray | None:
+def _divergences(event: Event, relation: NeighboringRelation, orders: tuple[int, ...]) -> FloatArray | None:
     """Of one round, by order: a search over rounds, and an audit of what was planned, ask for the same ones again."""
-    accountant, described = RdpAccountant(_ORDERS, relation), round_event(event)
+    accountant, described = RdpAccountant(orders, relation), round_event(event)
     if described is None or not accountant.supports(described):
         return None
     return np.asarray(accountant.compose(described).rdp)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.stats import binom
 
 from dpfedmeta.accounting.events import Event
 from dpfedmeta.accounting.noise import GaussianNoise
-from dpfedmeta.accounting.rare_events import RARE_SHARE, largest_cohort, most_hostile, smallest_cohort
+from dpfedmeta.accounting.rare_events import largest_cohort, most_hostile, smallest_cohort
 from dpfedmeta.accounting.whole_sums import WholeSum, units_of
 from dpfedmeta.errors import RefusedPlan
 
@@ -110,8 +109,6 @@ def fewest_bits(plan: PrivacyPlan, bits: range, growth: float = 1.01) -> int:
     Raises:
         RefusedPlan: Even the most are too few.
     """
-    from dataclasses import replace
-
     assert plan.secure is not None
     for each in bits:
         try:
@@ -166,7 +163,7 @@ def _sizes(plan: PrivacyPlan) -> tuple[int, int, float]:
     """(smallest cohort, largest cohort, P(another one)) of a round."""
     if plan.sampler == "fixed":
         return int(plan.cohort), int(plan.cohort), 0.0
-    rate, allowed = plan.cohort / plan.clients, _allowed(plan)
+    rate, allowed = plan.cohort / plan.clients, plan.allowed
     most, more = largest_cohort(plan.clients, rate, allowed)
     # Whoever took part as often as allowed leaves a place empty.
     spent = 0 if plan.max_participations is None else math.ceil(plan.rounds * most / plan.max_participations)
@@ -176,12 +173,7 @@ def _sizes(plan: PrivacyPlan) -> tuple[int, int, float]:
 
 def _hostile(plan: PrivacyPlan) -> tuple[int, float]:
     held = math.ceil(plan.hostile * plan.clients)
-    return most_hostile(plan.clients, held, plan.cohort, _allowed(plan), fixed=plan.sampler == "fixed")
-
-
-def _allowed(plan: PrivacyPlan) -> float:
-    """How likely each rare event may be in one round."""
-    return RARE_SHARE * min(plan.client_delta, plan.record_delta) / plan.rounds
+    return most_hostile(plan.clients, held, plan.cohort, plan.allowed, fixed=plan.sampler == "fixed")
 
 
 def _missing(plan: PrivacyPlan, secure: SecureRounds, whole: WholeSum) -> float:
@@ -194,10 +186,12 @@ def _missing(plan: PrivacyPlan, secure: SecureRounds, whole: WholeSum) -> float:
     """
     if not secure.absent or plan.sampler == "fixed":
         return 0.0
+    from scipy.stats import binom  # a second to import, and who only plans needs none of it
+
     sizes = np.arange(whole.least, whole.most + 1)
     fewest = np.array([whole.fewest(int(size)) for size in sizes])
     worst = float(binom.cdf(fewest, sizes, 1.0 - secure.absent).max())
-    if worst > _allowed(plan):
+    if worst > plan.allowed:
         raise RefusedPlan(
             f"aggregation.dropout = {secure.dropout:g}: with population.dropout = {secure.absent:g} a round would be "
             f"aborted with probability {worst:.2g}, which tells of its cohort; tolerate more, or use "

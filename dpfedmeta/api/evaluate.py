@@ -1,48 +1,51 @@
-"""Finished runs on held-out public data, written to evaluation.json with pictures beside it."""
+"""Runs on held-out public data: measured, then kept by what was measured, with pictures beside."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest, check_comparable
+from dpfedmeta.api.evaluation_request import COMPARISON, ENOUGH_EPISODES, EvaluationRequest, check_comparable
 from dpfedmeta.api.run import Run
 from dpfedmeta.data.dataset import Dataset, open_dataset
-from dpfedmeta.data.episode import check_shape
+from dpfedmeta.data.enough import check_shape
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Benchmark, Classification, FineTuning, Question, choose_fine_tuning, investigate
 from dpfedmeta.evaluation.accuracy import Accuracy
 from dpfedmeta.models.ways import with_ways
 from dpfedmeta.report.evaluation_plots import clients_plot, comparison_plot, steps_plot
-from dpfedmeta.run_directory import EVALUATION
+from dpfedmeta.runs.kept_evaluations import keep_evaluation, kept_evaluations
 from dpfedmeta.runs.trained_run import TrainedRun, open_run
 from dpfedmeta.tracking.evaluation_tables import evaluation_tables
 from dpfedmeta.tracking.terminal import as_text
-from dpfedmeta.workers import Workers, available_cores, open_workers
+from dpfedmeta.workers import Watched, Workers, available_cores, open_workers
 
 STEPS_PLOT, CLIENTS_PLOT = "evaluation-steps.png", "evaluation-clients.png"
-_COMPARISON = Path("evaluation-comparison.png")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Evaluation:
-    """What one run reaches on held-out classes; evaluation.json in its directory says the same.
+    """What one run reaches on held-out classes; evaluation.json says the same.
 
     Attributes:
         name: Of the run, where several are compared.
         path: Its directory.
+        folder: Where it is kept: the run directory, or the one that was given.
         content: All that was measured.
-        pictures: Paths of the pictures beside it.
+        pictures: Paths of the pictures beside it; none where nothing could be written.
     """
 
     name: str
     path: Path
+    folder: Path
     content: Mapping[str, Any]
-    pictures: tuple[Path, ...]
+    pictures: tuple[Path, ...] = ()
 
     @property
     def protocol(self) -> str:
@@ -64,29 +67,83 @@ class Evaluation:
         return as_text(*evaluation_tables(self.name, self.content))
 
 
-def evaluations(request: EvaluationRequest) -> Iterator[Evaluation]:
-    """Evaluate each run on the same episodes; write its evaluation.json and pictures.
+Watch = Callable[[str, float], None]
+"""Told what is being done, and which share of it is."""
+
+
+def evaluations(request: EvaluationRequest, watch: Watch = lambda what, done: None) -> Iterator[Evaluation]:
+    """Evaluate each run on the same episodes. Nothing is written; `kept` does that.
 
     Raises:
         InputError: Not run directories, not comparable, or more shots and queries than images.
     """
-    runs = [open_run(path) for path in request.runs]
+    runs = [open_run(path, request.data_folder) for path in request.runs]
     check_comparable(request, runs)
-    dataset = open_dataset(runs[0].settings.dataset, request.data_folder)
+    trained = runs[0].settings
+    dataset = open_dataset(trained.dataset, request.data_folder, trained.task.ways)
     if dataset.task.shared_classes is None:
         # Before the first minute of work.
         for shape in request.shapes(runs[0]):
             check_shape(dataset.test, shape, "test")
     request = replace(request, seeds=request.seeds or (runs[0].settings.run.seed,))
+    names = _names(runs)
+    folders = _folders(request, runs, names)
     with open_workers(request.workers or available_cores()) as workers:
-        for run, name in zip(runs, _names(runs), strict=True):
+        for run, name in zip(runs, names, strict=True):
             if dataset.task.shared_classes is None:
-                content = _adapted(request, run, dataset, workers)
+                content = _adapted(request, run, dataset, workers, partial(_named, watch, name))
             else:
-                content = _classified(run, dataset, workers)
-            run.directory.write_json(EVALUATION, content)
-            folder = run.directory.path
-            yield Evaluation(name=name, path=folder, content=content, pictures=_drawn(folder, name, content))
+                content = _classified(run, dataset, Watched(workers, partial(watch, f"{name}: images")))
+            path = run.directory.path
+            yield Evaluation(name=name, path=path, folder=folders[path], content={**_of_run(run), **content})
+
+
+def kept(evaluation: Evaluation) -> Evaluation:
+    """Write evaluation.json, a file for each thing that was measured, and the pictures.
+
+    Raises:
+        NotKept: The folder cannot be written; says what to do. What was measured is not lost.
+    """
+    folder = evaluation.folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        keep_evaluation(folder, evaluation.content)
+        return replace(evaluation, pictures=_drawn(folder, evaluation.name, evaluation.content))
+    except OSError as error:
+        raise NotKept(
+            f"{folder}: cannot be written ({error.strerror}), so this evaluation is not kept; --out DIR (in Python "
+            "out=DIR) writes it to another folder"
+        ) from error
+
+
+class NotKept(OSError):
+    """An evaluation that was made, and could not be written."""
+
+
+def _folders(request: EvaluationRequest, runs: Sequence[TrainedRun], names: Sequence[str]) -> dict[Path, Path]:
+    """Where each run's evaluation is kept; a folder holds those of one run.
+
+    Raises:
+        InputError: The folder that was given holds evaluations of another run.
+    """
+    if request.folder is None:
+        return {run.directory.path: run.directory.path for run in runs}
+    found: dict[Path, Path] = {}
+    for run, name in zip(runs, names, strict=True):
+        folder = request.folder if len(runs) == 1 else request.folder / Path(name).name
+        if folder in found.values():
+            raise InputError(f"--out {request.folder}: two of the runs are called {folder.name}; evaluate them apart")
+        others = {str(each.get("run")) for each in kept_evaluations(folder)} - {run.directory.path.resolve().name}
+        if others:
+            raise InputError(f"--out {folder}: holds evaluations of {', '.join(sorted(others))}; choose another folder")
+        found[run.directory.path] = folder
+    return found
+
+
+def _of_run(run: TrainedRun) -> dict[str, Any]:
+    """Whose weights these are, and whether they are those of its end."""
+    name, planned = run.directory.path.resolve().name, run.settings.server.rounds
+    return {"run": name, "status": run.stage, "rounds": run.rounds, "planned_rounds": planned}
 
 
 def evaluate(
@@ -105,16 +162,21 @@ def evaluate(
 ) -> tuple[Evaluation, ...]:
     """Evaluate runs on held-out test classes, several on the same episodes. Nothing is printed.
 
+    Each is kept by what it measured, as docs/evaluation.md says; one that cannot be written is returned all the same,
+    with a warning.
+
     Args:
         runs: A run or the path of one, or several of one benchmark.
         shots: Support images per class; none: as trained.
         ways: Classes per episode; none: as trained.
-        steps: One number: after each of 0 ... that; several: after these; none: as trained.
+        steps: Numbers of gradient steps after which is asked, besides 0 and those of the run (K), as range(21); none:
+            every number from 0 to K.
         seeds: One sequence of episodes each; none: the seed of the first run.
         episodes: Episodes per evaluation and seed.
         transductive: Statistics from support and query images together.
         fine_tuning: Whether the untrained network is fine-tuned beside, which takes most of the time.
-        out: Picture that compares the runs.
+        out: A folder for everything that is written, in place of the run directories; or a .png file, for the picture
+            that compares the runs.
         data_folder: Where the images are; None: DPFEDMETA_DATA.
         workers: Worker processes; None: cores.
 
@@ -140,10 +202,18 @@ def evaluate(
     )
     if not request.runs:
         raise InputError("runs: none is given")
-    found = tuple(evaluations(request))
+    found = tuple(_kept_or_warned(each) for each in evaluations(request))
     if request.out is not None:
         comparison(request, found)
     return found
+
+
+def _kept_or_warned(evaluation: Evaluation) -> Evaluation:
+    try:
+        return kept(evaluation)
+    except NotKept as error:
+        warnings.warn(str(error), stacklevel=3)
+        return evaluation
 
 
 def _several(given: int | Sequence[int]) -> tuple[int, ...]:
@@ -152,9 +222,9 @@ def _several(given: int | Sequence[int]) -> tuple[int, ...]:
 
 def comparison(request: EvaluationRequest, found: Sequence[Evaluation]) -> Path | None:
     """The picture that compares the runs, where one was asked for or there are several."""
-    if request.out is None and len(found) < 2:
+    if len(found) < 2 and (request.out is None or request.folder is not None):
         return None
-    path = request.out or _COMPARISON
+    path = request.picture or Path(COMPARISON)
     comparison_plot(path, {each.name: each.content for each in found})
     return path
 
@@ -180,16 +250,25 @@ def _classified(run: TrainedRun, dataset: Dataset, workers: Workers) -> dict[str
     return {"protocol": held_out_evaluation.protocol, "note": None, "results": [results]}
 
 
-def _adapted(request: EvaluationRequest, run: TrainedRun, dataset: Dataset, workers: Workers) -> dict[str, Any]:
+def _named(watch: Watch, name: str, what: str, done: float) -> None:
+    watch(f"{name}, {what}", done)
+
+
+def _adapted(
+    request: EvaluationRequest, run: TrainedRun, dataset: Dataset, workers: Workers, watch: Watch
+) -> dict[str, Any]:
     results, protocol = [], ""
     transductive = request.transductive or run.mixes_queries
     for shape in request.shapes(run):
         benchmark = Benchmark(
             pool=dataset.test, shape=shape, seed=request.seeds[0], split="test", transductive=transductive
         )
-        question = _question(request, run, benchmark, dataset, workers)
+        size = f"{shape.ways}-way {shape.shots}-shot"
+        choosing = Watched(workers, partial(watch, f"{size}: choosing the step size of fine-tuning"))
+        question = _question(request, run, benchmark, dataset, choosing)
         protocol = benchmark.protocol
-        results.append(investigate(workers, benchmark, question, request.seeds, request.episodes).as_json())
+        asking = Watched(workers, partial(watch, f"{size}: {request.episodes} episodes"))
+        results.append(investigate(asking, benchmark, question, request.seeds, request.episodes).as_json())
     return {
         "protocol": protocol,
         "note": request.note(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from dpfedmeta.runs.trained_run import TrainedRun
 
 ENOUGH_EPISODES = 600
+COMPARISON = "evaluation-comparison.png"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +27,13 @@ class EvaluationRequest:
         runs: Run directories of one benchmark.
         shots: Support images per class; empty: as trained.
         ways: Classes per episode; empty: as trained.
-        steps: One number: after each of 0 ... that; several: after these; empty: after each of 0 ... K.
+        steps: Numbers of gradient steps after which is asked, besides 0 and K; empty: every number from 0 to K.
         seeds: One sequence of episodes each; empty: the seed of the (first) run.
         episodes: Episodes per evaluation and seed.
         transductive: Statistics from support and query images together.
         fine_tuning: Whether the untrained network is fine-tuned beside, which takes most of the time.
-        out: Picture that compares the runs; None: none for a single run, evaluation-comparison.png for several.
+        out: A folder for everything that is written, or a .png file for the picture that compares the runs alone; None:
+            each run directory, and evaluation-comparison.png for several runs.
         data_folder: Where the images are.
         workers: Worker processes; None: cores.
     """
@@ -60,17 +63,36 @@ class EvaluationRequest:
             raise InputError(f"workers = {self.workers}: must be at least 1")
         if len({path.resolve() for path in self.runs}) < len(self.runs):
             raise InputError("the same run is given twice")
-        if self.out is not None and (self.out.suffix != ".png" or not self.out.parent.is_dir()):
-            raise InputError(f"out = {self.out}: expected a .png file in a folder that exists")
+        if self.out is not None:
+            self._check_out(self.out)
+
+    def _check_out(self, out: Path) -> None:
+        if out.suffix == ".png" and not out.is_dir():
+            if not out.parent.is_dir():
+                raise InputError(f"out = {out}: there is no folder {out.parent}")
+        elif not out.is_dir() and (out.exists() or out.suffix):
+            raise InputError(f"out = {out}: expected a folder, or a .png file in a folder that exists")
+        there = next(folder for folder in (out, *out.absolute().parents) if folder.is_dir())
+        if not os.access(there, os.W_OK):
+            raise InputError(f"out = {out}: {there} cannot be written; choose another folder")
+
+    @property
+    def folder(self) -> Path | None:
+        """Where everything goes; None: to each run."""
+        return None if self.out is None or (self.out.suffix == ".png" and not self.out.is_dir()) else self.out
+
+    @property
+    def picture(self) -> Path | None:
+        """Where the picture that compares the runs goes; None: nobody said."""
+        return self.out if self.folder is None else self.folder / COMPARISON
 
     def at(self, trained: int) -> tuple[int, ...]:
-        """Numbers of steps after which is asked, with 0 and K among them.
+        """Numbers of steps after which is asked, for every run alike, with 0 and its own K among them.
 
         Args:
             trained: K, steps that held-out clients of the run take.
         """
-        asked = range(self.steps[0] + 1) if len(self.steps) == 1 else self.steps or range(trained + 1)
-        return tuple(sorted({0, trained, *asked}))
+        return tuple(sorted({0, trained, *(self.steps or range(trained + 1))}))
 
     def shapes(self, run: TrainedRun) -> tuple[EpisodeShape, ...]:
         """Sizes of episodes, every number of ways with every number of shots."""

@@ -20,6 +20,7 @@ from dpfedmeta.personal import Initialisation, PersonalModel, load
 from dpfedmeta.personal.images import Images, Labels
 from dpfedmeta.report.page import write_report
 from dpfedmeta.run_directory import CONFIG, SUMMARY, RunDirectory
+from dpfedmeta.runs.snapshot import read_run
 from dpfedmeta.settings import Settings
 from dpfedmeta.tracking.planned import Guarantees
 from dpfedmeta.tracking.terminal import as_text, number
@@ -33,8 +34,8 @@ class Rounds(list[dict[str, Any]]):
 
     round, clip (the bound), clip_mode, aggregate_norm, noise_norm_expected, signal_to_noise; epsilon_client_public,
     epsilon_client_server, epsilon_record_server, epsilon_record_public (spent so far); validation_accuracy and
-    validation_ci95 (where validated); seconds and clients_per_second (where told); aborted; release (a digest); and
-    what else rounds.jsonl has.
+    validation_ci95 (where validated); validation_accuracy_untrained (before round 0, in its row); seconds and
+    clients_per_second (where told); aborted; release (a digest); and what else rounds.jsonl has.
     """
 
     def frame(self) -> Any:
@@ -85,8 +86,11 @@ class Run:
 
     @property
     def status(self) -> str:
-        """How it ended: completed, budget (the budget ended it), or interrupted (it can be resumed)."""
-        return str(self.summary["status"])
+        """How it ended: completed, budget (the budget ended it), or interrupted (it can be resumed).
+
+        Else running, while a process writes it, or stopped: killed, or crashed, and it can be resumed.
+        """
+        return read_run(self._directory).stage
 
     @property
     def accuracy(self) -> Accuracy | None:
@@ -149,10 +153,10 @@ class Run:
         return "\n".join(lines)
 
     def _words(self) -> str:
-        try:
-            summary = self.summary
-        except InputError:
-            return "not finished"
+        snapshot = read_run(self._directory)
+        if snapshot.words is not None:
+            return snapshot.words
+        summary = self.summary
         reached = f", accuracy {self.accuracy}" if self.accuracy is not None else ""
         return f"{summary['algo']} on {summary['dataset']}, {summary['rounds']} rounds, {summary['status']}{reached}"
 
@@ -168,10 +172,13 @@ def _table(rows: Iterable[Mapping[str, Any]]) -> Rounds:
 
 
 def _one_level(row: Mapping[str, Any]) -> dict[str, Any]:
-    plain = {name: value for name, value in row.items() if name not in ("epsilons", "validation_accuracy")}
+    nested = ("epsilons", "validation_accuracy", "validation_accuracy_untrained")
+    plain = {name: value for name, value in row.items() if name not in nested}
     epsilons = {f"epsilon_{cell}": value for cell, value in row["epsilons"].items()}
     validation = row.get("validation_accuracy") or {}
     measured = {"validation_accuracy": validation.get("mean"), "validation_ci95": validation.get("ci95")}
+    if "validation_accuracy_untrained" in row:
+        measured["validation_accuracy_untrained"] = row["validation_accuracy_untrained"]["mean"]
     beside = {name: plain.get(name) for name in ("aggregate_norm", "noise_norm_expected", "aborted")}
     return {**plain, **beside, **epsilons, **measured}
 

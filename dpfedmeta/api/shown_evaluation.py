@@ -1,30 +1,67 @@
-"""Evaluations for people: printed as they are done."""
+"""Evaluations for people: printed as they are done, and written after that."""
 
 from __future__ import annotations
 
+import errno
+import os
+
 from rich.console import Console
 
-from dpfedmeta.api.evaluate import comparison, evaluations
+from dpfedmeta.api.evaluate import Evaluation, NotKept, comparison, evaluations, kept
 from dpfedmeta.api.evaluation_request import EvaluationRequest
+from dpfedmeta.report.paired_runs import episodes_of, pairs
 from dpfedmeta.run_directory import EVALUATION
+from dpfedmeta.runs.kept_evaluations import EVALUATIONS
+from dpfedmeta.tracking.bars import share_bar
 from dpfedmeta.tracking.evaluation_tables import evaluation_tables
 
 
 def evaluate_runs(request: EvaluationRequest, console: Console) -> None:
-    """Evaluate, and print tables and where the files are.
+    """Evaluate; print tables first, then write, and say where the files are.
 
     Raises:
         InputError: As `evaluations` says.
     """
+    for run in request.runs if request.folder is None else ():
+        if run.is_dir() and not os.access(run, os.W_OK):
+            _say(console, f"{run}: cannot be written, so what follows is only printed; --out DIR keeps it")
     found = []
-    for evaluation in evaluations(request):
-        found.append(evaluation)
-        for printed in evaluation_tables(evaluation.name, evaluation.content):
-            console.print(printed, highlight=False, soft_wrap=isinstance(printed, str))
-        if evaluation.pictures:
-            names = ", ".join(str(picture) for picture in evaluation.pictures)
-            console.print(f"pictures: {names}", highlight=False, soft_wrap=True)
-        console.print(f"numbers: {evaluation.path / EVALUATION}", highlight=False, soft_wrap=True)
-    path = comparison(request, found)
+    with share_bar(console) as watch:
+        for evaluation in evaluations(request, watch):
+            found.append(evaluation)
+            for printed in evaluation_tables(evaluation.name, evaluation.content):
+                console.print(printed, highlight=False, soft_wrap=isinstance(printed, str))
+            _keep(evaluation, console)
+    for pair in pairs({each.name: episodes_of(each.content) for each in found}):
+        _say(console, str(pair))
+    try:
+        path = comparison(request, found)
+    except OSError as error:
+        _say(console, f"{error.filename}: cannot be written ({error.strerror}); --out DIR names another folder")
+        return
     if path is not None:
-        console.print(f"comparison: {path}", highlight=False, soft_wrap=True)
+        _say(console, f"comparison: {path}")
+
+
+def _keep(evaluation: Evaluation, console: Console) -> None:
+    """What was printed is not lost where it cannot be written: a run may be somebody else's, or on a read-only disk."""
+    try:
+        evaluation = kept(evaluation)
+    except NotKept as error:
+        if not _is_read_only(error):
+            raise RuntimeError(str(error)) from error
+        _say(console, str(error))
+        return
+    if evaluation.pictures:
+        _say(console, f"pictures: {', '.join(str(picture) for picture in evaluation.pictures)}")
+    _say(console, f"numbers: {evaluation.folder / EVALUATION}, and kept in {evaluation.folder / EVALUATIONS}")
+
+
+def _is_read_only(error: NotKept) -> bool:
+    """Somebody's choice, and no fault such as a full disk."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=True, markup=False)

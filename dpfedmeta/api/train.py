@@ -18,6 +18,7 @@ from dpfedmeta.members import name_of
 from dpfedmeta.planning.own_policy import with_own_policy
 from dpfedmeta.privacy.clip_policy import ClipPolicy
 from dpfedmeta.privacy.mechanisms import Mechanism
+from dpfedmeta.report.pictures import draw_pictures
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.lock import only_writer
 from dpfedmeta.runs.resume import MAY_CHANGE, finished, settings_of_run
@@ -42,6 +43,7 @@ def train(
     data_folder: str | PathLike[str] | None = None,
     secure_rng: bool = False,
     resume: str | PathLike[str] | Run | None = None,
+    extend_to: int | None = None,
     quiet: bool = False,
 ) -> Run:
     """Train as the settings say, evaluate on held-out classes, and keep everything in a run directory.
@@ -60,6 +62,7 @@ def train(
         data_folder: Folder with omniglot/ ...; None: DPFEDMETA_DATA.
         secure_rng: Noise and cohorts straight from the operating system.
         resume: A run to go on with.
+        extend_to: With `resume`, of a completed run: how many rounds it shall have in all, within its promise.
         quiet: Print nothing.
 
     Raises:
@@ -67,29 +70,45 @@ def train(
         RefusedPlan: A guarantee that is asked for would not hold.
         CallbackFailed: A callback raised; the run ended cleanly, its status is `interrupted`, and it can be resumed.
     """
-    told = (*(() if quiet else (Terminal(Console(), _RESUME),)), *callbacks)
-    folder = None if data_folder is None else Path(data_folder)
-    if resume is None:
-        check_settings(settings)
-        assert settings is not None
-        settings = with_members(settings, aggregation, mechanism)
-        options = RunOptions(data_folder=folder, secure_rng=secure_rng, population=population, clip_policy=clip_policy)
-        return Run(run_training(settings, options, told)[0].path)
-    if secure_rng:
-        raise InputError("secure_rng: resume goes on as the run began; leave it out")
-    run = RunDirectory(resume.path if isinstance(resume, Run) else Path(fspath(resume)))
-    if not run.path.is_dir():
-        raise InputError(f"resume = {run.path}: there is no such run directory")
-    with only_writer(run.path):
-        if aggregation is not None or mechanism is not None:
-            raise InputError("aggregation, mechanism: a run remembers them by name; leave them out with resume")
-        kept = _kept_settings(run, settings, clip_policy)
-        status = finished(run)
-        if status is not None:
-            tell(told, "on_remark", f"{run.path}: {status} already; nothing is left to do")
-            return Run(run.path)
-        options = RunOptions(data_folder=folder, population=population, clip_policy=clip_policy, resume=run)
-        return Run(run_training(kept, options, told)[0].path)
+    with Terminal(Console(), _RESUME) as terminal:
+        told = (*(() if quiet else (terminal,)), *callbacks)
+        folder = None if data_folder is None else Path(data_folder)
+        if extend_to is not None and (resume is None or type(extend_to) is not int):
+            raise InputError("extend_to: a whole number of rounds, for the completed run that `resume` names")
+        if resume is None:
+            check_settings(settings)
+            assert settings is not None
+            settings = with_members(settings, aggregation, mechanism)
+            options = RunOptions(
+                data_folder=folder,
+                secure_rng=secure_rng,
+                population=population,
+                clip_policy=clip_policy,
+                pictures=draw_pictures,
+            )
+            return Run(run_training(settings, options, told)[0].path)
+        if secure_rng:
+            raise InputError("secure_rng: resume goes on as the run began; leave it out")
+        run = RunDirectory(resume.path if isinstance(resume, Run) else Path(fspath(resume)))
+        if not run.path.is_dir():
+            raise InputError(f"resume = {run.path}: there is no such run directory")
+        with only_writer(run.path):
+            if aggregation is not None or mechanism is not None:
+                raise InputError("aggregation, mechanism: a run remembers them by name; leave them out with resume")
+            kept = _kept_settings(run, settings, clip_policy)
+            status = None if extend_to is not None else finished(run)
+            if status is not None:
+                tell(told, "on_remark", f"{run.path}: {status} already; nothing is left to do")
+                return Run(run.path)
+            options = RunOptions(
+                data_folder=folder,
+                population=population,
+                clip_policy=clip_policy,
+                resume=run,
+                extend_to=extend_to,
+                pictures=draw_pictures,
+            )
+            return Run(run_training(kept, options, told)[0].path)
 
 
 def with_members(

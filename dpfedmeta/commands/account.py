@@ -11,6 +11,7 @@ from rich.console import Console
 
 from dpfedmeta.command_line import DONE, parse_with_settings, parser, print_json
 from dpfedmeta.errors import InputError
+from dpfedmeta.output_paths import PICTURE_ENDINGS, check_output
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.guarantee import Guarantee
@@ -60,6 +61,7 @@ def main(words: Sequence[str], console: Console) -> int:
     """Parse, account, print."""
     made = options_of()
     known, _ = made.parse_known_args(words)
+    check_output("--plot", known.plot, PICTURE_ENDINGS)
     chosen = known.verify or [path for path in (known.run, known.realised) if path is not None]
     compares = known.compare_paper or known.compare_presets or known.cross_check
     if chosen or compares:
@@ -68,6 +70,9 @@ def main(words: Sequence[str], console: Console) -> int:
         made.parse_args(words)
     if compares:
         return _compare(known, console)
+    for path in chosen:
+        if not path.is_dir():
+            raise InputError(f"{path}: there is no such run directory")
     return _of_runs(console, known, chosen) if chosen else _of_plan(made, words, console)
 
 
@@ -85,6 +90,9 @@ def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Conso
     options, settings = parse_with_settings(
         made, words, default_dataset="omniglot", keep_both=lambda given: given.solve != "noise"
     )
+    from dpfedmeta.planning.first_checks import check_first
+
+    check_first(settings)
     from dpfedmeta.accounting.cells import guarantees
     from dpfedmeta.data.task import load_task
     from dpfedmeta.planning.cautions import cautions
@@ -112,10 +120,16 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
     from dpfedmeta.tracking.terminal import guarantee_table
 
     found, shown = _verified(run)
-    title = f"What was spent in {len(found.charges)} rounds, from the ledger alone"
+    snapshot = found.snapshot
+    assert snapshot is not None
+    so_far = "so far" if snapshot.words else ""
+    title = " ".join(filter(None, ("What was spent", so_far, f"in {len(found.charges)} rounds, from the ledger alone")))
+    if snapshot.words and not options.json:
+        console.print(f"{run.path}: {snapshot.words}", highlight=False, soft_wrap=True, markup=False)
     if options.run is not None and not options.json:
         console.print(guarantee_table(guarantees(found.plan), f"What was promised for {found.plan.rounds} rounds"))
-    code = _show(console, options, found.plan, found.guarantees, title, {"simulation": found.simulation})
+    of_run = {"simulation": found.simulation, "status": snapshot.stage}
+    code = _show(console, options, found.plan, found.guarantees, title, of_run)
     if options.verify is not None and not options.json:
         for remark in (*found.remarks, *shown):
             console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
@@ -125,11 +139,13 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
 def _verified(run: RunDirectory) -> tuple[Audit, list[str]]:
     """The ledger against everything beside it, and what is to be said of report.html."""
     from dpfedmeta.report.statement import check_report
+    from dpfedmeta.runs.archive import check_manifest
     from dpfedmeta.runs.verification import audit
 
     found = audit(run)
     assert found.proven is not None
-    return found, check_report(run, found.proven)
+    assert found.snapshot is not None
+    return found, [*check_report(found.snapshot, found.proven), *check_manifest(run)]
 
 
 def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDirectory]) -> int:
@@ -166,8 +182,8 @@ def _show(
     for line in noise_lines(plan):
         console.print(line, highlight=False, soft_wrap=True)
     console.print(guarantee_table(cells, title))
-    for warning in filter(None, (of_run or {}).values()):
-        console.print(warning, style="bold yellow")
+    if (of_run or {}).get("simulation"):
+        console.print((of_run or {})["simulation"], style="bold yellow")
     if options.explain:
         for line in guarantee_words(cells):
             console.print(line, highlight=False, soft_wrap=True)
@@ -180,8 +196,6 @@ def _draw(path: Path, plan: PrivacyPlan) -> None:
     from dpfedmeta.accounting.cells import epsilon_curve
     from dpfedmeta.report.plots import curve_plot
 
-    if not path.parent.is_dir():
-        raise InputError(f"--plot {path}: there is no folder {path.parent}")
     curve_plot(path, *epsilon_curve(plan))
 
 

@@ -13,7 +13,7 @@ from dpfedmeta.config import resolve
 from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.presets import algorithm_names, claimed_of
-from dpfedmeta.tracking.terminal import number
+from dpfedmeta.tracking.terminal import HOLDS, number
 
 
 def compare_paper(console: Console, as_text: bool) -> int:
@@ -36,7 +36,13 @@ def compare_paper(console: Console, as_text: bool) -> int:
 def compare_presets(console: Console, as_text: bool) -> int:
     """Every preset: what its origin would claim, and what holds."""
     rows = []
-    table = Table(title="The same noise, as its origin counts it and as it holds", title_justify="left")
+    caption = f"{HOLDS} claimed: what the origin's documentation gives for this noise."
+    table = Table(
+        title="The same noise, as its origin counts it and as it holds",
+        title_justify="left",
+        caption=caption,
+        caption_justify="left",
+    )
     for column in ("preset", "cell", "claimed", "holds", "claimed by", "why"):
         table.add_column(column, justify="right" if column in ("claimed", "holds") else "left", overflow="fold")
     for algo in algorithm_names():

@@ -13,6 +13,8 @@ from rich.table import Table
 from dpfedmeta.command_line import DONE, given_settings, parser
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError
+from dpfedmeta.output_paths import PICTURE_ENDINGS, check_output
+from dpfedmeta.run_directory import check_is_run
 
 if TYPE_CHECKING:
     from dpfedmeta.simulation.decomposition import Decomposition
@@ -43,10 +45,17 @@ def main(words: Sequence[str], console: Console) -> int:
     made = options_of()
     options, _ = made.parse_known_args(words)
     given = given_settings(made, words)
+    check_output("--out", options.out, PICTURE_ENDINGS)
     if options.bound is not None and options.bound <= 0:
         raise InputError(f"--bound {options.bound:g}: a clip bound is greater than 0")
     if options.sample < _FEWEST:
         raise InputError(f"--sample {options.sample}: at least {_FEWEST} clients are needed")
+    from dpfedmeta.planning.first_checks import check_first
+
+    if options.weights is not None:
+        check_is_run(options.weights)
+    for changes in ({}, *_variants(options.vary).values()):
+        check_first(resolve(options.algo, options.dataset, options.config, {**given, **changes}), options.data_dir)
     found = {}
     for label, changes in {"as it is": {}, **_variants(options.vary)}.items():
         found[label] = _measured(options, {**given, **changes})
@@ -84,7 +93,7 @@ def _measured(options: argparse.Namespace, given: dict[str, str]) -> Decompositi
     from dpfedmeta.training.data import client_side, population
 
     settings = resolve(options.algo, options.dataset, options.config, given)
-    dataset = open_dataset(settings.dataset, options.data_dir)
+    dataset = open_dataset(settings.dataset, options.data_dir, settings.task.ways)
     plan = make_plan(settings, dataset.task)
     side = client_side(plan, population(plan, dataset, None), KeyedSource(seed=settings.run.seed), torch.device("cpu"))
     weights = plan.algorithm.initial(plan.network, settings.run.seed)

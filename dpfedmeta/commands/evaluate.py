@@ -10,6 +10,7 @@ from rich.console import Console
 
 from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest
 from dpfedmeta.command_line import DONE, parser
+from dpfedmeta.run_directory import check_is_run
 
 
 def options_of() -> argparse.ArgumentParser:
@@ -26,7 +27,7 @@ def options_of() -> argparse.ArgumentParser:
         "--steps",
         type=int,
         nargs="+",
-        help="after each of 0 ... N steps, or after these (default: as trained)",
+        help="accuracy after these numbers of gradient steps, besides 0 and the run's own (default: each up to that)",
     )
     made.add_argument("--seeds", type=int, nargs="+", help="different episodes, pooled (default: the run's seed)")
     made.add_argument("--episodes", type=int, default=ENOUGH_EPISODES, help="episodes per setting and seed (600)")
@@ -38,7 +39,12 @@ def options_of() -> argparse.ArgumentParser:
         action="store_true",
         help="leave out the slowest baseline, fine-tuning without meta-learning",
     )
-    made.add_argument("--out", type=Path, help="picture that compares the runs (evaluation-comparison.png)")
+    made.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR|PNG",
+        help="folder for everything that is written (default: the run), or only the picture that compares the runs",
+    )
     made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
     made.add_argument("--workers", type=int, help="worker processes (default: cores)")
     return made
@@ -60,6 +66,8 @@ def main(words: Sequence[str], console: Console) -> int:
         data_folder=options.data_dir,
         workers=options.workers,
     )
+    for path in request.runs:
+        check_is_run(path)
     from dpfedmeta.api.shown_evaluation import evaluate_runs
 
     evaluate_runs(request, console)

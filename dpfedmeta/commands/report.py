@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from dpfedmeta.command_line import DONE, parser
+from dpfedmeta.errors import InputError
+from dpfedmeta.output_paths import PAGE_ENDINGS, PICTURE_ENDINGS, check_output, check_output_folder
+
+if TYPE_CHECKING:
+    from dpfedmeta.run_directory import RunDirectory
+
+_WATCH_SECONDS = 10.0
 
 
 def main(words: Sequence[str], console: Console) -> int:
@@ -20,10 +28,38 @@ def main(words: Sequence[str], console: Console) -> int:
     arguments.add_argument("runs", type=Path, nargs="+", help="run directories, or the folder of a sweep")
     arguments.add_argument("--out", type=Path, default=Path("comparison.html"), help="page of a comparison")
     arguments.add_argument("--epsilon-plot", type=Path, help="also draw accuracy against epsilon into this PNG file")
+    arguments.add_argument(
+        "--watch",
+        type=float,
+        nargs="?",
+        const=_WATCH_SECONDS,
+        metavar="SECONDS",
+        help=f"write the pages again every so many seconds ({_WATCH_SECONDS:g}) while the runs go on",
+    )
+    arguments.add_argument(
+        "--latex", type=Path, metavar="FILE.tex", help="table of the settings for a paper (booktabs)"
+    )
+    arguments.add_argument("--csv", type=Path, metavar="FILE.csv", help="one row for each run, with all its numbers")
+    arguments.add_argument("--pdf", type=Path, metavar="FOLDER", help="every picture as a PDF of vectors, in a folder")
     options = arguments.parse_args(words)
+    if options.watch is not None and not 1 <= options.watch <= 3600:
+        raise InputError(f"--watch {options.watch:g}: a number of seconds from 1 to 3600")
+    check_output("--out", options.out, PAGE_ENDINGS)
+    for path in options.runs:
+        if not path.is_dir():
+            raise InputError(f"{path}: there is no such run directory")
+    check_output("--epsilon-plot", options.epsilon_plot, PICTURE_ENDINGS)
+    check_output("--latex", options.latex, (".tex",))
+    check_output("--csv", options.csv, (".csv",))
+    if options.pdf is not None:
+        if options.pdf.suffix.lower() == ".pdf":
+            raise InputError(f"--pdf {options.pdf}: each picture becomes a PDF of its own; name a folder for them")
+        check_output_folder("--pdf", options.pdf)
     from dpfedmeta.report.epsilon_plot import epsilon_plot
     from dpfedmeta.report.groups import group_runs
     from dpfedmeta.report.page import write_comparison, write_report
+    from dpfedmeta.report.paired_runs import kept_episodes, pairs
+    from dpfedmeta.report.paper import write_paper
     from dpfedmeta.run_directory import RunDirectory
     from dpfedmeta.sweeps.directory import is_sweep
     from dpfedmeta.sweeps.results import PAGE, settings_of_sweep, write_results
@@ -35,7 +71,10 @@ def main(words: Sequence[str], console: Console) -> int:
     for path in sweeps:
         write_results(path)
         console.print(f"sweep: {path / PAGE}", highlight=False, soft_wrap=True)
-    if len(options.runs) > 1 or options.epsilon_plot is not None:
+    if options.watch is not None:
+        _watch(runs, options.watch, console)
+    for_paper = (options.latex, options.csv, options.pdf)
+    if len(options.runs) > 1 or options.epsilon_plot is not None or any(for_paper):
         inside = [run for path in sweeps for setting in settings_of_sweep(path) for run in setting.group.runs]
         groups = group_runs([*runs, *inside])
         if len(options.runs) > 1:
@@ -43,4 +82,29 @@ def main(words: Sequence[str], console: Console) -> int:
         if options.epsilon_plot is not None:
             epsilon_plot(options.epsilon_plot, groups)
             console.print(f"accuracy against epsilon: {options.epsilon_plot}", highlight=False, soft_wrap=True)
+        for line in write_paper(groups, *for_paper):
+            console.print(line, highlight=False, soft_wrap=True)
+        if len(runs) > 1:
+            for pair in pairs({str(run.path): kept_episodes(run) for run in runs}):
+                console.print(str(pair), highlight=False, soft_wrap=True, markup=False)
     return DONE
+
+
+def _watch(runs: Sequence[RunDirectory], seconds: float, console: Console) -> None:
+    """Until no run goes on, or Ctrl-C."""
+    from dpfedmeta.report.watch import watch
+    from dpfedmeta.run_directory import REPORT
+    from dpfedmeta.runs.snapshot import stage_of
+
+    live = [run for run in runs if stage_of(run) == "running"]
+    for run in live:
+        words = (
+            "is written again while the run goes on; an open page reads itself again (Ctrl-C stops this, not the run)"
+        )
+        console.print(f"{run.path / REPORT} {words}", highlight=False, soft_wrap=True)
+    try:
+        watch(live, seconds)
+    except KeyboardInterrupt:
+        return
+    for run in live:
+        console.print(f"{run.path}: {stage_of(run)}; the page is that of its end", highlight=False, soft_wrap=True)

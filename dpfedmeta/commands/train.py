@@ -27,6 +27,12 @@ def options_of() -> argparse.ArgumentParser:
     made.add_argument("--calibration", type=float, metavar="S", help="seconds that --dry-run measures for (10)")
     made.add_argument("--secure-rng", action="store_true", help="noise and cohorts straight from the operating system")
     made.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run, however it ended")
+    made.add_argument(
+        "--extend",
+        type=Path,
+        metavar="RUN",
+        help="go on with a completed run until it has --rounds rounds in all, within its promise",
+    )
     return made
 
 
@@ -34,24 +40,33 @@ def main(words: Sequence[str], console: Console) -> int:
     """Parse, train, report."""
     made = options_of()
     known, _ = made.parse_known_args(words)
-    if known.resume is not None:
+    if known.resume is not None or known.extend is not None:
         return _resume(known, given_settings(made, words), console)
     options, settings = parse_with_settings(made, words)
     if options.calibration is not None and not options.dry_run:
         raise InputError("--calibration belongs to --dry-run; drop it, or add --dry-run")
     if options.calibration is not None and not 0 < options.calibration <= 600:
         raise InputError(f"--calibration {options.calibration}: a number of seconds above 0, at most 600")
+    from dpfedmeta.planning.first_checks import check_first
+    from dpfedmeta.run_directory import check_new
+
+    if not options.dry_run:
+        check_new(Path(settings.run.dir), settings.run.name)
+    check_first(settings, options.data_dir)
     return _train(settings, options, console)
 
 
 def _train(settings: Settings, options: argparse.Namespace, console: Console) -> int:
+    from dpfedmeta.report.pictures import draw_pictures
     from dpfedmeta.tracking.screen import Terminal
     from dpfedmeta.training.prepared import RunOptions
     from dpfedmeta.training.run import run_training
 
-    run_options = RunOptions(data_folder=options.data_dir, secure_rng=options.secure_rng)
+    run_options = RunOptions(data_folder=options.data_dir, secure_rng=options.secure_rng, pictures=draw_pictures)
     if not options.dry_run:
-        return _finish(*run_training(settings, run_options, [Terminal(console)]), console)
+        with Terminal(console) as terminal:
+            ended = run_training(settings, run_options, [terminal])
+        return _finish(*ended, console)
     from dpfedmeta.training.forecast import forecast
 
     spent = time.process_time()  # libraries and settings
@@ -61,27 +76,49 @@ def _train(settings: Settings, options: argparse.Namespace, console: Console) ->
 
 
 def _resume(options: argparse.Namespace, given: dict[str, str], console: Console) -> int:
+    option, path = ("--resume", options.resume) if options.extend is None else ("--extend", options.extend)
+    if options.resume is not None and options.extend is not None:
+        raise InputError("--extend, --resume: a run that is interrupted is resumed, one that is completed extended")
     for name in ("algo", "dataset", "config", "dry_run", "calibration", "secure_rng"):
         if getattr(options, name) not in (None, False):
-            raise InputError(f"--{name.replace('_', '-')}: --resume goes on with the settings that the run began with")
-    if not options.resume.is_dir():
-        raise InputError(f"--resume {options.resume}: there is no such run directory")
+            raise InputError(f"--{name.replace('_', '-')}: {option} goes on with the settings that the run began with")
+    if not path.is_dir():
+        raise InputError(f"{option} {path}: there is no such run directory")
+    rounds = _whole_number(given) if options.extend is not None else None
+    from dpfedmeta.ledger.ledger import read_content
+    from dpfedmeta.report.pictures import draw_pictures
     from dpfedmeta.run_directory import RunDirectory
+    from dpfedmeta.runs.extension import extended_plan
     from dpfedmeta.runs.lock import only_writer
     from dpfedmeta.runs.resume import finished, settings_of_run
     from dpfedmeta.tracking.screen import Terminal
     from dpfedmeta.training.prepared import RunOptions
     from dpfedmeta.training.run import run_training
 
-    run = RunDirectory(options.resume)
+    run = RunDirectory(path)
     with only_writer(run.path):
         settings = settings_of_run(run, given)
         status = finished(run)
-        if status is not None:
+        if rounds is not None:
+            # Before PyTorch and the data are read.
+            extended_plan(run, settings, read_content(run.ledger, torn=True), rounds)
+        elif status is not None:
             console.print(f"{run.path}: {status} already; nothing is left to do", highlight=False, soft_wrap=True)
             return DONE
-        run_options = RunOptions(data_folder=options.data_dir, resume=run)
-        return _finish(*run_training(settings, run_options, [Terminal(console)]), console)
+        run_options = RunOptions(data_folder=options.data_dir, resume=run, extend_to=rounds, pictures=draw_pictures)
+        with Terminal(console) as terminal:
+            _, status = run_training(settings, run_options, [terminal])
+    return _finish(run, status, console)
+
+
+def _whole_number(given: dict[str, str]) -> int:
+    """Takes --rounds, which --extend needs, out of what is given."""
+    text = given.pop("server.rounds", None)
+    if text is None:
+        raise InputError("--extend: give the rounds that the run shall have in all (--rounds N)")
+    if not text.isascii() or not text.isdigit():
+        raise InputError(f"--rounds {text}: expected a whole number of rounds in all")
+    return int(text)
 
 
 def _finish(run: RunDirectory, status: Status, console: Console) -> int:

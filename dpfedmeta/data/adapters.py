@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +14,7 @@ from torch import Tensor
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
-from dpfedmeta.randomness import Purpose, public_generator
+from dpfedmeta.randomness import Purpose, global_generators_at, public_generator
 
 Part = tuple[Any, Any]
 
@@ -40,13 +38,17 @@ class SequencePopulation:
     with `problems`.
 
     Attributes:
-        pairs: The episodes. Images are [n, channels, height, width], bytes or numbers in [0, 1]; labels of any values,
-            renumbered from 0 in ascending order.
+        pairs: The episodes. Images are [n, channels, height, width], bytes or numbers in [0, 1]; vectors and sequences
+            of tokens are [n, numbers], taken as they are unless they are bytes; labels of any values, renumbered from 0
+            in ascending order.
         shape: What every episode must have: shots support and queries query images of each of its ways.
+        image: Channels, height and width of every image, as you know them of the data as a whole: public. Compared
+            with the task before round 0; None: not said.
     """
 
     pairs: Pairs
     shape: EpisodeShape
+    image: tuple[int, int, int] | None = None
 
     @property
     def clients(self) -> int:
@@ -99,9 +101,10 @@ class SequencePopulation:
         before training, where the data are, and show what it says to nobody who may not see the data.
 
         Args:
-            image: Channels, height and width that images must have; None: the same in all clients as in the first
-                that can be read.
+            image: Channels, height and width that images must have, or how many numbers vectors; None: what the
+                population says, or the same in all clients as in the first that can be read.
         """
+        image = image or self.image
         for client in range(self.clients):
             try:
                 episode = self.episode(client)
@@ -113,10 +116,10 @@ class SequencePopulation:
                 continue
             images = (episode.support_images, episode.query_images)
             forms = {tuple(part.shape[1:]) for part in images}
-            if image is None and len(forms) == 1 and images[0].dim() == 4:
+            if image is None and len(forms) == 1 and images[0].dim() in (2, 4):
                 (image,) = forms
             if forms != {image}:
-                expected = "channels x height x width" if image is None else _times(image)
+                expected = "channels x height x width, or vectors" if image is None else _times(image)
                 yield client, f"images of {' and '.join(map(_times, sorted(forms)))}, expected {expected}"
             elif not all(bool(torch.isfinite(part).all()) for part in images):
                 yield client, "images hold NaN or infinity"
@@ -155,9 +158,15 @@ class _Converted:
         return self.pair(number)
 
 
-def from_pairs(pairs: Pairs, shape: EpisodeShape) -> SequencePopulation:
-    """Any sequence of ((images, labels), (images, labels))."""
-    return SequencePopulation(pairs=pairs, shape=shape)
+def from_pairs(pairs: Pairs, shape: EpisodeShape, image: tuple[int, int, int] | None = None) -> SequencePopulation:
+    """Any sequence of ((images, labels), (images, labels)).
+
+    Args:
+        pairs: The episodes.
+        shape: What every episode must have.
+        image: Channels, height and width of every image: public, and compared with the task before round 0.
+    """
+    return SequencePopulation(pairs=pairs, shape=shape, image=image)
 
 
 def from_torchmeta(dataset: Any, shape: EpisodeShape, clients: int, seed: int) -> SequencePopulation:
@@ -201,25 +210,10 @@ def from_learn2learn(taskset: Any, shape: EpisodeShape, clients: int, seed: int 
     Raises:
         InputError: A task has fewer images of a class.
     """
-    with _global_generators_at(seed):
+    numbers = [int(number) for number in np.random.SeedSequence(seed).generate_state(3)]
+    with global_generators_at(python=numbers[0], numpy=numbers[1], torch=numbers[2]):
         kept = [_divided(taskset.sample(), shape) for _ in range(clients)]
     return SequencePopulation(pairs=kept, shape=shape)
-
-
-@contextmanager
-def _global_generators_at(seed: int) -> Iterator[None]:
-    """Libraries draw from them, and cannot be handed another one."""
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    numbers = np.random.SeedSequence(seed).generate_state(3)
-    try:
-        random.seed(int(numbers[0]))
-        np.random.seed(int(numbers[1]))  # noqa: NPY002
-        torch.default_generator.manual_seed(int(numbers[2]))
-        yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002
-        torch.set_rng_state(before[2])
 
 
 def _divided(task: Part, shape: EpisodeShape) -> tuple[Part, Part]:

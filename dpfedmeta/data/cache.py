@@ -35,7 +35,7 @@ class Cached:
     """A decoded data set.
 
     Attributes:
-        path: A .npy file, uint8 [images, channels, height, width], class by class.
+        path: A .npy file, uint8 [images, channels, height, width] or float32 [records, numbers], class by class.
         classes: The classes in the order of their images.
     """
 
@@ -47,7 +47,7 @@ def cached(
     folder: Path,
     name: str,
     key: Sequence[object],
-    shape: tuple[int, int, int],
+    shape: tuple[int, ...],
     open_contents: Callable[[], Contents],
 ) -> Cached:
     """The decoded data set for `key`, decoding once, block by block.
@@ -59,7 +59,7 @@ def cached(
         folder: Where caches lie.
         name: Start of the file name.
         key: Everything that the content depends on.
-        shape: (channels, height, width).
+        shape: Of a record: (channels, height, width) of images, which are bytes; else what has float32 numbers.
         open_contents: Called where there is no cache yet.
 
     Raises:
@@ -86,16 +86,17 @@ def cached(
     return Cached(path=path, classes=contents.classes)
 
 
-def _write_images(file: BinaryIO, contents: Contents, shape: tuple[int, int, int]) -> None:
+def _write_images(file: BinaryIO, contents: Contents, shape: tuple[int, ...]) -> None:
     """The .npy form, appended block by block: nothing but the block is in memory, and a full disk is an error.
 
     (A memory-mapped file would count as this process's memory, and a full disk would kill it by a signal.)
     """
-    header = {"descr": "|u1", "fortran_order": False, "shape": (contents.images, *shape)}
+    kind = np.dtype(np.uint8 if len(shape) == 3 else np.float32)
+    header = {"descr": kind.str, "fortran_order": False, "shape": (contents.images, *shape)}
     np.lib.format.write_array_header_1_0(file, header)
     written = 0
     for block in contents.decode():
-        assert block.dtype == np.uint8
+        assert block.dtype == kind
         assert block.shape[1:] == shape
         file.write(np.ascontiguousarray(block).data)
         written += len(block)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from dpfedmeta.data.pool import ImageArray
+from dpfedmeta.data.pool import FloatRecords, ImageArray
 from dpfedmeta.errors import InputError
 
 Split = Literal["train", "val", "test"]
@@ -21,12 +21,14 @@ class ClassEntry:
     Attributes:
         name: Its name.
         split: The split that it belongs to.
-        images: How many images it has.
+        images: How many records it has.
+        client: Whose records they are; empty where the data name no clients.
     """
 
     name: str
     split: Split
     images: int
+    client: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,12 +37,12 @@ class Contents:
 
     Attributes:
         classes: The classes, in the order in which their images are decoded.
-        decode: Yields uint8 blocks [images, channels, height, width] of any length; all blocks together are the images
-            class by class. Only a few of them are in memory at a time.
+        decode: Yields blocks of any length, uint8 [images, channels, height, width] or float32 [records, numbers]; all
+            blocks together are the records class by class. Only a few of them are in memory at a time.
     """
 
     classes: tuple[ClassEntry, ...]
-    decode: Callable[[], Iterator[ImageArray]]
+    decode: Callable[[], Iterator[ImageArray] | Iterator[FloatRecords]]
 
     @property
     def images(self) -> int:
@@ -56,7 +58,8 @@ def check_classes(where: str, classes: tuple[ClassEntry, ...]) -> None:
     """
     if not classes:
         raise InputError(f"{where}: no class with images in it")
-    twice = [name for name, count in Counter(entry.name for entry in classes).items() if count > 1]
+    _check_clients(where, classes)
+    twice = [name for (name, _), count in Counter((e.name, e.client) for e in classes).items() if count > 1]
     if twice:
         splits = " and ".join(entry.split for entry in classes if entry.name == twice[0])
         raise InputError(
@@ -65,6 +68,24 @@ def check_classes(where: str, classes: tuple[ClassEntry, ...]) -> None:
     empty = [entry.name for entry in classes if entry.images == 0]
     if empty:
         raise InputError(f"{where}: {len(empty)} class(es) without an image (first: {empty[0]})")
+    what, plural = ("client", "clients") if classes[0].client else ("class", "classes")
+    parts = Counter({entry.client or entry.name: entry.split for entry in classes}.values())
     for split in SPLITS:
-        if all(entry.split != split for entry in classes):
-            raise InputError(f"{where}: no class in the {split} split")
+        if not parts[split]:
+            held = ", ".join(f"{parts[each]} in {each}" for each in SPLITS)
+            enough = "3 times task.ways" if what == "class" else "3"
+            raise InputError(
+                f"{where}: no {what} in the {split} split ({held}); every part needs {plural} of its own: with "
+                f"{enough} {plural} or more each gets enough by itself, with fewer say which are train, val and test"
+            )
+
+
+def _check_clients(where: str, classes: tuple[ClassEntry, ...]) -> None:
+    """What a model is judged on must be of nobody who trained it."""
+    splits: dict[str, Split] = {}
+    for entry in classes:
+        if entry.client and splits.setdefault(entry.client, entry.split) != entry.split:
+            raise InputError(
+                f"{where}: client {entry.client} is in {splits[entry.client]} and in {entry.split}; a client belongs "
+                "to one part, with all its records"
+            )

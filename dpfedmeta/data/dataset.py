@@ -11,10 +11,12 @@ import numpy as np
 from dpfedmeta.data.archives import find, find_any, warn_if_unknown
 from dpfedmeta.data.cache import Cached, cache_folder, cached, source_key
 from dpfedmeta.data.contents import SPLITS, ClassEntry, Contents, Split
-from dpfedmeta.data.folders import default_data_folder
+from dpfedmeta.data.folders import check_data_folder, default_data_folder
 from dpfedmeta.data.pool import ClassPool, ImageArray
-from dpfedmeta.data.sources import cifar100, image_folder, mini_imagenet, mnist, omniglot, strokes, textures
-from dpfedmeta.data.task import ArchiveSource, DrawnSource, FolderSource, MnistSource, Task, load_task
+from dpfedmeta.data.sources import cifar100, mini_imagenet, mnist, omniglot, strokes, textures
+from dpfedmeta.data.sources.own import READERS, not_there
+from dpfedmeta.data.sources.vectors import check_scale
+from dpfedmeta.data.task import ArchiveSource, DrawnSource, MnistSource, OwnSource, Task, load_task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,27 +29,32 @@ class Dataset:
     test: ClassPool
 
 
-def open_dataset(name: str, data_folder: Path | None = None) -> Dataset:
+def open_dataset(name: str, data_folder: Path | None = None, ways: int | None = None) -> Dataset:
     """Load a task and its images, decoding or making them at the first use.
 
     Args:
-        name: A built-in task, or the path of a task file or of a folder of images.
+        name: A built-in task, or the path of a task file or of data of the user's own.
         data_folder: --data-dir; None takes DPFEDMETA_DATA, else the user's data folder.
+        ways: How many classes each part needs, where a hash of their names decides; None: as the hash says.
 
     Raises:
         InputError: The task is wrong, or its images are absent, damaged or incomplete.
     """
-    task, splits = load_task(name)
-    return open_task(task, splits, data_folder)
+    check_data_folder(data_folder)
+    task, splits = load_task(name, data_folder)
+    return open_task(task, splits, data_folder, ways)
 
 
-def open_task(task: Task, splits: Mapping[str, Split], data_folder: Path | None = None) -> Dataset:
+def open_task(
+    task: Task, splits: Mapping[str, Split], data_folder: Path | None = None, ways: int | None = None
+) -> Dataset:
     """The images of a task.
 
     Args:
         task: As `load_task` gives it.
         splits: Of its classes, likewise.
         data_folder: As in `open_dataset`.
+        ways: Likewise.
 
     Raises:
         InputError: The images are absent, damaged or incomplete.
@@ -59,7 +66,7 @@ def open_task(task: Task, splits: Mapping[str, Split], data_folder: Path | None 
             for split, pool in mnist.three_ways(mnist.open_mnist(folder)).items()
         }
     else:
-        decoded = _decoded(task, task.source, splits, folder)
+        decoded = _decoded(task, task.source, splits, folder, ways)
         pools = {split: _pool(task, decoded, split) for split in SPLITS}
     return Dataset(task=task, train=pools["train"], val=pools["val"], test=pools["test"])
 
@@ -79,16 +86,21 @@ def _pool(task: Task, decoded: Cached, split: Split) -> ClassPool:
         deviation=task.deviation,
         # The drawers of an alphabet drew all of its characters, number k of each.
         groups=tuple(name.split("/")[0] for name in names) if task.source.reader == "omniglot" else (),
+        clients=tuple(filter(None, (decoded.classes[index].client for index in chosen))),
     )
 
 
 def _decoded(
-    task: Task, source: ArchiveSource | FolderSource | DrawnSource, splits: Mapping[str, Split], folder: Path
+    task: Task,
+    source: ArchiveSource | OwnSource | DrawnSource,
+    splits: Mapping[str, Split],
+    folder: Path,
+    ways: int | None,
 ) -> Cached:
+    if isinstance(source, OwnSource):
+        return _own(task, source, splits, ways)
     if isinstance(source, DrawnSource):
         return _drawn(task, source)
-    if isinstance(source, FolderSource):
-        return _folder(task, source, splits)
     if source.reader == "omniglot":
         return _omniglot(task, source, splits, folder)
     if source.reader == "cifar100":
@@ -96,8 +108,12 @@ def _decoded(
     return _mini_imagenet(task, source, splits, folder)
 
 
-def _shape(task: Task) -> tuple[int, int, int]:
-    return task.channels, task.image_size, task.image_size
+def _shape(task: Task) -> tuple[int, ...]:
+    return task.form.shape
+
+
+def _size(task: Task) -> int:
+    return task.form.shape[-1]
 
 
 def _omniglot(task: Task, source: ArchiveSource, splits: Mapping[str, Split], folder: Path) -> Cached:
@@ -105,15 +121,15 @@ def _omniglot(task: Task, source: ArchiveSource, splits: Mapping[str, Split], fo
     cache, drawings = cache_folder(folder), _images_per_class(task)
 
     def decode() -> Iterator[ImageArray]:
-        yield omniglot.decode(paths, tuple(splits), task.image_size, drawings)
+        yield omniglot.decode(paths, tuple(splits), _size(task), drawings)
         for path, archive in zip(paths, source.archives, strict=True):
             warn_if_unknown(path, archive)
 
     def contents() -> Contents:
         return Contents(classes=_entries(splits, drawings), decode=decode)
 
-    key = [*(source_key(path, cache) for path in paths), dict(splits), task.image_size, drawings]
-    return cached(cache, f"{task.name}-{task.image_size}", key, _shape(task), contents)
+    key = [*(source_key(path, cache) for path in paths), dict(splits), _size(task), drawings]
+    return cached(cache, f"{task.name}-{_size(task)}", key, _shape(task), contents)
 
 
 def _cifar100(task: Task, source: ArchiveSource, splits: Mapping[str, Split], folder: Path) -> Cached:
@@ -122,14 +138,14 @@ def _cifar100(task: Task, source: ArchiveSource, splits: Mapping[str, Split], fo
     cache, images = cache_folder(folder), _images_per_class(task)
 
     def contents() -> Contents:
-        found = cifar100.contents(path, splits, task.image_size, images)
+        found = cifar100.contents(path, splits, _size(task), images)
         if archive is not None:
             warn_if_unknown(path, archive)
         return found
 
     sources = [source_key(file, cache) for file in cifar100.source_files(path)]
-    key = ["cifar100", *sources, dict(splits), task.image_size, images]
-    return cached(cache, f"{task.name}-{task.image_size}", key, _shape(task), contents)
+    key = ["cifar100", *sources, dict(splits), _size(task), images]
+    return cached(cache, f"{task.name}-{_size(task)}", key, _shape(task), contents)
 
 
 def _mini_imagenet(task: Task, source: ArchiveSource, splits: Mapping[str, Split], folder: Path) -> Cached:
@@ -138,25 +154,33 @@ def _mini_imagenet(task: Task, source: ArchiveSource, splits: Mapping[str, Split
     cache = cache_folder(folder)
 
     def contents() -> Contents:
-        return mini_imagenet.contents(form, splits, task.image_size)
+        return mini_imagenet.contents(form, splits, _size(task))
 
-    key = ["mini-imagenet", *(source_key(file, cache) for file in form.files), dict(splits), task.image_size]
-    return cached(cache, f"{task.name}-{task.image_size}", key, _shape(task), contents)
+    key = ["mini-imagenet", *(source_key(file, cache) for file in form.files), dict(splits), _size(task)]
+    return cached(cache, f"{task.name}-{_size(task)}", key, _shape(task), contents)
 
 
-def _folder(task: Task, source: FolderSource, splits: Mapping[str, Split]) -> Cached:
-    path = Path(source.path)
+def _own(task: Task, source: OwnSource, splits: Mapping[str, Split], ways: int | None) -> Cached:
+    path, reader, cache, form = Path(source.path), READERS[source.reader], cache_folder(None), task.form
+    if not path.exists():
+        raise not_there(source.path)
 
     def contents() -> Contents:
-        return image_folder.contents(path, splits, task.image_size, task.channels)
+        found = reader.contents(path, form, splits, ways)
+        if form.kind == "vectors":
+            check_scale(str(path), found, task.mean, task.deviation)
+        return found
 
-    key = ["folder", image_folder.listed_key(path), dict(splits), *_shape(task)]
-    return cached(cache_folder(None), f"{path.resolve().name}-{task.image_size}", key, _shape(task), contents)
+    file = [source_key(path, cache)] if path.is_file() else []
+    # Only those of vectors decide over anything here; bytes are standardised when they are drawn.
+    constants = [task.mean, task.deviation] if form.kind == "vectors" else []
+    key = [source.reader, file, reader.key(path), dict(splits), ways, *form.shape, form.vocabulary, *constants]
+    return cached(cache, f"{path.resolve().stem}-{form.shape[-1]}", key, form.shape, contents)
 
 
 def _drawn(task: Task, source: DrawnSource) -> Cached:
     assert isinstance(task.split, dict)
-    counts, images, size = task.split, _images_per_class(task), task.image_size
+    counts, images, size = task.split, _images_per_class(task), _size(task)
     draw, name = (
         (strokes.draw_character, "character") if source.reader == "strokes" else (textures.draw_texture, "texture")
     )

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.data import drawing_kernels
+from dpfedmeta.data.enough import able_clients
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,9 +22,9 @@ class Episode:
 
     Attributes:
         support_images: [n_s, channels, height, width], float32, class by class; in [0, 1], or
-            standardised by the task's constants.
+            standardised by the task's constants. Vectors and sequences of tokens are [n_s, numbers].
         support_labels: [n_s], int64 in range(ways).
-        query_images: [n_q, channels, height, width].
+        query_images: [n_q, channels, height, width], or [n_q, numbers].
         query_labels: [n_q].
     """
 
@@ -44,16 +44,23 @@ class Episode:
 
 
 def is_sound(
-    episode: Episode, image: tuple[int, ...], ways: int, counts: tuple[int, int] | None, *, queries: bool = True
+    episode: Episode,
+    image: tuple[int, ...],
+    ways: int,
+    counts: tuple[int, int] | None,
+    *,
+    queries: bool = True,
+    vocabulary: int | None = None,
 ) -> bool:
     """Whether an episode has records, and all have the form of the task.
 
     Args:
         episode: What a client holds.
-        image: Channels, height and width.
+        image: Channels, height and width, or how many numbers.
         ways: Labels are in range(ways).
         counts: (n_s, n_q) where they are public constants; None: any number above 0.
         queries: Whether there must be a query set.
+        vocabulary: Tokens are whole numbers below it; None: records are no tokens.
     """
     parts = [(episode.support_images, episode.support_labels), (episode.query_images, episode.query_labels)]
     if not queries and episode.query_labels.shape == (0,):
@@ -66,8 +73,15 @@ def is_sound(
         and images.dtype == torch.float32
         and labels.dtype == torch.int64
         and 0 <= int(labels.min()) <= int(labels.max()) < ways
+        and (vocabulary is None or are_tokens(images, vocabulary))
         for images, labels in parts
     )
+
+
+def are_tokens(records: Tensor, vocabulary: int) -> bool:
+    """Whether records are sequences of whole numbers in range(vocabulary), none of them nothing but padding (0)."""
+    whole = bool(((records >= 0) & (records < vocabulary) & (records == records.floor())).all())
+    return whole and bool((records > 0).any(1).all())
 
 
 def blank_episode(image: tuple[int, ...], support: int, query: int) -> Episode:
@@ -80,30 +94,22 @@ def blank_episode(image: tuple[int, ...], support: int, query: int) -> Episode:
     )
 
 
-def check_shape(pool: ClassPool, shape: EpisodeShape, split: str) -> None:
-    """Refuse an episode that the pool cannot fill without using a record twice."""
-    if shape.ways > pool.classes:
-        raise InputError(
-            f"task.ways = {shape.ways}, but the {split} split holds {pool.classes} classes; lower task.ways"
-        )
-    wanted = shape.shots + shape.queries
-    short = [index for index, count in enumerate(pool.counts) if count < wanted]
-    if short:
-        held, name = min((pool.counts[index], pool.names[index]) for index in short)
-        raise InputError(
-            f"{shape.shots} shots + {shape.queries} queries = {wanted} images per class, but the {split} split "
-            f"holds {held} of class {name} ({len(short)} of {pool.classes} classes have too few); lower task.shots, "
-            "task.queries or evaluation.queries, or take these classes out"
-        )
-
-
 def draw_episode(pool: ClassPool, generator: np.random.Generator, shape: EpisodeShape) -> Episode:
     """Draw classes without replacement, then disjoint support and query images of each.
 
     Rotations of one character are never two classes of one episode, so no record occurs twice. Everything
-    is drawn by index, independently of content.
+    is drawn by index, independently of content. Where the data name clients, all is of one of them.
     """
-    classes = generator.choice(pool.classes, size=shape.ways, replace=False).tolist()
+    if pool.clients:
+        able = list(able_clients(pool, shape).values())
+        return draw_from(pool, generator, shape, able[int(generator.integers(len(able)))])
+    return draw_from(pool, generator, shape, range(pool.classes))
+
+
+def draw_from(pool: ClassPool, generator: np.random.Generator, shape: EpisodeShape, held: Sequence[int]) -> Episode:
+    """As `draw_episode`, from these classes of the pool."""
+    chosen = generator.choice(len(held), size=shape.ways, replace=False).tolist()
+    classes = [held[place] for place in chosen]
     turns = generator.integers(pool.rotations, size=shape.ways).tolist()
     wanted = shape.shots + shape.queries
     slots = [generator.choice(pool.counts[index], size=wanted, replace=False) for index in classes]
@@ -147,6 +153,8 @@ def _records(
 ) -> Tensor:
     """[ways * images, channels, height, width] from places, [ways, images]."""
     images, numbers = np.asarray(pool.images), np.ascontiguousarray(places).reshape(-1)
+    if images.dtype == np.float32 and images.ndim == 2:
+        return torch.from_numpy(pool.numbers(numbers))
     mirrored = np.zeros(len(numbers), np.bool_) if flips is None else np.ascontiguousarray(flips).reshape(-1)
     each = np.repeat(np.asarray(turns) % 4, places.shape[1])
     # Compiled loops look at no bounds.

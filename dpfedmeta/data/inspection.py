@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +14,13 @@ from PIL import Image
 
 from dpfedmeta.data.contents import SPLITS, Split
 from dpfedmeta.data.dataset import Dataset, open_dataset
+from dpfedmeta.data.enough import able_clients, check_shape
 from dpfedmeta.data.pixels import UNREADABLE
 from dpfedmeta.data.pool import ClassPool
-from dpfedmeta.data.sources.image_folder import class_folders, image_files, read_image
-from dpfedmeta.data.task import FolderSource, Task, load_task
+from dpfedmeta.data.shape import EpisodeShape, Kind
+from dpfedmeta.data.sources.image_folder import read_image
+from dpfedmeta.data.sources.own import image_files_of
+from dpfedmeta.data.task import OwnSource, Task, load_task
 from dpfedmeta.errors import InputError
 
 _SHEET_CLASSES, _SHEET_IMAGES = 8, 10
@@ -34,6 +37,10 @@ class SplitReport:
         fewest: Images of the smallest class.
         most: Images of the largest class.
         smallest: Name of the smallest class.
+        clients: How many the data name; 0: they name none.
+        able: SECRET of training clients: how many of them hold enough for an episode; None: not asked.
+        numbers: Of vectors the smallest, mean and largest number; of tokens the shortest and longest sequence and the
+            number of different ids; else empty.
     """
 
     classes: int
@@ -41,6 +48,36 @@ class SplitReport:
     fewest: int
     most: int
     smallest: str
+    clients: int = 0
+    able: int | None = None
+    numbers: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episodes:
+    """What training and evaluation would draw from a data set.
+
+    Attributes:
+        shape: Of a client.
+        evaluation_queries: Query records per class of validation and test episodes.
+    """
+
+    shape: EpisodeShape
+    evaluation_queries: int
+
+    def of(self, split: Split) -> EpisodeShape:
+        """In one split."""
+        return self.shape if split == "train" else replace(self.shape, queries=self.evaluation_queries)
+
+    def check(self, dataset: Dataset) -> None:
+        """By the checks that training makes.
+
+        Raises:
+            InputError: Training would refuse it, with these words.
+        """
+        if dataset.task.shared_classes is None:
+            for split in SPLITS:
+                check_shape(getattr(dataset, split), self.of(split), split)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,20 +86,24 @@ class TaskReport:
 
     Attributes:
         name: Of the task.
-        image_size: Height and width after decoding.
-        channels: 1 or 3.
+        records: What every record is, in words.
+        kind: What they are.
+        image_size: Height and width after decoding; None: no images.
+        channels: 1 or 3; likewise.
         splits: By name; empty where the task could not be opened.
         sizes: Of a folder's files, "width x height" to how many.
         modes: Of a folder's files, Pillow's mode to how many.
         unreadable: A folder's files that do not decode, with the reason.
         repeated: Images that occur more than once, by content after decoding (the copies, not the first).
         across_splits: Contents that occur in two splits, as "split/class, split/class".
-        problem: Why the task cannot be opened; None: it can.
+        problem: Why training would refuse the task; None: it would not.
     """
 
     name: str
-    image_size: int
-    channels: int
+    records: str
+    kind: Kind
+    image_size: int | None
+    channels: int | None
     splits: dict[Split, SplitReport]
     sizes: dict[str, int]
     modes: dict[str, int]
@@ -77,8 +118,15 @@ class TaskReport:
         return self.problem is None and not self.unreadable and not self.across_splits
 
 
-def inspect_task(name: str, data_folder: Path | None) -> tuple[TaskReport, Dataset | None]:
+def inspect_task(
+    name: str, data_folder: Path | None, episodes: Episodes | None = None
+) -> tuple[TaskReport, Dataset | None]:
     """Open a task and look at everything in it.
+
+    Args:
+        name: As --dataset.
+        data_folder: As in `open_dataset`.
+        episodes: What would be drawn from it; None: that is not looked at.
 
     Returns:
         What was found, and the data set where it could be opened.
@@ -86,23 +134,28 @@ def inspect_task(name: str, data_folder: Path | None) -> tuple[TaskReport, Datas
     Raises:
         InputError: There is no such task, or nothing of it can be looked at.
     """
-    task, _ = load_task(name)
-    folder = task.source if isinstance(task.source, FolderSource) else None
-    sizes, modes, unreadable = _files(Path(folder.path), task) if folder else ({}, {}, ())
+    task, _ = load_task(name, data_folder)
+    own = task.source if isinstance(task.source, OwnSource) else None
+    files = image_files_of(own.reader, Path(own.path)) if own else ()
+    sizes, modes, unreadable = _files(files, task)
     dataset, problem = None, None
     try:
-        dataset = open_dataset(name, data_folder)
+        dataset = open_dataset(name, data_folder, episodes.shape.ways if episodes else None)
+        if episodes is not None:
+            episodes.check(dataset)
     except InputError as error:
-        if folder is None:
+        if own is None and dataset is None:
             raise
         problem = str(error)
     pools: dict[Split, ClassPool] = {split: getattr(dataset, split) for split in SPLITS} if dataset else {}
     repeated, across = _repeats(pools)
     report = TaskReport(
         name=task.name,
+        records=task.form.words,
+        kind=task.form.kind,
         image_size=task.image_size,
         channels=task.channels,
-        splits={split: _split(pool) for split, pool in pools.items()},
+        splits={split: _split(pool, task, episodes.of(split) if episodes else None) for split, pool in pools.items()},
         sizes=sizes,
         modes=modes,
         unreadable=unreadable,
@@ -113,7 +166,7 @@ def inspect_task(name: str, data_folder: Path | None) -> tuple[TaskReport, Datas
     return report, dataset
 
 
-def _split(pool: ClassPool) -> SplitReport:
+def _split(pool: ClassPool, task: Task, shape: EpisodeShape | None) -> SplitReport:
     fewest = min(pool.counts)
     return SplitReport(
         classes=pool.classes,
@@ -121,20 +174,33 @@ def _split(pool: ClassPool) -> SplitReport:
         fewest=fewest,
         most=max(pool.counts),
         smallest=pool.names[pool.counts.index(fewest)],
+        clients=len(set(pool.clients)),
+        able=len(able_clients(pool, shape)) if pool.clients and shape else None,
+        numbers=_numbers(pool, task.form.kind),
     )
 
 
-def _files(path: Path, task: Task) -> tuple[dict[str, int], dict[str, int], tuple[str, ...]]:
-    """Sizes, modes and unreadable files of a folder."""
+def _numbers(pool: ClassPool, kind: Kind) -> tuple[float, ...]:
+    if kind == "images":
+        return ()
+    records = np.concatenate([pool.images[first : first + n] for first, n in zip(pool.first, pool.counts, strict=True)])
+    if kind == "vectors":
+        return float(records.min()), float(records.mean(dtype=np.float64)), float(records.max())
+    lengths = np.count_nonzero(records, axis=1)
+    return float(lengths.min()), float(lengths.max()), float(len(np.unique(records[records > 0])))
+
+
+def _files(files: Sequence[Path], task: Task) -> tuple[dict[str, int], dict[str, int], tuple[str, ...]]:
+    """Sizes, modes and unreadable ones among image files."""
     sizes: Counter[str] = Counter()
     modes: Counter[str] = Counter()
     unreadable: list[str] = []
-    for file in (f for folders in class_folders(path).values() for folder in folders for f in image_files(folder)):
+    for file in files:
         try:
             with Image.open(io.BytesIO(file.read_bytes())) as image:
                 sizes[f"{image.width} x {image.height}"] += 1
                 modes[image.mode] += 1
-            read_image(file, task.channels, task.image_size)
+            read_image(file, task.form.shape[0], task.form.shape[1])
         except (*UNREADABLE, InputError) as error:
             unreadable.append(f"{file}: {error}" if str(file) not in str(error) else str(error))
     return dict(sizes.most_common()), dict(modes.most_common()), tuple(unreadable)

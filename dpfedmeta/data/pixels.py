@@ -7,6 +7,7 @@ import io
 import zipfile
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -59,13 +60,13 @@ def _plain(image: Image.Image) -> Image.Image:
     return image
 
 
-def form_of(content: bytes) -> tuple[int, int, int]:
-    """(channels, width, height) of an image file; 1 channel where it holds luminance only.
+def form_of(file: Path | BinaryIO) -> tuple[int, int, int]:
+    """(channels, width, height) by the header of an image file; 1 channel where it holds luminance only.
 
     Raises:
         One of UNREADABLE: It is no image.
     """
-    with Image.open(io.BytesIO(content)) as image:
+    with Image.open(file) as image:
         return (1 if image.mode in ("1", "L", "LA", *_WIDE) else 3), image.width, image.height
 
 

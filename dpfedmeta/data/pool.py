@@ -1,9 +1,9 @@
-"""Classes of images in one memory-mapped array."""
+"""Classes of records in one memory-mapped array."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from dpfedmeta.randomness import IntArray
 
 ImageArray = npt.NDArray[np.uint8]
 FloatImages = npt.NDArray[np.float32]
+FloatRecords = npt.NDArray[np.float32]
 
 
 @lru_cache(maxsize=8)
@@ -28,7 +29,8 @@ class ClassPool:
     """The classes of one split. Cheap to pickle: a worker process maps the same file again.
 
     Attributes:
-        path: A .npy file of uint8 images, [images, channels, height, width], the images of a class together.
+        path: A .npy file of uint8 images, [images, channels, height, width], or of float32 vectors or sequences,
+            [records, numbers]; the records of a class together.
         names: Names of the classes.
         first: Index of each class's first image.
         counts: Images of each class.
@@ -38,6 +40,8 @@ class ClassPool:
         deviation: Per channel, what a drawn image is then divided by; empty: 1.
         groups: Where image number k of every class of a group has the same author: each class's group
             (alphabets of Omniglot); else empty.
+        clients: Where the data say who holds what: whose each class is, so that a class of two clients stands here
+            twice; else empty.
     """
 
     path: Path
@@ -49,6 +53,8 @@ class ClassPool:
     mean: tuple[float, ...] = ()
     deviation: tuple[float, ...] = ()
     groups: tuple[str, ...] = ()
+    # Digests of what has none are those of before there were any.
+    clients: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def images(self) -> ImageArray:
@@ -76,6 +82,8 @@ class ClassPool:
             decoded: What `decoded_digest` says, where it is known.
         """
         text = f"{decoded or self.decoded_digest()} {replace(self, path=Path())!r}"
+        if self.clients:
+            text += f" {self.clients!r}"
         return hashlib.sha256(text.encode()).hexdigest()
 
     def standardised(self, pixels: FloatImages) -> FloatImages:
@@ -85,6 +93,15 @@ class ClassPool:
     def byte_values(self) -> FloatImages:
         """What a network sees for each byte: float32 [channels, 256]."""
         return _byte_values(self.images.shape[1], self.mean, self.deviation)
+
+    def numbers(self, places: IntArray) -> FloatRecords:
+        """Vectors or sequences by their places in the array, float32 [places, numbers]: standardised, not divided."""
+        records = np.array(self.images[places], dtype=np.float32)
+        if self.mean:
+            records -= np.asarray(self.mean, dtype=np.float32)
+        if self.deviation:
+            records /= np.asarray(self.deviation, dtype=np.float32)
+        return records
 
     def records_at(self, rows: IntArray) -> tuple[FloatImages, IntArray]:
         """Images by their place in the pool sorted by class.

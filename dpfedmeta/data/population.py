@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, fields, replace
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, get_args, runtime_checkable
 
-from dpfedmeta.data.episode import Episode, check_shape, draw_episode
+from dpfedmeta.data.enough import check_shape
+from dpfedmeta.data.episode import Episode, draw_episode
 from dpfedmeta.data.partition import DisjointPopulation, NaturalPopulation
 from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.real_clients import RealPopulation
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.data.shards import ShardPopulation
 from dpfedmeta.errors import InputError
@@ -19,6 +21,9 @@ Kind = Literal["virtual", "disjoint", "natural"]
 
 class Population(Protocol):
     """Numbered clients; each always holds the same episode. Picklable where worker processes run the clients.
+
+    A population may say which records it holds: `image`, their channels, height and width. That is public, so it is
+    compared with the task before round 0, and no client's data are looked at for it.
 
     A population may also say what its clients hold: `digest() -> str` (`Digested`). Then --resume does a round again
     with the same noise, uncharged, and refuses other data. Without it every round that is done again is charged again.
@@ -70,6 +75,9 @@ class VirtualPopulation:
         return draw_episode(self.pool, generator, shape)
 
 
+Made = VirtualPopulation | DisjointPopulation | NaturalPopulation | RealPopulation | ShardPopulation
+
+
 @runtime_checkable
 class Digested(Protocol):
     """A population that can say whether it is the one that a run began with."""
@@ -82,8 +90,8 @@ class Digested(Protocol):
 def clients_digest(population: Population) -> str | None:
     """SECRET: digest of what all clients hold; None: the population cannot say."""
     # Not those that inherit from them, which may hold anything.
-    if type(population) in (VirtualPopulation, DisjointPopulation, NaturalPopulation, ShardPopulation):
-        assert isinstance(population, VirtualPopulation | DisjointPopulation | NaturalPopulation | ShardPopulation)
+    if type(population) in get_args(Made):
+        assert isinstance(population, Made)
         own = {field.name: getattr(population, field.name) for field in fields(population) if field.name != "pool"}
         text = f"{type(population).__name__} {population.pool.digest()} {own!r}"
         return hashlib.sha256(text.encode()).hexdigest()
@@ -102,7 +110,7 @@ def open_population(
 
     Args:
         kind: Images shared between clients (virtual), each in one client (disjoint), or in one client that holds
-            characters of one alphabet by the same drawers (natural).
+            characters of one alphabet by the same drawers (natural); natural, too, are clients that the data name.
         pool: The training classes.
         shape: A client's episode.
         clients: N.
@@ -112,11 +120,18 @@ def open_population(
     Raises:
         InputError: The images do not suffice for so many clients, or for this kind.
     """
+    if pool.clients and kind != "natural":
+        raise InputError(
+            f"population.kind = {kind}: the data say who holds what; use --population.kind natural, or leave it out"
+        )
     if most_shots is not None:
-        if kind != "virtual":
+        if kind != "virtual" and not pool.clients:
             raise InputError(f"population.most_shots needs population.kind = virtual, not {kind}")
         if most_shots < shape.shots:
             raise InputError(f"population.most_shots = {most_shots} is less than task.shots = {shape.shots}")
+    if pool.clients:
+        check_shape(pool, shape, "train")
+        return _real(RealPopulation(pool=pool, shape=shape, clients=clients, seed=seed, most_shots=most_shots))
     check_shape(pool, shape if most_shots is None else replace(shape, shots=most_shots), "train")
     if kind == "virtual":
         return VirtualPopulation(pool=pool, shape=shape, clients=clients, seed=seed, most_shots=most_shots)
@@ -133,6 +148,16 @@ def open_population(
     return found
 
 
+def _real(population: RealPopulation) -> RealPopulation:
+    most = population.most_clients()
+    if population.clients > most:
+        raise InputError(
+            f"population.clients = {population.clients:,}: the training part of the data names {most:,} clients, and a "
+            f"client that nobody is would weaken no promise but make it wrong; use --clients {most}, or leave it out"
+        )
+    return population
+
+
 @dataclass(frozen=True, kw_only=True)
 class PopulationStatement:
     """What the clients of a simulation are made of.
@@ -140,7 +165,7 @@ class PopulationStatement:
     Attributes:
         kind: As in the settings, or "own".
         clients: N.
-        records: Support and query records of all clients (expected, where sizes differ).
+        records: Support and query records of all clients (expected, where sizes differ); 0: the data decide.
         images: Training images that they are made of, rotations and reflections not counted; None: not known.
         clients_per_image: Clients in which an image occurs, expected over clients and on average over images.
         text: One sentence.
@@ -159,6 +184,8 @@ def population_statement(population: Population) -> PopulationStatement:
     clients = population.clients
     if isinstance(population, ShardPopulation):
         return _shard_statement(population)
+    if isinstance(population, RealPopulation):
+        return _real_statement(population)
     if not isinstance(population, VirtualPopulation | DisjointPopulation | NaturalPopulation):
         text = f"{clients:,} clients of the caller's own; the unit is the client, as the caller made it"
         return PopulationStatement(
@@ -182,6 +209,21 @@ def population_statement(population: Population) -> PopulationStatement:
         text = f"{many}each image is in at most one client{how}: the unit is the simulated client, a record is an image"
     return PopulationStatement(
         kind=kind, clients=clients, records=records, images=images, clients_per_image=recurrence, text=text
+    )
+
+
+def _real_statement(population: RealPopulation) -> PopulationStatement:
+    """Nothing in it but public constants: not even how many records there are."""
+    shape, most = population.shape, population.most_clients()
+    shots = f"{shape.shots}" if population.most_shots is None else f"{shape.shots} to {population.most_shots}"
+    chosen = "" if population.clients == most else f", chosen from {most:,} by run.seed"
+    text = (
+        f"{population.clients:,} clients that the data name{chosen}; each holds {shots} + {shape.queries} records of "
+        f"{shape.ways} classes of its own, and one that has fewer counts as zero: the unit is the client, a record is "
+        "one of its records"
+    )
+    return PopulationStatement(
+        kind="natural", clients=population.clients, records=0, images=None, clients_per_image=None, text=text
     )
 
 

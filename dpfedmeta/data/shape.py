@@ -1,8 +1,11 @@
-"""The size of an episode. Needs no PyTorch."""
+"""The size of an episode and the form of a record. Needs no PyTorch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["images", "vectors", "tokens"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,3 +25,32 @@ class EpisodeShape:
     def query_records(self) -> int:
         """n_q."""
         return self.ways * self.queries
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordForm:
+    """What every record of a data set is; all are float32.
+
+    Attributes:
+        shape: (channels, height, width) of an image, (numbers,) of a vector, (length,) of a sequence of tokens.
+        vocabulary: Tokens are whole numbers from 1 to below this; 0 pads a shorter sequence. None: no tokens.
+    """
+
+    shape: tuple[int, ...]
+    vocabulary: int | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """What it is."""
+        if self.vocabulary is not None:
+            return "tokens"
+        return "images" if len(self.shape) == 3 else "vectors"
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        if self.kind == "images":
+            return "images of " + " x ".join(map(str, self.shape))
+        if self.vocabulary is None:
+            return f"vectors of {self.shape[0]} numbers"
+        return f"sequences of {self.shape[0]} tokens (1 to {self.vocabulary - 1}, 0 pads)"

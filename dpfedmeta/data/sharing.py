@@ -13,7 +13,8 @@ from dpfedmeta.data.archives import without_downloads
 from dpfedmeta.data.contents import Split
 from dpfedmeta.data.dataset import open_task
 from dpfedmeta.data.pool import ClassPool, ImageArray
-from dpfedmeta.data.task import FolderSource, Task
+from dpfedmeta.data.task import OwnSource, Task
+from dpfedmeta.errors import InputError
 
 _BLOCK = 1024
 
@@ -35,13 +36,15 @@ def shares_images(pool: ClassPool, mine: Described, other: Described, data_folde
         data_folder: As in `open_dataset`.
 
     Raises:
-        InputError: The images of the other task cannot be opened here.
+        InputError: The images of the other task cannot be opened here, or are of another kind of records.
     """
     (task, splits), (other_task, other_splits) = mine, other
     with without_downloads():
-        if _form(task) != _form(other_task):
+        if task.form != other_task.form:
+            if task.form.kind != "images" or other_task.form.kind != "images":
+                raise InputError(f"{task.form.words} are not compared with {other_task.form.words}")
             # A folder can be decoded to any form, and the other images may come from it.
-            if isinstance(task.source, FolderSource):
+            if isinstance(task.source, OwnSource):
                 pool = open_task(_in_form_of(task, other_task), splits, data_folder).train
             else:
                 other_task = _in_form_of(other_task, task)
@@ -53,10 +56,6 @@ def shares_images(pool: ClassPool, mine: Described, other: Described, data_folde
     }
     parts = {each.path: each.images for each in (opened.train, opened.val, opened.test)}
     return any(digest in wanted for images in parts.values() for digest in _digests(images))
-
-
-def _form(task: Task) -> tuple[int, int]:
-    return task.channels, task.image_size
 
 
 def _in_form_of(task: Task, other: Task) -> Task:

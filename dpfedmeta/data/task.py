@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from dpfedmeta.data.archives import Archive
 from dpfedmeta.data.contents import SPLITS, Split
-from dpfedmeta.data.sources.image_folder import guess_form
+from dpfedmeta.data.folders import default_data_folder
+from dpfedmeta.data.shape import RecordForm
+from dpfedmeta.data.sources.own import READERS, not_there, reader_name
 from dpfedmeta.errors import InputError
-from dpfedmeta.validation import YAML_ERRORS, first_problem
+from dpfedmeta.validation import YAML_ERRORS, first_problem, nearest, read_yaml
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -32,11 +33,11 @@ class ArchiveSource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FolderSource:
-    """Folders of images, a folder for each class, perhaps in folders train, val and test."""
+class OwnSource:
+    """Data of the user's own: folders of images, or a file that the reader knows (data.sources.own)."""
 
     __pydantic_config__ = _STRICT
-    reader: Literal["folder"]
+    reader: Literal["folder", "manifest", "vectors", "tokens"]
     path: str
 
 
@@ -58,17 +59,18 @@ class MnistSource:
     reader: Literal["mnist"]
 
 
-def source_name(source: ArchiveSource | FolderSource | MnistSource | DrawnSource) -> str:
+def source_name(source: ArchiveSource | OwnSource | MnistSource | DrawnSource) -> str:
     """Where images come from: the same for every path to a folder, and for every choice out of published images."""
-    if isinstance(source, FolderSource):
-        return f"folder {Path(source.path).resolve()}"
+    if isinstance(source, OwnSource):
+        return f"{source.reader} {Path(source.path).resolve()}"
     if isinstance(source, DrawnSource):
         return f"{source.reader} {source.seed} {source.variation}"
     return source.reader
 
 
-_Mean = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-_Deviation = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+_Mean = Annotated[float, Field(allow_inf_nan=False)]
+_Deviation = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Size = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,29 +82,48 @@ class Task:
         source: Where images come from.
         split: A CSV file with the columns class,split beside the task file; or, for made images, the number
             of classes per split; or, for a folder, nothing: the folders train, val and test, or a hash of the name.
-        image_size: Height and width.
-        channels: 1 or 3.
+        image_size: Height and width, of images.
+        channels: 1 or 3, of images.
+        features: How many numbers a vector has.
+        length: Tokens of a sequence; shorter ones are padded.
+        vocabulary: How many ids there are, 0 for padding among them; a public constant.
         images_per_class: The same for every class; None: as many as there are.
         train_rotations: 4 makes every rotation by 90 degrees of a training class a further class.
         train_flip: Whether training images are mirrored at random.
-        mean: Per channel, of pixels in [0, 1]; taken off. A constant, whatever the images.
-        deviation: Per channel; divided by.
+        mean: Per channel, of pixels in [0, 1], or per number of a vector (one value: for all); taken off. A public
+            constant, whatever the images.
+        deviation: Likewise; divided by.
         shared_classes: How many classes all splits and all clients share: one classifier for all is learned from
             clients of two shards. None: few-shot, every split has classes of its own.
     """
 
     __pydantic_config__ = _STRICT
     name: str
-    source: Annotated[ArchiveSource | FolderSource | MnistSource | DrawnSource, Field(discriminator="reader")]
+    source: Annotated[ArchiveSource | OwnSource | MnistSource | DrawnSource, Field(discriminator="reader")]
     split: str | dict[Split, Annotated[int, Field(ge=1)]] | None = None
-    image_size: Annotated[int, Field(ge=8, le=512)]
-    channels: Literal[1, 3]
+    image_size: Annotated[int, Field(ge=8, le=512)] | None = None
+    channels: Literal[1, 3] | None = None
+    features: _Size | None = None
+    length: _Size | None = None
+    # float32 counts every whole number up to here.
+    vocabulary: Annotated[int, Field(ge=3, le=2**24)] | None = None
     images_per_class: Annotated[int, Field(ge=2)] | None = None
     train_rotations: Literal[1, 4] = 1
     train_flip: bool = False
     mean: tuple[_Mean, ...] = ()
     deviation: tuple[_Deviation, ...] = ()
     shared_classes: Annotated[int, Field(ge=2)] | None = None
+
+    @property
+    def form(self) -> RecordForm:
+        """What every record is."""
+        if self.features is not None:
+            return RecordForm(shape=(self.features,))
+        if self.length is not None:
+            return RecordForm(shape=(self.length,), vocabulary=self.vocabulary)
+        assert self.channels is not None  # the task file was checked
+        assert self.image_size is not None
+        return RecordForm(shape=(self.channels, self.image_size, self.image_size))
 
 
 def task_names() -> list[str]:
@@ -111,16 +132,20 @@ def task_names() -> list[str]:
     return sorted(file.name[: -len(".yaml")] for file in files if file.name.endswith(".yaml"))
 
 
-def load_task(name: str) -> tuple[Task, dict[str, Split]]:
-    """A built-in task by name, a task file by path, or a folder of images.
+def load_task(name: str, data_folder: Path | None = None) -> tuple[Task, dict[str, Split]]:
+    """A built-in task by name, a task file by path, or data of the user's own: a folder, a CSV file, a .npz file.
+
+    Args:
+        name: As --dataset.
+        data_folder: Where data are looked for that are not where they were; None: as in `open_dataset`.
 
     Returns:
-        The task, with the path of its folder resolved, and its classes' splits (empty where no CSV file says them).
+        The task, with the path of its data resolved, and its classes' splits (empty where no CSV file says them).
 
     Raises:
         InputError: Unknown, unreadable or wrong; says which key.
     """
-    path = Path(name)
+    path = _where(name, data_folder)
     if name in task_names():
         folder = resources.files("dpfedmeta.tasks")
         where, text = f"tasks/{name}.yaml", (folder / f"{name}.yaml").read_text(encoding="utf-8")
@@ -130,13 +155,15 @@ def load_task(name: str) -> tuple[Task, dict[str, Split]]:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{where}: cannot be read ({error})") from error
-    elif path.is_dir():
-        return _folder_task(path), {}
+    elif path.is_dir() or (path.suffix in (".csv", ".npz") and path.is_file()):
+        return _own_task(path), {}
+    elif path.is_absolute() and not path.exists():
+        raise InputError(f"dataset = {name}: no such task; {not_there(name)}")
     else:
         known = ", ".join(task_names())
         raise InputError(
-            f"dataset = {name}: no such task; known are {known}, or the path of a task file (.yaml) or of a folder of "
-            "images"
+            f"dataset = {name}: no such task{nearest(name, task_names())}; known are {known}, or the path of a task "
+            "file (.yaml), of a folder of images, or of a .csv or .npz file"
         )
     task = _beside(_parse(text, where), path.parent)
     if not isinstance(task.split, str):
@@ -153,28 +180,31 @@ def load_task(name: str) -> tuple[Task, dict[str, Split]]:
     return task, _read_split(rows, task.split)
 
 
-def _folder_task(path: Path) -> Task:
-    """A folder of images without a task file takes form and size from its first image."""
-    channels, size = guess_form(path)
-    return Task(
-        name=path.resolve().name or "folder",
-        source=FolderSource(reader="folder", path=str(path)),
-        image_size=size,
-        channels=1 if channels == 1 else 3,
-    )
+def _where(name: str, data_folder: Path | None) -> Path:
+    """Data that moved are looked for, by their own name, in the data folder."""
+    path = Path(name)
+    moved = (data_folder or default_data_folder()) / path.name
+    return moved if path.is_absolute() and not path.exists() and moved.exists() else path
+
+
+def _own_task(path: Path) -> Task:
+    """Data without a task file take their form from the first record."""
+    reader = reader_name(path)
+    content = {"name": path.resolve().stem or "folder", "source": {"reader": reader, "path": str(path)}}
+    task: Task = TypeAdapter(Task).validate_python(content | READERS[reader].guess(path))
+    return task
 
 
 def _beside(task: Task, folder: Path) -> Task:
     """A relative path in a task file starts where the file is."""
-    if not isinstance(task.source, FolderSource):
+    if not isinstance(task.source, OwnSource):
         return task
-    source = FolderSource(reader="folder", path=str(folder / task.source.path))
-    return Task(**{**vars(task), "source": source})
+    return replace(task, source=replace(task.source, path=str(folder / task.source.path)))
 
 
 def _parse(text: str, where: str) -> Task:
     try:
-        content: Any = yaml.safe_load(text)
+        content: Any = read_yaml(text)
     except YAML_ERRORS as error:
         raise InputError(f"{where}: not valid YAML ({' '.join(str(error).split())})") from error
     try:
@@ -187,7 +217,7 @@ def _parse(text: str, where: str) -> Task:
 
 
 def _check_split(task: Task, where: str) -> None:
-    made, free = isinstance(task.source, DrawnSource), isinstance(task.source, FolderSource | MnistSource)
+    made, free = isinstance(task.source, DrawnSource), isinstance(task.source, OwnSource | MnistSource)
     if made != isinstance(task.split, dict) or (isinstance(task.split, dict) and set(task.split) != set(SPLITS)):
         raise InputError(
             f"{where}: split: expected "
@@ -210,8 +240,20 @@ _CHANNELS = {
 }
 
 
+# What a task file must say of the records, by reader.
+_FORMS = {"vectors": ("features",), "tokens": ("length", "vocabulary")}
+_IMAGES = ("channels", "image_size")
+
+
 def _check_form(task: Task, where: str) -> None:
     reader = task.source.reader
+    own = _FORMS.get(reader, _IMAGES)
+    for key in (*_IMAGES, *_FORMS["vectors"], *_FORMS["tokens"]):
+        if (getattr(task, key) is None) == (key in own):
+            raise InputError(f"{where}: {key}: " + ("missing" if key in own else f"reader {reader} has none, drop it"))
+    if own is not _IMAGES:
+        _check_numbers(task, where)
+        return
     channels = _CHANNELS.get(reader, (1, 3))
     if task.channels not in channels:
         raise InputError(f"{where}: channels: {reader} has {channels[0]}, got {task.channels}")
@@ -219,6 +261,21 @@ def _check_form(task: Task, where: str) -> None:
         raise InputError(f"{where}: images_per_class: missing")
     if any(len(values) not in (0, task.channels) for values in (task.mean, task.deviation)):
         raise InputError(f"{where}: mean and deviation: expected {task.channels} value(s) each, one per channel")
+    beyond = [value for value in (*task.mean, *task.deviation) if not 0 <= value <= 1]
+    if beyond:
+        raise InputError(f"{where}: mean and deviation: of pixels in [0, 1], got {beyond[0]:g}")
+
+
+def _check_numbers(task: Task, where: str) -> None:
+    """What has no meaning for vectors and tokens."""
+    if task.train_rotations != 1 or task.train_flip:
+        raise InputError(f"{where}: train_rotations, train_flip: only images are turned and mirrored; drop them")
+    if task.images_per_class is not None:
+        raise InputError(f"{where}: images_per_class: reader {task.source.reader} has none, drop it")
+    count = 0 if task.features is None else task.features
+    if any(len(values) not in (0, min(1, count), count) for values in (task.mean, task.deviation)):
+        what = f"1 value for all numbers, or {count}" if count else "none: tokens are no quantities"
+        raise InputError(f"{where}: mean and deviation: expected {what}")
 
 
 def _read_split(text: str, where: str) -> dict[str, Split]:

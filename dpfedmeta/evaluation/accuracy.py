@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,12 +24,14 @@ class Accuracy:
         ci95: Half the width of the 95% interval of the mean (normal approximation).
         episodes: How many.
         counted: What was counted.
+        values: Of each, where they are at hand.
     """
 
     mean: float
     ci95: float
     episodes: int
     counted: str = "episodes"
+    values: tuple[float, ...] = field(default=(), repr=False, compare=False)
 
     @classmethod
     def of(cls, values: Sequence[float], counted: str = "episodes") -> Accuracy:
@@ -37,7 +39,11 @@ class Accuracy:
         count = len(values)
         deviation = float(np.std(values, ddof=1))
         return cls(
-            mean=float(np.mean(values)), ci95=1.96 * deviation / math.sqrt(count), episodes=count, counted=counted
+            mean=float(np.mean(values)),
+            ci95=1.96 * deviation / math.sqrt(count),
+            episodes=count,
+            counted=counted,
+            values=tuple(values),
         )
 
     @classmethod
@@ -60,6 +66,10 @@ class HeldOutEvaluation(Protocol):
     @property
     def protocol(self) -> str:
         """What the accuracies mean."""
+        ...
+
+    def episodes_digest(self, workers: Workers, episodes: int) -> str | None:
+        """Equal ones are the same episodes; None: it is not by episodes."""
         ...
 
     def accuracy(

@@ -18,6 +18,7 @@ from dpfedmeta.meta.inner_loop import logits_along
 from dpfedmeta.models.functional import apply_body, channels_last
 from dpfedmeta.models.registry import build_network
 from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.models.text import TokenShares
 from dpfedmeta.parameters import Params
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
@@ -76,21 +77,35 @@ class FeaturePrototype:
 
 @dataclass(frozen=True, kw_only=True)
 class PixelPrototype:
-    """The nearest class mean in pixels: needs no learning at all."""
+    """The nearest class mean in pixels, or in the numbers of a vector: needs no learning at all.
+
+    Attributes:
+        vocabulary: Of tokens, the shares of which are compared, since an id is no quantity; None: no tokens.
+    """
+
+    vocabulary: int | None = None
 
     def accuracies(self, episode: Episode, *, transductive: bool) -> list[float]:
         """One."""
-        support, query = episode.support_images.flatten(1), episode.query_images.flatten(1)
+        support, query = (_plain(images, self.vocabulary) for images in (episode.support_images, episode.query_images))
         return [_accuracy(_nearest_mean(support, query, episode.support_labels), episode)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PixelNeighbour:
-    """The nearest support image in pixels."""
+    """The nearest support image in pixels, or as `PixelPrototype` compares.
+
+    Attributes:
+        vocabulary: As there.
+    """
+
+    vocabulary: int | None = None
 
     def accuracies(self, episode: Episode, *, transductive: bool) -> list[float]:
         """One."""
-        distance = torch.cdist(episode.query_images.flatten(1), episode.support_images.flatten(1))
+        distance = torch.cdist(
+            _plain(episode.query_images, self.vocabulary), _plain(episode.support_images, self.vocabulary)
+        )
         return [_accuracy(episode.support_labels[distance.argmin(1)], episode)]
 
 
@@ -102,6 +117,12 @@ def arrays_of(params: Mapping[str, Tensor]) -> dict[str, npt.NDArray[np.float32]
 def tensors_of(arrays: Arrays) -> Params:
     """Weights as a network takes them; a copy."""
     return {name: torch.from_numpy(value.copy()) for name, value in arrays.items()}
+
+
+def _plain(records: Tensor, vocabulary: int | None) -> Tensor:
+    """[n, d], without any network."""
+    shares: Tensor = records.flatten(1) if vocabulary is None else TokenShares(vocabulary)(records)
+    return shares
 
 
 def _nearest_mean(support: Tensor, query: Tensor, labels: Tensor) -> Tensor:

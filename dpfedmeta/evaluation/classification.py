@@ -41,6 +41,10 @@ class Classification:
         """What the accuracies mean."""
         return "single model, no adaptation, held-out test images"
 
+    def episodes_digest(self, workers: Workers, episodes: int) -> str | None:
+        """There are none."""
+        return None
+
     def accuracy(
         self, workers: Workers, network: NetworkSpec, model: Params, adaptation: Adaptation, episodes: int
     ) -> Accuracy:

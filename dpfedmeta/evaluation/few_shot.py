@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from dpfedmeta.data.episode import Episode, check_shape, draw_episode
+from dpfedmeta.data.enough import check_shape
+from dpfedmeta.data.episode import Episode, draw_episode
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.evaluation.accuracy import Accuracy
 from dpfedmeta.evaluation.baselines import Adapted, Learner, PixelNeighbour, PixelPrototype, arrays_of
+from dpfedmeta.evaluation.paired import digest_of_episode
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import Params
@@ -60,6 +63,10 @@ class Benchmark:
         """What the accuracies mean."""
         return TRANSDUCTIVE_PROTOCOL if self.transductive else PROTOCOL
 
+    def episodes_digest(self, workers: Workers, episodes: int) -> str | None:
+        """Of the images and labels of the first `episodes` episodes."""
+        return episodes_digest(workers, (self,), episodes)
+
     def accuracy(
         self, workers: Workers, network: NetworkSpec, model: Params, adaptation: Adaptation, episodes: int
     ) -> Accuracy:
@@ -79,6 +86,21 @@ class Benchmark:
         return compete(workers, network, trained, untrained, self, adaptation, episodes)
 
 
+def episodes_digest(workers: Workers, benchmarks: Sequence[Benchmark], episodes: int) -> str:
+    """Of all images and labels of the first `episodes` episodes of each; they are drawn once more for it."""
+    tasks = ((each, start, end) for each in benchmarks for start, end in _chunks(episodes))
+    return hashlib.blake2b(b"".join(workers.map(_digests, tasks)), digest_size=16).hexdigest()
+
+
+def _digests(benchmark: Benchmark, start: int, end: int) -> bytes:
+    return b"".join(digest_of_episode(benchmark.episode(number)) for number in range(start, end))
+
+
+def _chunks(episodes: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, episodes, _EPISODES_PER_CHUNK):
+        yield start, min(start + _EPISODES_PER_CHUNK, episodes)
+
+
 def outcomes(
     workers: Workers, benchmark: Benchmark, learners: Mapping[str, Learner], episodes: int
 ) -> dict[str, Outcomes]:
@@ -87,10 +109,7 @@ def outcomes(
     Returns:
         By learner: accuracies [episodes, numbers of steps it is asked after].
     """
-    tasks = (
-        (benchmark, learners, start, min(start + _EPISODES_PER_CHUNK, episodes))
-        for start in range(0, episodes, _EPISODES_PER_CHUNK)
-    )
+    tasks = ((benchmark, learners, start, end) for start, end in _chunks(episodes))
     parts = list(workers.map(_chunk, tasks))
     return {name: np.array([row for part in parts for row in part[name]]) for name in learners}
 
@@ -151,8 +170,8 @@ def compete(
         "accuracy": after,
         "accuracy_before_adaptation": replace(after, at=(0,)),
         "accuracy_untrained": replace(after, weights=arrays_of(untrained)),
-        "accuracy_pixel_prototype": PixelPrototype(),
-        "accuracy_pixel_neighbour": PixelNeighbour(),
+        "accuracy_pixel_prototype": PixelPrototype(vocabulary=network.vocabulary),
+        "accuracy_pixel_neighbour": PixelNeighbour(vocabulary=network.vocabulary),
     }
     found = outcomes(workers, benchmark, learners, episodes)
     return {name: Accuracy.of(values[:, 0].tolist()) for name, values in found.items()}

@@ -19,8 +19,9 @@ from dpfedmeta.evaluation.baselines import (
     PixelPrototype,
     arrays_of,
 )
-from dpfedmeta.evaluation.few_shot import Benchmark, Outcomes, outcomes
+from dpfedmeta.evaluation.few_shot import Benchmark, Outcomes, episodes_digest, outcomes
 from dpfedmeta.evaluation.fine_tuning import FineTuning
+from dpfedmeta.evaluation.paired import KeptEpisodes
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import Params
@@ -71,12 +72,14 @@ class Findings:
         question: What was asked.
         seeds: One for each sequence of episodes.
         by_seed: Accuracies [episodes, steps] by learner, for each seed.
+        digest: Of all episodes.
     """
 
     shape: EpisodeShape
     question: Question
     seeds: tuple[int, ...]
     by_seed: tuple[Mapping[str, Outcomes], ...]
+    digest: str
 
     def values(self, name: str) -> Outcomes:
         """Accuracies [episodes of all seeds, steps] of a learner.
@@ -108,7 +111,12 @@ class Findings:
                 {"seed": seed, "accuracy": Accuracy.of(found["accuracy"][:, last].tolist()).as_json()}
                 for seed, found in zip(self.seeds, self.by_seed, strict=True)
             ],
+            **self._episodes(last).as_json(),
         }
+
+    def _episodes(self, place: int) -> KeptEpisodes:
+        accuracies = tuple(self.values("accuracy")[:, place].tolist())
+        return KeptEpisodes(digest=self.digest, seeds=self.seeds, accuracies=accuracies)
 
     def _fine_tuned(self) -> dict[str, object]:
         tuning = self.question.fine_tuning
@@ -140,8 +148,10 @@ def investigate(
         episodes: For each seed, at least 2.
     """
     learners = _contestants(question)
-    found = tuple(outcomes(workers, replace(benchmark, seed=seed), learners, episodes) for seed in seeds)
-    return Findings(shape=benchmark.shape, question=question, seeds=tuple(seeds), by_seed=found)
+    sequences = [replace(benchmark, seed=seed) for seed in seeds]
+    found = tuple(outcomes(workers, sequence, learners, episodes) for sequence in sequences)
+    digest = episodes_digest(workers, sequences, episodes)
+    return Findings(shape=benchmark.shape, question=question, seeds=tuple(seeds), by_seed=found, digest=digest)
 
 
 def _contestants(question: Question) -> dict[str, Learner]:
@@ -158,7 +168,12 @@ def _contestants(question: Question) -> dict[str, Learner]:
     if question.has_body:
         made["accuracy_trained_prototype"] = FeaturePrototype(network=question.network, weights=trained)
         made["accuracy_untrained_prototype"] = FeaturePrototype(network=question.network, weights=untrained)
-    return {**made, "accuracy_pixel_prototype": PixelPrototype(), "accuracy_pixel_neighbour": PixelNeighbour()}
+    vocabulary = question.network.vocabulary
+    return {
+        **made,
+        "accuracy_pixel_prototype": PixelPrototype(vocabulary=vocabulary),
+        "accuracy_pixel_neighbour": PixelNeighbour(vocabulary=vocabulary),
+    }
 
 
 def distribution(values: Sequence[float]) -> dict[str, object]:

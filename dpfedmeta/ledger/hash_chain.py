@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.durable import PUBLIC, append_text, whole_lines
+from dpfedmeta.durable import PUBLIC, append_text, end_of_whole_lines
 from dpfedmeta.errors import InputError
 
 _START = "0" * 64
@@ -88,7 +88,7 @@ def read_chain(path: Path, what: str, *, torn: bool = False) -> tuple[list[dict[
     """
     try:
         content = path.read_bytes()
-        lines = (content[: whole_lines(path)[0]] if torn else content).decode().split("\n")
+        lines = (content[: end_of_whole_lines(content)] if torn else content).decode().split("\n")
     except OSError as error:
         raise InputError(f"{path}: cannot read the {what} ({error.strerror}); is this a run directory?") from error
     except UnicodeDecodeError as error:

@@ -1,6 +1,7 @@
 """The privacy ledger: one charge a line, on disk before the release is used.
 
-The first line states the run and its plan's constants; every further line is one round. What was spent is computed from
+The first line states the run and its plan's constants; every further line is one round, or says to how many rounds in
+all the plan was extended when it was done. What was spent is computed from
 the numbers of the rounds' own lines, never from the plan. A round that is done again after a crash, and may come out
 otherwise, has a line for each attempt.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -22,7 +23,9 @@ from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.charges import Charge, planned_charge
 from dpfedmeta.ledger.hash_chain import HashChain, heads_of, read_chain
-from dpfedmeta.ledger.versions import VERSION, charge_of, plan_of
+from dpfedmeta.ledger.versions import VERSION, charge_of, constants, plan_of
+
+_EXTENSION = "extended_to"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +45,7 @@ class Identity:
 
 def opening_line(plan: PrivacyPlan, identity: Identity | None = None) -> dict[str, Any]:
     """The first line: the run, and the plan's constants."""
-    return {"version": VERSION, "plan": plan.as_json(), "identity": asdict(identity or Identity())}
+    return {"version": VERSION, "plan": constants(plan), "identity": asdict(identity or Identity())}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,7 @@ class LedgerContent:
     """A ledger as it was read.
 
     Attributes:
-        plan: The plan's constants.
+        plan: The plan's constants, with the rounds that it was extended to.
         identity: Whose ledger it is.
         charges: Its rounds.
         heads: Hash of every line.
@@ -113,6 +116,10 @@ class Ledger:
         """The charges of one round."""
         return [charge for charge in self.charges if charge.round == round_]
 
+    def extend(self, rounds: int) -> None:
+        """Write that the plan has `rounds` rounds in all from here on; what was spent is what the charges add up to."""
+        self._chain.append({_EXTENSION: rounds})
+
     def charge(self, charge: Charge) -> None:
         """Write one round's charge; call it before the release is used (privacy rule 6)."""
         self._chain.append(charge.as_json())
@@ -138,17 +145,35 @@ def read_content(path: Path, *, torn: bool = False) -> LedgerContent:
     bodies, _ = read_chain(path, "ledger", torn=torn)
     try:
         version = bodies[0]["version"]
-        plan = plan_of(bodies[0]["plan"], version)
+        plan, charges = _read_lines(plan_of(bodies[0]["plan"], version), version, bodies[1:])
         return LedgerContent(
             plan=plan,
             identity=Identity(**bodies[0]["identity"]),
-            charges=tuple(charge_of(body, plan, version) for body in bodies[1:]),
+            charges=charges,
             heads=tuple(heads_of(bodies)),
             version=version,
         )
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: not a ledger of version {VERSION} ({reason})") from error
+
+
+def _read_lines(
+    plan: PrivacyPlan, version: int, bodies: Sequence[Mapping[str, Any]]
+) -> tuple[PrivacyPlan, tuple[Charge, ...]]:
+    """(the plan as it was extended, the charges)."""
+    charges: list[Charge] = []
+    if plan.ends:
+        raise ValueError("its first line is of an extended plan")
+    for body in bodies:
+        if _EXTENSION not in body:
+            charges.append(charge_of(body, plan, version))
+            continue
+        done, rounds = sum(not charge.attempt for charge in charges), body[_EXTENSION]
+        if type(rounds) is not int or len(body) > 1 or done != plan.rounds:
+            raise ValueError(f"extended to {rounds} rounds after {done} of {plan.rounds}")
+        plan = plan.extended(rounds)
+    return plan, tuple(charges)
 
 
 def head(path: Path) -> str:
@@ -178,7 +203,8 @@ def check_rounds(plan: PrivacyPlan, charges: Sequence[Charge]) -> None:
         RefusedPlan: They are not; see `spent`.
     """
     done: Counter[int] = Counter()
-    for line, charge in enumerate(charges, start=2):
+    for number, charge in enumerate(charges, start=2):
+        line = number + sum(end <= len(done) for end in plan.ends)
         # An attempt follows the attempts before it; a first attempt follows all first attempts before it.
         due = charge.round if charge.attempt else len(done)
         if charge.round != due or charge.attempt != done[charge.round]:

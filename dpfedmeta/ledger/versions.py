@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from dpfedmeta.accounting.events import Phase
@@ -59,12 +59,30 @@ def plan_of(stated: Mapping[str, Any], version: int) -> PrivacyPlan:
     fields = {**UNSAID[version].plan, **stated}
     record, secure = fields.pop("record"), fields.pop("secure", None)
     schedule = tuple(Change(**change) for change in fields.pop("schedule"))
+    ends = tuple(fields.pop("ends", ()))
     return PrivacyPlan(
         **fields,
         schedule=schedule,
+        ends=ends,
         record=_record_of(record, version) if record else None,
         secure=SecureRounds(**secure) if secure else None,
     )
+
+
+def constants(plan: PrivacyPlan) -> dict[str, Any]:
+    """The inverse: as a ledger's first line and plan.json hold them.
+
+    What came later stands there only where it says something: `ends` of an extended run, and what only a sum of whole
+    numbers has.
+    """
+    stated = asdict(plan)
+    if not plan.ends:
+        del stated["ends"]
+    if plan.secure is None:
+        del stated["secure"]
+    if plan.record is not None and not plan.record.of_sum:
+        del stated["record"]["of_sum"]
+    return stated
 
 
 def _record_of(stated: Mapping[str, Any], version: int) -> RecordLayer:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.algorithm import ClientNoise
 from dpfedmeta.models.functional import apply_body, head_of, without_prefix
+from dpfedmeta.models.trainable import adapting
 from dpfedmeta.parameters import Params, difference, scaled
 from dpfedmeta.privacy.clipping import clipped_record_sum
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released, post_process
@@ -57,7 +58,7 @@ def private_messages(
     """
     weights = {**fixed, **model}
     steps = _private_descents(network, weights, episodes, query_bound, noises, spec, per_record)
-    start = head_of(weights) if spec.adaptation.adapt == "head" else weights
+    start = adapting(network, weights, spec.adaptation.adapt)
 
     def adapted(*gradients: Params) -> Params:
         return reduce(lambda theta, g: _moved(theta, g, spec.adaptation.lr), gradients, start)
@@ -115,12 +116,14 @@ class SupportPhase:
     Attributes:
         module: The network, or its head.
         start: theta_0 of what adapts, by the module's own names.
+        fixed: The module's other weights.
         inputs: Images, or the fixed body's features, client by client.
         labels: Of all clients' support records.
     """
 
     module: nn.Module
     start: Params
+    fixed: Params
     inputs: Tensor
     labels: Tensor
 
@@ -132,18 +135,20 @@ def support_phase(
     inputs = torch.cat([episode.support_images for episode in episodes])
     labels = torch.cat([episode.support_labels for episode in episodes])
     if adapt == "all":
-        return SupportPhase(module=network, start=dict(weights), inputs=inputs, labels=labels)
+        start = adapting(network, weights, adapt)
+        fixed = {name: value for name, value in weights.items() if name not in start}
+        return SupportPhase(module=network, start=start, fixed=fixed, inputs=inputs, labels=labels)
     # The body is fixed during adaptation, and each record has its own features: no coupling (planning.coupling).
     with torch.no_grad():
         features = apply_body(network, weights, inputs, None)
     start = without_prefix(head_of(weights))
-    return SupportPhase(module=network.get_submodule("head"), start=start, inputs=features, labels=labels)
+    return SupportPhase(module=network.get_submodule("head"), start=start, fixed={}, inputs=features, labels=labels)
 
 
 def support_gradients(phase: SupportPhase, thetas: Sequence[Params], per_record: PerRecordGradients) -> list[Params]:
     """SECRET: per-record gradients of each client's support set at its own parameters, each tensor [n_s, *shape]."""
     at, varying = _side_by_side(thetas, len(phase.labels) // len(thetas))
-    return _by_client(per_record(phase.module, at, {}, varying, phase.inputs, phase.labels), len(thetas))
+    return _by_client(per_record(phase.module, at, phase.fixed, varying, phase.inputs, phase.labels), len(thetas))
 
 
 def query_gradients(

@@ -13,6 +13,7 @@ from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.linear_head import LinearSupport, descended_head
 from dpfedmeta.models.functional import apply, apply_body, apply_head, channels_last, head_of
+from dpfedmeta.models.trainable import adapting
 from dpfedmeta.parameters import Params
 
 
@@ -82,9 +83,11 @@ def inner_problem(
         head_of(params), lambda: apply_body(network, params, seen, reference)[:support], labels, ways_of(params)
     )
     return InnerProblem(
-        initial={**params, **head},
-        support_loss=lambda theta: cross_entropy(apply(network, theta, seen, reference)[:support], labels),
-        query_logits=lambda theta: apply(network, theta, both, reference)[support:],
+        initial=adapting(network, {**params, **head}, "all"),
+        support_loss=lambda theta: cross_entropy(
+            apply(network, {**params, **theta}, seen, reference)[:support], labels
+        ),
+        query_logits=lambda theta: apply(network, {**params, **theta}, both, reference)[support:],
         rates=rates,
     )
 

@@ -60,7 +60,10 @@ def frozen_network(network: nn.Module, params: Mapping[str, Tensor], support_ima
         InputError: A normalisation of the user's own network runs twice, or not at all.
     """
     made = deepcopy(network).eval()
-    made.load_state_dict({**made.state_dict(), **params})
+    with torch.no_grad():
+        own = dict(made.named_parameters())
+        for name, value in params.items():  # a weight that has two names is one
+            own[name].copy_(value)
     seen: dict[str, list[Tensor]] = {name: [] for name, _ in _coupled(made)}
     for name, module in _coupled(made):
         module.train()  # batch normalisation of the user's own: by this batch, not by running statistics

@@ -26,8 +26,10 @@ def channels_last(images: Tensor) -> Tensor:
     """The same images in the layout in which convolutions are fastest on the CPU.
 
     With one channel both layouts look alike to PyTorch and it would choose the slow one; the strides say
-    which is meant.
+    which is meant. Vectors and sequences lie as they are.
     """
+    if images.ndim != 4:
+        return images.contiguous()
     _, channels, height, width = images.shape
     if channels == 1:
         return images.contiguous().as_strided(images.shape, (height * width, 1, width, 1))

@@ -16,8 +16,9 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.models.functional import BODY, HEAD
 from dpfedmeta.models.registry import build_network
 from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.models.trainable import frozen_names
 from dpfedmeta.parameters import Params
-from dpfedmeta.randomness import Purpose, public_generator
+from dpfedmeta.randomness import Purpose, global_generators_at, public_generator
 
 _LAYER = re.compile(r"^(body\.layers\.)(\d{1,6})\.")
 BUILT_IN = "textures"
@@ -31,12 +32,13 @@ def initial_weights(spec: NetworkSpec, seed: int) -> Params:
         InputError: There is no such file, it is damaged, or it is of another network.
     """
     generator = public_generator(seed, Purpose.WEIGHTS)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(generator.integers(2**62)))
+    first = int(generator.integers(2**62))
+    with global_generators_at(python=first, numpy=first % 2**32, torch=first):
         network = build_network(spec)
     weights = {name: value.detach().clone() for name, value in network.named_parameters()}
     if spec.learn != "all":
-        weights = {n: torch.zeros_like(v) if n.startswith(HEAD) else v for n, v in weights.items()}
+        frozen = frozen_names(network)
+        weights = {n: torch.zeros_like(v) if n.startswith(HEAD) and n not in frozen else v for n, v in weights.items()}
     if spec.initial is not None:
         weights |= _public_body(spec, spec.initial, weights)
     return _with_first_gain(spec, weights)

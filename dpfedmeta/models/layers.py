@@ -114,7 +114,7 @@ class SupportScale(nn.Module):
 
 
 class Body(nn.Module):
-    """From images to features."""
+    """From images, vectors or sequences to features."""
 
     def __init__(self, layers: nn.ModuleList, scale: nn.Module) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Body(nn.Module):
         self.scale = scale
 
     def forward(self, images: Tensor, reference: int | None = None) -> Tensor:
-        """[n, channels, height, width] -> [n, features]."""
+        """[n, channels, height, width] or [n, numbers] -> [n, features]."""
         hidden = images
         for layer in self.layers:
             hidden = layer(hidden, reference) if isinstance(layer, Block) else layer(hidden)

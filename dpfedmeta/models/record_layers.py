@@ -21,12 +21,13 @@ from dpfedmeta.models.kernels import products as product_kernels
 from dpfedmeta.models.kernels.normalisation import Coupling, loops_apply, normalised
 from dpfedmeta.models.layers import Block, Body, FewShotNetwork, RecordScale
 from dpfedmeta.models.normalisation import ReferenceBatchNorm
+from dpfedmeta.models.text import TokenShares
 
 # With fewer, a row of a window is too short to be worth a loop; the outputs are what lies together then.
 _FEW_CHANNELS = 4
 
 # Those of models.registry; of a subclass nothing is known.
-_LAYERS = (Block, nn.Linear, nn.Flatten, nn.ReLU, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+_LAYERS = (Block, nn.Linear, nn.Flatten, nn.ReLU, nn.AvgPool2d, nn.AdaptiveAvgPool2d, TokenShares)
 
 
 def has_record_layers(module: nn.Module) -> bool:

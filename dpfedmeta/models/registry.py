@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
 from torch import Tensor, nn
 
+from dpfedmeta.data.shape import Kind
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.models.convolution import LEAST_SHORT_CHANNELS
 from dpfedmeta.models.functional import HEAD
@@ -20,6 +20,9 @@ from dpfedmeta.models.layers import (
 )
 from dpfedmeta.models.normalisation import ReferenceBatchNorm
 from dpfedmeta.models.spec import NetworkSpec, Norm
+from dpfedmeta.models.text import text_layers
+from dpfedmeta.models.trainable import frozen_names
+from dpfedmeta.own_code import own_object, raised
 from dpfedmeta.parameters import Params
 
 
@@ -27,7 +30,11 @@ class NetworkFactory(Protocol):
     """What `model.name: package.module:factory` must name."""
 
     def __call__(self, *, channels: int, image_size: int, ways: int, width: int, norm: Norm) -> nn.Module:
-        """A module from [n, channels, image_size, image_size] to logits [n, ways]."""
+        """A module from [n, channels, image_size, image_size] to logits [n, ways].
+
+        Vectors come as [n, channels], with image_size = 1; so do sequences of tokens, whose factory also gets
+        `vocabulary`: float32 that are whole numbers, 0 for padding.
+        """
         ...
 
 
@@ -101,13 +108,23 @@ def _few_shot(layers: nn.ModuleList, spec: NetworkSpec, features: int) -> FewSho
     return FewShotNetwork(Body(layers, scale), nn.Linear(features, spec.ways))
 
 
+def _text(spec: NetworkSpec) -> FewShotNetwork:
+    """The mean of the embeddings of a sequence's tokens, padding left out, and one hidden layer."""
+    assert spec.vocabulary is not None  # of tokens only
+    layers = text_layers(spec.vocabulary, spec.width)
+    return _few_shot(layers, spec, spec.width)
+
+
 _REGISTRY: Mapping[str, Callable[[NetworkSpec], nn.Module]] = {
     "conv3-blur": _conv3_blur,
     "conv4": lambda spec: _conv4(spec, strided=False),
     "conv4-strided": lambda spec: _conv4(spec, strided=True),
     "linear": _linear,
     "mlp": _perceptron,
+    "text": _text,
 }
+# Of those that take more, or others, than images.
+_TAKES: Mapping[str, tuple[Kind, ...]] = {"mlp": ("images", "vectors"), "text": ("tokens",)}
 
 
 def build_network(spec: NetworkSpec) -> nn.Module:
@@ -118,6 +135,7 @@ def build_network(spec: NetworkSpec) -> nn.Module:
             image.
     """
     if spec.name in _REGISTRY:
+        _check_takes(spec)
         if _side(spec) < 1:
             raise InputError(f"model.downscale = {spec.downscale}: images have {spec.image_size} pixels a side")
         return _REGISTRY[spec.name](spec)
@@ -126,39 +144,56 @@ def build_network(spec: NetworkSpec) -> nn.Module:
         raise InputError(f"model.name = {spec.name}: known are {known}, or package.module:factory of your own")
     if spec.downscale is not None:
         raise InputError(f"model.downscale: {spec.name} gets images as they are; average them in the network")
-    module, _, attribute = spec.name.partition(":")
+    factory = cast(NetworkFactory, own_object("model.name", spec.name))
     try:
-        factory = cast(NetworkFactory, getattr(importlib.import_module(module), attribute))
         network = factory(
             channels=spec.channels,
             image_size=spec.image_size,
             ways=spec.ways,
             width=spec.width,
             norm=spec.norm,
+            **({} if spec.vocabulary is None else {"vocabulary": spec.vocabulary}),
         )
-    except Exception as error:  # the user's own code
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"model.name = {spec.name}: {reason}") from error
+    except (Exception, SystemExit) as error:  # the user's own code
+        raise InputError(f"model.name = {spec.name}: the factory failed ({raised(error)})") from error
     if not isinstance(network, nn.Module):
         raise InputError(f"model.name = {spec.name}: the factory returned {type(network).__name__}, not a Module")
     return network
 
 
+def _check_takes(spec: NetworkSpec) -> None:
+    takes = _TAKES.get(spec.name, ("images",))
+    if spec.records not in takes:
+        fitting = " or ".join(name for name in _REGISTRY if spec.records in _TAKES.get(name, ("images",)))
+        raise InputError(
+            f"model.name = {spec.name}: takes {' or '.join(takes)}, and the records are {spec.form.words}; use "
+            f"--model.name {fitting}, or package.module:factory of your own"
+        )
+    if spec.records != "images" and spec.downscale is not None:
+        raise InputError(f"model.downscale = {spec.downscale}: {spec.records} cannot be averaged; leave it out")
+
+
 def learned_part(spec: NetworkSpec, weights: Mapping[str, Tensor]) -> Params:
-    """The parameters that the federation learns; the rest stays what `initial_weights` made it.
+    """The parameters that the federation learns; the rest, and what is frozen, stays what `initial_weights` made it.
 
     Every learned scalar carries noise, so learning fewer of them raises the signal-to-noise ratio.
 
     Raises:
         InputError: Nothing would be learned.
     """
+    frozen = frozen_names(build_network(spec)) if ":" in spec.name else frozenset()
+    weights = {name: value for name, value in weights.items() if name not in frozen}
+    if not weights:
+        raise InputError(
+            f"model.name = {spec.name}: all its weights are frozen (requires_grad_(False)), so nothing would be learned"
+        )
     if spec.learn == "all":
-        return dict(weights)
+        return weights
     body = {name: value for name, value in weights.items() if not name.startswith(HEAD)}
     if not body:
         raise InputError(
-            f"meta.learn = {spec.learn}: model.name = {spec.name} has no weights but its head's, so nothing would be "
-            "learned; use --meta.learn all"
+            f"meta.learn = {spec.learn}: model.name = {spec.name} has no {'free ' if frozen else ''}weights but its "
+            "head's, so nothing would be learned; use --meta.learn all"
         )
     if spec.learn == "body":
         return body
@@ -225,4 +260,7 @@ def _uncoupled_offer(spec: NetworkSpec, *, only_tracks: bool) -> str:
         return "use --model.norm group and --model.features record"
     if only_tracks:
         return "build it with track_running_stats=False"
-    return "opacus.validators.ModuleValidator.fix(model) converts it to GroupNorm"
+    return (
+        "track_running_stats=False helps with --record.release micro-episodes only, which are clipped as a whole; else "
+        "opacus.validators.ModuleValidator.fix(model) converts it to GroupNorm"
+    )

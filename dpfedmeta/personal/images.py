@@ -1,4 +1,4 @@
-"""Images and labels as users hand them in, checked."""
+"""Images, vectors, token sequences and labels as users hand them in, checked."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from dpfedmeta.data.episode import are_tokens
+from dpfedmeta.data.shape import Kind, RecordForm
 from dpfedmeta.errors import InputError
 
 Images = Tensor | npt.NDArray[np.uint8] | npt.NDArray[np.floating]
@@ -21,29 +23,42 @@ _LARGEST = 50.0
 
 @dataclass(frozen=True, kw_only=True)
 class ImageForm:
-    """What images a network takes.
+    """What records a network takes.
 
     Attributes:
-        channels: 1 or 3.
-        size: Height and width.
-        mean: Per channel, of pixels in [0, 1]; taken off bytes. Empty: nothing is.
-        deviation: Per channel, what bytes are then divided by; empty: 1.
+        channels: 1 or 3; of vectors and sequences, their length.
+        size: Height and width; of vectors and sequences, 1.
+        mean: Per channel, of pixels in [0, 1]; taken off bytes. Per number of a vector. Empty: nothing is.
+        deviation: Per channel or number, what is then divided by; empty: 1.
+        records: What they are.
+        vocabulary: Tokens are whole numbers below it.
     """
 
     channels: int
     size: int
     mean: tuple[float, ...] = ()
     deviation: tuple[float, ...] = ()
+    records: Kind = "images"
+    vocabulary: int | None = None
+
+    @property
+    def form(self) -> RecordForm:
+        """The form of one record."""
+        shape = (self.channels, self.size, self.size) if self.records == "images" else (self.channels,)
+        return RecordForm(shape=shape, vocabulary=self.vocabulary)
 
     def tensor(self, images: Images) -> Tensor:
-        """Images as the network takes them, float32 [n, channels, size, size].
+        """Records as the network takes them, float32 [n, channels, size, size] or [n, numbers].
 
         Args:
-            images: Bytes (uint8), which are standardised here, or floats that are standardised already.
+            images: Bytes (uint8), which are standardised here, or floats that are standardised already. Vectors as in
+                the file that they were trained on: they are standardised here. Sequences of tokens, padded with 0.
 
         Raises:
             InputError: Another shape or type, no image at all, or values that are neither.
         """
+        if self.records != "images":
+            return self._numbers(images)
         given = _tensor(images, "images")
         wanted = (self.channels, self.size, self.size)
         if given.ndim != 4 or tuple(given.shape[1:]) != wanted or not len(given):
@@ -60,6 +75,23 @@ class ImageForm:
                 f"images: floats up to {float(given.abs().max()):.0f} are not standardised; give pixels as uint8"
             )
         return given.float()
+
+    def _numbers(self, given: Images) -> Tensor:
+        values, length = _tensor(given, self.records), self.channels
+        if values.ndim != 2 or values.shape[1] != length or not len(values):
+            raise InputError(f"{self.records}: expected [n, {length}] with n >= 1, got {list(values.shape)}")
+        values = values.float()
+        if not bool(torch.isfinite(values).all()):
+            raise InputError(f"{self.records}: hold values that are not finite")
+        if self.vocabulary is not None:
+            if not are_tokens(values, self.vocabulary):
+                raise InputError(
+                    f"tokens: expected whole numbers from 1 to {self.vocabulary - 1}, padded with 0, at least one "
+                    "token in each sequence"
+                )
+            return values
+        values = values - torch.tensor(self.mean) if self.mean else values
+        return values / torch.tensor(self.deviation) if self.deviation else values
 
     def _standardised(self, images: Tensor) -> Tensor:
         pixels = images.float() / 255.0

@@ -23,7 +23,7 @@ from dpfedmeta.personal.model import PersonalModel
 from dpfedmeta.runs.trained_run import open_run
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Initialisation:
     """What the federation learned.
 
@@ -38,6 +38,14 @@ class Initialisation:
     weights: Params
     adaptation: Adaptation
     form: ImageForm
+
+    def __repr__(self) -> str:
+        count = sum(value.numel() for value in self.weights.values())
+        return (
+            f"Initialisation of {self.network.name} (width {self.network.width}), {count:,} weights, "
+            f"{self.network.ways} ways, images of {self.network.channels} x {self.network.image_size} x "
+            f"{self.network.image_size}; adapts {self.adaptation.adapt} in {self.adaptation.steps} steps"
+        )
 
     def adapt(
         self,
@@ -106,5 +114,12 @@ def load(path: str | os.PathLike[str]) -> Initialisation:
     """
     run = open_run(Path(path))
     task = run.task
-    form = ImageForm(channels=task.channels, size=task.image_size, mean=task.mean, deviation=task.deviation)
+    form = ImageForm(
+        channels=run.network.channels,
+        size=run.network.image_size,
+        mean=task.mean,
+        deviation=task.deviation,
+        records=task.form.kind,
+        vocabulary=task.form.vocabulary,
+    )
     return Initialisation(network=run.network, weights=run.weights, adaptation=run.adaptation, form=form)

@@ -103,7 +103,7 @@ def load_personal(path: str | os.PathLike[str]) -> PersonalModel:
     """Read a file of `PersonalModel.save`.
 
     Nothing in it is executed, with one exception: where it names a network of the user's own
-    (package.module:factory), that installed module is imported.
+    (package.module:factory), that module, installed or in the current directory, is imported.
 
     Raises:
         InputError: Missing, damaged, not a personal model, or its tensors do not fit its network.
@@ -145,16 +145,17 @@ def _read(path: Path) -> tuple[dict[str, Any], Params]:
 def _check(model: PersonalModel, tensors: Mapping[str, Tensor]) -> None:
     """Whether the parts fit each other; an image tells more than a list of shapes."""
     form, network = model.form, model.network
-    if (form.channels, form.size) != (network.channels, network.image_size):
+    if form.form != network.form:
         raise InputError("its images do not fit its network")
-    if any(len(values) not in (0, form.channels) for values in (form.mean, form.deviation)):
+    allowed = (0, form.channels, 1) if form.records == "vectors" else (0, form.channels)
+    if any(len(values) not in allowed for values in (form.mean, form.deviation)):
         raise InputError("its standardisation does not fit its images")
     if len(model.class_names) not in (0, network.ways):
         raise InputError(f"it has {len(model.class_names)} class names for {network.ways} classes")
     if not is_finite(tensors):
         raise InputError("it holds values that are not finite")
     try:
-        shape = tuple(model.logits(torch.zeros(1, form.channels, form.size, form.size)).shape)
+        shape = tuple(model.logits(torch.ones(1, *form.form.shape)).shape)
     except RuntimeError as error:
         raise InputError("its statistics do not fit its network") from error
     if shape != (1, network.ways):

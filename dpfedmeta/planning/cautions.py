@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpfedmeta.data.task import FolderSource, Task
+from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.planning.clients import records_of_a_client
 from dpfedmeta.planning.clip import bounds_clients
 from dpfedmeta.presets import remark_of
@@ -33,9 +33,9 @@ def _record_delta(settings: Settings, task: Task) -> str | None:
 def _public_classes(settings: Settings, task: Task) -> str | None:
     """What a model is judged on is released without noise."""
     private = bounds_clients(settings) or settings.record.enabled
-    if not private or not isinstance(task.source, FolderSource):
+    if not private or not isinstance(task.source, OwnSource):
         return None
     return (
-        f"{task.name}: the images of its validation and test classes are taken as public; accuracies on them leave "
-        "without noise, and no guarantee covers them"
+        f"{task.name}: the {task.form.kind} of its validation and test classes, or clients where the data name them, "
+        "are taken as public; accuracies on them leave without noise, and no guarantee covers them"
     )

@@ -78,8 +78,8 @@ def network_spec(settings: Settings, task: Task) -> NetworkSpec:
 
     return NetworkSpec(
         name=settings.model.name,
-        channels=task.channels,
-        image_size=task.image_size,
+        channels=task.form.shape[0],
+        image_size=task.form.shape[1] if task.form.kind == "images" else 1,
         ways=task.shared_classes or settings.task.ways,
         width=settings.model.width,
         norm=settings.model.norm,
@@ -92,6 +92,8 @@ def network_spec(settings: Settings, task: Task) -> NetworkSpec:
         initial=settings.model.initial,
         first_gain=settings.model.first_gain,
         precision=settings.run.precision,
+        records=task.form.kind,
+        vocabulary=task.form.vocabulary,
     )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpfedmeta import members
-from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.privacy.clip_policy import ClipPolicy, Surroundings
 from dpfedmeta.settings import Settings
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.plan import PrivacyPlan
 
 _SETTING, _FOLDER = "clip.policy", "dpfedmeta.privacy.policies"
 

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.meta.local_training import records
-from dpfedmeta.models.functional import apply
-from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.own_code import raised
+from dpfedmeta.planning.forward_trial import check_draws_nothing, check_forward, drawn_so_far, draws_random_numbers
 from dpfedmeta.planning.rehearsal import Rehearsal, RehearsedClients
+from dpfedmeta.randomness import global_generators_at
 
 # Sound networks move no bit of another row. Below this share of a row's length lies the rounding of float32, by which
 # clipping shortens all the more (privacy.clipping).
@@ -46,8 +47,8 @@ def check_uncoupled(rehearsal: Rehearsal) -> None:
         RefusedPlan: One unit moved another one, or what the network saw before moved it.
         InputError: The network cannot be run as planned, or draws random numbers.
     """
-    with torch.random.fork_rng(devices=[]), _in_one_line(rehearsal):
-        _check_logits(rehearsal)
+    with global_generators_at(python=0, numpy=0, torch=0), _in_one_line(rehearsal):
+        check_forward(rehearsal)
         used = RehearsedClients(rehearsal)
         # One random draw brings out what a network keeps.
         count = 2 if rehearsal.trial.apart else len(_TRIALS)
@@ -58,49 +59,41 @@ def check_uncoupled(rehearsal: Rehearsal) -> None:
 @contextmanager
 def _in_one_line(rehearsal: Rehearsal) -> Iterator[None]:
     """Errors of the user's own code."""
-    name = rehearsal.network.name
+    spec = rehearsal.network
     try:
         yield
     except InputError:
         raise
-    except Exception as error:
-        if ":" not in name:
+    except (Exception, SystemExit) as error:
+        if ":" not in spec.name:
             raise
-        reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-        raise InputError(f"model.name = {name}: fails where clients compute with it ({reason})") from error
-
-
-def _check_logits(rehearsal: Rehearsal) -> None:
-    spec = rehearsal.network
-    images = torch.cat([records(episode)[0] for episode in rehearsal.episodes(0)])
-    network, weights, before = build_network(spec), initial_weights(spec, 0), torch.get_rng_state()
-    with torch.no_grad():
-        logits = apply(network, weights, images, None)
-    _check_draws_nothing(rehearsal, before)
-    found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-    if found != (len(images), spec.ways):
+        if "called random operation" in str(error):  # under torch.func.vmap
+            raise draws_random_numbers(spec) from error
+        where, tracking = f"model.name = {spec.name}", _tracking(spec)
+        if tracking:
+            raise InputError(
+                f"{where}: {tracking} cannot keep running statistics where gradients of several clients or records are "
+                "computed at once; build it with track_running_stats=False"
+            ) from error
+        form = f"{spec.channels} x {spec.image_size} x {spec.image_size}"
         raise InputError(
-            f"model.name = {spec.name}: returns {found} for {len(images)} images and ways = {spec.ways}, expected "
-            f"{(len(images), spec.ways)}: a logit for each of the ways that the factory is called with"
-        )
+            f"{where}: fails where clients compute with it, on images of {form} ({raised(error)})"
+        ) from error
 
 
-def _check_draws_nothing(rehearsal: Rehearsal, before: Tensor) -> None:
-    if not torch.equal(before, torch.get_rng_state()):
-        raise InputError(
-            f"model.name = {rehearsal.network.name}: draws random numbers in forward, so the same records would give "
-            "another gradient each time and no run would end bit for bit as if nobody had interrupted it; take "
-            "dropout and noise out of the network"
-        )
+def _tracking(spec: NetworkSpec) -> str | None:
+    """A layer that keeps running statistics, by name and kind."""
+    modules = build_network(spec).named_modules()
+    return next((f"{n} ({type(m).__name__})" for n, m in modules if getattr(m, "track_running_stats", False)), None)
 
 
 def _try(rehearsal: Rehearsal, used: RehearsedClients, draw: int, brightness: float) -> None:
     """Fresh clients and, with one unit changed, clients that saw other data before: no unit but that one may differ."""
     weights, episodes, fresh = rehearsal.weights(draw), rehearsal.episodes(draw), RehearsedClients(rehearsal)
-    changed, before = rehearsal.changed(episodes, 1000 + draw, brightness), torch.get_rng_state()
+    changed, before = rehearsal.changed(episodes, 1000 + draw, brightness), drawn_so_far()
     first = fresh(*weights, episodes)
     moved = used(*weights, changed)
-    _check_draws_nothing(rehearsal, before)
+    check_draws_nothing(rehearsal.network, before)
     if _share(first, moved) <= _TOLERANCE:
         return
     # Why: with nothing changed, and with nothing seen before.

@@ -9,7 +9,7 @@ from pathlib import Path
 from dpfedmeta.config import resolve
 from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.sharing import shares_images
-from dpfedmeta.data.task import DrawnSource, FolderSource, Task, load_task, source_name
+from dpfedmeta.data.task import DrawnSource, OwnSource, Task, load_task, source_name
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.models.initial import BUILT_IN
 from dpfedmeta.planning.held_data import HeldData, kept_data
@@ -108,7 +108,7 @@ def _learned_from(
         return False  # nobody's data
     if held.own:
         raise InputError("clients of the caller's own are not compared with its images")
-    if not isinstance(mine, FolderSource) and not isinstance(its, FolderSource):
+    if not isinstance(mine, OwnSource) and not isinstance(its, OwnSource):
         return False  # different published images
     if then not in (None, source_name(its)):
         raise InputError(f"its images came from {then}, and {origin.settings.dataset} is another place here")

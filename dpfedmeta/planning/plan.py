@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError
-from dpfedmeta.meta.adaptation import Adaptation
+from dpfedmeta.meta.adaptation import PLAIN, Adaptation
 from dpfedmeta.meta.algorithm import ClientAlgorithm
 from dpfedmeta.meta.divisions import Divisions
 from dpfedmeta.models.registry import (
@@ -25,6 +25,7 @@ from dpfedmeta.models.registry import (
     check_records_uncoupled,
 )
 from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.models.trainable import check_head_is_free, check_parameters
 from dpfedmeta.planning.clients import (
     algorithm_of,
     check_protocol,
@@ -96,6 +97,11 @@ class Plan:
         """Deviation of the noise that each client adds to its message, over its sensitivity."""
         return self.privacy.at(0).message_noise
 
+    def extended(self, rounds: int) -> Plan:
+        """The same with `rounds` rounds in all; its promise is that of all of them."""
+        privacy = self.privacy.extended(rounds)
+        return replace(self, privacy=privacy, planned=guarantees(privacy))
+
     def sampler(self, round_: int) -> Sampler:
         """Who draws the cohort of a round."""
         return sampler_of(self.privacy.at(round_), self.privacy.max_participations)
@@ -154,6 +160,7 @@ def make_plan(settings: Settings, task: Task, own_policy: ClipPolicy[Any] | None
 
 def _check_network(spec: NetworkSpec, settings: Settings, algorithm: ClientAlgorithm, *, heads: bool) -> None:
     network, trial = build_network(spec), algorithm.trial(spec)
+    check_parameters(network, spec.name)
     if settings.record.enabled:
         check_records_uncoupled(network, spec, inside_micro_episodes=trial.apart)
     check_precision(network, spec)
@@ -164,6 +171,8 @@ def _check_network(spec: NetworkSpec, settings: Settings, algorithm: ClientAlgor
         )
     if heads:
         check_has_head(network, spec.name)
+    if heads or algorithm.adaptation.rule != PLAIN:
+        check_head_is_free(network, spec.name)
     if isinstance(algorithm.needs.division, Divisions) and not isinstance(network.get_submodule("head"), nn.Linear):
         raise InputError(f"meta.divisions: model.name = {spec.name}: its head must be one torch.nn.Linear")
 

@@ -33,14 +33,39 @@ def plan_population(
         )
     if own is None:
         return open_population(chosen.kind, pool, shape, chosen.clients, settings.run.seed, chosen.most_shots)
+    _check_protocol(own)
     if own.clients != chosen.clients:
         raise InputError(
             f"population.clients = {chosen.clients:,}, but {own.clients:,} clients were handed over; the guarantees "
             "count with the former"
         )
+    _check_form(own, pool)
     if record and not (isinstance(own, SequencePopulation) and own.shape == shape):
         raise RefusedPlan(
             "clients of the caller's own with record-level privacy: their sizes must be checked against the plan; hand "
             "over a SequencePopulation of the plan's ways, shots and queries"
         )
     return own
+
+
+def _check_protocol(own: object) -> None:
+    if isinstance(getattr(own, "clients", None), int) and callable(getattr(own, "episode", None)):
+        return
+    raise InputError(
+        f"population: {type(own).__name__} has no {'clients' if not hasattr(own, 'clients') else 'episode'}; it needs "
+        "clients, how many there are, and episode(client); dpfedmeta.data.adapters.from_pairs makes one of pairs of "
+        "(images, labels)"
+    )
+
+
+def _check_form(own: Population, pool: ClassPool) -> None:
+    """What a population says of its records is public, as the task is; nobody's data are looked at."""
+    stated = getattr(own, "image", None)
+    expected = tuple(pool.images.shape[1:])
+    if stated is None or tuple(stated) == expected:
+        return
+    held, wanted = (" x ".join(map(str, form)) for form in (stated, expected))
+    raise InputError(
+        f"population.image: its records are {held}, and the task's, on which models are judged, are {wanted} (channels "
+        "x height x width): bring them to that form, or name a dataset of theirs (a folder of images, or a task file)"
+    )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from dpfedmeta.accounting.calibration import Targets, calibrate, largest_cohort, most_rounds
-from dpfedmeta.accounting.plan import Change, PrivacyPlan
 from dpfedmeta.accounting.rare_events import MOST_MESSAGES
 from dpfedmeta.accounting.secure_rounds import SecureRounds, check_fine
 from dpfedmeta.data.task import Task
@@ -16,6 +14,11 @@ from dpfedmeta.planning.clients import algorithm_of, method_of
 from dpfedmeta.planning.clip import bounds_clients
 from dpfedmeta.planning.dimension import message_dimension
 from dpfedmeta.settings import Settings
+
+if TYPE_CHECKING:
+    # The accountant takes a second to import; what is refused at once needs none of it.
+    from dpfedmeta.accounting.calibration import Targets
+    from dpfedmeta.accounting.plan import PrivacyPlan
 
 Solve = Literal["noise", "rounds", "cohort"]
 
@@ -32,10 +35,9 @@ def make_privacy(settings: Settings, task: Task, solve: Solve = "noise") -> Priv
         InputError: A value does not fit another one.
         RefusedPlan: A guarantee that is asked for would not hold.
     """
-    _check_population(settings)
-    _check_promises(settings, task)
-    _check_sampler(settings)
-    _check_abort(settings)
+    from dpfedmeta.accounting.calibration import calibrate, largest_cohort, most_rounds
+
+    check_asked(settings, task)
     plan, targets = _plan(settings, task), _targets(settings)
     _check_client_ledgers(settings, plan)
     if solve == "noise":
@@ -50,10 +52,25 @@ def make_privacy(settings: Settings, task: Task, solve: Solve = "noise") -> Priv
     return most_rounds(plan, targets) if solve == "rounds" else largest_cohort(plan, targets)
 
 
+def check_asked(settings: Settings, task: Task) -> None:
+    """What can be refused without the accountant.
+
+    Raises:
+        InputError: A value does not fit another one.
+        RefusedPlan: A guarantee that is asked for would not hold.
+    """
+    _check_population(settings)
+    _check_promises(settings, task)
+    _check_sampler(settings)
+    _check_abort(settings)
+
+
 def _within_limit(plan: PrivacyPlan, limit: float | None) -> PrivacyPlan:
     """No more rounds than the limit allows with the noise that is given: they are known before the first one."""
     if limit is None:
         return plan
+    from dpfedmeta.accounting.calibration import Targets, most_rounds
+
     return most_rounds(plan, Targets(client_epsilon=limit), limit=plan.rounds)
 
 
@@ -107,6 +124,8 @@ def _check_abort(settings: Settings) -> None:
 
 
 def _plan(settings: Settings, task: Task) -> PrivacyPlan:
+    from dpfedmeta.accounting.plan import Change, PrivacyPlan
+
     return PrivacyPlan(
         clients=settings.population.clients,
         cohort=settings.population.cohort,
@@ -157,6 +176,8 @@ def _secure(settings: Settings, task: Task) -> SecureRounds | None:
 
 
 def _targets(settings: Settings) -> Targets:
+    from dpfedmeta.accounting.calibration import Targets
+
     privacy = settings.privacy
     return Targets(
         client_epsilon=privacy.client.epsilon,

@@ -62,17 +62,23 @@ class Rehearsal:
 
     def episodes(self, seed: int) -> list[Episode]:
         """The clients' data: dark images, so that a bright one stands out."""
-        generator, shape = torch.Generator().manual_seed(seed), self.shape
-        labels, image = torch.arange(shape.ways), (self.network.channels, *[self.network.image_size] * 2)
+        generator, shape, labels = torch.Generator().manual_seed(seed), self.shape, torch.arange(self.shape.ways)
         return [
             Episode(
-                support_images=torch.rand(shape.support_records, *image, generator=generator) / 4,
+                support_images=self._records(shape.support_records, generator, 0.25),
                 support_labels=labels.repeat_interleave(shape.shots),
-                query_images=torch.rand(shape.query_records, *image, generator=generator) / 4,
+                query_images=self._records(shape.query_records, generator, 0.25),
                 query_labels=labels.repeat_interleave(shape.queries),
             )
             for _ in range(_CLIENTS)
         ]
+
+    def _records(self, count: int, generator: torch.Generator, brightness: float) -> Tensor:
+        """[count, ...]; of tokens it is the ids that differ."""
+        form = self.network.form
+        if form.vocabulary is not None:
+            return torch.randint(1, form.vocabulary, (count, *form.shape), generator=generator).float()
+        return brightness * torch.rand(count, *form.shape, generator=generator)
 
     def changed(self, episodes: Sequence[Episode], seed: int, brightness: float) -> list[Episode]:
         """With other data of the first client, which belong to the first unit of every phase."""
@@ -82,7 +88,7 @@ class Rehearsal:
 
         def other(images: Tensor, count: int | None) -> Tensor:
             images = images.clone()
-            images[:count] = brightness * torch.rand(images[:count].shape, generator=generator)
+            images[:count] = self._records(len(images[:count]), generator, brightness)
             return images
 
         return [

@@ -8,7 +8,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-_OURS, _OTHERS = "#1f77b4", "#b0b0b0"
+from dpfedmeta.report.drawing import BLUE
+
+_OURS, _OTHERS = BLUE, "#b0b0b0"
 
 
 def save_bench_plot(path: Path, rows: Sequence[Mapping[str, Any]], setting: str) -> None:
@@ -32,5 +34,6 @@ def save_bench_plot(path: Path, rows: Sequence[Mapping[str, Any]], setting: str)
         panel.set_xlim(0.0, 1.15 * max(rates))
         panel.set_title(algorithm, loc="left", fontsize=10)
         panel.spines[["top", "right"]].set_visible(False)
+    figure.suptitle("How fast each engine computes clients (longer is faster)", fontsize=11)
     figure.supxlabel(f"clients per second, setting {setting!r}, median of interleaved repetitions")
     figure.savefig(path, dpi=120)

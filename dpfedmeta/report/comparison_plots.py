@@ -4,46 +4,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dpfedmeta.report.drawing import Look, entitle, finish, logarithmic, looks_of, new_figure, save, show_zero
 from dpfedmeta.report.groups import Group
-from dpfedmeta.report.plots import new_figure, save
+from dpfedmeta.report.plots import validation_points
 from dpfedmeta.report.pooling import Measured, pooled
 
-_COLOURS = ("#1f5fa8", "#d9730d", "#2a8c4a", "#b03a5b", "#6b4fa0", "#8a6d1f", "#1c8a95", "#5b6270")
-_STYLES = ("-", "--", "-.", ":")
 # Per-round signal-to-noise jumps about; a mean over this share of the rounds shows where it goes.
 _SMOOTH = 20
 # Distance of neighbouring settings, in shares of the rounds.
 _BESIDE = 0.003
 
 Rows = Sequence[Mapping[str, Any]]
-Look = tuple[str, str]
 
 
-def looks(count: int) -> list[Look]:
-    """(colour, line style) of each line, all different up to 32."""
-    colours = cycle(_COLOURS)
-    return [(next(colours), _STYLES[index // len(_COLOURS) % len(_STYLES)]) for index in range(count)]
+def _looks(groups: Sequence[Group]) -> list[Look]:
+    """One for each, the same in all pictures of a comparison."""
+    return looks_of([str(group.summaries[0]["algo"]) for group in groups])
 
 
 def final_plot(path: Path, groups: Sequence[Group]) -> bool:
     """Final accuracy on test classes, with 95% intervals; False where nothing was evaluated."""
-    measured = [(group.label, group.accuracy()) for group in groups]
-    found = [(label, accuracy) for label, accuracy in measured if accuracy is not None]
+    measured = [(group.label, group.accuracy(), look) for group, look in zip(groups, _looks(groups), strict=True)]
+    found = [(label, accuracy, look) for label, accuracy, look in measured if accuracy is not None]
     if not found:
         return False
-    figure, axis = new_figure(9.0, 0.9 + 0.36 * len(found))
-    for place, ((_, accuracy), (colour, _)) in enumerate(zip(found, looks(len(found)), strict=True)):
+    figure, axis = new_figure(9.0, 1.2 + 0.36 * len(found))
+    for place, (_, accuracy, (colour, _)) in enumerate(found):
         _dot(axis, place, accuracy, colour)
-    axis.set_yticks(range(len(found)), [f"{label} ({_seeds(accuracy.runs)})" for label, accuracy in found])
+    axis.set_yticks(range(len(found)), [f"{label} ({_seeds(accuracy.runs)})" for label, accuracy, _ in found])
     axis.set_ylim(len(found) - 0.4, -0.6)
-    axis.margins(x=0.16)
+    axis.margins(x=0.22)
     axis.set_xlabel("accuracy on held-out test classes, %")
+    entitle(axis, "Final accuracy, with 95% intervals")
     axis.grid(alpha=0.25, axis="x")
     figure.tight_layout()
     save(figure, path)
@@ -54,7 +51,7 @@ def _dot(axis: Any, place: int, accuracy: Measured, colour: str) -> None:
     mean, spread = 100 * accuracy.mean, 100 * accuracy.ci95
     axis.errorbar(mean, place, xerr=spread, fmt="o", color=colour, capsize=3, markersize=5)
     axis.annotate(
-        f"{mean:.1f} ± {spread:.1f}",
+        f"{mean:.1f}% ± {spread:.1f}",
         (mean + spread, place),
         (6, 0),
         textcoords="offset points",
@@ -70,84 +67,83 @@ def _seeds(count: int) -> str:
 def validation_plot(path: Path, groups: Sequence[Group]) -> bool:
     """Validation accuracy against the share of a run's rounds, which may differ in number; False without any."""
     figure, axis = new_figure(9.0, 4.0)
-    for index, (group, (colour, style)) in enumerate(zip(groups, looks(len(groups)), strict=True)):
+    drawn = False
+    for index, (group, (colour, style)) in enumerate(zip(groups, _looks(groups), strict=True)):
         at: dict[float, list[Measured]] = {}
         for rows in group.rows:
-            for row in rows:
-                if "validation_accuracy" in row:
-                    share = round((row["round"] + 1) / len(rows), 6)
-                    at.setdefault(share, []).append(Measured.of(row["validation_accuracy"]))
+            shares = [round((row["round"] + 1) / len(rows), 6) for row in rows]
+            for share, value in validation_points(rows, shares):
+                at.setdefault(share, []).append(Measured.of(value))
         means = {share: pooled(values) for share, values in sorted(at.items())}
+        drawn = drawn or bool(means)
         mean = [100 * value.mean for value in means.values()]
         spread = [100 * value.ci95 for value in means.values()]
         # Side by side: intervals on top of each other cannot be told apart.
-        places = [share + _BESIDE * (index - (len(groups) - 1) / 2) for share in means]
+        places = [100 * (share + _BESIDE * (index - (len(groups) - 1) / 2)) for share in means]
         axis.errorbar(
             places, mean, yerr=spread, label=group.label, color=colour, linestyle=style, marker="o", markersize=3,
             linewidth=1.5, elinewidth=0.8,
         )  # fmt: skip
-    axis.set_xlabel("share of the run's rounds")
-    axis.set_ylabel("validation accuracy, %")
-    finish(figure, axis, path)
-    return any("validation_accuracy" in row for group in groups for rows in group.rows for row in rows)
-
-
-def bound_plot(path: Path, groups: Sequence[Group]) -> bool:
-    """The clip bound by round; False where nothing is clipped."""
-    return _curves(path, groups, lambda rows: [row.get("clip") or math.nan for row in rows], "clip bound")
-
-
-def signal_plot(path: Path, groups: Sequence[Group]) -> bool:
-    """Signal-to-noise ratio of the released aggregates by round; False without noise."""
-    return _curves(path, groups, _smooth_signal, f"signal-to-noise (mean over 1/{_SMOOTH} of the rounds)")
-
-
-def _smooth_signal(rows: Rows) -> list[float]:
-    values = np.array(
-        [row.get("signal_to_noise") if row.get("signal_to_noise") is not None else math.nan for row in rows]
-    )
-    width = max(1, len(values) // _SMOOTH)
-    kernel = np.ones(width) / width
-    padded = np.pad(values, (width // 2, width - 1 - width // 2), mode="edge")
-    return [float(value) for value in np.convolve(padded, kernel, mode="valid")]
-
-
-def _curves(path: Path, groups: Sequence[Group], quantity: Callable[[Rows], list[float]], name: str) -> bool:
-    figure, axis = new_figure(9.0, 4.0)
-    drawn = False
-    for group, (colour, style) in zip(groups, looks(len(groups)), strict=True):
-        shortest = min(len(rows) for rows in group.rows)
-        values = np.array([quantity(rows[:shortest]) for rows in group.rows if shortest], dtype=float)
-        # Zero has no place on a logarithmic axis: the release held no sign of a signal.
-        values = np.where(values > 0, values, np.nan)
-        if not np.isfinite(values).any():
-            continue
-        drawn = True
-        rounds = np.arange(1, shortest + 1)
-        middle = np.ma.masked_invalid(np.log(values)).mean(axis=0).filled(np.nan)
-        axis.plot(rounds, np.exp(middle), label=group.label, color=colour, linestyle=style, linewidth=1.6)
-        if len(values) > 1:
-            low, high = (np.ma.masked_invalid(f(values)).filled(np.nan) for f in (_lowest, _highest))
-            axis.fill_between(rounds, low, high, color=colour, alpha=0.10, linewidth=0)
-    axis.set_yscale("log")
-    axis.set_xlabel("rounds")
-    axis.set_ylabel(name)
+    axis.set_xlabel("share of the run's rounds that are done, %")
+    axis.set_ylabel("accuracy on validation classes, %")
+    entitle(axis, "Validation accuracy along training; 0: untrained, where that was measured")
     finish(figure, axis, path)
     return drawn
 
 
-def _lowest(values: Any) -> Any:
-    return np.ma.masked_invalid(values).min(axis=0)
+def bound_plot(path: Path, groups: Sequence[Group]) -> bool:
+    """The clip bound by round; False where nothing is clipped."""
+    figure, axis = new_figure(9.0, 4.0)
+    drawn = _curves(axis, groups, lambda rows: [row.get("clip") or math.nan for row in rows], in_logarithms=True)
+    logarithmic(axis)
+    axis.set_xlabel("rounds")
+    axis.set_ylabel("clip bound, Euclidean norm")
+    entitle(axis, "Clip bound by round")
+    finish(figure, axis, path)
+    return bool(drawn)
 
 
-def _highest(values: Any) -> Any:
-    return np.ma.masked_invalid(values).max(axis=0)
+def signal_plot(path: Path, groups: Sequence[Group]) -> bool:
+    """Signal-to-noise ratio of the released aggregates by round, zeros among them; False without noise."""
+    figure, axis = new_figure(9.0, 4.0)
+    drawn = _curves(axis, groups, _smooth_signal, in_logarithms=False)
+    show_zero(axis, drawn)
+    axis.set_xlabel("rounds")
+    axis.set_ylabel("signal / noise (0: no sign of a signal)")
+    entitle(axis, f"Signal-to-noise ratio of the releases, mean over 1/{_SMOOTH} of the rounds")
+    finish(figure, axis, path)
+    return bool(drawn)
 
 
-def finish(figure: Any, axis: Any, path: Path) -> None:
-    """Grid, a legend beside the picture, and to disk."""
-    axis.grid(alpha=0.25)
-    if axis.get_legend_handles_labels()[0]:
-        axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    figure.tight_layout()
-    save(figure, path)
+def _smooth_signal(rows: Rows) -> list[float]:
+    """The mean over rounds near by; those without a release (aborted) are left out."""
+    values = np.array([row.get("signal_to_noise") for row in rows], dtype=float)
+    width = max(1, len(values) // _SMOOTH)
+    known = np.isfinite(values)
+
+    def summed(each: Any) -> Any:
+        padded = np.pad(each, (width // 2, width - 1 - width // 2), mode="edge")
+        return np.convolve(padded, np.ones(width), mode="valid")
+
+    total, count = summed(np.where(known, values, 0.0)), summed(known.astype(float))
+    return [float(s / n) if n > 0 else math.nan for s, n in zip(total, count, strict=True)]
+
+
+def _curves(
+    axis: Any, groups: Sequence[Group], quantity: Callable[[Rows], list[float]], *, in_logarithms: bool
+) -> list[float]:
+    """One line for each setting, the mean over its seeds (of the logarithms, if asked); the values that it drew."""
+    drawn: list[float] = []
+    for group, (colour, style) in zip(groups, _looks(groups), strict=True):
+        shortest = min(len(rows) for rows in group.rows)
+        values = np.array([quantity(rows[:shortest]) for rows in group.rows if shortest], dtype=float)
+        if not np.isfinite(values).any():
+            continue
+        rounds, known = np.arange(1, shortest + 1), np.ma.masked_invalid(values)
+        middle = np.ma.exp(np.ma.log(known).mean(axis=0)) if in_logarithms else known.mean(axis=0)
+        axis.plot(rounds, middle.filled(np.nan), label=group.label, color=colour, linestyle=style, linewidth=1.6)
+        low, high = (found.filled(np.nan) for found in (known.min(axis=0), known.max(axis=0)))
+        if len(values) > 1:
+            axis.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
+        drawn += [float(value) for value in high]
+    return drawn

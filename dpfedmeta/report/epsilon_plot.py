@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
 from dpfedmeta.errors import InputError
-from dpfedmeta.report.comparison_plots import looks
+from dpfedmeta.report.drawing import GREY, SMALL, entitle, looks_of, save
 from dpfedmeta.report.groups import Cell, Group
-from dpfedmeta.report.plots import new_figure, save
+from dpfedmeta.report.pooling import Measured
 
 _CLIENT_PUBLIC, _RECORD_SERVER = ("client", "public"), ("record", "server")
+_WORDS = {
+    _CLIENT_PUBLIC: ("A whole client, towards the public", "epsilon of (client, public)"),
+    _RECORD_SERVER: ("One record, towards the server", "epsilon of (record, server), zero-out"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One algorithm.
+
+    Attributes:
+        algo: Its name.
+        cell: The guarantee that it is for; None: it has none.
+        points: (epsilon, accuracy), in order of epsilon, which is 0 where there is no guarantee.
+        untrained: Before training, where it was measured.
+    """
+
+    algo: str
+    cell: Cell | None
+    points: tuple[tuple[float, Measured], ...]
+    untrained: Measured | None = None
 
 
 def epsilon_plot(path: Path, groups: Sequence[Group]) -> None:
-    """One curve for each algorithm, over the cell that it is for; what has no privacy is a horizontal line.
+    """One panel for each guarantee, one curve for each algorithm; what has no privacy is a horizontal line in each.
 
     The cell is (record, server) where that is finite, else (client, public). Intervals are those of `pooled`.
 
@@ -28,24 +53,72 @@ def epsilon_plot(path: Path, groups: Sequence[Group]) -> None:
         raise InputError(
             f"accuracy against epsilon: expected evaluated runs on one data set, ways and shots, found {names}"
         )
-    curves = {(g.summaries[0]["algo"], _cell(g)): [h for h in found if _same(g, h)] for g in found}
-    figure, axis = new_figure(7.2, 4.2)
-    for (curve, members), (colour, _) in zip(curves.items(), looks(len(curves)), strict=True):
-        _draw(axis, *curve, members, colour)
-    pixels = [value for g in found if (value := g.accuracy("accuracy_pixel_prototype")) is not None]
-    if pixels:
-        axis.axhline(100 * pixels[0].mean, color="#8a8f98", linestyle=":", linewidth=1.4, label="pixel prototypes")
+    keys = dict.fromkeys((str(group.summaries[0]["algo"]), _cell(group)) for group in found)
+    curves = [_curve(algo, cell, [g for g in found if _key(g) == (algo, cell)]) for algo, cell in keys]
+    pixels = [value for group in found if (value := group.accuracy("accuracy_pixel_prototype")) is not None]
+    draw_curves(path, curves, names[0], pixels[0] if pixels else None)
+
+
+def draw_curves(path: Path, curves: Sequence[Curve], benchmark: str, pixels: Measured | None = None) -> None:
+    """The picture from its numbers.
+
+    Args:
+        path: A PNG file.
+        curves: What to draw.
+        benchmark: What accuracies were measured on, for the axis.
+        pixels: Of the nearest class prototype in pixels.
+    """
+    known = {curve.cell for curve in curves}
+    cells: list[Cell | None] = [cell for cell in _WORDS if cell in known]
+    cells = cells or [None]
+    figure, axes = plt.subplots(
+        1, len(cells), figsize=(1.6 + 4.4 * len(cells), 4.6), squeeze=False, sharey=True, layout="constrained"
+    )
+    colours = {curve.algo: look[0] for curve, look in zip(curves, looks_of([c.algo for c in curves]), strict=True)}
+    for axis, cell in zip(axes[0], cells, strict=True):
+        for curve in curves:
+            _draw(axis, curve, cell, colours[curve.algo])
+        if pixels is not None:
+            axis.axhline(100 * pixels.mean, color=GREY, linestyle=":", linewidth=1.4, label="pixel prototypes")
+        _label(axis, cell, [place for curve in curves if curve.cell == cell for place, _ in curve.points])
+        handles, labels = axis.get_legend_handles_labels()
+        axis.legend(
+            handles, labels, frameon=False, fontsize=SMALL, ncol=2, loc="upper center", bbox_to_anchor=(0.5, -0.17)
+        )
+    axes[0, 0].set_ylabel("accuracy on test classes, %")
+    figure.suptitle(f"{benchmark}: accuracy against the epsilon of each guarantee", fontsize=11)
+    save(figure, path)
+
+
+def _label(axis: Axes, cell: Cell | None, places: Sequence[float]) -> None:
+    title, words = _WORDS[cell] if cell else ("Without privacy", "")
+    entitle(axis, title)
+    axis.grid(alpha=0.25)
+    axis.set_xlabel(words)
+    if not places:
+        axis.set_xticks([])
+        return
+    ticks = {f"{place:.2g}": place for place in sorted(places)}
     axis.set_xscale("log")
-    places = sorted(place for (_, cell), members in curves.items() if cell is not None for place in _places(members))
-    ticks = {f"{place:.2g}": place for place in places}
     axis.set_xticks(list(ticks.values()), list(ticks))
     axis.minorticks_off()
-    axis.set_xlabel("epsilon of the cell that the algorithm is for")
-    axis.set_ylabel(f"accuracy on test classes of {names[0]}, %")
-    axis.grid(alpha=0.25)
-    axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    figure.tight_layout()
-    save(figure, path)
+
+
+def _draw(axis: Axes, curve: Curve, cell: Cell | None, colour: str) -> None:
+    if curve.cell is None:
+        for _, accuracy in curve.points:
+            axis.axhline(100 * accuracy.mean, color=colour, linewidth=1.4, label=f"{curve.algo}, no privacy")
+        return
+    if curve.cell != cell:
+        return
+    values = [accuracy for _, accuracy in curve.points]
+    axis.errorbar(
+        [place for place, _ in curve.points], [100 * v.mean for v in values], yerr=[100 * v.ci95 for v in values],
+        color=colour, marker="o", markersize=4, capsize=3, label=curve.algo,
+    )  # fmt: skip
+    if curve.untrained is not None:
+        level = 100 * curve.untrained.mean
+        axis.axhline(level, color=colour, linestyle="--", linewidth=1.0, label=f"{curve.algo}, untrained")
 
 
 def _benchmark(summary: Mapping[str, Any]) -> str:
@@ -59,30 +132,15 @@ def _cell(group: Group) -> Cell | None:
     return next((cell for cell in (_RECORD_SERVER, _CLIENT_PUBLIC) if cells.get(cell) is not None), None)
 
 
-def _same(one: Group, other: Group) -> bool:
-    return one.summaries[0]["algo"] == other.summaries[0]["algo"] and _cell(one) == _cell(other)
+def _key(group: Group) -> tuple[str, Cell | None]:
+    return str(group.summaries[0]["algo"]), _cell(group)
 
 
-def _places(members: Sequence[Group]) -> list[float]:
-    return [float(group.epsilons[cell] or 0.0) for group in members if (cell := _cell(group)) is not None]
-
-
-def _draw(axis: Any, algo: str, cell: Cell | None, members: Sequence[Group], colour: str) -> None:
-    if cell is None:
-        for group in members:
-            accuracy = group.accuracy()
-            assert accuracy is not None
-            axis.axhline(100 * accuracy.mean, color=colour, linewidth=1.4, label=f"{algo}, no privacy")
-        return
-    ordered = sorted(members, key=lambda group: float(group.epsilons[cell] or 0.0))
-    values = [accuracy for group in ordered if (accuracy := group.accuracy()) is not None]
-    words = "(record, server), zero-out" if cell == _RECORD_SERVER else "(client, public)"
-    axis.errorbar(
-        _places(ordered), [100 * v.mean for v in values], yerr=[100 * v.ci95 for v in values],
-        color=colour, marker="o", markersize=4, capsize=3, label=f"{algo}, {words}",
-    )  # fmt: skip
-    untrained = ordered[0].accuracy("accuracy_untrained")
-    if untrained is not None:
-        axis.axhline(
-            100 * untrained.mean, color=colour, linestyle="--", linewidth=1.0, label=f"{algo}, before training"
-        )
+def _curve(algo: str, cell: Cell | None, members: Sequence[Group]) -> Curve:
+    points = [
+        (float(group.epsilons[cell] or 0.0) if cell else 0.0, accuracy)
+        for group in members
+        if (accuracy := group.accuracy()) is not None
+    ]
+    points.sort(key=lambda point: point[0])
+    return Curve(algo=algo, cell=cell, points=tuple(points), untrained=members[0].accuracy("accuracy_untrained"))

@@ -13,21 +13,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
-from dpfedmeta.report.comparison_plots import looks
-from dpfedmeta.report.plots import new_figure, save
+from dpfedmeta.report.drawing import BLUE, GREEN, GREY, ORANGE, looks, new_figure, save
+from dpfedmeta.runs.kept_evaluations import unfinished
 
 Evaluation = Mapping[str, Any]
 Result = Mapping[str, Any]
-_BLUE, _ORANGE, _GREY, _GREEN, _VIOLET = "#1f5fa8", "#d9730d", "#8a8f98", "#2a8c4a", "#6b4fa0"
 _PATHS = (
-    ("accuracy", "this run", _BLUE, "-"),
-    ("accuracy_untrained", "untrained, the same adaptation", _ORANGE, "--"),
-    ("accuracy_fine_tuned", "untrained, all layers fine-tuned", _GREEN, "-."),
+    ("accuracy", "this run", BLUE, "-"),
+    ("accuracy_untrained", "untrained, the same adaptation", ORANGE, "--"),
+    ("accuracy_fine_tuned", "untrained, all layers fine-tuned", GREEN, "-."),
 )
 _LEVELS = (
-    ("accuracy_trained_prototype", "prototype, features of this run", _BLUE, ":"),
-    ("accuracy_untrained_prototype", "prototype, untrained features", _ORANGE, ":"),
-    ("accuracy_pixel_prototype", "prototype, pixels", _GREY, ":"),
+    ("accuracy_trained_prototype", "prototype, features of this run", BLUE, ":"),
+    ("accuracy_untrained_prototype", "prototype, untrained features", ORANGE, ":"),
+    ("accuracy_pixel_prototype", "prototype, pixels", GREY, ":"),
 )
 _ACROSS = 3
 
@@ -42,9 +41,15 @@ def steps_plot(path: Path, name: str, evaluation: Evaluation) -> None:
         for key, label, colour, style in _LEVELS:
             if key in result:
                 axis.axhline(100 * result[key]["mean"], color=colour, linestyle=style, linewidth=1.3, label=label)
-        axis.axvline(result["accuracy"]["steps"], color=_GREY, linewidth=0.8, alpha=0.6)
+        axis.axvline(result["accuracy"]["steps"], color=GREY, linewidth=0.8, alpha=0.6)
         _steps_axis(axis, result)
-    _finish(figure, panels[0], path, f"{name}: {_caption(evaluation)}; 95% intervals", len(_PATHS) + len(_LEVELS))
+    _finish(
+        figure,
+        panels[0],
+        path,
+        f"Accuracy by gradient steps. {name}: {_caption(evaluation)}; 95% intervals",
+        len(_PATHS) + len(_LEVELS),
+    )
 
 
 def clients_plot(path: Path, name: str, evaluation: Evaluation) -> None:
@@ -67,7 +72,7 @@ def clients_plot(path: Path, name: str, evaluation: Evaluation) -> None:
         axis.set_title(_size(result), fontsize=9)
         axis.grid(alpha=0.25)
     panels[0].set_ylabel("share of clients, %")
-    _finish(figure, panels[0], path, f"{name}: {_caption(evaluation)}", 4)
+    _finish(figure, panels[0], path, f"How accuracy spreads over clients. {name}: {_caption(evaluation)}", 4)
 
 
 def comparison_plot(path: Path, evaluations: Mapping[str, Evaluation]) -> None:
@@ -89,16 +94,22 @@ def comparison_plot(path: Path, evaluations: Mapping[str, Evaluation]) -> None:
             untrained = f"{name}, untrained"
             _path(axis, result, "accuracy_untrained", label=untrained, colour=colour, style=":", faint=True)
         pixels = 100 * first["results"][place]["accuracy_pixel_prototype"]["mean"]
-        axis.axhline(pixels, color=_GREY, linestyle="--", linewidth=1.2, label="prototype, pixels")
+        axis.axhline(pixels, color=GREY, linestyle="--", linewidth=1.2, label="prototype, pixels")
         _steps_axis(axis, *(evaluation["results"][place] for evaluation in evaluations.values()))
     captions = dict.fromkeys(_caption(evaluation) for evaluation in evaluations.values())
-    _finish(figure, panels[0], path, "; ".join(captions) + "; 95% intervals", 2 * len(evaluations) + 1)
+    _finish(
+        figure,
+        panels[0],
+        path,
+        "Accuracy by gradient steps. " + "; ".join(captions) + "; 95% intervals",
+        2 * len(evaluations) + 1,
+    )
 
 
 def _classifiers(path: Path, evaluations: Mapping[str, Evaluation]) -> None:
     figure, axis = new_figure(8.0, 1.9 + 0.45 * len(evaluations))
     # One above the other, so that intervals do not hide each other.
-    shown = (("accuracy", "trained", _BLUE, -0.12), ("accuracy_untrained", "untrained", _ORANGE, 0.12))
+    shown = (("accuracy", "trained", BLUE, -0.12), ("accuracy_untrained", "untrained", ORANGE, 0.12))
     for key, label, colour, shift in shown:
         values = [evaluation["results"][0][key] for evaluation in evaluations.values()]
         mean, spread = ([100 * value[part] for value in values] for part in ("mean", "ci95"))
@@ -109,7 +120,7 @@ def _classifiers(path: Path, evaluations: Mapping[str, Evaluation]) -> None:
     axis.set_xlabel("accuracy, %")
     axis.grid(alpha=0.25, axis="x")
     protocol = next(iter(evaluations.values()))["protocol"]
-    _finish(figure, axis, path, f"{protocol}; 95% intervals", len(shown))
+    _finish(figure, axis, path, f"Accuracy on held-out images. {protocol}; 95% intervals", len(shown))
 
 
 def _panels(results: Sequence[Result]) -> tuple[Figure, list[Axes]]:
@@ -163,7 +174,8 @@ def _size(result: Result) -> str:
 def _caption(evaluation: Evaluation) -> str:
     counted = evaluation["results"][0]["accuracy"]["episodes"]
     note = f"; {evaluation['note']}" if evaluation["note"] else f"; {counted:,} episodes"
-    return f"{evaluation['protocol']}{note}"
+    stage = unfinished(evaluation)
+    return f"{evaluation['protocol']}{note}{f'; {stage}' if stage else ''}"
 
 
 def _finish(figure: Figure, axis: Axes, path: Path, title: str, entries: int) -> None:

@@ -14,11 +14,16 @@ import yaml
 from dpfedmeta.errors import InputError
 from dpfedmeta.report.pooling import Measured, pooled
 from dpfedmeta.run_directory import CONFIG, SUMMARY, RunDirectory
+from dpfedmeta.runs.claims_beside import Proven
+from dpfedmeta.runs.snapshot import read_run, stage_of
+from dpfedmeta.runs.summary import summary_so_far
 
 # Names, places, seeds and machines: runs that differ in these alone are one setting.
 _OF_A_RUN = ("run.", "track.")
+# They have columns of their own.
+_SAID_APART = ("algo", "dataset")
 Cell = tuple[str, str]
-# More differences than this say less than the runs' names.
+# More differences than this say less than the name of a run.
 _MOST_WORDS = 4
 
 
@@ -41,8 +46,8 @@ class Group:
 
     @cached_property
     def summaries(self) -> list[dict[str, Any]]:
-        """summary.json of each run."""
-        return [run.read_json(SUMMARY) for run in self.runs]
+        """summary.json of each run; of one that has not ended, what there is to say so far."""
+        return [_summary(run) for run in self.runs]
 
     @cached_property
     def rows(self) -> list[list[dict[str, Any]]]:
@@ -73,9 +78,15 @@ class Group:
         return _weakest([{_cell(cell): cell[key] for cell in s["guarantees"] if key in cell} for s in self.summaries])
 
     @property
-    def minutes(self) -> float:
-        """Of training, in the mean."""
-        return float(sum(summary["seconds"] for summary in self.summaries)) / len(self.summaries) / 60
+    def deltas(self) -> dict[Cell, float]:
+        """By (unit, observer)."""
+        return {_cell(cell): cell["delta"] for cell in self.summaries[0]["guarantees"] if "delta" in cell}
+
+    @property
+    def minutes(self) -> float | None:
+        """Of training, in the mean; None: some run has not ended."""
+        seconds = [summary["seconds"] for summary in self.summaries]
+        return None if None in seconds else float(sum(seconds)) / len(seconds) / 60
 
 
 def _weakest(found: Sequence[Mapping[Cell, Any]]) -> dict[Cell, float | None]:
@@ -88,6 +99,14 @@ def _weakest(found: Sequence[Mapping[Cell, Any]]) -> dict[Cell, float | None]:
 
 def _cell(stated: Mapping[str, Any]) -> Cell:
     return stated["unit"], stated["observer"]
+
+
+def _summary(run: RunDirectory) -> dict[str, Any]:
+    if stage_of(run) not in ("running", "stopped"):
+        found: dict[str, Any] = run.read_json(SUMMARY)
+        return found
+    snapshot = read_run(run)
+    return summary_so_far(snapshot, Proven.of(run.ledger, snapshot.content))
 
 
 def last_validation(rows: Sequence[Mapping[str, Any]]) -> Measured | None:
@@ -114,14 +133,22 @@ def group_runs(runs: Sequence[RunDirectory]) -> tuple[Group, ...]:
     ]
     if len(set(labels)) < len(labels):
         labels = [str(found[0].path) for found in groups.values()]
+    labels = [label + _unfinished(found) for label, found in zip(labels, groups.values(), strict=True)]
     return tuple(Group(label=label, runs=tuple(found)) for label, found in zip(labels, groups.values(), strict=True))
+
+
+def _unfinished(runs: Iterable[RunDirectory]) -> str:
+    """Behind the name of a setting, wherever its accuracy stands: that not all of its runs ended as planned."""
+    stages = dict.fromkeys(stage_of(run) for run in runs)
+    left = [stage.upper() for stage in stages if stage not in ("completed", "budget")]
+    return f" ({', '.join(left)})" if left else ""
 
 
 def _label(runs: Sequence[RunDirectory], settings: Mapping[str, Any], differing: Sequence[str]) -> str:
     if not differing or not settings:
         return runs[0].path.name
     if len(differing) > _MOST_WORDS:
-        return f"{settings['algo']} ({runs[0].path.name} ...)"
+        return runs[0].path.name
     return describe({name: settings.get(name) for name in differing})
 
 
@@ -137,6 +164,18 @@ def describe(values: Mapping[str, Any]) -> str:
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     names = dict.fromkeys(name for each in settings for name in each)
     return [name for name in names if len({str(each.get(name)) for each in settings}) > 1]
+
+
+def differing_settings(groups: Sequence[Group]) -> dict[str, dict[str, str]]:
+    """By label, the settings in which not all groups are alike, as text; nothing where one has no config.yaml."""
+    each = {group.label: _settings(group.runs[0]) for group in groups}
+    if not all(each.values()):
+        return {}
+    names = [name for name in _differing(list(each.values())) if name not in _SAID_APART]
+    return {
+        label: {name: "null" if found.get(name) is None else str(found[name]) for name in names}
+        for label, found in each.items()
+    }
 
 
 def _settings(run: RunDirectory) -> dict[str, Any]:

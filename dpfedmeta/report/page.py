@@ -14,16 +14,21 @@ from markupsafe import Markup
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.report import comparison_plots, plots
-from dpfedmeta.report.groups import Group
+from dpfedmeta.report.ending import ending_words, refresh, warning
+from dpfedmeta.report.groups import Group, differing_settings
+from dpfedmeta.report.kept import evaluations_section
 from dpfedmeta.report.pooling import Measured
+from dpfedmeta.report.repetition import command, settings_shown
 from dpfedmeta.report.statement import claims, embedded, guarantee_rows, plan_words
 from dpfedmeta.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
+from dpfedmeta.runs.snapshot import stage_of
+from dpfedmeta.runs.summary import summary_so_far
 from dpfedmeta.runs.verification import audit
-from dpfedmeta.tracking.terminal import number
+from dpfedmeta.tracking.terminal import HOLDS, number, why_above
 
 
 def write_report(run: RunDirectory) -> Path:
-    """Write report.html and its pictures into the run directory.
+    """Write report.html and its pictures into the run directory; of a run that goes on, what there is so far.
 
     Guarantee:
         Reads the ledger, rounds.jsonl and summary.json, which hold released quantities only. Every number about
@@ -33,9 +38,14 @@ def write_report(run: RunDirectory) -> Path:
         InputError: A file is missing, damaged or incomplete, or contradicts the ledger.
         RefusedPlan: As `audit` says.
     """
-    proven = audit(run).proven
+    found = audit(run)
+    proven, snapshot = found.proven, found.snapshot
     assert proven is not None
-    rows, summary = run.rounds(), run.read_json(SUMMARY)
+    assert snapshot is not None
+    # Before its first round a run has none; afterwards they are missed.
+    rows = run.rounds() if snapshot.rows is None and proven.rounds else snapshot.rows or []
+    summary = snapshot.summary if snapshot.ended else None
+    summary = summary_so_far(snapshot, proven) if summary is None else summary
     pictures = {
         "accuracy": run.path / "accuracy.png",
         "clip": run.path / "clip.png",
@@ -50,15 +60,27 @@ def write_report(run: RunDirectory) -> Path:
             name=run.path.name,
             summary=summary,
             plan_words=plan_words(proven, summary["rounds"]),
+            refresh=refresh(snapshot),
+            ending=ending_words(snapshot, summary),
+            warning=warning(snapshot),
             simulation=proven.simulation,
             guarantees=guarantee_rows(proven),
             claims=Markup(embedded(claims(proven))),
             held=sum(row.get("clip_mode") == "holding" for row in rows),
             rounds=len(rows),
             cautions=_cautions(run),
+            evaluations=evaluations_section(run.path),
+            holds=HOLDS,
+            why_above=why_above(proven.spent),
+            settings=settings_shown(proven.settings),
+            command=command(proven.settings),
+            seed=proven.settings.run.seed,
             pictures={name: _embedded(path) for name, path in pictures.items()},
         )
     write_text(run.path / REPORT, page)
+    if snapshot.stage == "running" and stage_of(run) != "running":
+        # It ended meanwhile, and this page may have replaced that of its end.
+        return write_report(run)
     return run.path / REPORT
 
 
@@ -84,7 +106,14 @@ def write_comparison(groups: Sequence[Group], path: Path) -> Path:
             "signal": comparison_plots.signal_plot(beside["signal"], groups),
         }
         pictures = {name: _embedded(beside[name]) for name, something in drawn.items() if something}
-        page = _render("comparison.html.j2", groups=groups, pictures=pictures)
+        page = _render(
+            "comparison.html.j2",
+            groups=groups,
+            cells=list(dict.fromkeys(cell for group in groups for cell in group.epsilons)),
+            differing=differing_settings(groups),
+            holds=HOLDS,
+            pictures=pictures,
+        )
     write_text(path, page)
     return path
 
@@ -107,8 +136,12 @@ def _render(template: str, **values: Any) -> str:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["epsilon"] = number
     environment.filters["percent"] = _percent
-    text = (resources.files("dpfedmeta.report") / template).read_text(encoding="utf-8")
-    return environment.from_string(text).render(**values)
+    style = Markup(_text("page.css"))
+    return environment.from_string(_text(template)).render(style=style, **values)
+
+
+def _text(name: str) -> str:
+    return (resources.files("dpfedmeta.report") / name).read_text(encoding="utf-8")
 
 
 def _percent(value: Any) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.errors import InputError
-from dpfedmeta.run_directory import REPORT, SUMMARY, RunDirectory
+from dpfedmeta.run_directory import REPORT
 from dpfedmeta.runs.claims_beside import POPULATION, Proven, check, check_claims, complete
+from dpfedmeta.runs.snapshot import Snapshot
 from dpfedmeta.runs.summary import SIMULATION
 from dpfedmeta.tracking.terminal import number
 
@@ -66,20 +67,27 @@ def _bounds(cell: Guarantee) -> str:
     return " (" + ", ".join(f"{bound.method} {number(bound.epsilon)}" for bound in cell.bounds) + ")"
 
 
-def check_report(run: RunDirectory, proven: Proven) -> list[str]:
+def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
     """report.html shows what the ledger proves: its table, its sizes, its warning, and the numbers that it embeds.
 
-    Pictures are not read.
+    While a run goes on, the page may be of an earlier round, and shows what was proven by then. Pictures are not read.
 
     Raises:
         InputError: It shows something else; names it, with both values.
     """
-    path = run.path / REPORT
-    if not path.exists():
+    path, summary = snapshot.run.path / REPORT, snapshot.summary
+    if snapshot.page is None:
         return []
-    page = _Page(path)
-    rounds = run.read_json(SUMMARY)["rounds"] if (run.path / SUMMARY).exists() else proven.rounds
+    page, now = _Page(snapshot.page), proven
     with complete(path):
+        if page.blocks:
+            proven = proven.as_of(json.loads(page.blocks[0])["ledger"]["head"])
+        if proven is not now and snapshot.ended:
+            raise InputError(
+                f"{path}: shows what {len(proven.content.charges)} charges added up to, and the run has "
+                f"{len(now.content.charges)}; write it again: dpfedmeta report {snapshot.run.path}"
+            )
+        rounds = summary["rounds"] if summary is not None and snapshot.ended else proven.rounds
         due = plan_words(proven, rounds)
         if due not in page.paragraphs[0]:
             raise InputError(f"{path}: first paragraph: states {page.paragraphs[0]!r}, but the ledger says {due!r}")
@@ -89,7 +97,7 @@ def check_report(run: RunDirectory, proven: Proven) -> list[str]:
             check_claims(path, json.loads(block), proven)
     if not page.blocks:
         return ["report.html agrees in what it shows; it is of an earlier version and embeds no numbers"]
-    return ["report.html agrees"]
+    return ["report.html agrees" if proven is now else f"report.html, written after {rounds} rounds, agrees"]
 
 
 def _check_table(path: Path, page: _Page, proven: Proven) -> None:
@@ -118,16 +126,13 @@ class _Page(HTMLParser):
         blocks: The JSON that it embeds.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__()
         self.paragraphs: list[str] = []
         self.tables: list[list[list[str]]] = []
         self.blocks: list[str] = []
         self._into: list[str] | None = None
-        try:
-            self.feed(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: cannot be read ({error})") from error
+        self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
         if tag == "table":

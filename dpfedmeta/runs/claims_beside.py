@@ -7,16 +7,19 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.errors import InputError
-from dpfedmeta.ledger.ledger import LedgerContent
-from dpfedmeta.ledger.versions import EVENTS, VERSION, old_phase, plan_of
+from dpfedmeta.ledger.ledger import LedgerContent, spent
+from dpfedmeta.ledger.versions import EVENTS, VERSION, constants, old_phase, plan_of
 from dpfedmeta.presets import name_of_today
 from dpfedmeta.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory
+from dpfedmeta.runs.derived_plan import settings_of_ledger
+from dpfedmeta.runs.snapshot import Snapshot
 from dpfedmeta.runs.summary import SIMULATION
 from dpfedmeta.settings import Settings
 
@@ -44,6 +47,12 @@ class Proven:
     spent: tuple[Guarantee, ...]
     planned: tuple[Guarantee, ...]
 
+    @classmethod
+    def of(cls, path: Path, content: LedgerContent) -> Proven:
+        """From a ledger; `path` is for errors."""
+        settings, cells = settings_of_ledger(path, content), spent(content.plan, content.charges)
+        return cls(content=content, settings=settings, spent=cells, planned=guarantees(content.plan))
+
     @property
     def simulation(self) -> str | None:
         """What is said where somebody chose the noise seed."""
@@ -53,6 +62,15 @@ class Proven:
     def rounds(self) -> int:
         """Rounds that were charged, each once however often it was done again."""
         return sum(not event.attempt for event in self.content.charges)
+
+    def as_of(self, head: object) -> Proven:
+        """What the ledger proved when its last line had this hash; itself where it never had."""
+        heads = self.content.heads
+        if head not in heads[:-1]:
+            return self
+        lines = heads.index(str(head)) + 1
+        content = replace(self.content, charges=self.content.charges[: lines - 1], heads=heads[:lines])
+        return replace(self, content=content, spent=spent(content.plan, content.charges))
 
 
 def check_config(run: RunDirectory, proven: Proven) -> None:
@@ -85,8 +103,8 @@ def check_plan_file(run: RunDirectory, proven: Proven) -> list[str]:
     stated, content = run.read_json(PLAN), proven.content
     with complete(path):
         check_cells(path, "planned", stated["planned"], proven, proven.planned)
-        plan = json_of(content.plan.as_json())
-        check(path, "privacy", json_of(plan_of(stated["privacy"], content.version).as_json()), plan)
+        plan = json_of(constants(content.plan))
+        check(path, "privacy", json_of(constants(plan_of(stated["privacy"], content.version))), plan)
         if content.version < EVENTS:
             old = [old_phase(phase) for phase in content.plan.phases]
             check(path, "stretches", stated["stretches"], json_of(old), may_lack=_younger(proven, old))
@@ -98,17 +116,21 @@ def check_plan_file(run: RunDirectory, proven: Proven) -> list[str]:
     return ["plan.json agrees"]
 
 
-def check_summary(run: RunDirectory, proven: Proven) -> list[str]:
+def check_summary(snapshot: Snapshot, proven: Proven) -> list[str]:
     """summary.json states what the ledger adds up to, promised and spent, and the run that it is of.
+
+    That of an earlier interruption states what the ledger added up to by then.
 
     Raises:
         InputError: It states something else; names it, with both values.
     """
+    run, stated, settings = snapshot.run, snapshot.summary, proven.settings
     path = run.path / SUMMARY
-    if not path.exists():
+    if stated is None:
         return ["no summary.json: the run has not finished, so lines lost at the end might go unnoticed"]
-    stated, settings = run.read_json(SUMMARY), proven.settings
     with complete(path):
+        if not snapshot.ended:
+            proven = proven.as_of(stated["ledger"]["head"])
         if stated["ledger"]["head"] != proven.content.heads[-1]:
             raise InputError(
                 f"{run.ledger}: does not end as summary.json says: lines at the end are lost or were added"
@@ -125,8 +147,9 @@ def check_summary(run: RunDirectory, proven: Proven) -> list[str]:
         for name in ("ways", "shots", "queries"):
             check(path, f"task.{name}", stated["task"][name], getattr(settings.task, name))
         _check_beginning(path, stated, proven)
-        _check_length(run, stated, proven)
-    return ["summary.json agrees"]
+        _check_length(snapshot, stated, proven)
+        check(path, "extended_from", stated.get("extended_from", []), list(proven.content.plan.ends))
+    return ["summary.json agrees" if snapshot.ended else "summary.json, of an earlier interruption, agrees"]
 
 
 def check_claims(path: Path, stated: Mapping[str, Any], proven: Proven) -> None:
@@ -143,16 +166,20 @@ def check_claims(path: Path, stated: Mapping[str, Any], proven: Proven) -> None:
     check(path, "ledger", stated["ledger"], {"rounds": len(proven.content.charges), "head": proven.content.heads[-1]})
 
 
-def _check_length(run: RunDirectory, stated: Mapping[str, Any], proven: Proven) -> None:
+def _check_length(snapshot: Snapshot, stated: Mapping[str, Any], proven: Proven) -> None:
     """How many rounds were released: all that were charged, but for what an interruption or a spent budget left."""
-    path, status, rounds = run.path / SUMMARY, stated["status"], stated["rounds"]
+    run, status, rounds = snapshot.run, stated["status"], stated["rounds"]
+    path = run.path / SUMMARY
     again = len(proven.content.charges) > proven.rounds
     left = status == "interrupted" or (status == "budget" and again)
     if not left or type(rounds) is not int or not 0 <= rounds <= proven.rounds:
         check(path, "rounds", rounds, proven.rounds)
     if status == "completed":
         check(path, "rounds of a completed run", rounds, proven.content.plan.rounds)
-    lines = len(run.rounds_file.read_bytes().splitlines()) if run.rounds_file.exists() else rounds
+    if not snapshot.ended:
+        # Rounds that are done again otherwise drop their lines, and write them once more.
+        return
+    lines = rounds if snapshot.rows is None else len(snapshot.rows)
     if lines < rounds or (lines > rounds and status != "interrupted"):
         raise InputError(
             f"{run.rounds_file}: ends with line {lines}, but {rounds} rounds were released; restore it from a backup"

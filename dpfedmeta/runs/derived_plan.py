@@ -53,7 +53,7 @@ def check_plan(path: Path, content: LedgerContent, settings: Settings) -> str:
     except RefusedPlan as error:
         raise RefusedPlan(f"{path}: the settings of this run are refused today: {error}") from error
     solved = _SOLVED if settings.privacy.client.epsilon or settings.privacy.record.epsilon else ()
-    for name, stated, derived in _pairs(content.plan, plan):
+    for name, stated, derived in _pairs(content.plan.begun, plan):
         alike = name in solved and None not in (stated, derived) and math.isclose(stated, derived, rel_tol=_ALIKE)
         if stated != derived and not alike:
             raise InputError(f"{path}, line 1: plan.{name}: states {stated!r}, but its settings give {derived!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,8 @@ from dpfedmeta.durable import PUBLIC
 from dpfedmeta.errors import InputError
 
 LOCK = ".lock"
+# Whoever only looks whether a run is being written holds its lock for an instant.
+_LOOK_SECONDS = 0.2
 
 
 @contextmanager
@@ -26,10 +29,36 @@ def only_writer(path: Path) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror}); is this the directory of a run?") from error
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"{path}: another process is writing this run; wait for it, or stop it") from error
+        _take(handle, path)
         yield
     finally:
         os.close(handle)
+
+
+def _take(handle: int, path: Path) -> None:
+    until = time.monotonic() + _LOOK_SECONDS
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > until:
+                raise InputError(f"{path}: another process is writing this run; wait for it, or stop it") from error
+        time.sleep(_LOOK_SECONDS / 10)
+
+
+def being_written(path: Path) -> bool:
+    """Whether a process of this machine holds the lock of a run directory; nothing is written to find out."""
+    try:
+        handle = os.open(path / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        # A file system without locks, on which no run could be written.
+        return False
+    finally:
+        os.close(handle)
+    return False

@@ -67,7 +67,7 @@ def reopen(
     reproducible = source.reproducible and environment is not None
     remarks = ["the ledger's last line was never finished, so its release was never used: dropped"] if torn else []
     if lineage is not None:
-        _check_lineage(run, content, lineage, mended=bool(torn) and reproducible)
+        check_lineage(run, content, lineage, mended=bool(torn) and reproducible)
     rows, mended = _rows(run)
     participations, more = reopen_participations(run, plan, source, content.charges)
     chosen, skipped = _latest(run, content, initial, rows=len(rows) if reproducible else None)
@@ -96,7 +96,8 @@ def _remove_temporaries(run: RunDirectory) -> None:
                 path.unlink()
 
 
-def _check_lineage(run: RunDirectory, content: LedgerContent, lineage: Lineage, *, mended: bool) -> None:
+def check_lineage(run: RunDirectory, content: LedgerContent, lineage: Lineage, *, mended: bool = False) -> None:
+    """Refuse a copy that lacks lines which this machine wrote."""
     latest = lineage.latest
     if latest is None or _holds(content, latest):
         return

@@ -99,10 +99,13 @@ def secret_of_run(run: RunDirectory) -> SecretSource:
 def finished(run: RunDirectory) -> str | None:
     """Status of a run that has nothing left to do; None: there is something to do, or to mend."""
     try:
-        status = run.read_json(SUMMARY).get("status")
+        summary = run.read_json(SUMMARY)
+        status = summary.get("status")
         load_weights(run.weights)
     except InputError:
         return None
+    if read_content(run.ledger, torn=True).plan.rounds != summary.get("rounds") and status == "completed":
+        return None  # extended since
     return str(status) if status in ("completed", "budget") else None
 
 

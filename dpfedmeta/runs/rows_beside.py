@@ -14,9 +14,10 @@ from dpfedmeta.accounting.events import Phase
 from dpfedmeta.accounting.sampled_gaussian import GRIDS
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import phases_of
-from dpfedmeta.run_directory import SUMMARY, RunDirectory
+from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.claims_beside import Proven, complete
 from dpfedmeta.runs.rows import cell
+from dpfedmeta.runs.snapshot import Snapshot
 
 # Rows whose epsilons are computed again (about 40 ms each); the others may not fall from line to line.
 _EVENLY, _EARLY = 16, 8
@@ -29,21 +30,21 @@ _ROWS_COUNT_ATTEMPTS = 4
 Row = Mapping[str, Any]
 
 
-def check_rows(run: RunDirectory, proven: Proven) -> list[str]:
+def check_rows(snapshot: Snapshot, proven: Proven) -> list[str]:
     """rounds.jsonl has a line for each round in order, and none states less, or clearly more, than was spent by then.
 
     Raises:
         InputError: Names the line, the cell, and both values; or the rounds that the ledger lacks.
     """
+    run, rows = snapshot.run, snapshot.rows
     path = run.rounds_file
-    if not path.exists():
+    if rows is None:
         return []
-    rows = run.rounds()
     with complete(path):
         _check_rounds(run, proven, rows)
         _check_noise(run, proven, rows)
         stated = [_epsilons(row, proven) for row in rows]
-        along = _Along(proven=proven, finished=_finished(run))
+        along = _Along(proven=proven, finished=snapshot.stage in ("completed", "budget"))
         for number in _chosen(len(rows)):
             along.check(f"{path}, line {number + 1}", number, stated[number])
         for number, (before, after) in enumerate(pairwise(stated), start=2):
@@ -63,10 +64,6 @@ def _chosen(rows: int) -> list[int]:
         return []
     evenly = {round(last * step / (_EVENLY - 1)) for step in range(_EVENLY)}
     return sorted(evenly | {round(rows ** (step / _EARLY)) - 1 for step in range(_EARLY)})
-
-
-def _finished(run: RunDirectory) -> bool:
-    return (run.path / SUMMARY).exists() and run.read_json(SUMMARY).get("status") in ("completed", "budget")
 
 
 def _check_rounds(run: RunDirectory, proven: Proven, rows: Sequence[Row]) -> None:

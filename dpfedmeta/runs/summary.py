@@ -7,15 +7,19 @@ import platform
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedmeta.ledger.ledger import read_content, spent
-from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.run_directory import PLAN, RunDirectory
+from dpfedmeta.runs.provenance import made_by
 from dpfedmeta.runs.times import COARSE, coarse, hides_times
 from dpfedmeta.version import __version__
 
 if TYPE_CHECKING:
     from dpfedmeta.planning.plan import Plan
+    from dpfedmeta.runs.claims_beside import Proven
+    from dpfedmeta.runs.snapshot import Snapshot
     from dpfedmeta.server import ServerState
 
 Status = Literal["completed", "budget", "interrupted"]
+ACCURACIES = ("", "_before_adaptation", "_untrained", "_pixel_prototype", "_pixel_neighbour")
 SIMULATION = "simulation: no guarantee towards whoever knows the seed"
 
 
@@ -32,13 +36,13 @@ def summary_of(
 
     ledger = read_content(run.ledger, torn=True)
     privacy, events = ledger.plan, ledger.charges
-    names = ("", "_before_adaptation", "_untrained", "_pixel_prototype", "_pixel_neighbour")
     return {
         "status": status,
         "algo": plan.settings.algo,
         "dataset": plan.settings.dataset,
         "task": {"ways": plan.shape.ways, "shots": plan.shape.shots, "queries": plan.shape.queries},
         "rounds": state.round,
+        **({"extended_from": list(privacy.ends)} if privacy.ends else {}),
         "population": {
             "clients": privacy.clients,
             "cohort": privacy.cohort,
@@ -46,13 +50,37 @@ def summary_of(
             "max_participations": privacy.max_participations,
         },
         "begins_with": initial_words(plan.settings),
-        **{f"accuracy{name}": accuracies.get(f"accuracy{name}") for name in names},
+        **{f"accuracy{name}": accuracies.get(f"accuracy{name}") for name in ACCURACIES},
         "guarantees": [guarantee.as_json() for guarantee in spent(privacy, events)],
         "planned": [guarantee.as_json() for guarantee in plan.planned],
         "ledger": {"rounds": len(events), "head": ledger.heads[-1]},
         "simulation": SIMULATION if plan.settings.run.noise_seed is not None else None,
         **what_it_took(plan, state.round, *spent_on_it),
         "versions": versions(),
+        "made_by": made_by(),
+    }
+
+
+def summary_so_far(snapshot: Snapshot, proven: Proven) -> dict[str, Any]:
+    """What there is to say of a run without a summary of its end, in the form of one; None: not known yet."""
+    run, settings, plan = snapshot.run, proven.settings, proven.content.plan
+    planned = run.read_json(PLAN) if (run.path / PLAN).exists() else {}
+    population = {name: getattr(plan, name) for name in ("clients", "cohort", "sampler", "max_participations")}
+    return {
+        "status": snapshot.stage,
+        "algo": settings.algo,
+        "dataset": settings.dataset,
+        "task": {name: getattr(settings.task, name) for name in ("ways", "shots", "queries")},
+        "rounds": proven.rounds,
+        "population": population | ({"statement": planned["population"]} if "population" in planned else {}),
+        "begins_with": planned.get("begins_with"),
+        **dict.fromkeys(f"accuracy{name}" for name in ACCURACIES),
+        "guarantees": [cell.as_json() for cell in proven.spent],
+        "planned": [cell.as_json() for cell in proven.planned],
+        "ledger": {"rounds": len(proven.content.charges), "head": proven.content.heads[-1]},
+        "simulation": proven.simulation,
+        **dict.fromkeys(("seconds", "clients_per_second", "peak_memory_mb", "times")),
+        "versions": {},
     }
 
 

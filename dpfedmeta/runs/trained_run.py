@@ -16,6 +16,8 @@ from dpfedmeta.models.ways import check_weights
 from dpfedmeta.parameters import Params
 from dpfedmeta.planning.clients import evaluation_adaptation, method_of, network_spec
 from dpfedmeta.run_directory import CONFIG, RunDirectory, load_weights
+from dpfedmeta.runs.checkpoint import checkpoint_files
+from dpfedmeta.runs.snapshot import Stage, stage_of
 from dpfedmeta.settings import Settings
 
 
@@ -30,6 +32,8 @@ class TrainedRun:
         network: The network.
         adaptation: As held-out clients adapt.
         weights: After training, or the last checkpoint.
+        rounds: After so many rounds.
+        stage: How the run ended, or that it did not.
         untrained: Before round 0.
         mixes_queries: Whether the network normalises over all images that it is given, so that no evaluation of it
             is inductive.
@@ -42,24 +46,33 @@ class TrainedRun:
     network: NetworkSpec
     adaptation: Adaptation
     weights: Params
+    rounds: int
+    stage: Stage
     untrained: Params
     mixes_queries: bool
     has_body: bool
 
 
-def open_run(path: Path) -> TrainedRun:
+def open_run(path: Path, data_folder: Path | None = None) -> TrainedRun:
     """Read a run directory.
+
+    Args:
+        path: The directory.
+        data_folder: Where data are looked for that are not where they were.
 
     Raises:
         InputError: It is none, or its weights are missing, damaged or of another network.
     """
     directory = RunDirectory(path)
+    stage = stage_of(directory)
     if not (path / CONFIG).is_file():
         raise InputError(f"{path}: is this the directory of a run? it holds no {CONFIG}")
     settings = resolve(None, None, path / CONFIG)
-    task, _ = load_task(settings.dataset)
+    task, _ = load_task(settings.dataset, data_folder)
     spec = network_spec(settings, task)
     network = build_network(spec)
+    if stage in ("running", "stopped") and not directory.weights.exists():
+        raise InputError(f"{path}: {stage}, and has no checkpoint yet; evaluate it after its first one")
     weights, untrained = load_weights(directory.weights), load_weights(directory.initial_weights)
     method = method_of(settings, task)
     for found, path in ((weights, directory.weights), (untrained, directory.initial_weights)):
@@ -71,7 +84,15 @@ def open_run(path: Path) -> TrainedRun:
         network=spec,
         adaptation=evaluation_adaptation(settings, method),
         weights=weights,
+        rounds=_rounds(directory, settings),
+        stage=stage,
         untrained=untrained,
         mixes_queries=mixes_queries(network),
         has_body={name for name, _ in network.named_children()} == {"body", "head"},
     )
+
+
+def _rounds(directory: RunDirectory, settings: Settings) -> int:
+    """Of the last checkpoint; a run whose checkpoints were taken away had all its rounds."""
+    found = checkpoint_files(directory.weights.parent)
+    return found[0][0] if found else settings.server.rounds

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from dpfedmeta.data.episode import Episode, is_sound
 from dpfedmeta.data.population import Population
-from dpfedmeta.data.shape import EpisodeShape
+from dpfedmeta.data.shape import EpisodeShape, RecordForm
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta.algorithm import Division
+from dpfedmeta.own_code import raised
+from dpfedmeta.parameters import is_finite
 
 # Clients that are looked at before round 0.
 _PROBED = 8
@@ -19,22 +23,24 @@ class DataForm:
     """What a plan counts with in every client; public constants.
 
     Attributes:
-        image: Channels, height and width.
+        image: Channels, height and width, or how many numbers.
         ways: Labels are in range(ways).
         counts: (n_s, n_q) where they are public constants; None: any number above 0.
         queries: Whether there must be a query set.
         divided: How records are cut into smaller episodes, or None.
+        vocabulary: Tokens are whole numbers below it; None: records are no tokens.
     """
 
-    image: tuple[int, int, int]
+    image: tuple[int, ...]
     ways: int
     counts: tuple[int, int] | None
     queries: bool
     divided: Division | None
+    vocabulary: int | None = None
 
     def fits(self, episode: Episode) -> bool:
         """Whether a client's data have this form; an empty or misshapen episode has not."""
-        sound = is_sound(episode, self.image, self.ways, self.counts, queries=self.queries)
+        sound = is_sound(episode, self.image, self.ways, self.counts, queries=self.queries, vocabulary=self.vocabulary)
         return sound and (self.divided is None or self.divided.fits(episode))
 
     def held(self, population: Population, client: int) -> Episode | None:
@@ -56,12 +62,38 @@ class DataForm:
                 raise
             return None
 
+    def problem(self, population: Population, client: int) -> str | None:
+        """SECRET: what is wrong with a client's data, in words; None: nothing that can be told from its form."""
+        try:
+            episode = population.episode(client)
+            if not self.fits(episode):
+                return self._misfit(episode)
+            parts = (episode.support_images, episode.query_images)
+            return None if all(is_finite({"": part}) for part in parts) else "images of NaN or infinity"
+        except MemoryError:
+            raise
+        except InputError as error:
+            return str(error).removeprefix(f"client {client}: ")
+        except Exception as error:
+            return f"data that cannot be read ({raised(error)})"
+
+    def _misfit(self, episode: Episode) -> str:
+        support, query = episode.support_images, episode.query_images
+        forms = {" x ".join(map(str, part.shape[1:])) or "nothing" for part in (support, query) if len(part)}
+        kinds = {str(part.dtype).removeprefix("torch.") for part in (support, query)}
+        return (
+            f"{' and '.join(sorted(kinds))} records of {' and '.join(sorted(forms)) or 'nothing'}, {len(support)} "
+            f"support and {len(query)} query records of {len(torch.unique(episode.support_labels))} classes"
+        )
+
 
 def check_some_sound(population: Population, form: DataForm, shape: EpisodeShape) -> None:
     """Refuse a population of which nobody seems to hold data of the plan's form: it would train on noise alone.
 
-    A few clients are looked at, spread over all. The refusal names nobody, and the data of one client decide over it
-    only where all others that are looked at are unsound too.
+    A population that says itself which records it holds (`image`) is compared before, without a look at any client.
+    Here a few clients are looked at, spread over all. The refusal names nobody, and the data of one client decide over
+    it only where all others that are looked at are unsound too; what is wrong is said only where it is the same in all
+    of them, which makes it a property of the population.
 
     Args:
         population: All clients.
@@ -74,11 +106,14 @@ def check_some_sound(population: Population, form: DataForm, shape: EpisodeShape
     count = population.clients
     most = min(_PROBED, count)
     probed = [number * (count - 1) // max(most - 1, 1) for number in range(most)]
-    if any(form.held(population, client) is not None for client in probed):
+    problems = {form.problem(population, client) for client in probed}
+    if None in problems:
         return
-    channels, height, width = form.image
+    (same,) = problems if len(problems) == 1 else (None,)
+    words = RecordForm(shape=form.image, vocabulary=form.vocabulary).words
     raise InputError(
-        f"none of {most} clients, spread over all {count:,}, can be read as the plan expects: float32 images of "
-        f"{channels} x {height} x {width}, {shape.ways} ways, {shape.shots} shots, {shape.queries} queries; "
-        "SequencePopulation.problems() tells the owner of the data what is wrong"
+        f"none of {most} clients, spread over all {count:,}, can be read as the plan expects: float32 {words}, "
+        f"{shape.ways} ways, {shape.shots} shots, {shape.queries} queries; "
+        + (f"all of them hold {same}; " if same else "")
+        + "SequencePopulation.problems() tells the owner of the data what is wrong"
     )

@@ -214,7 +214,8 @@ class ClientSide:
         """What every client must hold."""
         network, needs = self.network, self.algorithm.needs
         return DataForm(
-            image=(network.channels, network.image_size, network.image_size),
+            image=network.form.shape,
+            vocabulary=network.vocabulary,
             ways=network.ways,
             counts=needs.counts,
             queries=needs.queries,

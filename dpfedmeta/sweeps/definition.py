@@ -14,7 +14,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.presets import SHORT_FORMS
 from dpfedmeta.settings import setting_fields
 from dpfedmeta.sweeps.parameters import Parameter, parse_parameter
-from dpfedmeta.validation import first_problem, nearest
+from dpfedmeta.validation import first_problem, nearest, read_yaml
 
 # What a search may look at: the public validation classes. Test classes choose nothing (docs/sweeps.md).
 METRIC = "validation_accuracy/mean"
@@ -86,7 +86,7 @@ def read_sweep(path: Path) -> Sweep:
         InputError: Unreadable, or a key, a name, a type or a distribution that is not known; says which.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
     except yaml.YAMLError as error:

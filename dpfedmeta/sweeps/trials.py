@@ -28,7 +28,10 @@ SEED = "run.seed"
 # More would be a mistake in the file sooner than a plan.
 _MOST = 10_000
 # What does not change a result, so a finished run stays finished when it changes.
-_OF_NO_ACCOUNT = ("run.name", "run.dir", "run.workers", "run.device", "track.wandb", "track.tensorboard")
+_OF_NO_ACCOUNT = (
+    *("run.name", "run.dir", "run.workers", "run.device"),
+    *(f"track.{name}" for name in ("wandb", "project", "entity", "group", "tags", "model", "tensorboard")),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,9 @@ class Callback:
     def on_round(self, row: Row) -> None:
         """One round, as in rounds.jsonl."""
 
+    def on_evaluation(self, split: str, done: float) -> None:
+        """The share of an evaluation on public data that is done, from 0 to 1; `split`: "validation" or "test"."""
+
     def on_rewind(self, round_: int) -> None:
         """Rows from this round on are superseded: their rounds are done again and come out otherwise."""
 
@@ -41,7 +44,7 @@ class Callback:
         """The end of the run, as in summary.json."""
 
 
-_EVENTS = ("on_plan", "on_start", "on_remark", "on_round", "on_rewind", "on_end")
+_EVENTS = ("on_plan", "on_start", "on_remark", "on_round", "on_evaluation", "on_rewind", "on_end")
 
 
 class CallbackFailed(RuntimeError):

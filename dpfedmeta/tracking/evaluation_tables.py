@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from dpfedmeta.evaluation.accuracy import Accuracy
+from dpfedmeta.runs.kept_evaluations import unfinished
 
 ROWS = (
     ("accuracy", "this run, adapted"),
@@ -28,8 +29,8 @@ Results = Sequence[Mapping[str, Any]]
 
 def evaluation_tables(name: str, evaluation: Mapping[str, Any]) -> Iterator[Table | str]:
     """What was measured, by whom, then by steps; the protocol is in the first line."""
-    note = f" ({evaluation['note']})" if evaluation["note"] else ""
-    yield f"{name}: {evaluation['protocol']}{note}"
+    notes = [note for note in (unfinished(evaluation), evaluation["note"]) if note]
+    yield f"{name}: {evaluation['protocol']}" + (f" ({'; '.join(notes)})" if notes else "")
     results = evaluation["results"]
     for start in range(0, len(results), _COLUMNS):
         yield _contest(results[start : start + _COLUMNS])

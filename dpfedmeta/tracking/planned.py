@@ -9,6 +9,7 @@ from dpfedmeta.data.task import Task
 from dpfedmeta.planning.cautions import cautions
 from dpfedmeta.planning.initial_weights import initial_words
 from dpfedmeta.planning.plan import Plan
+from dpfedmeta.planning.trained_part import trained_lines
 from dpfedmeta.runs.summary import SIMULATION
 from dpfedmeta.runs.times import hides_times
 from dpfedmeta.settings import Settings
@@ -36,10 +37,12 @@ class Planned:
         rounds: T; fewer than asked for where privacy.client.limit ends the run before.
         guarantees: The four cells.
         noise: The sizes and the noise that was solved, a line each.
+        network: What goes in and out of it, which of its weights are learned, and what images were brought to.
         begins_with: What the guarantees leave out; None: training begins with random weights.
         cautions: What the guarantees do not say by themselves.
         simulation: A warning where the noise has a chosen seed, so that nothing is promised to who knows it.
         hides_times: Whether its rows tell no time.
+        final_validations: How many validations the final evaluation takes as long as, about.
         clients: What the clients are made of; None: the data were not opened.
         minutes: Of training on this machine; None: not measured.
         clients_per_second: Likewise.
@@ -50,10 +53,12 @@ class Planned:
     rounds: int
     guarantees: Guarantees
     noise: tuple[str, ...]
+    network: tuple[str, ...]
     begins_with: str | None
     cautions: tuple[str, ...]
     simulation: str | None
     hides_times: bool
+    final_validations: float
     clients: str | None = None
     minutes: float | None = None
     clients_per_second: float | None = None
@@ -71,7 +76,7 @@ class Planned:
         return f"{self.settings.algo} on {self.dataset} {promise}"
 
     def __repr__(self) -> str:
-        said = (*self.noise, self.begins_with, self.clients)
+        said = (*self.noise, *self.network, self.begins_with, self.clients)
         lines = [f"{self.settings.algo} on {self.dataset}", *(f"  {line}" for line in said if line)]
         lines += [repr(self.guarantees), *(f"note: {caution}" for caution in self.cautions)]
         return "\n".join([*lines, *filter(None, (self.simulation,))])
@@ -88,8 +93,18 @@ def planned_of(plan: Plan, task: Task) -> Planned:
         rounds=plan.privacy.rounds,
         guarantees=Guarantees(plan.planned),
         noise=tuple(noise_lines(plan.privacy)),
+        network=trained_lines(plan, task),
         begins_with=initial_words(plan.settings),
         cautions=cautions(plan.settings, task),
         simulation=SIMULATION if plan.settings.run.noise_seed is not None else None,
         hides_times=hides_times(plan),
+        final_validations=_final_validations(plan.settings, task),
     )
+
+
+def _final_validations(settings: Settings, task: Task) -> float:
+    """The trained and the untrained network adapt, where a validation has one; what does not adapt is nearly free."""
+    if task.shared_classes is not None:
+        return 2.0
+    evaluation = settings.evaluation
+    return 2.2 * evaluation.episodes / evaluation.validation_episodes

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dpfedmeta.ledger.ledger import read_content, spent
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.times import coarse
+from dpfedmeta.tracking.bars import Bar, bar
 from dpfedmeta.tracking.callbacks import Callback, Row
+from dpfedmeta.tracking.pace import Pace
 from dpfedmeta.tracking.planned import Planned
 from dpfedmeta.tracking.terminal import accuracy_table, guarantee_table, number
 
@@ -22,23 +24,28 @@ COMMAND = "dpfedmeta train --resume {path}"
 
 
 class Terminal(Callback):
-    """Prints: a line at every validation, and a bar where there is a screen or a notebook."""
+    """Prints: a line at every validation, and a bar where there is a screen or a notebook.
+
+    As a context it takes the bar away however the run ends, so that what is said of an error stands alone.
+    """
 
     def __init__(self, console: Console, resume: str = COMMAND) -> None:
         """`resume` says how to go on with the run at {path}."""
         self._console, self._resume = console, resume
         self._started = time.perf_counter()
-        self._rounds, self._timed = 0, False
+        self._pace: Pace | None = None
+        self._spent = ""
+        self._evaluation_began = 0.0
         self._bar: Bar | None = None
         self._path = Path()
 
     def on_plan(self, planned: Planned) -> None:
         """The plan, its guarantees and its cautions."""
-        self._rounds, self._timed = planned.rounds, not planned.hides_times
+        self._pace = Pace.of(planned)
         self._console.print(
             f"[bold]{planned.settings.algo}[/bold] on {planned.dataset}", highlight=False, soft_wrap=True
         )
-        for line in filter(None, (*planned.noise, planned.begins_with, planned.clients)):
+        for line in filter(None, (*planned.noise, *planned.network, planned.begins_with, planned.clients)):
             self._say(f"  {line}")
         if planned.minutes is not None:
             self._say(
@@ -54,7 +61,9 @@ class Terminal(Callback):
     def on_start(self, path: Path) -> None:
         """Show the bar."""
         self._path = path
-        self._bar = bar(self._console, self._rounds, timed=self._timed)
+        if self._pace is not None:
+            self._bar = bar(self._console, self._pace.rounds)
+            self._show(self._pace.words)
 
     def on_remark(self, text: str) -> None:
         """A line."""
@@ -67,8 +76,10 @@ class Terminal(Callback):
             f"clip {_short(row['clip'])}{_mode(row)}  eps client/public {number(epsilons['client_public'])}"
             f"  record/server {number(epsilons['record_server'])} (zero-out){_outcome(row)}"
         )
-        if self._bar is not None:
-            self._bar.update(row["round"] + 1, line)
+        self._spent = _spent(row)
+        if self._pace is not None:
+            self._pace = self._pace.after_round(row)
+            self._show(self._pace.words)
         if "validation_accuracy" in row:
             validation = row["validation_accuracy"]
             self._say(
@@ -76,10 +87,18 @@ class Terminal(Callback):
                 f"± {100 * validation['ci95']:.1f}  {line}"
             )
 
+    def on_evaluation(self, split: str, done: float) -> None:
+        """What keeps the rounds waiting; its time is that of public data."""
+        now = time.perf_counter()
+        if not done:
+            self._evaluation_began = now
+        if split == "validation" and done == 1 and self._pace is not None:
+            self._pace = replace(self._pace, validation_seconds=now - self._evaluation_began)
+        self._show(f"{split} classes: {100 * done:.0f}% evaluated")
+
     def on_end(self, summary: Row) -> None:
         """Take the bar away; what was reached and spent."""
-        if self._bar is not None:
-            self._bar.stop()
+        self.close()
         if summary.get("accuracy") is not None:
             self._console.print(accuracy_table(summary))
         ledger = read_content(RunDirectory(self._path).ledger, torn=True)
@@ -90,69 +109,32 @@ class Terminal(Callback):
         if summary["status"] == "interrupted":
             self._say(f"go on with: {self._resume.format(path=str(self._path))}")
 
+    def close(self) -> None:
+        """Take the bar away, if it is there."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _show(self, words: str) -> None:
+        if self._bar is not None and self._pace is not None:
+            self._bar.update(self._pace.done, "  ".join(filter(None, (words, self._spent))))
+
     def _say(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)
 
 
-class Bar(Protocol):
-    """Shows how far a run is."""
-
-    def update(self, done: int, line: str) -> None:
-        """So many rounds are done; the latest in words."""
-        ...
-
-    def stop(self) -> None:
-        """Take it away."""
-        ...
-
-
-def bar(console: Console, rounds: int, *, timed: bool) -> Bar:
-    """A bar for where the console writes; nothing where nobody looks. With `timed` it says how long it will take."""
-    return _CellBar(rounds) if console.is_jupyter else _LineBar(console, rounds, timed=timed)
-
-
-class _LineBar:
-    """The last line of a terminal."""
-
-    def __init__(self, console: Console, rounds: int, *, timed: bool) -> None:
-        self._progress = Progress(
-            TextColumn("round"),
-            MofNCompleteColumn(),
-            BarColumn(),
-            TextColumn("{task.fields[line]}"),
-            *((TimeRemainingColumn(),) if timed else ()),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._progress.add_task("rounds", total=rounds, line="")
-        self._progress.start()
-
-    def update(self, done: int, line: str) -> None:
-        self._progress.update(self._task, completed=done, line=line)
-
-    def stop(self) -> None:
-        self._progress.stop()
-
-
-class _CellBar:
-    """One line of a notebook's cell, which is replaced; rich's own bar needs ipywidgets there."""
-
-    def __init__(self, rounds: int) -> None:
-        self._display: Any = importlib.import_module("IPython.display")
-        self._rounds = rounds
-        self._shown: Any = self._display.display(self._text(0, ""), display_id=True)
-
-    def update(self, done: int, line: str) -> None:
-        self._shown.update(self._text(done, line))
-
-    def stop(self) -> None:
-        self._shown.update(self._display.HTML(""))
-
-    def _text(self, done: int, line: str) -> Any:
-        return self._display.HTML(
-            f'<progress value="{done}" max="{self._rounds}"></progress> round {done}/{self._rounds} <code>{line}</code>'
-        )
+def _spent(row: Row) -> str:
+    """The cells that hold something, in few words."""
+    held = {name: epsilon for name, epsilon in row["epsilons"].items() if epsilon is not None}
+    return "  ".join(f"eps {name.replace('_', '/')} {number(epsilon)}" for name, epsilon in held.items())
 
 
 def _mode(row: Mapping[str, Any]) -> str:

@@ -32,14 +32,42 @@ def number(value: float | None) -> str:
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
+HOLDS = (
+    "A guarantee holds: whatever the observer knows besides, what it sees is at most e^epsilon times as likely in one "
+    "of two neighbouring worlds as in the other, but for a probability of delta."
+)
+
+
+def why_above(guarantees: Sequence[Guarantee]) -> list[str]:
+    """Why a record's epsilon may lie above that of its client towards the public, where it does."""
+    cells = {cell.name: cell for cell in guarantees}
+    client, record = cells["(client, public)"], cells["(record, public)"]
+    if not client.epsilon < record.epsilon < math.inf or number(client.epsilon) == number(record.epsilon):
+        return []
+    reasons = []
+    if client.adjacency == "add-remove":
+        reasons.append(
+            "a client is added or removed there, which moves a sum by one clip bound; with another record a client "
+            "sends another message here, which may move it by two"
+        )
+    if record.delta < client.delta:
+        reasons.append(f"delta is {record.delta:g} here and {client.delta:g} there")
+    return [f"(record, public) lies above (client, public): {'; '.join(reasons)}"] if reasons else []
+
+
 def guarantee_table(guarantees: Sequence[Guarantee], title: str) -> Table:
-    """The four cells, with a line that says what the words mean."""
+    """The four cells, with lines that say what the words mean."""
+    lines = (
+        "client: all of one client; record: one record of it",
+        "server: sees every message, under secure aggregation their sum; public: sees what is released",
+        "zero-out: the record is taken away; replaced: epsilon if it is exchanged for another one; inf: no promise",
+        HOLDS,
+        *why_above(guarantees),
+    )
     table = Table(
         title=title,
         title_justify="left",
-        caption="client: all of one client; record: one record of it\n"
-        "server: sees every message, or under secure aggregation their sum; public: sees what is released\n"
-        "zero-out: the record is taken away; replaced: epsilon if it is exchanged for another one",
+        caption="\n".join(lines),
         caption_justify="left",
     )
     for column in ("unit", "towards", "epsilon", "delta", "adjacency", "replaced", "method"):

@@ -106,7 +106,7 @@ def cost_of(
         test.compete(workers, network, model, model, adaptation, episodes)
 
     every, rounds = settings.every, plan.privacy.rounds
-    validations = rounds // every + (rounds % every > 0)
+    validations = 1 + rounds // every + (rounds % every > 0)
     return Cost(
         clients_per_second=rate,
         start=start,

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from dpfedmeta.data.dataset import Dataset
-from dpfedmeta.data.episode import check_shape
+from dpfedmeta.data.enough import check_shape
 from dpfedmeta.data.population import Population, VirtualPopulation
 from dpfedmeta.data.shards import ShardPopulation
 from dpfedmeta.errors import InputError

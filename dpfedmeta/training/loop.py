@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,14 +31,14 @@ from dpfedmeta.runs.reopen import reopen
 from dpfedmeta.runs.rows import aborted_row, charged_after, delta_at_limit, round_row
 from dpfedmeta.runs.summary import Status
 from dpfedmeta.runs.times import hides_times, keep_seconds
-from dpfedmeta.server import ServerOptimizer, ServerState, initial_state, skip, step
+from dpfedmeta.server import ServerOptimizer, ServerState, initial_state, skip, step, without_average
 from dpfedmeta.simulation.aggregation import Backend, RoundAborted
 from dpfedmeta.simulation.availability import Availability
 from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.public_clients import update_spread
 from dpfedmeta.simulation.willingness import ClientLedgers
 from dpfedmeta.tracking.callbacks import Callback, CallbackFailed, tell
-from dpfedmeta.workers import Workers
+from dpfedmeta.workers import Watched, Workers
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -173,6 +174,9 @@ class Training:
             journal: Of the run.
         """
         plan, started = self.plan, time.perf_counter()
+        if state.round in plan.privacy.ends:
+            # Models of the rounds that were the last ones once are not among the last ones now.
+            state = without_average(state)
         drawn = journal.begin(state)
         if drawn is None:
             return None
@@ -197,11 +201,15 @@ class Training:
         if released is None:
             following, row = skip(state), aborted_row(plan, charged, state)
         else:
-            following = step(optimizer(plan), plan.policy, state, released, averages=averages(plan, state.round))
+            rule, last = optimizer(plan, state.round), averages(plan, state.round)
+            following = step(rule, plan.policy, state, released, averages=last)
             row = round_row(plan, charged, state, released)
         row |= self._times(state.round, seconds, aborted=released is None)
         row["release"] = release
-        if following.round % plan.settings.evaluation.every == 0 or following.round == plan.privacy.rounds:
+        if state.round == 0:
+            row["validation_accuracy_untrained"] = self._validated(state)
+        ended = following.round == plan.privacy.in_force(state.round)
+        if ended or following.round % plan.settings.evaluation.every == 0:
             row |= self._measured(following, charged)
         for tracker in self.trackers:
             tracker.on_round(row)
@@ -218,16 +226,21 @@ class Training:
 
     def _measured(self, state: ServerState, charged: Sequence[Phase]) -> dict[str, Any]:
         """What public data and the accountant say after a round."""
-        plan, settings = self.plan, self.plan.settings
-        model, episodes = complete(plan, state), settings.evaluation.validation_episodes
-        accuracy = self.validation.accuracy(self.workers, plan.network, model, plan.evaluation, episodes)
-        measured: dict[str, Any] = {"validation_accuracy": accuracy.as_json()}
+        settings = self.plan.settings
+        measured: dict[str, Any] = {"validation_accuracy": self._validated(state)}
         if self.public_clients is not None:
             count = settings.track.public_clients
             measured |= asdict(update_spread(self.public_clients, state.model, state.round, count))
         if settings.privacy.client.limit is not None:
             measured["delta_at_limit"] = delta_at_limit(charged, settings.privacy.client.limit)
         return measured
+
+    def _validated(self, state: ServerState) -> dict[str, object]:
+        """Accuracy on public validation classes; its episodes have seeds of their own."""
+        plan, episodes = self.plan, self.plan.settings.evaluation.validation_episodes
+        model = complete(plan, state)
+        workers = Watched(self.workers, partial(tell, self.callbacks, "on_evaluation", "validation"))
+        return self.validation.accuracy(workers, plan.network, model, plan.evaluation, episodes).as_json()
 
     def _released(
         self, state: ServerState, remembered: Params, drawn: Cohort
@@ -260,14 +273,14 @@ def complete(plan: Plan, state: ServerState) -> Params:
     return {**plan.algorithm.initial(plan.network, plan.settings.run.seed), **state.result}
 
 
-def optimizer(plan: Plan) -> ServerOptimizer:
-    """The server's optimizer."""
+def optimizer(plan: Plan, round_: int) -> ServerOptimizer:
+    """The server's optimizer in round `round_`."""
     server = plan.settings.server
     return ServerOptimizer(
         kind=server.optimizer,
         lr=server.lr,
         final_lr=server.final_lr,
-        rounds=plan.privacy.rounds,
+        rounds=plan.privacy.in_force(round_),
         beta1=server.beta1,
         beta2=server.beta2,
         unit=server.unit,
@@ -276,7 +289,7 @@ def optimizer(plan: Plan) -> ServerOptimizer:
 
 def averages(plan: Plan, round_: int) -> bool:
     """Whether the model after round `round_` enters the average."""
-    rounds = plan.privacy.rounds
+    rounds = plan.privacy.in_force(round_)
     return round_ >= rounds * (1.0 - plan.settings.server.average)
 
 

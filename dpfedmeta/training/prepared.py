@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.population import Population, PopulationStatement, population_statement
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import HeldOutEvaluation
+from dpfedmeta.ledger.ledger import read_content
 from dpfedmeta.planning.held_data import NO_DIGEST, HeldData, check_data, held_data
 from dpfedmeta.planning.origins import check_origins
 from dpfedmeta.planning.own_policy import check_same_policy
@@ -21,6 +22,7 @@ from dpfedmeta.planning.plan import Plan, make_plan
 from dpfedmeta.privacy.clip_policy import ClipPolicy
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, SecretSource, draw_secret_seed
 from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs.extension import extended_plan
 from dpfedmeta.runs.resume import check_same_sums, secret_of_run
 from dpfedmeta.settings import Settings
 from dpfedmeta.simulation.client_data import check_some_sound
@@ -40,6 +42,8 @@ class RunOptions:
         population: Clients of the caller's own (dpfedmeta.data.adapters).
         clip_policy: A clip policy of the caller's own.
         resume: A run to go on with.
+        pictures: Draws a report's pictures of a run that ended, for who shows them elsewhere.
+        extend_to: Rounds in all that it shall have from now on; it is completed.
     """
 
     data_folder: Path | None = None
@@ -47,6 +51,8 @@ class RunOptions:
     population: Population | None = None
     clip_policy: ClipPolicy[Any] | None = None
     resume: RunDirectory | None = None
+    pictures: Callable[[RunDirectory], Sequence[Path]] = lambda run: ()
+    extend_to: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -109,8 +115,8 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
         check_same_policy(options.resume, settings, options.clip_policy)
     device = _device(settings)
     _use_precision(settings, device)
-    dataset = open_dataset(settings.dataset, options.data_folder)
-    plan = make_plan(settings, dataset.task, options.clip_policy)
+    dataset = open_dataset(settings.dataset, options.data_folder, settings.task.ways)
+    plan = _extended(make_plan(settings, dataset.task, options.clip_policy), options)
     clients_of = population(plan, dataset, options.population)
     statement = population_statement(clients_of)
     validation, test = held_out_evaluation(plan, dataset, "val"), held_out_evaluation(plan, dataset, "test")
@@ -135,6 +141,20 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
             clients=clients,
             public=public_side(clients, plan, dataset),
         )
+
+
+def _extended(plan: Plan, options: RunOptions) -> Plan:
+    """With the rounds that the ledger says, and those that it shall have."""
+    if options.resume is None:
+        return plan
+    content = read_content(options.resume.ledger, torn=True)
+    ends = (*content.plan.ends, content.plan.rounds)
+    if options.extend_to is not None:
+        longer = extended_plan(options.resume, plan.settings, content, options.extend_to)
+        ends = (*longer.ends, longer.rounds)
+    for rounds in ends[1:]:
+        plan = plan.extended(rounds)
+    return plan
 
 
 def _checked_data(settings: Settings, dataset: Dataset, options: RunOptions) -> tuple[HeldData, bool]:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 import secrets
+import shutil
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dpfedmeta.config import to_yaml
-from dpfedmeta.evaluation import HeldOutEvaluation
+from dpfedmeta.errors import InputError
+from dpfedmeta.evaluation import Accuracy, HeldOutEvaluation
+from dpfedmeta.evaluation.paired import KeptEpisodes
 from dpfedmeta.interrupts import deferred
 from dpfedmeta.ledger.client_ledger import RecordBudget
-from dpfedmeta.ledger.ledger import Budget, Identity, Ledger
+from dpfedmeta.ledger.ledger import Budget, Identity, Ledger, read_content
 from dpfedmeta.ledger.lineage import Lineage
+from dpfedmeta.ledger.versions import constants
 from dpfedmeta.memory import peak_memory_mb
 from dpfedmeta.parameters import Params
 from dpfedmeta.planning.aggregation import aggregation_of
@@ -26,20 +32,23 @@ from dpfedmeta.planning.held_data import keep_data
 from dpfedmeta.planning.initial_weights import initial_words
 from dpfedmeta.planning.own_policy import own_policy_name
 from dpfedmeta.planning.plan import Plan
-from dpfedmeta.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory, create, write_text
+from dpfedmeta.run_directory import CONFIG, EPISODES, PLAN, SUMMARY, RunDirectory, create, write_text
 from dpfedmeta.runs.environment import environment_of
+from dpfedmeta.runs.extension import extend, promise, set_aside
 from dpfedmeta.runs.lock import only_writer
-from dpfedmeta.runs.resume import keep_secret, registered
+from dpfedmeta.runs.provenance import commit
+from dpfedmeta.runs.resume import identity_of, keep_secret, registered
 from dpfedmeta.runs.summary import Status, summary_of
 from dpfedmeta.runs.times import hides_times, seconds_before
 from dpfedmeta.settings import Settings
 from dpfedmeta.simulation.willingness import ClientLedgers
 from dpfedmeta.tracking.callbacks import Callback, CallbackFailed, check_callbacks, tell
-from dpfedmeta.tracking.trackers import JsonLines, LateWeightsAndBiases, TensorBoard, WeightsAndBiases
+from dpfedmeta.tracking.trackers import JsonLines, TensorBoard
+from dpfedmeta.tracking.weights_and_biases import Tracked, WeightsAndBiases, check_wandb
 from dpfedmeta.training.cost import clients_per_second
 from dpfedmeta.training.loop import Training, check_finite, complete
 from dpfedmeta.training.prepared import Prepared, RunOptions, prepared
-from dpfedmeta.workers import Workers
+from dpfedmeta.workers import Watched, Workers
 
 
 def run_training(
@@ -61,24 +70,40 @@ def run_training(
     """
     options, callbacks = options or RunOptions(), tuple(callbacks)
     check_callbacks(callbacks)
-    with prepared(settings, options, lambda text: tell(callbacks, "on_remark", text)) as made, ExitStack() as stack:
+    commit()  # asked now and kept: files may change while the run goes on, its modules do not
+
+    def say(text: str) -> None:
+        tell(callbacks, "on_remark", text)
+
+    check_wandb(settings.track, say)
+    with prepared(settings, options, say) as made, ExitStack() as stack:
         rate = clients_per_second(made.public, made.workers, made.count, 0.0)
         tell(callbacks, "on_plan", made.planned(rate))
         run = options.resume
         if run is None:
-            name = settings.run.name or _default_name(settings)
+            name = _default_name(settings) if settings.run.name is None else settings.run.name
             run = create(Path(settings.run.dir), name, partial(_first_files, made=made, rate=rate))
             stack.enter_context(only_writer(run.path))
         lineage, missing = stack.enter_context(registered(run))
         if missing:
             warnings.warn(missing, stacklevel=2)
+        trackers = _trackers(made.plan, run, options, say)
+        if made.plan.privacy.ends:
+            for remark in _go_on_longer(run, made, options, lineage, rate):
+                tell(callbacks, "on_remark", remark)
         tell(callbacks, "on_start", run.path)
-        summary, failure = _trained(_training(made, run, lineage, callbacks), made)
+        summary, failure = _trained(_training(made, run, lineage, trackers, callbacks), made)
         _tell_the_end(callbacks, summary, failure, run)
     return run, summary["status"]
 
 
-def _training(made: Prepared, run: RunDirectory, lineage: Lineage | None, callbacks: tuple[Callback, ...]) -> Training:
+def _training(
+    made: Prepared,
+    run: RunDirectory,
+    lineage: Lineage | None,
+    trackers: tuple[Callback, ...],
+    callbacks: tuple[Callback, ...],
+) -> Training:
     plan, settings = made.plan, made.plan.settings
     return Training(
         plan=plan,
@@ -89,7 +114,7 @@ def _training(made: Prepared, run: RunDirectory, lineage: Lineage | None, callba
         workers=made.workers,
         validation=made.validation,
         source=made.source,
-        trackers=_trackers(settings, run, plan),
+        trackers=trackers,
         callbacks=callbacks,
         budget=Budget.of(plan.planned),
         client_ledgers=_client_ledgers(run, plan),
@@ -121,15 +146,21 @@ def _trained(training: Training, made: Prepared) -> tuple[dict[str, Any], Callba
     run, plan = training.run, training.plan
     begun, before = time.perf_counter(), seconds_before(run)
     ending = training()
-    state, status = ending.state, ending.status
+    state, status, failure = ending.state, ending.status, ending.failure
     seconds = before + time.perf_counter() - begun
     check_finite(state)
     accuracies: dict[str, dict[str, object]] = {}
     try:
         if status != "interrupted":
-            accuracies = final_accuracies(training.workers, plan, made.test, complete(plan, state))
+            workers = Watched(training.workers, partial(tell, training.callbacks, "on_evaluation", "test"))
+            found = final_accuracies(workers, plan, made.test, complete(plan, state))
+            accuracies = {name: accuracy.as_json() for name, accuracy in found.items()}
+            accuracies["accuracy"]["protocol"] = made.test.protocol
+            _keep_episodes(run, training.workers, made.test, plan.settings.run.seed, found["accuracy"])
     except KeyboardInterrupt:
         status = "interrupted"
+    except CallbackFailed as error:
+        status, failure = "interrupted", error
     with deferred():
         memory = peak_memory_mb(training.workers, made.count)
         summary = summary_of(run, plan, state, status, (seconds, memory), accuracies)
@@ -137,19 +168,22 @@ def _trained(training: Training, made: Prepared) -> tuple[dict[str, Any], Callba
         run.write_json(SUMMARY, summary)
         for tracker in training.trackers:
             tracker.on_end(summary)
-    return summary, ending.failure
+    return summary, failure
 
 
-def final_accuracies(
-    workers: Workers, plan: Plan, test: HeldOutEvaluation, model: Params
-) -> dict[str, dict[str, object]]:
+def final_accuracies(workers: Workers, plan: Plan, test: HeldOutEvaluation, model: Params) -> dict[str, Accuracy]:
     """The trained model, before and after adaptation, beside the untrained one and the pixel baselines."""
     untrained = plan.algorithm.initial(plan.network, plan.settings.run.seed)
     episodes = plan.settings.evaluation.episodes
-    accuracies = test.compete(workers, plan.network, model, untrained, plan.evaluation, episodes)
-    values = {name: accuracy.as_json() for name, accuracy in accuracies.items()}
-    values["accuracy"]["protocol"] = test.protocol
-    return values
+    return test.compete(workers, plan.network, model, untrained, plan.evaluation, episodes)
+
+
+def _keep_episodes(run: RunDirectory, workers: Workers, test: HeldOutEvaluation, seed: int, accuracy: Accuracy) -> None:
+    """The accuracy on every test episode, for a comparison with another run on the same ones; they are public."""
+    digest = test.episodes_digest(workers, accuracy.episodes)
+    if digest is not None:
+        kept = KeptEpisodes(digest=digest, seeds=(seed,), accuracies=accuracy.values)
+        run.write_json(EPISODES, {"protocol": test.protocol, **kept.as_json()})
 
 
 def _client_ledgers(run: RunDirectory, plan: Plan) -> ClientLedgers | None:
@@ -162,19 +196,33 @@ def _client_ledgers(run: RunDirectory, plan: Plan) -> ClientLedgers | None:
     return ClientLedgers(folder=run.secret / "clients", budget=budget, layer=layer)
 
 
-def _trackers(settings: Settings, run: RunDirectory, plan: Plan) -> tuple[Callback, ...]:
-    timed = not hides_times(plan)
+def _trackers(plan: Plan, run: RunDirectory, options: RunOptions, say: Callable[[str], None]) -> tuple[Callback, ...]:
+    """The run's own records; where one of them cannot begin, a run that is new leaves nothing behind."""
+    asked, timed = plan.settings.track, not hides_times(plan)
     trackers: list[Callback] = [JsonLines(run.path)]
-    if settings.track.wandb != "off":
-        tracker = WeightsAndBiases if timed else LateWeightsAndBiases
-        trackers.append(tracker(run.path, settings.track.wandb, dataclasses.asdict(settings)))
-    if settings.track.tensorboard:
-        trackers.append(TensorBoard(run.path, timed=timed))
+    try:
+        if asked.wandb != "off":
+            tracked = Tracked(
+                run=run,
+                settings=plan.settings,
+                steps=plan.evaluation.steps,
+                identity=identity_of(run).run,
+                timed=timed,
+                pictures=options.pictures,
+            )
+            trackers.append(WeightsAndBiases(tracked, say))
+        if asked.tensorboard:
+            trackers.append(TensorBoard(run.path, timed=timed))
+    except InputError:
+        if options.resume is None:
+            shutil.rmtree(run.path)
+        raise
     return tuple(trackers)
 
 
 def _default_name(settings: Settings) -> str:
-    return f"{settings.algo}-{Path(settings.dataset).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(settings.dataset).stem)[:100]
+    return f"{settings.algo}-{plain}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _first_files(run: RunDirectory, made: Prepared, rate: float) -> None:
@@ -188,13 +236,30 @@ def _first_files(run: RunDirectory, made: Prepared, rate: float) -> None:
     Ledger(run.ledger, made.plan.privacy, identity)
 
 
+def _go_on_longer(
+    run: RunDirectory, made: Prepared, options: RunOptions, lineage: Lineage | None, rate: float
+) -> Iterator[str]:
+    """The extension, if this is where it begins, and what a crash may have left undone of the last one; remarks."""
+    before, rounds = made.plan.privacy.ends[-1], made.plan.privacy.rounds
+    if options.extend_to is not None:
+        extend(run, read_content(run.ledger), options.extend_to, lineage)
+    folder = set_aside(run, before)
+    _write_plan(run, made, rate)
+    yield f"extended from {before} to {rounds} rounds, which are charged together; how it was before is in {folder}"
+    if not any(limit < math.inf for limit in promise(made.plan.settings, made.plan.privacy.begun).limits):
+        yield (
+            f"no target limits this run: what is stated for {rounds} rounds holds if they are the last ones, "
+            "whatever they show"
+        )
+
+
 def _write_plan(run: RunDirectory, made: Prepared, rate: float) -> None:
     plan = made.plan
     content = {
         "planned": [guarantee.as_json() for guarantee in plan.planned],
         "begins_with": initial_words(plan.settings),
         "cautions": cautions(plan.settings, made.dataset.task),
-        "privacy": plan.privacy.as_json(),
+        "privacy": constants(plan.privacy),
         "population": dataclasses.asdict(made.statement),
         "phases": [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in plan.privacy.phases],
         "cost": {

@@ -41,6 +41,13 @@ def test_a_second_opinion_on_plans_of_every_kind():
     assert second_opinion(fixed.phases, 1e-6)[1] > sampled_epsilon(fixed.phases, "replace-one", 1e-6)
 
 
+def test_a_small_epsilon_is_not_lost_in_the_other_accountants_grid():
+    """On dp-accounting's own grid this is 0.00154 where 0.00060 holds."""
+    small = PrivacyPlan(clients=400_000, cohort=60, rounds=300, noise_multiplier=10.0)
+    own = sampled_epsilon(small.phases, "add-remove", 1e-6)
+    assert second_opinion(small.phases, 1e-6)[1] == pytest.approx(own, rel=0.01)
+
+
 def test_no_noise_needs_no_opinion():
     nothing = PrivacyPlan(clients=10, cohort=1, rounds=1, noise_multiplier=None)
     assert second_opinion(nothing.phases, 1e-6) is None

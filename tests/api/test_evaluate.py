@@ -1,6 +1,10 @@
+import contextlib
+import errno
 import io
 import json
+import os
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +12,7 @@ import yaml
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
+from dpfedmeta.api.evaluate import evaluate
 from dpfedmeta.api.evaluation_request import EvaluationRequest
 from dpfedmeta.api.shown_evaluation import evaluate_runs
 from dpfedmeta.config import resolve, to_yaml
@@ -17,7 +22,9 @@ from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.planning.clients import network_spec
+from dpfedmeta.report.kept import evaluations_section
 from dpfedmeta.run_directory import create, save_weights
+from dpfedmeta.runs.lock import only_writer
 
 SMALL = {"model.width": "4", "task.ways": "3", "task.shots": "2", "evaluation.queries": "3", "meta.steps": "2"}
 
@@ -50,7 +57,8 @@ def test_a_run_by_shots_ways_steps_and_seeds(run, tmp_path):
     found, printed = evaluated(tmp_path, run, shots=(1, 2), ways=(2, 5), steps=(4,), seeds=(0, 5))
     assert [(r["ways"], r["shots"]) for r in found["results"]] == [(2, 1), (2, 2), (5, 1), (5, 2)]
     assert found["results"][0]["accuracy"]["episodes"] == 6
-    assert [row["steps"] for row in found["results"][0]["by_steps"]] == [0, 1, 2, 3, 4]
+    # After 4 as asked, after 0, and after the run's own 2.
+    assert [row["steps"] for row in found["results"][0]["by_steps"]] == [0, 2, 4]
     assert found["protocol"] == "single model, inductive, held-out test classes"
     assert found["note"] == "only 6 episodes, not the usual 600"
     assert found["note"] in printed
@@ -101,7 +109,7 @@ BAD = [
     ({"episodes": 1}, "episodes must be at least 2"),
     ({"seeds": (0, 0)}, "seeds: "),
     ({"workers": 0}, "workers = 0"),
-    ({"out": "compare.html"}, "expected a .png"),
+    ({"out": "compare.html"}, "expected a folder, or a .png"),
 ]
 
 
@@ -156,3 +164,75 @@ def test_one_classifier_for_all_is_evaluated_as_such(digits, tmp_path):
     ):
         with pytest.raises(InputError, match=name):
             evaluated(tmp_path, *runs, **words)
+
+
+@pytest.fixture
+def without_pictures(monkeypatch):
+    """They take most of the time of a small evaluation."""
+    for name in ("steps_plot", "clients_plot", "comparison_plot"):
+        monkeypatch.setattr(f"dpfedmeta.api.evaluate.{name}", lambda path, *_: None)
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_evaluations_are_kept_by_what_they_measured(run, tmp_path):
+    evaluated(tmp_path, run)
+    evaluated(tmp_path, run, shots=(1,))
+    evaluated(tmp_path, run)
+    kept = sorted(path.name for path in (run / "evaluations").iterdir())
+    assert kept == [
+        f"3-way-{shots}-shot-steps-0-to-2-3-episodes-seed-0-no-fine-tuning.json" for shots in (1, 2)
+    ]  # fmt: skip
+    assert json.loads((run / "evaluations" / kept[0]).read_text())["results"][0]["shots"] == 1
+
+
+def test_a_folder_for_everything_leaves_the_runs_alone(run, tmp_path, tiny_task_file):
+    other = made(tmp_path, "two", tiny_task_file, seed=2)
+    before = sorted(run.rglob("*"))
+    console = Console(file=io.StringIO())
+    asked = EvaluationRequest(runs=(run, other), episodes=2, workers=1, fine_tuning=False, out=tmp_path / "here")
+    evaluate_runs(asked, console)
+    assert sorted(run.rglob("*")) == before
+    found = {str(path.relative_to(tmp_path / "here")) for path in (tmp_path / "here").rglob("*.*")}
+    alone = {"evaluation.json", "evaluation-steps.png", "evaluation-clients.png"}
+    assert found >= {f"{name}/{file}" for name in ("one", "two") for file in alone} | {"evaluation-comparison.png"}
+    with pytest.raises(InputError, match="holds evaluations of two"):
+        evaluate_runs(replace(asked, runs=(run,), out=tmp_path / "here" / "two"), console)
+
+
+@pytest.mark.usefixtures("without_pictures")
+@pytest.mark.parametrize(("number", "ends"), [(errno.EROFS, False), (errno.ENOSPC, True)])
+def test_what_cannot_be_written_is_printed_first(run, monkeypatch, number, ends):
+    def refuses(path, *_):
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr("dpfedmeta.run_directory.replace_file", refuses)
+    console = Console(record=True, width=100, file=io.StringIO())
+    asked = EvaluationRequest(runs=(run,), episodes=2, workers=1, fine_tuning=False)
+    with pytest.raises(RuntimeError, match="--out DIR") if ends else contextlib.nullcontext():
+        evaluate_runs(asked, console)
+    printed = console.export_text()
+    assert "this run, adapted" in printed
+    assert ("is not kept; --out DIR" in printed) is not ends
+    assert "--resume" not in printed
+    with pytest.warns(UserWarning, match="out=DIR"):
+        (found,) = evaluate(run, episodes=2, workers=1, fine_tuning=False)
+    assert found.accuracy.episodes == 2
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_a_run_that_did_not_end_as_planned_is_labelled_wherever_its_accuracy_is(run, tmp_path):
+    (run / "summary.json").write_text(json.dumps({"status": "interrupted"}))
+    (run / "checkpoint" / "round-000012.safetensors").touch()
+    found, printed = evaluated(tmp_path, run)
+    assert (found["status"], found["rounds"]) == ("interrupted", 12)
+    label = f"INTERRUPTED after 12 of {found['planned_rounds']} rounds"
+    assert label in printed
+    section = evaluations_section(run)
+    assert label in section
+    assert "<td>3-way 2-shot; 2 steps; 3 episodes, seed 0; " in section
+    with only_writer(run):
+        assert "RUNNING after 12 of" in evaluated(tmp_path, run)[1]
+    # The state of its end is another thing to measure.
+    (run / "summary.json").write_text(json.dumps({"status": "completed"}))
+    assert "12 of" not in evaluated(tmp_path, run)[1]
+    assert len(list((run / "evaluations").iterdir())) == 2

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.data.episode import check_shape, draw_episode, episode_of
+from dpfedmeta.data.enough import check_shape
+from dpfedmeta.data.episode import draw_episode, episode_of
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError

@@ -76,7 +76,8 @@ def run(*words):
 
 
 def test_the_command(folder, tmp_path, capsys):
-    assert run(folder, "--json", "--out", tmp_path / "sheet.png") == (0, "")
+    small = ("--ways", 2, "--shots", 1, "--task.queries", 1, "--evaluation.queries", 1)
+    assert run(folder, *small, "--json", "--out", tmp_path / "sheet.png") == (0, "")
     content = json.loads(capsys.readouterr().out)
     assert content["sound"] is True
     assert set(content) == {field.name for field in dataclasses.fields(inspect_task(str(folder), None)[0])} | {"sound"}

@@ -65,8 +65,8 @@ def test_a_cut_off_image_does_not_decode(colours):
 
 
 def test_form(colours):
-    assert form_of(packed(colours[:5])) == (3, 9, 5)
-    assert form_of(packed(colours[:, :, 0])) == (1, 9, 9)
+    assert form_of(io.BytesIO(packed(colours[:5]))) == (3, 9, 5)
+    assert form_of(io.BytesIO(packed(colours[:, :, 0]))) == (1, 9, 9)
 
 
 def test_the_order_of_content_does_not_depend_on_the_order_given(colours):

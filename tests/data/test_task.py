@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.task import DrawnSource, FolderSource, load_task, source_name, task_names
+from dpfedmeta.data.task import DrawnSource, OwnSource, load_task, source_name, task_names
 from dpfedmeta.errors import InputError
 
 STROKES = {
@@ -185,9 +185,9 @@ def test_a_folder_has_one_name_by_whatever_path(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to(tmp_path / "real")
     monkeypatch.chdir(tmp_path)
     paths = [tmp_path / "real", tmp_path / "link", "real", "./link", tmp_path / "link" / ".." / "real"]
-    named = {source_name(FolderSource(reader="folder", path=str(path))) for path in paths}
+    named = {source_name(OwnSource(reader="folder", path=str(path))) for path in paths}
     assert named == {f"folder {(tmp_path / 'real').resolve()}"}
-    assert source_name(FolderSource(reader="folder", path=str(tmp_path))) not in named
+    assert source_name(OwnSource(reader="folder", path=str(tmp_path))) not in named
     # Two choices of the same published images; two seeds of a generator.
     cifar, fc = (load_task(name)[0].source for name in ("cifar-fs", "fc100"))
     assert source_name(cifar) == source_name(fc) != source_name(load_task("omniglot")[0].source)

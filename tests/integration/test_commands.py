@@ -60,7 +60,7 @@ def test_train_evaluate_account_report(dpfedmeta, train, tmp_path, algo):
     assert [row["round"] for row in rows] == [0, 1, 2, 3]
     released = {
         "round", "clip", "clip_mode", "aggregate_norm", "noise_norm_expected", "signal_to_noise", "epsilons", "seconds",
-        "clients_per_second", "validation_accuracy", "release",
+        "clients_per_second", "validation_accuracy", "validation_accuracy_untrained", "release",
     }  # fmt: skip
     assert all(set(row) <= released for row in rows)
     assert stat.S_IMODE((run / "secret").stat().st_mode) == 0o700

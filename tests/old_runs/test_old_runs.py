@@ -16,6 +16,7 @@ from dpfedmeta.report.page import write_report
 from dpfedmeta.report.statement import check_report
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.resume import settings_of_run
+from dpfedmeta.runs.snapshot import read_run
 from dpfedmeta.runs.verification import audit
 from dpfedmeta.training.prepared import RunOptions
 from dpfedmeta.training.run import run_training
@@ -32,7 +33,7 @@ def test_it_verifies(old):
     found = audit(old)
     assert {"summary.json agrees", "plan.json agrees", "rounds.jsonl agrees"} <= {*found.remarks}
     if (old.path / "report.html").exists():
-        assert check_report(old, found.proven) == ["report.html agrees"]
+        assert check_report(read_run(old), found.proven) == ["report.html agrees"]
 
 
 def test_a_forged_epsilon_is_refused(old):
@@ -46,7 +47,7 @@ def test_a_forged_epsilon_is_refused(old):
 def test_it_reports(old):
     page = write_report(old).read_text()
     assert "(record, server)" in page or "record" in page
-    assert check_report(old, audit(old).proven) == ["report.html agrees"]
+    assert check_report(read_run(old), audit(old).proven) == ["report.html agrees"]
 
 
 def test_it_is_evaluated_and_loaded(old, capsys):

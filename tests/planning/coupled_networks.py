@@ -1,7 +1,9 @@
 """Networks of a user's own, sound and unsound, as `model.name: tests.planning.coupled_networks:NAME` names them."""
 
+import random
 from collections import OrderedDict
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -137,6 +139,111 @@ group_norm = few_shot(lambda width: nn.GroupNorm(2, width))
 mean_of_record = function(lambda h: h - h.mean(1, keepdim=True))
 batch_norm = few_shot(lambda width: nn.BatchNorm1d(width, track_running_stats=False))
 tracking_batch_norm = few_shot(nn.BatchNorm1d)
+
+
+rarely_drawn = function(lambda h: h if random.random() < 0.001 else 2 * h)
+drawn_by_numpy = function(lambda h: h + torch.from_numpy(np.random.rand(h.shape[1]).astype("float32")))  # noqa: NPY002
+infinite = function(lambda h: h / 0.0)
+
+
+class Reseeding(nn.Module):
+    """Draws, and hides it."""
+
+    def forward(self, features):
+        with torch.random.fork_rng(devices=[]):
+            torch.seed()
+            return nn.functional.dropout(features)
+
+
+reseeding = few_shot(lambda width: Reseeding())
+
+
+class Unlike(nn.Module):
+    """Its forward is not its head after its body."""
+
+    def __init__(self, channels, image_size, ways, width):
+        super().__init__()
+        self.body = nn.Sequential(*features_of(channels, image_size, width))
+        self.head = nn.Linear(width, ways)
+
+    def forward(self, images):
+        return self.head(torch.tanh(self.body(images)))
+
+
+class Mapped(Unlike):
+    def forward(self, images):
+        return {"logits": self.head(self.body(images))}
+
+
+class MappedBody(Unlike):
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.body.append(Layer(lambda features: {"features": features}))
+
+    def forward(self, images):
+        return self.head(self.body(images)["features"])
+
+
+class Tied(nn.Module):
+    """One matrix in two places."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.second.weight = self.first.weight
+
+    def forward(self, features):
+        return self.second(self.first(features))
+
+
+tied = few_shot(Tied)
+hidden_layer = few_shot(lambda width: nn.Linear(width, width))
+
+
+def unlike(*, channels, image_size, ways, width, norm):
+    return Unlike(channels, image_size, ways, width)
+
+
+def mapped(*, channels, image_size, ways, width, norm):
+    return Mapped(channels, image_size, ways, width)
+
+
+def body_of_a_mapping(*, channels, image_size, ways, width, norm):
+    return MappedBody(channels, image_size, ways, width)
+
+
+def frozen_layer(**given):
+    network = hidden_layer(**given)
+    network.body[2].requires_grad_(False)
+    return network
+
+
+def frozen_body(**given):
+    network = hidden_layer(**given)
+    network.body.requires_grad_(False)
+    return network
+
+
+def frozen_entirely(**given):
+    return hidden_layer(**given).requires_grad_(False)
+
+
+def numpy_weights(**given):
+    network = plain(**given)
+    network.head.bias.data = torch.from_numpy(np.random.rand(given["ways"]).astype("float32"))  # noqa: NPY002
+    return network
+
+
+def python_weights(**given):
+    network = plain(**given)
+    network.head.bias.data = torch.tensor([random.random() for _ in range(given["ways"])])
+    return network
+
+
+def own_weights(**given):
+    network = plain(**given)
+    network.body[2].bias.data = torch.from_numpy(np.random.default_rng().random(given["width"]).astype("float32"))
+    return network
 
 
 def seven_logits(*, channels, image_size, ways, width, norm):

@@ -13,6 +13,7 @@ from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.planning.coupling import check_uncoupled
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.planning.rehearsal import RehearsedClients, rehearsal_of
+from dpfedmeta.planning.trained_part import trained_lines
 from dpfedmeta.privacy.per_record import LayeredGradients
 
 TASK = load_task("strokes")[0]
@@ -133,26 +134,65 @@ def test_running_statistics_that_training_does_not_read_are_no_coupling_of_clien
 
 
 @pytest.mark.parametrize("algo", [STEPS, MICRO, EXACT, NOTHING, "local-dp", "dp-fedavg"])
-@pytest.mark.parametrize("name", ["dropout", "global_noise"])
+@pytest.mark.parametrize("name", ["dropout", "global_noise", "rarely_drawn", "drawn_by_numpy"])
 def test_random_numbers_in_forward_are_refused_in_one_line(name, algo):
     _, message = refused(algo, name)
     assert "draws random numbers in forward" in message
+    assert f": body.4 ({'Dropout, p = 0.2' if name == 'dropout' else 'Layer'}), so" in message
     assert "take dropout and noise out" in message
 
 
-@pytest.mark.parametrize("name", ["own_noise", "random_buffer"])
-def test_other_gradients_for_the_same_records_are_refused(name):
-    assert "gives the same records other gradients" in refused(NOTHING, name)[1]
+@pytest.mark.parametrize("name", ["tracking_batch_norm", "reseeding"])
+def test_what_breaks_where_clients_are_computed_at_once_is_said_without_the_words_of_vmap(name):
+    message = refused(EXACT, name, **{"run.chunk": 4})[1]
+    assert "vmap" not in message
+    assert ("draws random numbers" if name == "reseeding" else "track_running_stats=False") in message
+
+
+def test_a_network_whose_forward_is_its_own_may_adapt_all_of_itself():
+    tried(NOTHING, "unlike", **ALL)
+    tried(NOTHING, "frozen_layer", **ALL)
+
+
+def test_batch_statistics_are_refused_with_where_they_would_do():
+    with pytest.raises(RefusedPlan, match=r"track_running_stats=False helps with --record.release micro-episodes only"):
+        plan_of(STEPS, "batch_norm")
+
+
+def test_the_plan_says_what_is_learned_and_what_stays():
+    (said,) = trained_lines(plan_of(EXACT, "frozen_layer"), TASK)
+    assert f"{OWN}frozen_layer: images of 1 x 28 x 28, 3 outputs; " in said
+    assert "learns 42 weights (body.4.bias, body.4.weight)" in said
+    assert "leaves 21 weights (head) as they begin" in said
+    assert "keeps 300 weights (body.2.bias, body.2.weight) frozen" in said
+
+
+def test_other_gradients_for_the_same_records_are_refused():
+    assert "gives the same records other gradients" in refused(NOTHING, "own_noise")[1]
+
+
+def test_a_random_buffer_is_named_with_what_to_make_of_it():
+    message = refused(NOTHING, "random_buffer")[1]
+    assert "body.4.projection is a buffer with other values each time" in message
+    assert "requires_grad=False" in message
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
         ("seven_logits", r"returns \(\d+, 7\) for \d+ images and ways = 3"),
-        ("two_results", "returns tuple"),
+        ("two_results", r"returns tuple, expected a tensor of logits \(12, 3\) for 12 images"),
+        ("mapped", "returns dict, expected a tensor of logits"),
+        ("body_of_a_mapping", "its body returns dict for 12 images"),
+        ("unlike", r"forward is not head\(body\(images\)\): they differ by [\d.]+ of their length"),
+        ("infinite", "returns NaN or infinity"),
+        ("own_weights", "body.2.bias begins with other values each time, for the same run.seed"),
         ("wrong_size", "RuntimeError: mat1 and mat2"),
-        ("failing", r"RuntimeError: no such thing\)"),
-        ("unbuildable", r"unbuildable: no network of width 6$"),
+        ("failing", r"RuntimeError: no such thing as \d+ features, at .*coupled_networks.py, line \d+\)$"),
+        (
+            "unbuildable",
+            r"factory failed \(ValueError: no network of width 6 at all, at .*_networks.py, line \d+\)$",
+        ),
     ],
 )
 def test_a_network_that_does_not_run_is_named_with_the_reason(name, reason):

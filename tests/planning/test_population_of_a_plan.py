@@ -42,3 +42,16 @@ def test_clients_of_ones_own(tiny_strokes):
     for wrong in (replace(own, shape=replace(SHAPE, shots=1)), population(tiny_strokes, clients=7, cohort=2)):
         with pytest.raises(RefusedPlan, match="their sizes must be checked"):
             population(tiny_strokes, "dp-agrlr-micro", own=wrong, clients=7, cohort=2)
+
+
+def test_records_that_a_population_states_are_compared_without_a_look_at_anybody(tiny_strokes):
+    fitting = from_pairs([None] * 7, SHAPE, image=(1, 28, 28))
+    assert population(tiny_strokes, own=fitting, clients=7, cohort=2) is fitting
+    with pytest.raises(InputError, match=r"population\.image: its records are 1 x 32 x 32, .* 1 x 28 x 28"):
+        population(tiny_strokes, own=replace(fitting, image=(1, 32, 32)), clients=7, cohort=2)
+
+
+@pytest.mark.parametrize("own", [[1, 2, 3], {"clients": 3}])
+def test_what_is_no_population_is_one_line(tiny_strokes, own):
+    with pytest.raises(InputError, match=r"has no clients; it needs .*from_pairs"):
+        population(tiny_strokes, own=own, clients=3, cohort=2)

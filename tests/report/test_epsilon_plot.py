@@ -22,7 +22,7 @@ def make_run(tmp_path):
         names = [("client", "public"), ("client", "server"), ("record", "server"), ("record", "public")]
         stated = [{"unit": u, "observer": o, "epsilon": e} for (u, o), e in zip(names, cells, strict=True)]
         # The plot goes by name: the order in the file says nothing.
-        summary = {"algo": algo, "dataset": dataset, "guarantees": stated[::-1]}
+        summary = {"status": "completed", "algo": algo, "dataset": dataset, "guarantees": stated[::-1]}
         names = ("accuracy", "accuracy_untrained", "accuracy_pixel_prototype")
         (path / "summary.json").write_text(json.dumps(summary | dict.fromkeys(names, accuracy if mean else None)))
         return RunDirectory(path)
@@ -31,12 +31,12 @@ def make_run(tmp_path):
 
 
 def drawn(monkeypatch, path, runs):
-    """The picture's axis, as it is saved."""
+    """The picture's axes, as they are saved."""
     kept = []
     save = module.save  # type: ignore[attr-defined]
-    monkeypatch.setattr(module, "save", lambda figure, path: (kept.append(figure.axes[0]), save(figure, path)))
+    monkeypatch.setattr(module, "save", lambda figure, path: (kept.extend(figure.axes), save(figure, path)))
     epsilon_plot(path, group_runs(runs))
-    return kept[0]
+    return kept
 
 
 def test_each_algorithm_is_drawn_over_the_cell_that_it_is_for(make_run, monkeypatch, tmp_path):
@@ -47,13 +47,19 @@ def test_each_algorithm_is_drawn_over_the_cell_that_it_is_for(make_run, monkeypa
         make_run("c", "dp-agrlr-micro", 0.7, [0.01, 40.0, 2.5, 0.02]),
         make_run("d", "maml", 0.95, [None, None, None, None]),
     ]
-    axis = drawn(monkeypatch, tmp_path / "out.png", runs)
-    lines = {container.get_label(): container.lines[0].get_xydata().tolist() for container in axis.containers}
-    assert lines["dp-agr, (client, public)"] == [[1.5, 80.0], [8.0, pytest.approx(91.0)]]
-    assert lines["dp-agrlr-micro, (record, server), zero-out"] == [[2.5, 70.0]]
-    labels = axis.get_legend_handles_labels()[1]
-    assert {"maml, no privacy", "pixel prototypes", "dp-agr, before training"} <= set(labels)
-    assert [tick.get_text() for tick in axis.get_xticklabels()] == ["1.5", "2.5", "8"]
+    of_client, of_record = drawn(monkeypatch, tmp_path / "out.png", runs)
+    lines = [
+        {container.get_label(): container.lines[0].get_xydata().tolist() for container in axis.containers}
+        for axis in (of_client, of_record)
+    ]
+    # Two guarantees are two axes: an epsilon of one says nothing beside an epsilon of the other.
+    assert lines == [{"dp-agr": [[1.5, 80.0], [8.0, pytest.approx(91.0)]]}, {"dp-agrlr-micro": [[2.5, 70.0]]}]
+    assert "(client, public)" in of_client.get_xlabel()
+    assert "(record, server)" in of_record.get_xlabel()
+    labels = of_client.get_legend_handles_labels()[1]
+    assert set(labels) == {"maml, no privacy", "pixel prototypes", "dp-agr, untrained", "dp-agr"}
+    assert [tick.get_text() for tick in of_client.get_xticklabels()] == ["1.5", "8"]
+    assert [tick.get_text() for tick in of_record.get_xticklabels()] == ["2.5"]
     with Image.open(tmp_path / "out.png") as image:
         assert image.width > 300
 

@@ -42,7 +42,14 @@ def make_run(tmp_path):
         ]
         (path / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         names = ("accuracy", "accuracy_untrained", "accuracy_pixel_prototype")
-        summary = {"algo": "dp-agr", "dataset": "strokes", "seconds": 60.0, "simulation": None, "guarantees": CELLS}
+        summary = {
+            "status": "completed",
+            "algo": "dp-agr",
+            "dataset": "strokes",
+            "seconds": 60.0,
+            "simulation": None,
+            "guarantees": CELLS,
+        }
         (path / "summary.json").write_text(json.dumps(summary | dict.fromkeys(names, accuracy)))
         return RunDirectory(path)
 

@@ -1,6 +1,7 @@
 import base64
 import json
 import re
+import shlex
 
 import pytest
 
@@ -15,9 +16,10 @@ from dpfedmeta.report.groups import group_runs
 from dpfedmeta.report.page import write_comparison, write_report
 from dpfedmeta.report.statement import check_report, embedded
 from dpfedmeta.run_directory import append_lines, create
+from dpfedmeta.runs.snapshot import read_run
 from dpfedmeta.runs.summary import SIMULATION
 from dpfedmeta.runs.verification import audit
-from dpfedmeta.tracking.terminal import number
+from dpfedmeta.tracking.terminal import HOLDS, number
 
 GIVEN = {
     "server.rounds": "3", "server.noise_multiplier": "3.0", "record.query_noise": "1.6",
@@ -107,17 +109,27 @@ def rows_of(page):
     return [[re.sub(r"<.*?>", "", c).strip() for c in re.findall(r"<t[dh].*?>(.*?)</t[dh]>", r, re.S)] for r in rows]
 
 
+def tables_of(page):
+    """Rows of each table."""
+    return [rows_of(table) for table in re.findall(r"<table>(.*?)</table>", page, re.DOTALL)]
+
+
 def test_the_report_is_one_file_with_its_pictures_inside_and_beside(make_run):
     run = make_run()
     path = write_report(run)
     assert path == run.path / "report.html"
-    assert assert_self_contained(path.read_text(encoding="utf-8")) == 3
+    page = path.read_text(encoding="utf-8")
+    assert assert_self_contained(page) == 3
+    assert_described(page, run.path.name)
+    assert "git commit not recorded (an earlier version)" in page
     assert {p.name for p in run.path.glob("*.png")} == {"accuracy.png", "clip.png", "guarantees.png"}
 
 
 def test_the_four_cells_stand_in_it_with_inf_where_nothing_is_promised(make_run):
     run = make_run(algo="dp-agr", given={"server.rounds": "3", "server.noise_multiplier": "1.0"}, charged=2)
-    rows = rows_of(write_report(run).read_text(encoding="utf-8"))
+    page = write_report(run).read_text(encoding="utf-8")
+    assert "lies above" not in page
+    rows = rows_of(page)
     found = {tuple(row[:2]): row[2:4] for row in rows if row[0] in ("client", "record")}
     promised, so_far = (run.read_json("summary.json")[name] for name in ("planned", "guarantees"))
     assert found == {
@@ -139,7 +151,7 @@ def test_what_it_embeds_is_what_it_shows(make_run):
     assert shown == [
         [two["unit"], two["observer"], number(one["epsilon"]), number(two["epsilon"])] for one, two in both
     ]
-    assert check_report(run, audit(run).proven) == ["report.html agrees"]
+    assert check_report(read_run(run), audit(run).proven) == ["report.html agrees"]
 
 
 def test_what_contradicts_the_ledger_gets_no_report(make_run):
@@ -205,22 +217,30 @@ def test_the_same_run_gives_the_same_bytes(make_run):
     assert write_report(run).read_bytes() == write_report(run).read_bytes()
 
 
+def give_configs(runs):
+    """One that differs from run to run."""
+    for place, run in enumerate(runs):
+        (run.path / "config.yaml").write_text(f"algo: a{place}\nserver: {{lr: 0.{place}, rounds: 3}}\n")
+
+
 def test_two_runs_side_by_side(make_run, tmp_path):
     out = tmp_path / "comparison.html"
     runs = [make_run("a"), make_run("b", algo="maml", given={"server.rounds": "3"}, accuracy=accuracy(0.97))]
+    give_configs(runs)
     assert write_comparison(group_runs(runs), out) == out
     page = out.read_text(encoding="utf-8")
     assert assert_self_contained(page) == 3
-    rows = rows_of(page)
-    assert [row[0] for row in rows] == ["run", "a", "b"]
-    assert len({len(row) for row in rows}) == 1
-    assert [row[1] for row in rows[1:]] == ["dp-agrlr-micro", "maml"]
-    assert [row[3] for row in rows[1:]] == ["91.0% ± 0.4", "97.0% ± 0.4"]
+    assert_described(page, "a, b")
+    reached, spent_, differing = tables_of(page)
+    assert [row[0] for row in reached] == [row[0] for row in spent_] == ["run", "a", "b"]
+    assert differing == [["setting", "a", "b"], ["server.lr", "0.0", "0.1"]]
+    assert [row[1] for row in reached[1:]] == ["dp-agrlr-micro", "maml"]
+    assert [row[3] for row in reached[1:]] == ["91.0% ± 0.4", "97.0% ± 0.4"]
     cells = runs[0].read_json("summary.json")["guarantees"]
     *clients, of_server, of_public = (number(cell["epsilon"]) for cell in cells)
     beside = [number(cell["epsilon_replace_one"]) for cell in cells[2:]]
-    assert rows[1][6:10] == [*clients, f"{of_server} ({beside[0]})", f"{of_public} ({beside[1]})"]
-    assert rows[2][6:10] == ["inf", "inf", "inf (inf)", "inf (inf)"]
+    assert spent_[1][1:] == [*clients, f"{of_server} ({beside[0]})", f"{of_public} ({beside[1]})"]
+    assert spent_[2][1:] == ["inf", "inf", "inf (inf)", "inf (inf)"]
     beside = {path.name for path in tmp_path.glob("*.png")}
     assert beside >= {"comparison-accuracy.png", "comparison-validation.png", "comparison-clip.png"}
 
@@ -228,11 +248,61 @@ def test_two_runs_side_by_side(make_run, tmp_path):
 def test_runs_of_one_name_in_different_folders_are_both_shown(make_run, tmp_path):
     runs = [make_run("here/a"), make_run("there/a")]
     page = write_comparison(group_runs(runs), tmp_path / "comparison.html").read_text(encoding="utf-8")
-    assert [row[0] for row in rows_of(page)[1:]] == [str(run.path) for run in runs]
+    assert [row[0] for row in tables_of(page)[0][1:]] == [str(run.path) for run in runs]
+
+
+def test_a_comparison_is_no_wider_than_a_screen(make_run, tmp_path, monkeypatch):
+    """Few columns, names that break, and what is still too wide scrolls inside of its own box."""
+    for name in ("final_plot", "validation_plot", "bound_plot", "signal_plot"):
+        monkeypatch.setattr(f"dpfedmeta.report.comparison_plots.{name}", lambda *_: False)
+    name = "a-name-that-is-long-enough-to-push-every-column-of-the-table-off-the-screen"
+    runs = [make_run(name), *(make_run(f"b{number}") for number in range(1, 7))]
+    give_configs(runs)
+    page = write_comparison(group_runs(runs), tmp_path / "comparison.html").read_text(encoding="utf-8")
+    assert max(len(row) for row in rows_of(page)) <= 8
+    assert "epsilon (" not in page
+    for start in (found.start() for found in re.finditer("<table>", page)):
+        assert page[:start].rstrip().endswith('<div class="wide">') or "<th>settings</th>" in page[start : start + 90]
+    assert ".wide { overflow-x: auto; }" in page
+    assert f'<td class="name">{name}</td>' in page
+    assert re.search(r"td\.name \{ overflow-wrap: anywhere", page)
+
+
+MADE_BY = {
+    "commit": "1234abcd + changes", "source": "feed", "day": "2026-11-22", "system": "Linux x86_64",
+    "processor": "a processor", "cores": 2,
+}  # fmt: skip
+
+
+def test_a_page_says_how_to_make_the_run_again(make_run):
+    run = make_run(made_by=MADE_BY, given=GIVEN | {"run.noise_seed": "987654321"})
+    page = write_report(run).read_text(encoding="utf-8")
+    words = shlex.split(re.search(r"<pre>(.*?)</pre>", page, re.S).group(1))
+    assert words[:6] == ["dpfedmeta", "train", "--algo", "dp-agrlr-micro", "--dataset", "strokes"]
+    given = dict(word.removeprefix("--").split("=", 1) for word in words[6:])
+    assert resolve("dp-agrlr-micro", "strokes", None, given) == resolve("dp-agrlr-micro", "strokes", None, GIVEN)
+    shown = {row[0]: row[1:] for row in rows_of(page) if len(row) == 3}
+    assert shown["server.rounds"] == ["3", "60"]
+    assert "meta.method" not in shown
+    for said in ("1234abcd + changes", "2026-11-22", "a processor, 2 cores", "run.seed = 0", "dpfedmeta 0.1.0", HOLDS):
+        assert said in page
+    # Whoever knows the seed of the noise has no noise in the way.
+    assert "987654321" not in page
+    assert shown["run.noise_seed"] == ["chosen (a simulation)", "secret, drawn"]
+    assert "(record, public) lies above (client, public): a client is added or removed there" in page
+
+
+def assert_described(page, name):
+    """Pictures have words for whoever does not see them; the page has a title, a dark form and a printed one."""
+    texts = re.findall(r'<img src="[^"]*" alt="([^"]*)"', page)
+    assert len(texts) == page.count("<img") >= 3
+    assert all(len(text.split()) > 5 for text in texts)
+    assert name in re.search("<title>(.*?)</title>", page).group(1)
+    assert "prefers-color-scheme: dark" in page
+    assert "@media print" in page
 
 
 DAMAGES = {
-    "no summary": lambda run: (run.path / "summary.json").unlink(),
     "no rounds": lambda run: (run.path / "rounds.jsonl").unlink(),
     "half a summary": lambda run: (run.path / "summary.json").write_text('{"status": '),
     "an empty summary": lambda run: run.write_json("summary.json", {}),
@@ -253,7 +323,7 @@ def test_missing_or_damaged_files_are_bad_input(make_run, damage):
     assert not (run.path / "report.html").exists()
 
 
-@pytest.mark.parametrize("damage", ["no summary", "half a line", "an empty summary"])
+@pytest.mark.parametrize("damage", ["half a line", "an empty summary"])
 def test_a_comparison_with_a_damaged_run_is_bad_input(make_run, tmp_path, damage):
     runs = [make_run("a"), make_run("b")]
     DAMAGES[damage](runs[1])

@@ -5,11 +5,13 @@ import json
 import math
 import stat
 import time
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from dpfedmeta.config import resolve
+from dpfedmeta.ledger.ledger import Identity
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.report.page import write_report
 from dpfedmeta.run_directory import RunDirectory, create
@@ -64,11 +66,11 @@ def test_whoever_promises_something_tells_no_exact_time(tiny_strokes, tmp_path, 
         speed = 7 * plan.privacy.cohort / 123.4
         assert took == {"seconds": 123.4, "clients_per_second": speed, "peak_memory_mb": 1234.5, "times": None}
     sent = []
-    for name in ("WeightsAndBiases", "LateWeightsAndBiases"):
-        monkeypatch.setattr(run_module, name, lambda *words, name=name: sent.append(name))
-    settings = resolve(algo, "strokes", None, small | given | {"track.wandb": "offline"})
-    run_module._trackers(settings, create(tmp_path, "r"), plan)
-    assert sent == ["LateWeightsAndBiases" if hidden else "WeightsAndBiases"]
+    monkeypatch.setattr(run_module, "WeightsAndBiases", lambda tracked, say: sent.append(tracked.timed))
+    monkeypatch.setattr(run_module, "identity_of", lambda run: Identity(run="0" * 32, config="", secure=False))
+    asked = replace(plan, settings=resolve(algo, "strokes", None, small | given | {"track.wandb": "offline"}))
+    run_module._trackers(asked, create(tmp_path, "r"), RunOptions(), print)
+    assert sent == [not hidden]
 
 
 @pytest.fixture

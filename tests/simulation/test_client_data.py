@@ -247,6 +247,37 @@ def test_a_few_clients_spread_over_all_are_looked_at(side_of, pairs, clients):
         check_some_sound(Counting(honest, clients, (only,)), side.data_form, plan.shape)
 
 
+def looked_at(side_of, pairs, change):
+    plan, side, _ = side_of(from_pairs(pairs, SHAPE), "dp-agr")
+    with pytest.raises(InputError) as refused:
+        check_some_sound(from_pairs([change(*pair) for pair in pairs], SHAPE), side.data_form, plan.shape)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x: x.flatten(1)[:, :20], "all of them hold float32 records of 20, 6 support and 6 query records of 3"),
+        (lambda x: torch.nn.functional.pad(x, (2, 2, 2, 2)), "hold float32 records of 1 x 32 x 32, "),
+        (lambda x: x * math.nan, "all of them hold images of NaN or infinity; "),
+    ],
+)
+def test_what_all_of_them_hold_is_said(side_of, pairs, change, words):
+    assert words in looked_at(side_of, pairs, lambda s, q: ((change(s[0]), s[1]), (change(q[0]), q[1])))
+
+
+def test_what_is_wrong_with_one_client_is_not_said(side_of, pairs):
+    numbers = iter(range(CLIENTS))
+
+    def change(support, query):
+        columns = 21 if next(numbers) == 0 else 30
+        return tuple((part[0].flatten(1)[:, :columns], part[1]) for part in (support, query))
+
+    said = looked_at(side_of, pairs, change)
+    assert "all of them hold" not in said
+    assert "21" not in said
+
+
 @pytest.mark.parametrize("dry", [True, False])
 def test_garbage_is_refused_before_anything_is_written(tiny_task_file, tmp_path, pairs, dry):
     small = [((s[0][..., ::2, ::2], s[1]), (q[0][..., ::2, ::2], q[1])) for s, q in pairs]

@@ -27,7 +27,10 @@ SMALL = {
     "clip.window": "2", "clip.initial": "0.2", "population.clients": "2000", "population.cohort": "60",
     "population.sampler": "fixed", "population.max_participations": "null",
 }  # fmt: skip
-RECORDS = {"record.release": "micro-episodes", "record.enabled": "true", "privacy.record.epsilon": "50", "privacy.client.delta": "1e-4"}
+RECORDS = {
+    "record.release": "micro-episodes", "record.enabled": "true", "privacy.record.epsilon": "50",
+    "privacy.client.delta": "1e-4",
+}  # fmt: skip
 BOUND = 0.2
 
 

@@ -1,8 +1,8 @@
 import pytest
 
 from dpfedmeta.errors import InputError
+from dpfedmeta.tracking.bars import bar
 from dpfedmeta.tracking.callbacks import Callback, CallbackFailed, check_callbacks, tell
-from dpfedmeta.tracking.screen import bar
 
 
 class Spoils(Callback):
@@ -63,7 +63,7 @@ def test_a_notebook_has_a_bar_of_its_own(monkeypatch):
         is_jupyter = True
 
     monkeypatch.setattr("importlib.import_module", {"IPython.display": Display}.get)
-    cell = bar(Notebook(), 7, timed=False)
+    cell = bar(Notebook(), 7)
     cell.update(3, "clip 0.1")
     cell.stop()
     assert ["0/7" in shown[0], "3/7" in shown[1], "clip 0.1" in shown[1], shown[2]] == [True, True, True, ""]

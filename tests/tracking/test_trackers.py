@@ -1,7 +1,4 @@
-import io
 import json
-import re
-import struct
 import sys
 
 import pytest
@@ -19,9 +16,10 @@ from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.randomness import KeyedSource
 from dpfedmeta.run_directory import create
 from dpfedmeta.tracking.callbacks import Callback
-from dpfedmeta.tracking.screen import Terminal, bar
+from dpfedmeta.tracking.flat import flat
+from dpfedmeta.tracking.screen import Terminal
 from dpfedmeta.tracking.terminal import guarantee_table
-from dpfedmeta.tracking.trackers import JsonLines, LateWeightsAndBiases, TensorBoard, WeightsAndBiases, flat
+from dpfedmeta.tracking.trackers import JsonLines, TensorBoard
 from dpfedmeta.training.loop import Training
 from dpfedmeta.workers import InProcess
 
@@ -51,6 +49,7 @@ RELEASED = {
     "round", "clip", "clip_mode", "aggregate_norm", "noise_norm_expected", "signal_to_noise", "epsilons", "seconds",
     "validation_accuracy", "release",
 }  # fmt: skip
+VALIDATED = {"validation_accuracy", "validation_accuracy_untrained"}
 CELLS = {"client_public", "client_server", "record_server", "record_public"}
 
 
@@ -58,10 +57,6 @@ def tell(tracker):
     for row in ROWS:
         tracker.on_round(row)
     tracker.on_end(SUMMARY)
-
-
-def test_nested_rows_become_flat_and_lose_what_is_null():
-    assert flat({"a": 1, "b": {"c": 2.0, "d": {"e": None, "f": "x"}}, "g": None}) == {"a": 1, "b/c": 2.0, "b/d/f": "x"}
 
 
 def test_json_lines_hold_the_rows(tmp_path):
@@ -103,105 +98,6 @@ def test_tensorboard_that_is_not_installed_says_how_to_install_it(tmp_path, monk
         TensorBoard(tmp_path)
 
 
-@pytest.fixture
-def quiet_wandb(tmp_path, monkeypatch):
-    for name, value in {"MODE": "offline", "SILENT": "true", "API_KEY": None}.items():
-        if value is None:
-            monkeypatch.delenv(f"WANDB_{name}", raising=False)
-        else:
-            monkeypatch.setenv(f"WANDB_{name}", value)
-    for name in ("CONFIG_DIR", "CACHE_DIR", "DATA_DIR"):
-        monkeypatch.setenv(f"WANDB_{name}", str(tmp_path / "wandb-own"))
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_wandb_offline_gets_the_same_rows(tmp_path, quiet_wandb, monkeypatch):
-    logged, tracker = [], WeightsAndBiases(tmp_path, "offline", {"server": {"lr": 0.1}})
-    inner = tracker._run
-    log, finish, at_the_end = inner.log, inner.finish, {}
-    monkeypatch.setattr(inner, "log", lambda row, step: (logged.append((step, row)), log(row, step=step)))
-    monkeypatch.setattr(inner, "finish", lambda: (at_the_end.update(dict(inner.summary)), finish()))
-    tell(tracker)
-    assert logged == [(row["round"], flat(row)) for row in ROWS]
-    assert list((tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))
-    assert (at_the_end["status"], at_the_end["accuracy/mean"]) == ("completed", 0.8)
-    assert inner.config["server"] == {"lr": 0.1}
-
-
-def wandb_records(folder):
-    """All that W&B wrote, by its own description of it: LevelDB's log of protocol buffers, block by block."""
-    import wandb
-    from wandb.proto import wandb_internal_pb2
-
-    wandb.teardown()  # its process writes the last block when it ends
-    (path,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
-    content, at, part, found = path.read_bytes(), 7, b"", []
-    while at + 7 <= len(content):
-        if 32768 - at % 32768 < 7:
-            at += 32768 - at % 32768
-            continue
-        _, size, kind = struct.unpack("<IHB", content[at : at + 7])
-        part += content[at + 7 : at + 7 + size]
-        at += 7 + size
-        if kind in (1, 4):
-            found.append(wandb_internal_pb2.Record.FromString(part))  # type: ignore[attr-defined]
-            part = b""
-    return found
-
-
-def entries(items):
-    return {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items}
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_wandb_late_gets_all_rows_and_no_time_of_theirs(tmp_path, quiet_wandb):
-    before = JsonLines(create(tmp_path, "r").path)
-    before.on_round(ROWS[0])  # by a process that was killed
-    folder = tmp_path / "r"
-    lines, tracker = JsonLines(folder), LateWeightsAndBiases(folder, "offline", {"server": {"lr": 0.1}})
-    for row in ROWS[1:]:
-        lines.on_round(row)
-        tracker.on_round(row)
-        # W&B counts how long a run has taken from its start, which no setting takes out of a row.
-        assert not (folder / "wandb").exists()
-    tracker.on_end(SUMMARY)
-    records = wandb_records(folder)
-    assert {"stats", "output", "output_raw"} & {record.WhichOneof("record_type") for record in records} == set()
-    rows = [entries(record.history.item) for record in records if record.HasField("history")]
-    clock = [row.pop("_runtime") for row in rows]
-    assert clock[-1] < 60.0
-    assert rows == [{**flat(row), "_step": row["round"], "_timestamp": row["round"]} for row in ROWS]
-    written = [entries(record.summary.update) for record in records if record.HasField("summary")]
-    assert {"status": "completed", "accuracy/mean": 0.8}.items() <= {
-        k: v for each in written for k, v in each.items()
-    }.items()
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_wandb_late_says_before_training_what_is_missing(tmp_path, quiet_wandb, monkeypatch):
-    import wandb
-
-    def refuse():
-        raise wandb.Error("no API key\nconfigured")
-
-    monkeypatch.setattr(wandb, "login", refuse)
-    with pytest.raises(InputError, match=r"track\.wandb = online: no API key configured; run `wandb login`"):
-        LateWeightsAndBiases(tmp_path, "online", {})
-    LateWeightsAndBiases(tmp_path, "offline", {})
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_wandb_that_refuses_says_what_to_do(tmp_path, monkeypatch):
-    import wandb
-
-    def refuse(**_):
-        raise wandb.Error("no API key\nconfigured")
-
-    monkeypatch.setattr(wandb, "init", refuse)
-    with pytest.raises(InputError, match=r"track\.wandb = online: no API key configured; run `wandb login`"):
-        WeightsAndBiases(tmp_path, "online", {})
-
-
 def test_the_terminal_prints_a_line_per_validation():
     console = Console(record=True, width=300)
     terminal = Terminal(console)
@@ -211,24 +107,6 @@ def test_the_terminal_prints_a_line_per_validation():
         "round     3  validation 75.0% ± 2.0  clip 0.167 (holding)  eps client/public 0.3  "
         "record/server inf (zero-out)  100 clients/s"
     ]
-
-
-def test_without_times_the_terminal_has_none():
-    shown = {}
-    for timed in (True, False):
-        console = Console(force_terminal=True, file=io.StringIO(), width=300)
-        shown_bar = bar(console, 3, timed=timed)
-        terminal = Terminal(console)
-        terminal._bar = shown_bar
-        for row in ROWS:
-            terminal.on_round(
-                row if timed else {k: v for k, v in row.items() if k != "clients_per_second"} | {"seconds": None}
-            )
-        shown_bar.stop()
-        shown[timed] = console.file.getvalue()  # type: ignore[attr-defined]
-    assert ["clients/s" in shown[timed] for timed in (True, False)] == [True, False]
-    # How the bar says that it does not know yet how long it takes.
-    assert [re.search(r"\d:\d\d:\d\d|-:--:--", shown[timed]) is not None for timed in (True, False)] == [True, False]
 
 
 def test_every_cell_is_printed_and_what_holds_nothing_is_inf():
@@ -281,11 +159,14 @@ def test_trackers_are_told_released_quantities_only(tiny_strokes, tmp_path, algo
     training()
     assert [row["round"] for row in trap.rows] == [0, 1, 2, 3]
     for row in trap.rows:
-        assert set(row) - {"validation_accuracy"} == RELEASED - {"validation_accuracy"}
+        assert set(row) - VALIDATED == RELEASED - VALIDATED
         assert set(row["epsilons"]) == CELLS
         assert row["seconds"] is None
         assert row["clip_mode"] in ("constant", "following", "searching", "holding")
         assert only_plain_numbers({name: value for name, value in row.items() if name not in ("clip_mode", "release")})
         assert json.loads(json.dumps(row, allow_nan=False)) == row
     assert ["validation_accuracy" in row for row in trap.rows] == [False, True, False, True]
+    # Before round 0, which its own row tells.
+    assert ["validation_accuracy_untrained" in row for row in trap.rows] == [True, False, False, False]
+    assert set(trap.rows[0]["validation_accuracy_untrained"]) == {"mean", "ci95", "episodes"}
     assert set(trap.rows[1]["validation_accuracy"]) == {"mean", "ci95", "episodes"}

@@ -295,7 +295,7 @@ def test_dp_fedavg_adaptive_moves_the_bound_to_the_quantile(digits):
     assert isinstance(plan.policy, Quantile)
     clients, state = side(plan, digits), initial_state(model_of(plan), plan.policy)
     backend = LocalBackend(clients=clients, workers=InProcess())
-    rule = replace(optimizer(plan), lr=1e-9, final_lr=None)
+    rule = replace(optimizer(plan, 0), lr=1e-9, final_lr=None)
     for round_ in range(25):
         stream = KeyedSource(3).generator(Purpose.SERVER_NOISE, round_)
         secret = backend.cohort_sum(state.model, state.bound, cohort_of(*range(10)))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dpfedmeta.data.contents import SPLITS, ClassEntry, Contents, Split, check_classes
-from dpfedmeta.data.pixels import UNREADABLE, decode_image, form_of
+from dpfedmeta.data.pixels import UNREADABLE, decode_image
 from dpfedmeta.data.pool import ImageArray
+from dpfedmeta.data.splitting import splits_of
 from dpfedmeta.errors import InputError
+from dpfedmeta.validation import listed
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
-# Of a folder without a task file: larger images are made this large.
-_LARGEST_GUESS = 84
-_SMALLEST = 8
 
 
 def class_folders(path: Path) -> dict[Split | None, list[Path]]:
@@ -26,9 +24,9 @@ def class_folders(path: Path) -> dict[Split | None, list[Path]]:
     try:
         if not path.is_dir():
             raise InputError(f"{path}: no such folder")
-        inside = _folders(path)
+        inside = folders_in(path)
         if all(any(folder.name == split for folder in inside) for split in SPLITS):
-            found: dict[Split | None, list[Path]] = {split: _folders(path / split) for split in SPLITS}
+            found: dict[Split | None, list[Path]] = {split: folders_in(path / split) for split in SPLITS}
         else:
             found = {None: inside}
         found = {split: [folder for folder in folders if image_files(folder)] for split, folders in found.items()}
@@ -51,20 +49,12 @@ def image_files(folder: Path) -> list[Path]:
     )
 
 
-def listed_key(path: Path) -> list[object]:
+def listed_key(path: Path, files: Sequence[Path]) -> list[object]:
     """(path, size, modification time) of every image: what a decoded folder is known by."""
-    found = class_folders(path)
-    files = [file for folders in found.values() for folder in folders for file in image_files(folder)]
     return [str(path.resolve()), *((str(f.relative_to(path)), f.stat().st_size, f.stat().st_mtime_ns) for f in files)]
 
 
-def split_of(name: str) -> Split:
-    """The split of a class by the SHA-256 of its name, 64 : 16 : 20; the same in every copy of the folder."""
-    share = int.from_bytes(hashlib.sha256(name.encode("utf-8", errors="surrogateescape")).digest()[:8], "big") / 2.0**64
-    return "train" if share < 0.64 else "val" if share < 0.80 else "test"
-
-
-def contents(path: Path, splits: Mapping[str, Split], size: int, channels: int) -> Contents:
+def contents(path: Path, splits: Mapping[str, Split], size: int, channels: int, ways: int | None = None) -> Contents:
     """The classes of a folder.
 
     Args:
@@ -72,6 +62,7 @@ def contents(path: Path, splits: Mapping[str, Split], size: int, channels: int) 
         splits: From class to split, where a list says so; else empty.
         size: Height and width to resize to.
         channels: 1 or 3.
+        ways: How many classes each part needs, where names decide; None: however many they give.
 
     Raises:
         InputError: No classes, a listed class that is not there, or overlapping splits.
@@ -80,16 +71,33 @@ def contents(path: Path, splits: Mapping[str, Split], size: int, channels: int) 
     folders = [(folder, split) for split, inside in found.items() for folder in inside]
     if splits:
         folders = _listed(path, [folder for folder, _ in folders], splits)
-    chosen = [(folder, split or split_of(folder.name), image_files(folder)) for folder, split in folders]
+    by_name = splits_of((folder.name for folder, _ in folders), ways or 0)
+    chosen = [(folder, split or by_name[folder.name], image_files(folder)) for folder, split in folders]
     classes = tuple(ClassEntry(name=folder.name, split=split, images=len(files)) for folder, split, files in chosen)
     check_classes(str(path), classes)
 
     def decode() -> Iterator[ImageArray]:
-        for _, _, files in chosen:
-            for file in files:
-                yield read_image(file, channels, size)[None]
+        yield from decoded_all(str(path), [file for _, _, files in chosen for file in files], channels, size)
 
     return Contents(classes=classes, decode=decode)
+
+
+def decoded_all(where: str, files: Sequence[Path], channels: int, size: int | None) -> Iterator[ImageArray]:
+    """Images one by one, uint8 [1, channels, height, width]; those that do not decode are told of together at the end.
+
+    Raises:
+        InputError: Some do not decode; names them.
+    """
+    problems: list[str] = []
+    for file in files:
+        try:
+            yield read_image(file, channels, size)[None]
+        except InputError as error:
+            problems.append(str(error))
+    if len(problems) == 1:
+        raise InputError(problems[0])
+    if problems:
+        raise InputError(f"{where}: {len(problems)} of {len(files)} images do not decode: {listed(problems)}")
 
 
 def read_image(file: Path, channels: int, size: int | None) -> ImageArray:
@@ -104,22 +112,8 @@ def read_image(file: Path, channels: int, size: int | None) -> ImageArray:
         raise InputError(f"{file}: does not decode ({error}); repair or remove it") from error
 
 
-def guess_form(path: Path) -> tuple[int, int]:
-    """(channels, size) of a folder without a task file: as its first image, at most 84 x 84.
-
-    Raises:
-        InputError: No classes, or the first image does not decode.
-    """
-    first = next(folder for folders in class_folders(path).values() for folder in folders)
-    file = image_files(first)[0]
-    try:
-        channels, width, height = form_of(file.read_bytes())
-    except UNREADABLE as error:
-        raise InputError(f"{file}: does not decode ({error}); repair or remove it") from error
-    return channels, max(_SMALLEST, min(width, height, _LARGEST_GUESS))
-
-
-def _folders(path: Path) -> list[Path]:
+def folders_in(path: Path) -> list[Path]:
+    """Folders inside that are not hidden, sorted by name."""
     return sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
 
 

@@ -64,11 +64,12 @@ class MetaSgd(Maml):
         """The network's weights, and a rate for each that adapts."""
         import torch
 
-        from dpfedmeta.models.functional import head_of
+        from dpfedmeta.models.registry import build_network
+        from dpfedmeta.models.trainable import adapting
 
         weights = super().initial(network, seed)
-        adapting = head_of(weights) if self.adaptation.adapt == "head" else weights
-        rates = {_OWN + name: torch.full_like(value, self.adaptation.lr) for name, value in adapting.items()}
+        own = adapting(build_network(network), weights, self.adaptation.adapt)
+        rates = {_OWN + name: torch.full_like(value, self.adaptation.lr) for name, value in own.items()}
         return {**weights, **rates}
 
     def learned(self, network: NetworkSpec, weights: Params) -> Params:

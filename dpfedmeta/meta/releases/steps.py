@@ -168,11 +168,11 @@ class Steps:
         """SECRET: per-record gradients of support and query phase; clients together where that is how they go."""
         from dpfedmeta.meta.dp_steps import query_gradients, support_gradients, support_phase
         from dpfedmeta.meta.units import drawn, logit_rows, rows
-        from dpfedmeta.models.functional import head_of
+        from dpfedmeta.models.trainable import adapting
 
         module, learned, adapt = context.module, context.learned, self.adaptation.adapt
         weights = {**context.fixed, **learned}
-        start = head_of(weights) if adapt == "head" else weights
+        start = adapting(module, weights, adapt)
         size = self.together(context.engine, "cpu", None) or len(episodes)
         # First, of a network that saw no record yet: what it keeps of a call that maps records cannot be read here.
         logits = logit_rows(context, episodes)

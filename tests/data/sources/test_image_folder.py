@@ -8,9 +8,13 @@ import yaml
 from PIL import Image
 
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.episode import check_shape, draw_episode
+from dpfedmeta.data.enough import check_shape
+from dpfedmeta.data.episode import draw_episode
 from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.data.sources.image_folder import contents, listed_key, split_of
+from dpfedmeta.data.sources import folder
+from dpfedmeta.data.sources.image_folder import contents
+from dpfedmeta.data.sources.image_form import form_of_images
+from dpfedmeta.data.splitting import split_of
 from dpfedmeta.errors import InputError
 
 
@@ -134,10 +138,45 @@ def test_a_first_image_that_does_not_decode_is_named(in_splits):
 
 
 def test_a_changed_file_is_decoded_again(in_splits):
-    before = listed_key(in_splits)
+    before = folder.key(in_splits)
     first = open_dataset(str(in_splits))
     assert open_dataset(str(in_splits)) == first
     os.utime(in_splits / "train" / "train0" / "00.png", ns=(0, 0))
-    assert listed_key(in_splits) != before
+    assert folder.key(in_splits) != before
     write_class(in_splits / "train" / "new", 5)
     assert open_dataset(str(in_splits)).train.classes == 5
+
+
+def test_all_headers_decide_the_form_and_not_the_first_file(tmp_path):
+    root = tmp_path / "mine"
+    for number in range(30):
+        write_class(root / f"class{number:02d}", 4, size=(20 + number % 3, 30))
+    Image.new("L", (3, 3)).save(root / "class00" / "00.png")
+    form = form_of_images(folder.files_of(root))
+    assert (form.channels, form.size) == (3, 21)
+    assert "120 files; 1 have less than half of it" in form.words
+    assert f"{root / 'class00' / '00.png'}, 3 x 3" in form.words
+    assert form.words.endswith("1 are grey and become coloured")
+    assert open_dataset(str(root)).train.images.shape[1:] == (3, 21, 21)
+
+
+def test_a_changed_folder_is_looked_at_again(tmp_path):
+    root = tmp_path / "mine"
+    write_class(root / "a", 3, size=(16, 16))
+    assert form_of_images(folder.files_of(root)).size == 16
+    for file in (root / "a").iterdir():
+        file.unlink()
+    (root / "a").rmdir()
+    write_class(root / "a", 3, size=(18, 24), mode="L")
+    os.utime(root / "a" / "00.png", ns=(1, 1))
+    assert (form_of_images(folder.files_of(root)).channels, form_of_images(folder.files_of(root)).size) == (1, 18)
+
+
+def test_a_folder_of_which_many_images_are_tiny_has_no_form(tmp_path):
+    root = tmp_path / "mine"
+    write_class(root / "a", 3, size=(5, 9))
+    write_class(root / "b", 8, size=(40, 40))
+    with pytest.raises(InputError, match=r"3 of 11 images have less than half.*40 pixels.*00\.png, 5 x 9.*task file"):
+        form_of_images(folder.files_of(root))
+    with pytest.raises(InputError, match="3 of 11 images"):
+        open_dataset(str(root))

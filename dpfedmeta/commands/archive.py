@@ -1,0 +1,33 @@
+"""One file of a run to publish, without what is secret."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from dpfedmeta.command_line import DONE, parser
+
+
+def main(words: Sequence[str], console: Console) -> int:
+    """Parse, verify, write."""
+    arguments = parser(
+        "Write an ended run as a zip file: all but secret/, with a manifest of SHA-256.",
+        settings=False,
+        program="dpfedmeta archive",
+    )
+    arguments.add_argument("run", type=Path, help="run directory")
+    arguments.add_argument("--out", type=Path, metavar="FILE.zip", help="the file (RUN.zip here)")
+    options = arguments.parse_args(words)
+    from dpfedmeta.run_directory import RunDirectory
+    from dpfedmeta.runs.archive import archive
+
+    path = options.out or Path(f"{options.run.resolve().name}.zip")
+    made = archive(RunDirectory(options.run), path)
+    console.print(
+        f"{made.path}: {len(made.files)} files, verified before; {made.left_out} secret files are not in it",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return DONE

@@ -1,0 +1,58 @@
+"""Whether a data set holds enough for the episodes that are asked of it. Needs no PyTorch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+
+from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.shape import EpisodeShape
+from dpfedmeta.errors import InputError
+
+
+def check_shape(pool: ClassPool, shape: EpisodeShape, split: str) -> None:
+    """Refuse an episode that the pool cannot fill without using a record twice.
+
+    Of a pool of clients one that can fill it is enough: the others take no part in an evaluation, and count as zero in
+    training.
+    """
+    if pool.clients:
+        _check_clients(pool, shape, split)
+        return
+    if shape.ways > pool.classes:
+        raise InputError(
+            f"task.ways = {shape.ways}, but the {split} split holds {pool.classes} classes; lower task.ways, or put "
+            "more classes into it (with no split of your own: 3 times task.ways classes in all)"
+        )
+    wanted = shape.shots + shape.queries
+    short = [index for index, count in enumerate(pool.counts) if count < wanted]
+    if short:
+        held, name = min((pool.counts[index], pool.names[index]) for index in short)
+        raise InputError(
+            f"{shape.shots} shots + {shape.queries} queries = {wanted} images per class, but the {split} split "
+            f"holds {held} of class {name} ({len(short)} of {pool.classes} classes have too few); lower task.shots, "
+            "task.queries or evaluation.queries, or take these classes out"
+        )
+
+
+def _check_clients(pool: ClassPool, shape: EpisodeShape, split: str) -> None:
+    if able_clients(pool, shape):
+        return
+    wanted, names = shape.shots + shape.queries, set(pool.clients)
+    classes = Counter(client for client, count in zip(pool.clients, pool.counts, strict=True) if count >= wanted)
+    raise InputError(
+        f"none of the {len(names)} client(s) of the {split} split holds {shape.ways} classes with {shape.shots} shots "
+        f"+ {shape.queries} queries = {wanted} records each (the best holds {max(classes.values(), default=0)} such "
+        f"classes); lower task.ways, task.shots, {'task' if split == 'train' else 'evaluation'}.queries, or put "
+        "clients with more records into it"
+    )
+
+
+@lru_cache(maxsize=8)
+def able_clients(pool: ClassPool, shape: EpisodeShape) -> dict[str, list[int]]:
+    """SECRET of training clients: those that hold `ways` classes with enough records, each with these classes."""
+    wanted, held = shape.shots + shape.queries, dict[str, list[int]]()
+    for index, (client, count) in enumerate(zip(pool.clients, pool.counts, strict=True)):
+        if count >= wanted:
+            held.setdefault(client, []).append(index)
+    return {client: classes for client, classes in held.items() if len(classes) >= shape.ways}

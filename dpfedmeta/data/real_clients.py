@@ -1,0 +1,66 @@
+"""Clients that the data name: each with classes and records of its own, few or many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dpfedmeta.data.enough import able_clients
+from dpfedmeta.data.episode import Episode, draw_from
+from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.shape import EpisodeShape
+from dpfedmeta.errors import InputError
+from dpfedmeta.randomness import Purpose, public_generator
+
+# As in partition.py: keys beside the clients' own numbers, which stand alone.
+_PARTITION, _NAMES = 1, 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealPopulation:
+    """The clients that the data name. Client and record are those of the data, not of a simulation.
+
+    A client holds one episode: `ways` of its classes that have enough records, and of each of them as many as the
+    shape says, chosen once. What else it holds is not used. One that does not hold so much counts as zero in every
+    round; how many these are is nobody's but the owner's (check_task says it).
+
+    Attributes:
+        pool: Classes with clients.
+        shape: A client's episode.
+        clients: N, at most `most_clients`.
+        seed: Of the public generators.
+        most_shots: A client holds up to this many support records of each class, if it has them; None: shape.shots.
+    """
+
+    pool: ClassPool
+    shape: EpisodeShape
+    clients: int
+    seed: int
+    most_shots: int | None = None
+
+    def most_clients(self) -> int:
+        """How many the data name."""
+        return len(set(self.pool.clients))
+
+    def episode(self, client: int) -> Episode:
+        """The data of client number `client`, a function of (seed, client) and of what it holds.
+
+        Raises:
+            IndexError: There is no such client.
+            InputError: It holds too little.
+        """
+        if not 0 <= client < self.clients:
+            raise IndexError(f"client {client} of a population of {self.clients}")
+        names = sorted(set(self.pool.clients))
+        order = public_generator(self.seed, Purpose.CLIENT_DATA, _PARTITION, _NAMES).permutation(len(names))
+        held = able_clients(self.pool, self.shape).get(names[int(order[client])])
+        if held is None:
+            raise InputError(f"client {client} holds too little for {self.shape}")
+        generator = public_generator(self.seed, Purpose.CLIENT_DATA, client)
+        return draw_from(self.pool, generator, self._own_shape(held), held)
+
+    def _own_shape(self, held: list[int]) -> EpisodeShape:
+        """More shots where every class that may be drawn has them: a support set has as many of each."""
+        if self.most_shots is None:
+            return self.shape
+        fewest = min(self.pool.counts[index] for index in held)
+        return replace(self.shape, shots=min(self.most_shots, fewest - self.shape.queries))

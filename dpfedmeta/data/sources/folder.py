@@ -1,0 +1,130 @@
+"""Folders of images as a whole: CLASS/IMAGE or CLIENT/CLASS/IMAGE, perhaps below train, val and test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from dpfedmeta.data.contents import SPLITS, ClassEntry, Contents, Split
+from dpfedmeta.data.pool import ImageArray
+from dpfedmeta.data.shape import RecordForm
+from dpfedmeta.data.sources import image_folder
+from dpfedmeta.data.sources.image_folder import (
+    class_folders,
+    decoded_all,
+    folders_in,
+    image_files,
+    listed_key,
+)
+from dpfedmeta.data.sources.image_form import form_of_images
+from dpfedmeta.data.sources.table import Cell, Row, cells
+from dpfedmeta.errors import InputError
+
+
+def guess(path: Path) -> dict[str, int]:
+    """Form of the records without a task file: as most images.
+
+    Raises:
+        InputError: It holds no image, or no one size fits them; or none decodes, and then all are named.
+    """
+    files = files_of(path)
+    try:
+        return form_of_images(files).as_keys()
+    except InputError:
+        for _ in decoded_all(str(path), files, 3, None):
+            pass
+        raise
+
+
+def key(path: Path) -> list[object]:
+    """Names, sizes and modification times of all images: what they were decoded from."""
+    return listed_key(path, files_of(path))
+
+
+def files_of(path: Path) -> list[Path]:
+    """All images.
+
+    Raises:
+        InputError: There is none, or the folder cannot be listed.
+    """
+    clients = _client_folders(path)
+    if clients is not None:
+        return [file for _, file in _rows(path, clients)]
+    return [file for folders in class_folders(path).values() for folder in folders for file in image_files(folder)]
+
+
+def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[Cell, ...]:
+    """Classes and clients, without a look at an image.
+
+    Raises:
+        InputError: The folder holds none, or parts of it are empty or overlap.
+    """
+    clients = _client_folders(path)
+    if clients is not None:
+        return cells(str(path), [row for row, _ in _rows(path, clients)], splits, ways)
+    listed = image_folder.contents(path, splits, 0, 0, ways).classes
+    return tuple(Cell(entry=entry, rows=()) for entry in listed)
+
+
+def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: int | None) -> Contents:
+    """The images of a folder.
+
+    Args:
+        path: The folder.
+        form: Of the images, once they are decoded.
+        splits: Of classes, where a list beside the task file says so.
+        ways: How many classes each part needs.
+
+    Raises:
+        InputError: No images, parts that are empty or overlap, or images that do not decode.
+    """
+    channels, size, _ = form.shape
+    clients = _client_folders(path)
+    if clients is None:
+        return image_folder.contents(path, splits, size, channels, ways)
+    rows = _rows(path, clients)
+    made = cells(str(path), [row for row, _ in rows], splits, ways)
+    ordered = [rows[number][1] for cell in made for number in cell.rows]
+
+    def decode() -> Iterator[ImageArray]:
+        yield from decoded_all(str(path), ordered, channels, size)
+
+    classes: tuple[ClassEntry, ...] = tuple(cell.entry for cell in made)
+    return Contents(classes=classes, decode=decode)
+
+
+def _rows(path: Path, clients: Mapping[Split | None, list[Path]]) -> list[tuple[Row, Path]]:
+    return [
+        (Row(place=str(file.relative_to(path)), label=kind.name, client=client.name, split=split or ""), file)
+        for split, folders in clients.items()
+        for client in folders
+        for kind in folders_in(client)
+        for file in image_files(kind)
+    ]
+
+
+def _client_folders(path: Path) -> dict[Split | None, list[Path]] | None:
+    """The clients' folders, by split where there are such folders; None: the folders are classes.
+
+    Raises:
+        InputError: Some are classes and some are clients, or they cannot be listed.
+    """
+    try:
+        if not path.is_dir():
+            raise InputError(f"{path}: no such folder")
+        inside = folders_in(path)
+        divided = {folder.name for folder in inside} >= set(SPLITS)
+        units = {split: folders_in(path / split) for split in SPLITS} if divided else {None: inside}
+        bare = [unit for found in units.values() for unit in found if not image_files(unit)]
+        clients = [unit for unit in bare if any(image_files(folder) for folder in folders_in(unit))]
+    except OSError as error:
+        raise InputError(f"{path}: {error.filename or ''} cannot be listed ({error.strerror})") from error
+    if not clients:
+        return None
+    classes = [unit for found in units.values() for unit in found if unit not in bare]
+    if classes:
+        raise InputError(
+            f"{path}: {len(classes)} folder(s) hold images ({classes[0].relative_to(path)}) and {len(clients)} hold "
+            f"folders of images ({clients[0].relative_to(path)}); expected CLASS/IMAGE, or CLIENT/CLASS/IMAGE, not both"
+        )
+    return {split: [unit for unit in found if unit in clients] for split, found in units.items()}

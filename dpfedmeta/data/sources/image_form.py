@@ -1,0 +1,80 @@
+"""To which form the images of one's own are brought where no task file says it: the headers of all decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from dpfedmeta.data.pixels import UNREADABLE, form_of
+from dpfedmeta.errors import InputError
+
+# Larger images are made this large, smaller ones this small.
+_LARGEST, _SMALLEST = 84, 8
+# Headers that are read, and the share of much smaller images up to which one size is found for all.
+_MOST_HEADERS, _MOST_SMALL = 5000, 0.1
+_OTHER = {1: "are coloured and become grey", 3: "are grey and become coloured"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageForm:
+    """The form of all images.
+
+    Attributes:
+        channels: 1 where most are grey, else 3.
+        size: Height and width: the median of their shorter sides, from 8 to 84.
+        words: That, and from how many files it was taken.
+    """
+
+    channels: int
+    size: int
+    words: str
+
+    def as_keys(self) -> dict[str, int]:
+        """As a task file states it."""
+        return {"channels": self.channels, "image_size": self.size}
+
+
+def form_of_images(files: Sequence[Path]) -> ImageForm:
+    """What their headers decide; of more than 5,000 files, 5,000 spread over all.
+
+    Raises:
+        InputError: No image decodes, or too many are much smaller than the others.
+    """
+    looked_at = tuple(files[:: -(-len(files) // _MOST_HEADERS) or 1])
+    return _form_of(looked_at, tuple(file.stat().st_mtime_ns if file.exists() else 0 for file in looked_at))
+
+
+@lru_cache(maxsize=8)
+def _form_of(files: tuple[Path, ...], _changed: tuple[int, ...]) -> ImageForm:
+    """Of these files, as they were changed last."""
+    forms = {file: header for file in files if isinstance(header := _header(file), tuple)}
+    if not forms:
+        raise InputError(f"{files[0]}: does not decode ({_header(files[0])}); repair or remove it")
+    grey = sum(channels == 1 for channels, _, _ in forms.values())
+    channels = 1 if 2 * grey > len(forms) else 3
+    sides = {file: min(width, height) for file, (_, width, height) in forms.items()}
+    size = max(_SMALLEST, min(sorted(sides.values())[len(sides) // 2], _LARGEST))
+    words = f"{channels} x {size} x {size}, the median side and the commoner colours of {len(forms):,} files"
+    small = [file for file, side in sides.items() if 2 * side < size]
+    if small:
+        _, width, height = forms[small[0]]
+        example = f"{small[0]}, {width} x {height}"
+        if len(small) > _MOST_SMALL * len(forms):
+            raise InputError(
+                f"{small[0].parent.parent}: {len(small)} of {len(forms)} images have less than half the median side of "
+                f"{size} pixels (first: {example}): no one size fits them; remove them, or write a task file with the "
+                "image_size that you want"
+            )
+        words += f"; {len(small)} have less than half of it and are enlarged (first: {example})"
+    other = len(forms) - grey if channels == 1 else grey
+    return ImageForm(channels=channels, size=size, words=words + (f"; {other} {_OTHER[channels]}" if other else ""))
+
+
+def _header(file: Path) -> tuple[int, int, int] | Exception:
+    """What it says; what does not decode is named where all is decoded."""
+    try:
+        return form_of(file)
+    except UNREADABLE as error:
+        return error

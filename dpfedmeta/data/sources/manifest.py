@@ -1,0 +1,93 @@
+"""Lists of image files: a CSV file with the columns path and class, perhaps client and split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from dpfedmeta.data.contents import Contents, Split
+from dpfedmeta.data.pool import ImageArray
+from dpfedmeta.data.shape import RecordForm
+from dpfedmeta.data.sources.image_folder import decoded_all
+from dpfedmeta.data.sources.image_form import form_of_images
+from dpfedmeta.data.sources.table import Cell, Table, cells, read_table
+from dpfedmeta.errors import InputError
+from dpfedmeta.validation import listed
+
+COLUMN = "path"
+
+
+def guess(path: Path) -> dict[str, int]:
+    """Form of the records without a task file: as most images.
+
+    Raises:
+        InputError: The list cannot be read, no image can, or no one size fits them.
+    """
+    table = read_table(path, COLUMN)
+    files = _files(path, table)
+    if not files:
+        raise InputError(f"{path}: no record in it")
+    return form_of_images(files).as_keys()
+
+
+def key(path: Path) -> list[object]:
+    """Paths, sizes and modification times of all images: what they were decoded from."""
+    files = _files(path, read_table(path, COLUMN))
+    return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+
+
+def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[Cell, ...]:
+    """Classes and clients, without a look at an image.
+
+    Raises:
+        InputError: The list is wrong; says in which lines.
+    """
+    return cells(str(path), read_table(path, COLUMN).rows, splits, ways)
+
+
+def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: int | None) -> Contents:
+    """The images of a list.
+
+    Args:
+        path: The CSV file; relative paths in it begin where it is.
+        form: Of the images, once they are decoded.
+        splits: Of classes, where a list beside the task file says so.
+        ways: How many classes each part needs.
+
+    Raises:
+        InputError: The list is wrong, or files are absent; says in which lines.
+    """
+    table = read_table(path, COLUMN)
+    files, made = _files(path, table), cells(str(path), table.rows, splits, ways)
+
+    def decode() -> Iterator[ImageArray]:
+        ordered = [files[row] for cell in made for row in cell.rows]
+        yield from decoded_all(str(path), ordered, form.shape[0], form.shape[1])
+
+    return Contents(classes=tuple(cell.entry for cell in made), decode=decode)
+
+
+def files_of(path: Path) -> list[Path]:
+    """All image files of a list."""
+    return _files(path, read_table(path, COLUMN))
+
+
+def _files(path: Path, table: Table) -> list[Path]:
+    files, problems, seen = [], [], dict[Path, str]()
+    for row in table.rows:
+        written = row.values[0].strip()
+        file = path.parent / written
+        if not file.is_file() and "\\" in written:  # written under Windows
+            file = path.parent / written.replace("\\", "/")
+        if not written or not file.is_file():
+            problems.append(f"{row.place}: {written or 'no path'}{': no such file' if written else ''}")
+        elif file in seen:
+            problems.append(f"{row.place}: {written}: stands at {seen[file]} already")
+        seen.setdefault(file, row.place)
+        files.append(file)
+    if problems:
+        raise InputError(
+            f"{path}: {len(problems)} of {len(table.rows)} images cannot be used (relative paths begin at "
+            f"{path.parent}): {listed(problems)}"
+        )
+    return files

@@ -1,0 +1,82 @@
+"""Data of the user's own, by the reader that a task file names: one file for each in this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from dpfedmeta.data.contents import Contents, Split
+from dpfedmeta.data.shape import RecordForm
+from dpfedmeta.data.sources import folder, manifest, tokens, vectors
+from dpfedmeta.data.sources.table import Cell, read_header
+from dpfedmeta.errors import InputError
+
+
+class Reader(Protocol):
+    """A module of this folder. Whatever is wrong with the data is an InputError, with all places in one line."""
+
+    def guess(self, path: Path, /) -> dict[str, int]:
+        """The form of the records where no task file says it, as keys of a task file."""
+        ...
+
+    def key(self, path: Path, /) -> list[object]:
+        """What the records depend on beside the content of the file itself."""
+        ...
+
+    def members(self, path: Path, splits: Mapping[str, Split], ways: int | None, /) -> tuple[Cell, ...]:
+        """Classes, and clients where the data name them, without a look at a record."""
+        ...
+
+    def contents(self, path: Path, form: RecordForm, splits: Mapping[str, Split], ways: int | None, /) -> Contents:
+        """The records."""
+        ...
+
+
+READERS: Mapping[str, Reader] = {"folder": folder, "manifest": manifest, "vectors": vectors, "tokens": tokens}
+# A table without a task file is told by its columns; of vectors any other name is one.
+_TABLES = {manifest.COLUMN: "manifest", tokens.COLUMN: "tokens"}
+
+
+def reader_name(path: Path) -> str:
+    """The reader of a path that no task file describes.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    if path.is_dir():
+        return "folder"
+    if path.suffix == ".npz":
+        return "vectors"
+    return next((name for column, name in _TABLES.items() if column in read_header(path)), "vectors")
+
+
+def image_files_of(reader: str, path: Path) -> Sequence[Path]:
+    """The image files behind data of the user's own; of vectors and tokens none.
+
+    Raises:
+        InputError: The list of them is wrong.
+    """
+    listing = {"folder": folder.files_of, "manifest": manifest.files_of}.get(reader)
+    return listing(path) if listing else ()
+
+
+def clients_in(path: Path, reader: str, splits: Mapping[str, Split]) -> int:
+    """How many training clients the data name; 0: they name none.
+
+    Raises:
+        InputError: The data are wrong.
+    """
+    if not path.exists():
+        raise not_there(str(path))
+    # Of classes each part needs more; that is looked at where they are opened.
+    entries = [cell.entry for cell in READERS[reader].members(path, splits, 1)]
+    return len({entry.client for entry in entries if entry.client and entry.split == "train"})
+
+
+def not_there(name: str) -> InputError:
+    """Of data that are not where they are said to be."""
+    return InputError(
+        f"{name}: not there; if the data moved, put {Path(name).name} into a folder and name that folder with "
+        "--data-dir (or DPFEDMETA_DATA)"
+    )

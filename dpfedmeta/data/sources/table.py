@@ -1,0 +1,204 @@
+"""Tables that say of every record whose it is: CSV files with the columns client, class and split."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from dpfedmeta.data.contents import SPLITS, ClassEntry, Split, check_classes
+from dpfedmeta.data.splitting import splits_of
+from dpfedmeta.errors import InputError
+from dpfedmeta.validation import listed, nearest
+
+_OWNERS = ("client", "class", "split")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Where a record belongs.
+
+    Attributes:
+        place: For people: where it stands.
+        label: Its class.
+        client: Whose it is; empty: the data do not say.
+        split: train, val or test; empty: the names decide.
+        values: What the other columns hold.
+    """
+
+    place: str
+    label: str
+    client: str
+    split: str
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A CSV file: the names of the other columns, and all rows."""
+
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """The records of one class, of one client where the data name clients; `rows` are numbers of rows."""
+
+    entry: ClassEntry
+    rows: tuple[int, ...]
+
+
+def read_header(path: Path) -> tuple[str, ...]:
+    """The names of the columns.
+
+    Raises:
+        InputError: It cannot be read, or its first line names no class.
+    """
+    return _lines(path, most=1)[0][1]
+
+
+def read_table(path: Path, column: str | None = None) -> Table:
+    """All rows of a CSV file (UTF-8, commas, a first line with the names of the columns); blank lines are skipped.
+
+    Args:
+        path: The file.
+        column: The only column beside client, class and split; None: any others.
+
+    Raises:
+        InputError: It cannot be read, columns are missing or unknown, or rows are too short or long; names all lines.
+    """
+    (_, names), *lines = _lines(path)
+    others = tuple(name for name in names if name not in _OWNERS)
+    if column is not None and others != (column,):
+        raise _wrong_columns(path, column, others)
+    problems, rows = [], []
+    for number, fields in lines:
+        if len(fields) != len(names):
+            problems.append(f"line {number}: {len(fields)} values for {len(names)} columns")
+            continue
+        held = dict(zip(names, fields, strict=True))
+        label, split = held["class"].strip(), held.get("split", "").strip()
+        if not label:
+            problems.append(f"line {number}: no class")
+        if split not in ("", *SPLITS):
+            problems.append(f"line {number}: split must be one of {', '.join(SPLITS)}, found {split!r}")
+        rows.append(
+            Row(
+                place=f"line {number}",
+                label=label,
+                client=held.get("client", "").strip(),
+                split=split,
+                values=tuple(held[name] for name in others),
+            )
+        )
+    if problems:
+        raise InputError(f"{path}: {len(problems)} line(s) cannot be used: {listed(problems)}")
+    return Table(columns=others, rows=tuple(rows))
+
+
+def _wrong_columns(path: Path, column: str, others: Sequence[str]) -> InputError:
+    if column not in others:
+        return InputError(f"{path}: column {column}: missing; the first line names {', '.join(others) or 'no other'}")
+    odd = next(name for name in others if name != column)
+    return InputError(f"{path}: column {odd}: unknown{nearest(odd, (*_OWNERS, column))}; take it out, or rename it")
+
+
+def _lines(path: Path, most: int | None = None) -> list[tuple[int, tuple[str, ...]]]:
+    """(number, fields) of the lines that are not blank; the first of them are the columns, checked."""
+    found: list[tuple[int, tuple[str, ...]]] = []
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:  # some programs begin files with a mark
+            reader = csv.reader(file, strict=True)
+            for fields in reader:
+                if any(field.strip() for field in fields):
+                    found.append((reader.line_num, tuple(fields)))
+                if len(found) == most:
+                    break
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read as CSV in UTF-8 ({error})") from error
+    if not found:
+        raise InputError(f"{path}: empty; the first line must name the columns: class, perhaps client and split, ...")
+    names = tuple(name.strip() for name in found[0][1])
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if "class" not in names or twice:
+        what = f"column {twice[0]}: named twice" if twice else "column class: missing"
+        hint = "" if twice else nearest("class", [name.lower() for name in names])
+        separated = "; separate columns by commas" if len(names) == 1 and ";" in names[0] else ""
+        shown = ",".join(names[:8])
+        raise InputError(f"{path}: {what}{hint}; the first line names the columns, found {shown!r}{separated}")
+    return [(found[0][0], names), *found[1:]]
+
+
+def cells(where: str, rows: Sequence[Row], splits: Mapping[str, Split], ways: int | None) -> tuple[Cell, ...]:
+    """Records by class, and by client where the data name clients, sorted by name, with their splits.
+
+    Args:
+        where: The data, for errors.
+        rows: Where each record belongs.
+        splits: Of classes, where a list beside the task file says so; else empty.
+        ways: How many classes each part needs, where names decide; None: however many they give.
+
+    Raises:
+        InputError: Clients or splits are given for some records only, a class or client stands in two splits, or a
+            split is empty.
+    """
+    _check_all_or_none(where, "client", [row.client for row in rows], rows)
+    _check_all_or_none(where, "split", [row.split for row in rows], rows)
+    by_name: dict[tuple[str, str], list[int]] = {}
+    for number, row in enumerate(rows):
+        by_name.setdefault((row.client, row.label), []).append(number)
+    named = bool(rows and rows[0].client)
+    units = [row.client or row.label for row in rows]
+    if rows and rows[0].split:
+        decided = _given(where, "client" if named else "class", units, rows)
+    elif splits and named:
+        raise InputError(f"{where}: split: a list of classes does not say which clients judge; use a column split")
+    else:
+        decided = dict(splits) or dict(splits_of(units, 1 if named else ways or 0))
+    _check_listed(where, units, decided)
+    made = tuple(
+        Cell(
+            entry=ClassEntry(name=label, split=decided[client or label], images=len(numbers), client=client),
+            rows=tuple(numbers),
+        )
+        for (client, label), numbers in sorted(by_name.items())
+        if (client or label) in decided
+    )
+    check_classes(where, tuple(cell.entry for cell in made))
+    return made
+
+
+def _check_all_or_none(where: str, column: str, values: Sequence[str], rows: Sequence[Row]) -> None:
+    empty = [row.place for row, value in zip(rows, values, strict=True) if not value]
+    if empty and len(empty) < len(rows):
+        raise InputError(f"{where}: {len(empty)} record(s) without a {column}, while others have one: {listed(empty)}")
+
+
+def _given(where: str, what: str, units: Sequence[str], rows: Sequence[Row]) -> dict[str, Split]:
+    decided: dict[str, Row] = {}
+    problems: dict[str, str] = {}
+    for unit, row in zip(units, rows, strict=True):
+        first = decided.setdefault(unit, row)
+        if first.split != row.split:
+            problems.setdefault(unit, f"{unit} (in {first.split} at {first.place}, in {row.split} at {row.place})")
+    if problems:
+        why = (
+            "a model is judged on clients that trained nothing of it"
+            if what == "client"
+            else "a model is judged on classes that it has never seen"
+        )
+        raise InputError(
+            f"{where}: the splits overlap: {len(problems)} {what}(s) stand in two of them: "
+            f"{listed(list(problems.values()))}; {why}"
+        )
+    return {unit: cast(Split, row.split) for unit, row in decided.items()}
+
+
+def _check_listed(where: str, units: Sequence[str], decided: Mapping[str, Split]) -> None:
+    absent = sorted(set(decided) - set(units))
+    if absent:
+        raise InputError(f"{where}: {len(absent)} of the listed classes are not in it: {listed(absent)}")

@@ -1,0 +1,64 @@
+"""What data of the user's own say about settings that nobody gave, and where a run finds them again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+from dpfedmeta.dotted import Given
+
+# Presets are for images; what they say of the network has no meaning for other records.
+_NETWORKS: Mapping[str, str] = {"vectors": "mlp", "tokens": "text"}
+_DECIDED = ("model.name", "population.clients", "population.kind")
+
+
+def found_again(dataset: str) -> str:
+    """The path of data, absolute, so that a run can be resumed and evaluated from any folder; a name as it is."""
+    return dataset if _built_in(dataset) or not Path(dataset).exists() else str(Path(dataset).absolute())
+
+
+def with_data_values(dataset: str, given: Mapping[str, Given]) -> dict[str, Given]:
+    """Fill in what the data decide and nobody gave: as strong as a preset.
+
+    Real clients are counted: how many there are is taken as public.
+
+    Args:
+        dataset: As --dataset.
+        given: Dotted names to what was given so far.
+
+    Raises:
+        InputError: The data cannot be listed.
+    """
+    made = dict(given)
+    initial = made.get("model.initial")
+    if initial is not None and isinstance(initial.value, str) and Path(initial.value).exists() and initial.level > 1:
+        made["model.initial"] = replace(initial, value=str(Path(initial.value).absolute()))
+    if _built_in(dataset) or not Path(dataset).exists():
+        return made
+    if all(name in given and given[name].level > 1 for name in _DECIDED):
+        return made
+    for name, value in _values(dataset).items():
+        if name not in given or given[name].level == 1:
+            made[name] = Given(value=value, level=1, where=dataset)
+    return made
+
+
+def _values(dataset: str) -> dict[str, object]:
+    from dpfedmeta.data.sources.own import clients_in
+    from dpfedmeta.data.task import OwnSource, load_task
+
+    task, splits = load_task(dataset)
+    values: dict[str, object] = {}
+    if task.form.kind in _NETWORKS:
+        values["model.name"] = _NETWORKS[task.form.kind]
+    if isinstance(task.source, OwnSource):
+        clients = clients_in(Path(task.source.path), task.source.reader, splits)
+        if clients:
+            values |= {"population.clients": clients, "population.kind": "natural"}
+    return values
+
+
+def _built_in(dataset: str) -> bool:
+    return "/" not in dataset and (resources.files("dpfedmeta.tasks") / f"{dataset}.yaml").is_file()

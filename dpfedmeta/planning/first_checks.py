@@ -1,0 +1,52 @@
+"""What can be refused before anything heavy is imported: names, folders, settings that do not fit each other."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+from dpfedmeta.data.folders import check_data_folder
+from dpfedmeta.data.task import Task, load_task
+from dpfedmeta.errors import InputError
+from dpfedmeta.models.spec import NETWORKS
+from dpfedmeta.planning.clients import check_protocol
+from dpfedmeta.planning.privacy import check_asked
+from dpfedmeta.privacy.clip_policy import clip_limits
+from dpfedmeta.settings import Settings
+from dpfedmeta.validation import nearest
+
+
+def check_first(settings: Settings, data_folder: Path | None = None) -> None:
+    """Refuse at once what the plan would refuse after seconds of imports; it checks all of it again, and more.
+
+    Raises:
+        InputError: A name, a folder or a value cannot be used.
+        RefusedPlan: A guarantee that is asked for would not hold.
+    """
+    check_data_folder(data_folder)
+    task, _ = load_task(settings.dataset)
+    check_protocol(settings, task)
+    _check_model(settings)
+    clip_limits(settings.clip)
+    _check_asked(settings, task)
+
+
+def _check_asked(settings: Settings, task: Task) -> None:
+    # What is only said, the plan says as well.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_asked(settings, task)
+
+
+def _check_model(settings: Settings) -> None:
+    name, initial = settings.model.name, settings.model.initial
+    if ":" not in name and name not in NETWORKS:
+        raise InputError(
+            f"model.name = {name}: unknown{nearest(name, NETWORKS)}; known are {', '.join(NETWORKS)}, or "
+            "package.module:factory of your own"
+        )
+    if initial is not None and initial != "textures" and not Path(initial).exists():
+        raise InputError(
+            f"model.initial = {initial}: cannot be read (there is no such file or folder); expected textures, a run "
+            "directory, or a safetensors file"
+        )

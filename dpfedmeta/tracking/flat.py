@@ -1,0 +1,95 @@
+"""Rows, summaries and settings as names and plain values, and as tables: the form that dashboards take."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpfedmeta.dotted import flattened
+from dpfedmeta.settings import Settings
+from dpfedmeta.tracking.callbacks import Row
+from dpfedmeta.tracking.terminal import number
+
+_GUARANTEES = ("planned", "guarantees")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """A table of plain values.
+
+    Attributes:
+        columns: Their names.
+        rows: A value for each column; None: there is none.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+
+def flat(row: Row, prefix: str = "") -> dict[str, Any]:
+    """Nested keys joined by '/'."""
+    result: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            result.update(flat(value, f"{prefix}{name}/"))
+        elif value is not None:
+            result[f"{prefix}{name}"] = value
+    return result
+
+
+def flat_settings(settings: Settings) -> dict[str, Any]:
+    """What config.yaml holds, by the dotted names of the command line and of sweep files; no secret is in it."""
+    return dict(flattened(dataclasses.asdict(settings)))
+
+
+def flat_summary(summary: Row) -> dict[str, Any]:
+    """summary.json by its own names; a guarantee by its cell (guarantees/client_public/epsilon), none: infinite."""
+    cells = {
+        name: {
+            f"{cell['unit']}_{cell['observer']}": {key: cell.get(key) for key in ("epsilon", "delta")}
+            for cell in summary.get(name) or ()
+        }
+        for name in _GUARANTEES
+    }
+    return flat({**summary, **cells})
+
+
+def guarantee_sheet(summary: Row) -> Sheet:
+    """Who is promised what, before round 0 and in the end; an epsilon that is empty is infinite, as the words say."""
+    planned = {(cell["unit"], cell["observer"]): cell for cell in summary.get("planned") or ()}
+    rows = []
+    for cell in summary.get("guarantees") or ():
+        promised, spent = planned.get((cell["unit"], cell["observer"]), {}).get("epsilon"), cell["epsilon"]
+        words = "nothing is promised" if spent is None else f"epsilon {number(spent)} at delta {cell['delta']:g}"
+        who = (cell["unit"], cell["observer"])
+        rows.append((*who, promised, spent, cell["delta"], cell["adjacency"], cell["method"], words))
+    columns = ("unit", "observer", "epsilon planned", "epsilon spent", "delta", "adjacency", "method", "in words")
+    return Sheet(columns=columns, rows=tuple(rows))
+
+
+def evaluation_sheet(summary: Row, steps: int) -> Sheet:
+    """What was measured on test classes when the run ended, one row for each of who competed.
+
+    Args:
+        summary: As in summary.json.
+        steps: Gradient steps of the adaptation, where there is one.
+    """
+    from dpfedmeta.tracking.evaluation_tables import CLASSIFIERS, ROWS  # brings PyTorch
+
+    steps_of = {"accuracy": steps, "accuracy_untrained": steps, "accuracy_before_adaptation": 0}
+    few_shot = "episodes" in (summary.get("accuracy") or {})
+    rows = []
+    for name, label in ROWS if few_shot else CLASSIFIERS:
+        found = summary.get(name)
+        if found:
+            task = summary["task"] if few_shot else {}
+            size = (task.get("ways"), task.get("shots"), steps_of.get(name) if few_shot else None)
+            rows.append((label, *size, found["mean"], found["ci95"], found.get("episodes", found.get("images"))))
+    return Sheet(columns=("who", "ways", "shots", "steps", "accuracy", "ci95", "count"), rows=tuple(rows))
+
+
+def last_round(rows: Sequence[Row]) -> int:
+    """The number of the last row; 0 without any."""
+    return int(rows[-1]["round"]) if rows else 0

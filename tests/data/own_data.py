@@ -1,0 +1,61 @@
+"""Small data sets of one's own, as files."""
+
+import csv
+import json
+
+import numpy as np
+import yaml
+from PIL import Image
+
+
+def write_image(path, seed, *, size=12):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (size, size), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+def write_clients(root, clients, classes=3, images=4):
+    """CLIENT/CLASS/IMAGE; all clients have classes of the same names."""
+    for number, client in enumerate(clients):
+        for label in range(classes):
+            for image in range(images):
+                write_image(root / client / f"class{label}" / f"{image}.png", number * 1000 + label * 50 + image)
+    return root
+
+
+def write_csv(path, rows, *, begin=""):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        file.write(begin)
+        csv.writer(file).writerows(rows)
+    return path
+
+
+def vector_rows(classes=9, records=6, features=5, seed=0):
+    """A header and rows around a centre of each class's own."""
+    generator = np.random.default_rng(seed)
+    rows = [["class", *(f"x{number}" for number in range(features))]]
+    for label in range(classes):
+        centre = generator.normal(size=features)
+        noise = generator.normal(size=(records, features))
+        rows += [[f"c{label}", *row] for row in np.round(centre + 0.3 * noise, 4).tolist()]
+    return rows
+
+
+def token_rows(classes=9, records=6, length=8, vocabulary=40, seed=0):
+    """A header and rows of tokens, half of them of the class's own."""
+    generator = np.random.default_rng(seed)
+    rows = [["class", "tokens"]]
+    for label in range(classes):
+        own = generator.integers(1, vocabulary, 3)
+        for _ in range(records):
+            every = np.concatenate([generator.choice(own, 3), generator.integers(1, vocabulary, length - 4)])
+            rows.append([f"c{label}", " ".join(map(str, every))])
+    return rows
+
+
+def write_task(path, reader, data, **keys):
+    path.write_text(yaml.safe_dump({"name": path.stem, "source": {"reader": reader, "path": data}, **keys}))
+    return path
+
+
+SMALL = json.loads('{"task.ways": 3, "task.shots": 2, "task.queries": 1, "evaluation.queries": 2}')

@@ -1,0 +1,100 @@
+"""Mistakes of the first minutes are answered at once, before PyTorch, SciPy and the accountant are imported."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpfedmeta.command_line import settings_from
+from dpfedmeta.config import resolve
+from dpfedmeta.errors import InputError
+from dpfedmeta.models.registry import _REGISTRY
+from dpfedmeta.models.spec import NETWORKS
+
+PROGRAM = """
+import contextlib, io, json, sys
+from dpfedmeta.__main__ import main
+HEAVY = ("torch", "scipy", "dp_accounting", "opacus", "numba", "matplotlib")
+found = []
+for words in json.loads(sys.argv[1]):
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        try:
+            main(words)
+            code = None
+        except SystemExit as left:
+            code = left.code
+    heavy = [name for name in HEAVY if name in sys.modules]
+    found.append([code, said.getvalue(), heavy])
+print(json.dumps(found))
+"""
+
+
+def test_nothing_heavy_is_imported_before_a_refusal(tmp_path: Path):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "file").write_text("")
+    train = ["train", "--algo", "dp-agr", "--dataset", "strokes", "--run.dir", str(tmp_path)]
+    cases = {
+        "exists already": [*train, "--run.name", "taken"],
+        "letters, digits": [*train, "--run.name", "a/b"],
+        "run.name = :": [*train, "--run.name", ""],
+        "at most 200": [*train, "--run.name", "a" * 201],
+        "is not a folder": [*train, "--run.dir", str(tmp_path / "file")],
+        "cannot be created": [*train, "--run.dir", str(tmp_path / "file" / "runs")],
+        "no such folder": [*train, "--data-dir", str(tmp_path / "nowhere")],
+        "did you mean strokes": ["train", "--algo", "dp-agr", "--dataset", "stroke"],
+        "did you mean conv4": [*train, "--model.name", "conv5"],
+        "model.initial": [*train, "--model.initial", str(tmp_path / "none")],
+        "more than population.clients": [*train, "--clients", "5", "--cohort", "10"],
+        "neither a target": [*train, "--epsilon", "null"],
+        "holds no config.yaml": ["evaluate", str(tmp_path / "none")],
+        "no such run directory": ["report", str(tmp_path / "none")],
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(list(cases.values()))], capture_output=True, text=True, check=True
+    )
+    for words, (code, said, heavy) in zip(cases, json.loads(done.stdout), strict=True):
+        assert words in said
+        assert len(said.splitlines()) == 1
+        assert code == 2
+        assert heavy == [], words
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "taken"]
+
+
+def test_the_names_of_networks_are_those_of_the_registry():
+    assert sorted(_REGISTRY) == sorted(NETWORKS)
+
+
+@pytest.mark.parametrize("typed", ["1e6", "1000000", "1.0e+6"])
+def test_a_whole_number_may_be_written_with_an_exponent(typed: str):
+    clients = resolve("dp-agr", "omniglot", None, {"population.clients": typed}).population.clients
+    assert (clients, type(clients)) == (1_000_000, int)
+
+
+def test_what_is_not_whole_is_refused():
+    with pytest.raises(InputError, match=r"population\.clients"):
+        resolve("dp-agr", "omniglot", None, {"population.clients": "1.5e0"})
+
+
+def test_a_key_that_stands_twice_is_refused_with_both_lines(tmp_path: Path):
+    file = tmp_path / "twice.yaml"
+    file.write_text("server:\n  rounds: 5\n  lr: 0.1\n  rounds: 6\n")
+    with pytest.raises(InputError, match="rounds stands twice, in lines 2 and 4"):
+        resolve("dp-agr", "omniglot", file)
+
+
+def test_the_end_of_a_name_suggests_all_that_end_so():
+    with pytest.raises(InputError, match=r"--evaluation\.lr or --meta\.lr or --server\.lr"):
+        settings_from(["--lr", "1"])
+
+
+@pytest.mark.parametrize(("rounds", "window"), [("1", 2), ("2", 2), ("3", 3), ("4", 4), ("100", 4)])
+def test_the_window_of_the_preset_follows_short_runs(rounds: str, window: int):
+    assert resolve("dp-agr", "omniglot", None, {"server.rounds": rounds}).clip.window == window
+
+
+def test_a_window_that_was_given_stays():
+    given = {"server.rounds": "3", "clip.window": "9"}
+    assert resolve("dp-agr", "omniglot", None, given).clip.window == 9
