@@ -1,6 +1,7 @@
 """Secure aggregation: a server learns the sum of its clients' vectors and no vector (docs/secure-aggregation.md).
 
-Usable without the rest of the package: `agreed` numbers, a `Round`, a `Client` on every device, a `Server`, and bytes between them.
+Usable without the rest of the package: `agreed` numbers, a `Round`, a `Client` on every device, a `Server`, and bytes
+between them.
 """
 
 from dpfedmeta.secure_aggregation.agreement import Agreement, Identities, Round, agreed

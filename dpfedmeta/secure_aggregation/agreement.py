@@ -1,4 +1,4 @@
-"""What all parties of a round must hold in common before its first message: numbers, identities, and which round it is."""
+"""What all parties hold in common before the first message: numbers, identities, and which round it is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEY_BYTES = RUN_BYTES = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """The numbers of a round. Every party computes them by itself (`agreed`) from what it accepts; the server tells nobody.
+    """The numbers of a round. Every party computes them by itself (`agreed`); the server tells nobody.
 
     Attributes:
         clients: n, who is invited; they sit in seats 0 to n - 1.
@@ -50,18 +50,22 @@ class Agreement:
             raise InputError(f"clients = {self.clients}: 2 to {graph.MOST_CLIENTS:,}")
         complete = self.degree == self.clients - 1
         if not complete and not (2 <= self.degree < self.clients and self.degree % 2 == 0):
-            raise InputError(f"degree = {self.degree}: even and below {self.clients} clients, or all {self.clients - 1} others")
+            raise InputError(
+                f"degree = {self.degree}: even and below {self.clients} clients, or all {self.clients - 1} others"
+            )
         if not 2 <= self.threshold <= self.degree:
             raise InputError(f"threshold = {self.threshold}: from 2 to the degree {self.degree}")
         if not 0 <= self.colluding < self.clients:
             raise InputError(f"colluding = {self.colluding}: fewer than all {self.clients} clients")
         if not self.colluding + 2 <= self.fewest <= self.clients:
             raise InputError(
-                f"fewest = {self.fewest} survivors: at least {self.colluding + 2}, since a sum of which {self.colluding} colluding clients "
-                f"know all but one vector hides nothing, and at most {self.clients}"
+                f"fewest = {self.fewest} survivors: at least {self.colluding + 2}, since a sum of which {self.colluding} "
+                f"colluding clients know all but one vector hides nothing, and at most {self.clients}"
             )
         if self.malicious and 2 * self.threshold <= self.degree:
-            raise InputError(f"threshold = {self.threshold}: against a malicious server more than half of the degree {self.degree}")
+            raise InputError(
+                f"threshold = {self.threshold}: against a malicious server more than half of the degree {self.degree}"
+            )
 
     @property
     def enough(self) -> int:
@@ -72,7 +76,8 @@ class Agreement:
     def quorum(self) -> int:
         """Signatures on one list of survivors that no second list can have too, when honest clients sign once.
 
-        Counted over all clients and not over neighbours: a server could tell one half of the ring another list than the other half, each with
+        Counted over all clients and not over neighbours: a server could tell one half of the ring another list than the
+        other half, each with
         survivors enough, and unmask the sum of a piece between two gaps.
         """
         return max(self.threshold, (self.clients + self.colluding) // 2 + 1)
@@ -83,7 +88,14 @@ class Agreement:
 
 
 def agreed(
-    *, clients: int, dimension: int, bits: int, adversarial: float, dropout: float, malicious: bool, fewest: int | None = None
+    *,
+    clients: int,
+    dimension: int,
+    bits: int,
+    adversarial: float,
+    dropout: float,
+    malicious: bool,
+    fewest: int | None = None,
 ) -> Agreement:
     """The agreement for n invited clients of whom a share colludes and a share may fall silent.
 
@@ -103,7 +115,9 @@ def agreed(
     colluding = graph.counted(adversarial, clients)
     staying = clients - math.floor(dropout * clients + 1e-9)
     if malicious and (clients + colluding) // 2 + 1 > staying:
-        raise InputError(f"{clients} clients: too few stay to agree on who survived; adversarial + 2 dropout must be below 1")
+        raise InputError(
+            f"{clients} clients: too few stay to agree on who survived; adversarial + 2 dropout must be below 1"
+        )
     return Agreement(
         clients=clients,
         dimension=dimension,
@@ -118,11 +132,12 @@ def agreed(
 
 @dataclass(frozen=True, kw_only=True)
 class Identities:
-    """Who sits in which seat: public Ed25519 keys, from a file that the server did not write, or from the first contact.
+    """Who sits in which seat: public Ed25519 keys, from a file of one's own, or from the first contact.
 
     Attributes:
         keys: Key by seat.
-        first_contact: Accept the first key that the server shows for a seat without one. That trusts the server once: it could
+        first_contact: Accept the first key that the server shows for a seat without one. That trusts the server
+            once: it could
             sit in that seat itself. `Client.identities` has what was seen, to be kept.
     """
 
@@ -147,7 +162,9 @@ class Identities:
             raise InputError(f"identities: seat {beyond[0]} does not exist among {clients} clients")
         if len(self.keys) < clients and not self.first_contact:
             missing = next(seat for seat in range(clients) if seat not in self.keys)
-            raise InputError(f"identities: no key for seat {missing}; list all {clients} keys, or allow the first contact")
+            raise InputError(
+                f"identities: no key for seat {missing}; list all {clients} keys, or allow the first contact"
+            )
 
     def digest(self, clients: int) -> bytes:
         """Of the whole list, so that all must hold the same one. On first contact nobody holds it."""
@@ -189,4 +206,6 @@ class Round:
         """Of all of it."""
         place = struct.pack(">H32sII", VERSION, self.run, self.round, self.attempt)
         listed = self.identities.digest(self.agreement.clients)
-        return sha256(b"dpfedmeta secure aggregation" + place + self.agreement.encoded() + listed + self.server).digest()
+        return sha256(
+            b"dpfedmeta secure aggregation" + place + self.agreement.encoded() + listed + self.server
+        ).digest()

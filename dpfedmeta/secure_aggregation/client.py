@@ -1,6 +1,7 @@
 """One client of one round: a state machine over bytes.
 
-Bonawitz et al. (CCS 2017), https://eprint.iacr.org/2017/281, with the graph of Bell et al. (CCS 2020), https://arxiv.org/abs/2008.07545.
+Bonawitz et al. (CCS 2017), https://eprint.iacr.org/2017/281, with the graph of Bell et al. (CCS 2020),
+https://arxiv.org/abs/2008.07545.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.secure_aggregation import graph, masks, pairwise, shamir
 from dpfedmeta.secure_aggregation.agreement import Identities, Round
 from dpfedmeta.secure_aggregation.consent import check_consents, consent
-from dpfedmeta.secure_aggregation.keys import Identity, Pair, Randomness, sealed, signed_by, unsealed
+from dpfedmeta.secure_aggregation.keys import Identity, Pair, Randomness, signed_by
 from dpfedmeta.secure_aggregation.messages import (
     EVERYONE,
     SERVER,
@@ -73,13 +74,13 @@ class _Secrets:
     mask_keys: Pair
     share_keys: Pair
     seed: bytes
-    channels: dict[int, pairwise.ShareKeys] = field(default_factory=dict)
+    channels: dict[int, pairwise.Channel] = field(default_factory=dict)
     shares: dict[int, tuple[int, int]] = field(default_factory=dict)  # of neighbours: (of the seed, of the mask key)
     told: Survivors | None = None
 
 
 class Client:
-    """One client. Each method answers one message of the server; in this order: advertise, share, mask, (consent,) unmask.
+    """One client. Each method answers one message, in this order: advertise, share, mask, (consent,) unmask.
 
     It does no input or output, knows no clock, and draws from `randomness` alone.
 
@@ -88,12 +89,18 @@ class Client:
         seat: Its own.
         identity: Its private Ed25519 key, 32 bytes.
         history: From its own ledger; whoever calls writes this round into it before `advertise` is sent.
+        verify: Whether to check the signature of every neighbour's keys. Always done against a malicious server.
+            Not needed towards one that follows
+            the protocol (it checks them itself, and relays what it got), and a third of a client's time.
         randomness: A secret source of bytes; the operating system's, but in tests.
 
     Guarantee:
-        What leaves the client says no more of its vector than the sum over all survivors modulo 2^bits, of whom there are at least `fewest`, to a server
-        that acts within the agreement together with at most `colluding` of the other clients; except with probability 2^-40 over the graph, and as long
-        as X25519, HKDF-SHA256, ChaCha20 and Shamir's sharing hold. For each neighbour it reveals a share of one of two secrets, once.
+        What leaves the client says no more of its vector than the sum over all survivors modulo 2^bits, of whom there
+        are at least `fewest`, to a server
+        that acts within the agreement together with at most `colluding` of the other clients; except with probability
+        2^-40 over the graph, and as long
+        as X25519, HKDF-SHA256, ChaCha20 and Shamir's sharing hold. For each neighbour it reveals a share of one of two
+        secrets, once.
         Anything else that it is told ends its round (`Aborted`).
 
     Raises:
@@ -102,7 +109,14 @@ class Client:
     """
 
     def __init__(
-        self, *, round_: Round, seat: int, identity: bytes, history: History | None = None, randomness: Randomness = os.urandom
+        self,
+        *,
+        round_: Round,
+        seat: int,
+        identity: bytes,
+        history: History | None = None,
+        verify: bool = True,
+        randomness: Randomness = os.urandom,
     ) -> None:
         history = history or History()
         if not 0 <= seat < round_.agreement.clients:
@@ -113,9 +127,12 @@ class Client:
         if history.most is not None and history.taken >= history.most:
             raise Aborted(f"{history.taken} rounds taken of {history.most} promised")
         if history.last is not None and (round_.round, round_.attempt) <= history.last:
-            raise Aborted(f"round {round_.round}, attempt {round_.attempt} is not after {history.last}, which was the last")
+            raise Aborted(
+                f"round {round_.round}, attempt {round_.attempt} is not after {history.last}, which was the last"
+            )
         self._round, self._seat, self._randomness = round_, seat, randomness
         self._agreement = round_.agreement
+        self._verify = verify or self._agreement.malicious
         self.step = Step.ADVERTISE
         self.identities: Identities = round_.identities
         self._secrets: _Secrets | None = None
@@ -125,20 +142,22 @@ class Client:
     @contextmanager
     def _answering(self, step: Step, following: Step) -> Iterator[_Secrets]:
         """One step, after which there is no way back; what is refused ends the round."""
-        if self.step is not step or self._secrets is None:
-            self._abort(f"{step.value} was asked of a client whose next step is {self.step.value}")
+        secrets = self._secrets
+        if self.step is not step or secrets is None:
+            raise self._aborted(f"{step.value} was asked of a client whose next step is {self.step.value}")
         try:
-            yield self._secrets
+            yield secrets
         except Refused as error:
-            self._abort(str(error))
+            raise self._aborted(str(error)) from None
         except BaseException:
             self._forget(Step.ABORTED)
             raise
         self.step = following
 
-    def _abort(self, why: str) -> None:
-        self._forget(Step.ABORTED)
-        raise Aborted(f"seat {self._seat}: {why}")
+    def _aborted(self, why: str) -> Aborted:
+        if self.step is not Step.DONE:
+            self._forget(Step.ABORTED)
+        return Aborted(f"seat {self._seat}: {why}")
 
     def _forget(self, step: Step) -> None:
         # As far as Python allows: nothing of the round is reachable from here any more.
@@ -153,7 +172,7 @@ class Client:
     def advertise(self) -> bytes:
         """KEYS: fresh public keys, signed."""
         if self.step is not Step.ADVERTISE:
-            self._abort(f"advertise was asked of a client whose next step is {self.step.value}")
+            raise self._aborted(f"advertise was asked of a client whose next step is {self.step.value}")
         drawn = [self._randomness(32) for _ in range(3)]
         secrets = _Secrets(mask_keys=Pair(drawn[0]), share_keys=Pair(drawn[1]), seed=drawn[2])
         self._secrets = secrets
@@ -164,13 +183,14 @@ class Client:
             pairwise.commitment(self._round, secrets.seed, self._seat),
         )
         self.step = Step.SHARE
-        return self._signed(Phase.KEYS, self._own.encode(), EVERYONE)
+        return self._signed(Phase.KEYS, self._own.encoded, EVERYONE)
 
     def share(self, message: bytes) -> bytes:
         """SHARES, from KEY_LIST: a share of both secrets for each neighbour, encrypted.
 
         Raises:
-            Aborted: An identity that is unknown, repeated, its own or another than listed, a signature that fails, too few neighbours.
+            Aborted: An identity that is unknown, repeated, its own or another than listed, a signature that fails,
+                too few neighbours.
         """
         with self._answering(Step.SHARE, Step.MASK) as secrets:
             listed = KeyList.decode(self._opened(Phase.KEY_LIST, message))
@@ -183,7 +203,7 @@ class Client:
             return self._signed(Phase.SHARES, self._ciphertexts(secrets).encode())
 
     def _checked(self, listed: KeyList) -> dict[int, Keys]:
-        """Everybody's keys but one's own, if all is as it should be; with a malicious server everybody who is in the round."""
+        """The others' keys, if all is as it should be; of the whole round where the server is malicious."""
         found, new = {}, {**self.identities.keys, self._seat: self._identity.public}
         for seat, body, signature in listed.entries:
             keys = Keys.decode(body)
@@ -195,10 +215,12 @@ class Client:
                 continue
             if seat >= self._agreement.clients:
                 raise Refused(f"seat {seat} is unknown")
-            if keys.identity != self.identities.keys.get(seat, keys.identity if self.identities.first_contact else None):
+            if keys.identity != self.identities.keys.get(
+                seat, keys.identity if self.identities.first_contact else None
+            ):
                 raise Refused(f"the identity of seat {seat} is not the listed one")
             content = self._round.digest + header(self._round, Phase.KEYS, seat, EVERYONE) + body
-            if not signed_by(keys.identity, signature, content):
+            if self._verify and not signed_by(keys.identity, signature, content):
                 raise Refused(f"the signature of seat {seat} on its keys fails")
             found[seat], new[seat] = keys, keys.identity
         if self._agreement.malicious:
@@ -228,11 +250,11 @@ class Client:
         ]
         entries = []
         for seat, *shares in zip(seats, *both, strict=True):
-            channel = pairwise.ShareKeys(self._round, self._bound, secrets.share_keys, self._keys[seat].share_key)
+            context = pairwise.pair_context(self._bound, self._seat, self._own, seat, self._keys[seat])
+            channel = pairwise.channel(secrets.share_keys, self._keys[seat].share_key, context, lower=self._seat < seat)
             secrets.channels[seat] = channel
-            key, context = channel.one_way(self._seat, seat, self._own, self._keys[seat])
             content = b"".join(share.to_bytes(shamir.SHARE_BYTES, "big") for share in shares)
-            entries.append((seat, sealed(key, content, context)))
+            entries.append((seat, channel.sealed(self._round, self._seat, seat, content)))
         return Ciphertexts(tuple(entries))
 
     def mask(self, message: bytes, vector: npt.NDArray[np.integer]) -> bytes:
@@ -243,21 +265,23 @@ class Client:
             vector: Whole numbers, shape [dimension]; what counts is their value modulo 2^bits.
 
         Guarantee:
-            Uniform modulo 2^bits for whoever lacks the client's own seed, or the seed of one of its pairs; see the class.
+            Uniform modulo 2^bits for whoever lacks the client's own seed, or the seed of one of its pairs; see the
+            class.
 
         Raises:
             Aborted: A sender that is unknown, repeated or itself, a tag that fails, fewer than t neighbours.
             InputError: Another shape, or no whole numbers.
         """
         if vector.shape != (self._agreement.dimension,) or vector.dtype.kind not in "iu":
-            raise InputError(f"a vector of {vector.dtype} and shape {vector.shape}: {self._agreement.dimension} whole numbers are agreed")
+            raise InputError(
+                f"a vector of {vector.dtype} and shape {vector.shape}: {self._agreement.dimension} whole numbers are agreed"
+            )
         with self._answering(Step.MASK, Step.CONSENT if self._agreement.malicious else Step.UNMASK) as secrets:
             listed = Ciphertexts.decode(self._opened(Phase.SHARE_LIST, message))
             for seat, content in listed.entries:
                 if seat == self._seat or seat not in secrets.channels:
-                    raise Refused(f"shares of seat {seat}, which is {'itself' if seat == self._seat else 'no neighbour'}")
-                key, context = secrets.channels[seat].one_way(seat, self._seat, self._keys[seat], self._own)
-                shares = unsealed(key, content, context)
+                    raise Refused(f"shares of seat {seat}, {'itself' if seat == self._seat else 'no neighbour'}")
+                shares = secrets.channels[seat].unsealed(self._round, self._seat, seat, content)
                 secrets.shares[seat] = (share_of(shares[: shamir.SHARE_BYTES]), share_of(shares[shamir.SHARE_BYTES :]))
             self._at_least(self._agreement.threshold, len(secrets.shares), "neighbours who shared")
             masked = self._masked(secrets, vector)
@@ -270,7 +294,7 @@ class Client:
         total = vector.astype(masks.word(bits))  # a copy, modulo 2^16 or 2^32
         total += masks.expand(pairwise.own_seed(self._bound, secrets.seed, self._seat), size, bits)
         for seat in secrets.shares:
-            seed = pairwise.mask_seed(self._bound, secrets.mask_keys, self._own, self._keys[seat], self._seat, seat)
+            seed = pairwise.mask_seed(secrets.mask_keys, self._keys[seat].mask_key, secrets.channels[seat].context)
             apply: Callable[..., object] = np.add if seat > self._seat else np.subtract
             apply(total, masks.expand(seed, size, bits), out=total)
         return masks.reduced(total, bits)
@@ -290,7 +314,7 @@ class Client:
         return told
 
     def consent(self, message: bytes) -> bytes:
-        """CONSENT, from SURVIVORS, with a malicious server: a signature on the list, so that everybody was told the same one.
+        """CONSENT, from SURVIVORS, against a malicious server: a signature on the list, so that all were told one.
 
         Raises:
             Aborted: As `unmask` on a list of survivors.
@@ -303,7 +327,8 @@ class Client:
         """REVEAL, from SURVIVORS (from CONSENTS with a malicious server): of each neighbour one share, once.
 
         Raises:
-            Aborted: Survivors who are silent too, a neighbour who is neither, fewer than max(t, V) survivors, itself not among them, too few
+            Aborted: Survivors who are silent too, a neighbour who is neither, fewer than max(t, V) survivors,
+                itself not among them, too few
                 signatures or one that fails, a second unmasking.
         """
         with self._answering(Step.UNMASK, Step.DONE) as secrets:

@@ -1,4 +1,4 @@
-"""The consistency phase against a malicious server: everybody signs the survivors that it was told, and looks for enough others who did."""
+"""Consistency against a malicious server: all sign the survivors that they were told, and look for others who did."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def check_consents(round_: Round, bound: bytes, told: Survivors, consents: Conse
     """Whether enough survivors signed this list.
 
     Guarantee:
-        Two clients who accept two lists share an honest client who signed both, and there is none: all who go on were told the same.
+        Two clients who accept two lists share an honest client who signed both, and there is none: all who go on were
+        told the same.
 
     Raises:
         Refused: Too few signatures, one that fails, or one of somebody who is no survivor.
@@ -29,7 +30,9 @@ def check_consents(round_: Round, bound: bytes, told: Survivors, consents: Conse
         key = identities.keys.get(seat)
         if seat not in told.survivors or key is None:
             raise Refused(f"seat {seat} signed the survivors and is none")
-        if not signed_by(key, signature, round_.digest + bound + header(round_, Phase.CONSENT, seat, EVERYONE) + content):
+        if not signed_by(
+            key, signature, round_.digest + bound + header(round_, Phase.CONSENT, seat, EVERYONE) + content
+        ):
             raise Refused(f"the signature of seat {seat} on the survivors fails")
     if len(consents.entries) < round_.agreement.quorum:
         raise Refused(f"{len(consents.entries)} signatures on the survivors, {round_.agreement.quorum} are needed")

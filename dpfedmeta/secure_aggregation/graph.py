@@ -15,7 +15,8 @@ from scipy.special import gammaln
 from dpfedmeta.errors import InputError
 from dpfedmeta.randomness import key_stream
 
-# Security fails with probability 2^-40 at most, half of it for each of two events; a round ends for want of shares with 2^-20.
+# Security fails with probability 2^-40 at most, half of it for each of two events; a round ends for want of shares
+# with 2^-20.
 SECURITY, CORRECTNESS = 2.0**-41, 2.0**-20
 # Below this many clients everybody is everybody's neighbour.
 COMPLETE_BELOW = 100
@@ -25,7 +26,7 @@ _ROUNDING = 1e-9
 
 
 def parameters(*, clients: int, adversarial: float, dropout: float, malicious: bool) -> tuple[int, int]:
-    """The smallest degree k of a random Harary graph, and the threshold t of the secret sharing, that carry this federation.
+    """The smallest degree k of a random Harary graph, and the threshold t, that carry this federation.
 
     Below 100 clients, and where no such graph exists, the complete graph: k = clients - 1.
 
@@ -33,33 +34,41 @@ def parameters(*, clients: int, adversarial: float, dropout: float, malicious: b
         clients: n, who is invited.
         adversarial: The share of them who tell the server all they know.
         dropout: The share of them who may fall silent, in all phases together.
-        malicious: Whether the server may break the protocol ("semi-malicious" in the sense of CCS'20: the graph is not its choice).
+        malicious: Whether the server may break the protocol ("semi-malicious" in the sense of CCS'20: the graph is
+            not its choice).
 
     Returns:
         (k, t).
 
     Guarantee:
-        With probability 1 - 2^-40 over the graph, no honest client has t neighbours who collude (with a malicious server:
-        2 t exceeds the number of neighbours plus those who collude, so of a client's two secrets one stays hidden even if its honest neighbours are
-        told different things), and the honest clients who stay are connected when all who collude or fall silent are taken out,
-        provided that who they are does not depend on the graph. With probability 1 - 2^-20 each client keeps t neighbours who answer.
+        With probability 1 - 2^-40 over the graph, no honest client has t neighbours who collude (with a malicious
+        server:
+        2 t exceeds the number of neighbours plus those who collude, so of a client's two secrets one stays hidden even
+        if its honest neighbours are
+        told different things), and the honest clients who stay are connected when all who collude or fall silent are
+        taken out,
+        provided that who they are does not depend on the graph. With probability 1 - 2^-20 each client keeps t
+        neighbours who answer.
 
     Raises:
         InputError: No graph exists, or a share is none.
     """
     colluding, silent = _counts(clients, adversarial, dropout)
-    crowd = (
-        f"{clients} clients of whom {adversarial:g} collude with {'a malicious' if malicious else 'the'} server and {dropout:g} fall silent"
-    )
+    server = "a malicious server" if malicious else "the server"
+    crowd = f"{clients} clients, {adversarial:g} of them colluding with {server}, {dropout:g} falling silent"
     if clients - colluding - silent < 2:
-        raise InputError(f"{crowd}: fewer than two honest ones stay, and a sum of one hides nothing; invite more clients")
+        raise InputError(
+            f"{crowd}: fewer than two honest ones stay, and a sum of one hides nothing; invite more clients"
+        )
     if adversarial + (2 if malicious else 1) * dropout >= 1:
         rule = "adversarial + 2 dropout" if malicious else "adversarial + dropout"
         raise InputError(f"{crowd}: no graph exists; {rule} must be less than 1")
     found = None if clients < COMPLETE_BELOW else _smallest(clients, colluding, silent, malicious)
     found = found or _complete(clients, colluding, silent, malicious)
     if found is None:
-        raise InputError(f"{crowd}: no graph exists in which enough neighbours stay; invite more clients, or tolerate less")
+        raise InputError(
+            f"{crowd}: no graph exists in which enough neighbours stay; invite more clients, or tolerate less"
+        )
     return found
 
 
@@ -107,7 +116,7 @@ def _complete(clients: int, colluding: int, silent: int, malicious: bool) -> tup
 
 
 def log_disconnected(clients: int, degree: int, bad: int) -> float:
-    """Logarithm of a bound on P[a random Harary graph falls apart when `bad` of its nodes are taken out] (CCS'20, lemma 3.7).
+    """Log of a bound on P[a random Harary graph falls apart when `bad` of its nodes are taken out].
 
     It falls apart only where two runs of degree/2 nodes each in a row are taken out.
     """
@@ -119,7 +128,7 @@ def log_disconnected(clients: int, degree: int, bad: int) -> float:
 
 
 def log_hypergeometric(clients: int, marked: int, drawn: int) -> npt.NDArray[np.float64]:
-    """log P[x of the drawn are marked] for x = 0 to min(marked, drawn)."""
+    """Logarithms of P[x of the drawn are marked] for x = 0 to min(marked, drawn)."""
     x = np.arange(min(marked, drawn) + 1)
     unmarked = clients - marked
     possible = drawn - x <= unmarked

@@ -1,4 +1,4 @@
-"""A whole round on this machine, for simulations and benchmarks: the same clients, server and bytes as between machines.
+"""A whole round on this machine, for simulations and benchmarks: clients, server and bytes as between machines.
 
 Clients live in worker processes, a share of them in each, and only messages leave these.
 """
@@ -78,6 +78,7 @@ class Here:
         round_: What they agreed to.
         vectors: By seat.
         identities: Private keys by seat.
+        verify: Whether clients check signatures of their neighbours' keys; see `Client`.
         randomness: A source of bytes for each seat; None for the operating system's.
     """
 
@@ -86,6 +87,7 @@ class Here:
         round_: Round,
         vectors: Mapping[int, Vector],
         identities: Mapping[int, bytes],
+        verify: bool,
         randomness: Callable[[int], Randomness] | None,
     ) -> None:
         self._vectors = vectors
@@ -94,6 +96,7 @@ class Here:
                 round_=round_,
                 seat=seat,
                 identity=identities[seat],
+                verify=verify,
                 randomness=os.urandom if randomness is None else randomness(seat),
             )
             for seat in vectors
@@ -192,6 +195,7 @@ def run_round(
     round_: int = 0,
     attempt: int = 0,
     processes: int = 1,
+    verify: bool = True,
     randomness: Callable[[int], Randomness] | None = None,
 ) -> InProcessRound:
     """One round among clients who follow the protocol.
@@ -203,8 +207,10 @@ def run_round(
         run: 32 bytes; random where absent.
         round_: Which round.
         attempt: Which attempt at it.
+        verify: Whether clients check signatures of their neighbours' keys; see `Client`.
         processes: Worker processes for clients and for unmasking; 1: this one alone.
-        randomness: A source of bytes for each seat and for -1, the makers of identities; the operating system where absent. It must be
+        randomness: A source of bytes for each seat and for -1, the makers of identities; the operating system where
+            absent. It must be
             picklable where there are worker processes.
 
     Returns:
@@ -221,18 +227,23 @@ def run_round(
     people = [Identity(key) for key in keys]
     identities = Identities(keys={seat: person.public for seat, person in enumerate(people[:-1])})
     held = Round(
-        run=run or source(32), round=round_, attempt=attempt, agreement=agreement, identities=identities, server=people[-1].public
+        run=run or source(32),
+        round=round_,
+        attempt=attempt,
+        agreement=agreement,
+        identities=identities,
+        server=people[-1].public,
     )
     server = Server(round_=held, identity=keys[-1])
     seats = range(agreement.clients)
     if processes == 1:
-        here = Here(held, dict(enumerate(vectors)), dict(enumerate(keys[:-1])), randomness)
+        here = Here(held, dict(enumerate(vectors)), dict(enumerate(keys[:-1])), verify, randomness)
         traffic = _talk(server, seats, silent, here.answer)
         return InProcessRound(sum=server.sum(), traffic=traffic)
     with _processes(processes) as others:
         for i, other in enumerate(others):
             own = seats[i::processes]
-            other.ask(("clients", held, {s: vectors[s] for s in own}, {s: keys[s] for s in own}, randomness))
+            other.ask(("clients", held, {s: vectors[s] for s in own}, {s: keys[s] for s in own}, verify, randomness))
         traffic = _talk(server, seats, silent, lambda phase, inbox: _among(others, phase, inbox))
         return InProcessRound(sum=server.sum(lambda _, tasks: _shared(others, list(tasks))), traffic=traffic)
 
@@ -242,8 +253,10 @@ def _check(vectors: Sequence[Vector], agreement: Agreement, silent: Mapping[int,
         raise InputError(f"{len(vectors)} vectors: {agreement.clients} clients are agreed")
     for seat, phase in silent.items():
         if not 0 <= seat < agreement.clients or phase not in SPEAKING:
-            raise InputError(f"silent: seat {seat} in {phase.name}; seats are 0 to {agreement.clients - 1}, and clients speak in "
-                             f"{', '.join(phase.name for phase in SPEAKING)}")  # fmt: skip
+            names = ", ".join(speaking.name for speaking in SPEAKING)
+            raise InputError(
+                f"silent: seat {seat} in {phase.name}; seats are 0 to {agreement.clients - 1}, clients speak in {names}"
+            )
 
 
 def _talk(
@@ -277,10 +290,13 @@ def _among(others: Sequence[Elsewhere], phase: Phase, inbox: Mapping[int, bytes]
 
 
 def _shared(others: Sequence[Elsewhere], tasks: Sequence[tuple[object, ...]]) -> Iterator[masks.Words]:
-    for i, task in enumerate(tasks):
-        others[i % len(others)].ask(("correct", *task))
-    for i in range(len(tasks)):
-        yield others[i % len(others)].told()  # type: ignore[misc]
+    # One task at a time each: a pipe that is full in both directions would wait for ever.
+    for first in range(0, len(tasks), len(others)):
+        asked = list(zip(others, tasks[first:], strict=False))
+        for other, task in asked:
+            other.ask(("correct", *task))
+        for other, _ in asked:
+            yield other.told()  # type: ignore[misc]
 
 
 def named_bytes(seed: bytes) -> Callable[[int], Randomness]:

@@ -1,4 +1,4 @@
-"""Cryptography, from the package `cryptography`: Ed25519, X25519, HKDF-SHA256, ChaCha20-Poly1305. Nothing of it is ours but the names."""
+"""Ed25519, X25519, HKDF-SHA256 and ChaCha20-Poly1305 of the package `cryptography`. Only the names are ours."""
 
 from __future__ import annotations
 
@@ -85,13 +85,14 @@ def check_public(key: bytes) -> None:
     Pair(bytes(SECRET_BYTES)).agreed(key)
 
 
-def derived(secret: bytes, context: bytes) -> bytes:
-    """256 bits for one use, named by the context (HKDF-SHA256, RFC 5869, without salt).
+def derived(secret: bytes, context: bytes, size: int = 32) -> bytes:
+    """Bytes for one use, named by the context (HKDF-SHA256, RFC 5869, without salt).
 
     Guarantee:
-        Keys of two contexts tell nothing of each other or of the secret, as long as HKDF-SHA256 is a pseudo-random function.
+        Keys of two contexts tell nothing of each other or of the secret, as long as HKDF-SHA256 is a pseudo-random
+        function.
     """
-    return HKDF(SHA256(), 32, None, context).derive(secret)
+    return HKDF(SHA256(), size, None, context).derive(secret)
 
 
 def committed(secret: bytes, context: bytes) -> bytes:

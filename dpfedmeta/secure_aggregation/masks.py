@@ -22,11 +22,13 @@ def word(bits: int) -> np.dtype[Any]:
 def expand(key: bytes, dimension: int, bits: int) -> Words:
     """The mask of a 256-bit key: the lowest `bits` bits of word i of the key's ChaCha20 stream are coordinate i.
 
-    The stream has the nonce 0 and begins with block 0 (RFC 8439). Words are little-endian, of 16 bits where `bits` is at most 16, else of 32;
+    The stream has the nonce 0 and begins with block 0 (RFC 8439). Words are little-endian, of 16 bits where `bits` is
+    at most 16, else of 32;
     what lies above `bits` is taken off by `reduced` once, after all additions.
 
     Guarantee:
-        Uniform modulo 2^bits for whoever does not know the key, as long as ChaCha20 is pseudo-random. No key has a second mask.
+        Uniform modulo 2^bits for whoever does not know the key, as long as ChaCha20 is pseudo-random. No key has a
+        second mask.
     """
     kind = word(bits)
     return np.frombuffer(key_stream(key)(dimension * kind.itemsize), dtype=kind)
@@ -34,7 +36,7 @@ def expand(key: bytes, dimension: int, bits: int) -> Words:
 
 def reduced(words: Words, bits: int) -> Words:
     """Modulo 2^bits, as numbers from 0 to 2^bits - 1."""
-    return words & words.dtype.type(2**bits - 1)
+    return np.bitwise_and(words, words.dtype.type(2**bits - 1))
 
 
 def packed(words: Words, bits: int) -> bytes:
@@ -52,7 +54,9 @@ def unpacked(content: bytes, dimension: int, bits: int) -> Words:
         ValueError: Another length, or something behind the last coordinate.
     """
     if len(content) != packed_size(dimension, bits):
-        raise ValueError(f"{len(content)} bytes where {dimension} coordinates of {bits} bits take {packed_size(dimension, bits)}")
+        raise ValueError(
+            f"{len(content)} bytes where {dimension} coordinates of {bits} bits take {packed_size(dimension, bits)}"
+        )
     kind = word(bits)
     if bits == 8 * kind.itemsize:
         return np.frombuffer(content, dtype=kind)

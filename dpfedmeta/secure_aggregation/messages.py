@@ -1,6 +1,7 @@
 """Messages as bytes, in one fixed layout: what is decoded encodes to the same bytes, and nothing else is accepted.
 
-Every message is a header, a body and an Ed25519 signature of its sender over the round's digest, header and body. All numbers are big-endian.
+Every message is a header, a body and an Ed25519 signature of its sender over the round's digest, header and body. All
+numbers are big-endian.
 
     header   "DPSA", version 2, run 32, round 4, attempt 4, phase 1, sender 4, recipient 4
     lists    a count of 4 bytes, then records of one size in strictly ascending order of their seats
@@ -8,10 +9,12 @@ Every message is a header, a body and an Ed25519 signature of its sender over th
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -55,7 +58,9 @@ def header(round_: Round, phase: Phase, sender: int, recipient: int) -> bytes:
     return _HEADER.pack(_MAGIC, VERSION, round_.run, round_.round, round_.attempt, phase, sender, recipient)
 
 
-def signed(round_: Round, phase: Phase, sender: int, recipient: int, body: bytes, identity: Identity, bound: bytes = b"") -> bytes:
+def signed(
+    round_: Round, phase: Phase, sender: int, recipient: int, body: bytes, identity: Identity, bound: bytes = b""
+) -> bytes:
     """The whole message.
 
     Args:
@@ -82,7 +87,9 @@ def sender_of(message: bytes) -> int:
     return int(_HEADER.unpack_from(message)[6])
 
 
-def opened(round_: Round, phase: Phase, sender: int, recipient: int, message: bytes, key: bytes, bound: bytes = b"") -> bytes:
+def opened(
+    round_: Round, phase: Phase, sender: int, recipient: int, message: bytes, key: bytes, bound: bytes = b""
+) -> bytes:
     """The body of a message that must be exactly this one.
 
     Raises:
@@ -131,7 +138,7 @@ def _records(record: struct.Struct, body: bytes) -> list[tuple[int, ...]]:
         raise Refused("a list whose length is not what it says")
     found = list(record.iter_unpack(body[4:]))
     seats = [entry[0] for entry in found]
-    for before, after in zip(seats, seats[1:], strict=False):
+    for before, after in itertools.pairwise(seats):
         if before == after:
             raise Refused(f"seat {after} is named twice")
         if before > after:
@@ -161,7 +168,8 @@ class Keys:
     share_key: bytes
     commitment: bytes
 
-    def encode(self) -> bytes:
+    @cached_property
+    def encoded(self) -> bytes:
         """The body."""
         return self.record.pack(self.identity, self.mask_key, self.share_key, self.commitment)
 
@@ -179,7 +187,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class KeyList:
-    """KEY_LIST: (seat, its keys, its signature of them) of the recipient's neighbours; of everybody where the server is malicious."""
+    """KEY_LIST: (seat, its keys, its signature of them) of neighbours; of everybody where the server is malicious."""
 
     record: ClassVar = struct.Struct(f">I{Keys.record.size}s{SIGNATURE_BYTES}s")
 

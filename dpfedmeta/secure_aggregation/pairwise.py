@@ -2,45 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from hashlib import sha256
 
 from dpfedmeta.secure_aggregation.agreement import Round
-from dpfedmeta.secure_aggregation.keys import Pair, committed, derived
+from dpfedmeta.secure_aggregation.keys import Pair, committed, derived, sealed, unsealed
 from dpfedmeta.secure_aggregation.messages import KeyList, Keys, Phase, header
 
 
 def graph_seed(round_: Round, listed: KeyList | None) -> bytes:
-    """What the graph is drawn from: the round alone, or with a malicious server all commitments and keys of all clients.
+    """What the graph is drawn from: the round, and with a malicious server all clients' commitments and keys.
 
     Guarantee:
-        With a malicious server every honest client's keys are in it, and all who accept one another's signatures hold the same list. A server that
-        tries many lists with its colluding clients before it publishes one multiplies the 2^-40 of `graph.parameters` by their number.
+        With a malicious server every honest client's keys are in it, and all who accept one another's signatures hold
+        the same list. A server that
+        tries many lists with its colluding clients before it publishes one multiplies the 2^-40 of `graph.parameters`
+        by their number.
     """
     return sha256(b"graph" + bound_to(round_, listed)).digest()
 
 
 def bound_to(round_: Round, listed: KeyList | None) -> bytes:
     """What everything after the keys is bound to."""
-    return sha256(b"keys" + round_.digest + (listed.encode() if listed else b"")).digest()
+    return sha256(b"keys" + round_.digest + (b"" if listed is None else listed.encode())).digest()
 
 
-def mask_seed(bound: bytes, own: Pair, keys: Keys, others: Keys, seat: int, other: int) -> bytes:
+def pair_context(bound: bytes, seat: int, keys: Keys, other: int, others: Keys) -> bytes:
+    """What both of a pair derive keys from, beside their secret: which pair of which round, and what both showed."""
+    if seat > other:
+        seat, keys, other, others = other, others, seat, keys
+    return b"".join((bound, seat.to_bytes(4, "big"), other.to_bytes(4, "big"), keys.encoded, others.encoded))
+
+
+def mask_seed(own: Pair, other: bytes, context: bytes) -> bytes:
     """256 bits that both of a pair derive.
 
     Args:
-        bound: See `bound_to`.
         own: One's mask keys.
-        keys: What `seat` showed.
-        others: What `other` showed.
-        seat: One's own.
-        other: The neighbour's.
+        other: The neighbour's public mask key.
+        context: Of the pair.
 
     Raises:
         Refused: The other key agrees on nothing secret.
     """
-    low, high = ((seat, keys), (other, others)) if seat < other else ((other, others), (seat, keys))
-    place = low[0].to_bytes(4, "big") + high[0].to_bytes(4, "big")
-    return derived(own.agreed(others.mask_key), b"mask of a pair" + bound + place + low[1].encode() + high[1].encode())
+    return derived(own.agreed(other), b"mask of a pair" + context)
 
 
 def own_seed(bound: bytes, seed: bytes, seat: int) -> bytes:
@@ -53,32 +58,45 @@ def commitment(round_: Round, seed: bytes, seat: int) -> bytes:
     return committed(seed, round_.digest + seat.to_bytes(4, "big"))
 
 
-class ShareKeys:
-    """The keys that seal shares between two neighbours: one for each direction, since one key for both would use its nonce twice.
+@dataclass(frozen=True)
+class Channel:
+    """How shares are sealed between two neighbours: a key for each direction; one for both would use its nonce twice.
+
+    Attributes:
+        context: Of the pair.
+        out: Key towards the neighbour.
+        back: Key from the neighbour.
+    """
+
+    context: bytes
+    out: bytes
+    back: bytes
+
+    def sealed(self, round_: Round, seat: int, other: int, content: bytes) -> bytes:
+        """For the neighbour."""
+        return sealed(self.out, content, header(round_, Phase.SHARES, seat, other) + self.context)
+
+    def unsealed(self, round_: Round, seat: int, other: int, content: bytes) -> bytes:
+        """From the neighbour.
+
+        Raises:
+            Refused: The tag fails.
+        """
+        return unsealed(self.back, content, header(round_, Phase.SHARES, other, seat) + self.context)
+
+
+def channel(own: Pair, other: bytes, context: bytes, *, lower: bool) -> Channel:
+    """Between two neighbours.
 
     Args:
-        round_: Of the keys.
-        bound: See `bound_to`.
         own: One's share keys.
         other: The neighbour's public share key.
+        context: Of the pair.
+        lower: Whether one's own seat is the lower one.
 
     Raises:
         Refused: The other key agrees on nothing secret.
     """
-
-    def __init__(self, round_: Round, bound: bytes, own: Pair, other: bytes) -> None:
-        self._secret = own.agreed(other)
-        self._round, self._bound = round_, bound
-
-    def one_way(self, sender: int, recipient: int, sender_keys: Keys, recipient_keys: Keys) -> tuple[bytes, bytes]:
-        """(key, context) of what the sender seals for the recipient."""
-        context = b"".join(
-            (
-                header(self._round, Phase.SHARES, sender, recipient),
-                self._round.digest,
-                self._bound,
-                sender_keys.encode(),
-                recipient_keys.encode(),
-            )
-        )
-        return derived(self._secret, b"shares" + context), context
+    both = derived(own.agreed(other), b"shares" + context, 64)
+    first, second = both[:32], both[32:]
+    return Channel(context, *((first, second) if lower else (second, first)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +34,7 @@ from dpfedmeta.secure_aggregation.unmasking import Missing, correction
 
 # Runs a function on several tuples of arguments, in any order: `itertools.starmap`, or the `map` of worker processes.
 Map = Callable[[Callable[..., masks.Words], Iterable[tuple[object, ...]]], Iterable[masks.Words]]
-_TASKS_AT_ONCE = 16
+_TASKS_AT_ONCE = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,8 @@ def _one_after_the_other(
 class Server:
     """The server: `receive` what clients send in a phase, `close` the phase, send what it returns, and so on to `sum`.
 
-    When a phase is closed is the caller's choice: when everybody has answered or a time is over. Who has not answered by then has fallen silent.
+    When a phase is closed is the caller's choice: when everybody has answered or a time is over. Who has not answered
+    by then has fallen silent.
 
     Args:
         round_: What was agreed.
@@ -115,16 +116,17 @@ class Server:
         self._seen.add(sender)
         return sender
 
-    def _expected(self) -> range | set[int] | dict[int, dict[int, bytes]] | dict[int, tuple[Keys, bytes]]:
+    def _expected(self) -> Collection[int]:
         if self._done:
             return set()
-        return {
+        senders: dict[Phase, Collection[int]] = {
             Phase.KEYS: range(self._agreement.clients),
             Phase.SHARES: self._keys,
             Phase.MASKED: self._sealed,
             Phase.CONSENT: self._survivors,
             Phase.REVEAL: self._survivors,
-        }[self.phase]
+        }
+        return senders[self.phase]
 
     def _key_of(self, sender: int, message: bytes) -> bytes:
         if sender in self._keys:
@@ -163,7 +165,9 @@ class Server:
     def _take_reveal(self, sender: int, body: bytes, signature: bytes) -> None:
         revealed = Reveal.decode(body)
         wanted = [
-            (seat, Kind.SEED if seat in self._survivors else Kind.KEY) for seat in self._graph[sender] if seat in self._sealed
+            (seat, Kind.SEED if seat in self._survivors else Kind.KEY)
+            for seat in self._graph[sender]
+            if seat in self._sealed
         ]
         if [(seat, kind) for seat, kind, _ in revealed.entries] != wanted:
             raise Refused(f"seat {sender} did not reveal exactly what it was asked for")
@@ -191,7 +195,9 @@ class Server:
         self._at_least(self._agreement.enough, len(everybody), "clients")
         listed = self._key_list(everybody)
         whole = listed if self._agreement.malicious else None
-        rows = graph.neighbours(pairwise.graph_seed(self._round, whole), self._agreement.clients, self._agreement.degree)
+        rows = graph.neighbours(
+            pairwise.graph_seed(self._round, whole), self._agreement.clients, self._agreement.degree
+        )
         there = set(everybody)
         self._graph = {seat: [other for other in rows[seat].tolist() if other in there] for seat in everybody}
         sent = {
@@ -205,7 +211,9 @@ class Server:
         return answer
 
     def _key_list(self, seats: Iterable[int]) -> KeyList:
-        return KeyList(tuple((seat, keys.encode(), signature) for seat in seats for keys, signature in (self._keys[seat],)))
+        return KeyList(
+            tuple((seat, keys.encoded, signature) for seat in seats for keys, signature in (self._keys[seat],))
+        )
 
     def _close_shares(self) -> dict[int, bytes]:
         around = self._well_connected()
@@ -219,7 +227,7 @@ class Server:
         return self._to_all(Phase.SHARE_LIST, sent)
 
     def _well_connected(self) -> dict[int, list[int]]:
-        """Who shared, and has t neighbours in this set: nobody masks with a client whose secrets could not be put together."""
+        """Who shared and has t neighbours who did: nobody masks with a client whose secrets cannot be put together."""
         around = {seat: self._graph[seat] for seat in sorted(self._sealed)}
         while True:
             there = {seat: [other for other in others if other in around] for seat, others in around.items()}
@@ -254,7 +262,8 @@ class Server:
             run: Who computes masks; this process by default.
 
         Guarantee:
-            Equal to the survivors' vectors added up modulo 2^bits, where clients followed the protocol. No sum leaves a round that failed.
+            Equal to the survivors' vectors added up modulo 2^bits, where clients followed the protocol. No sum leaves a
+            round that failed.
 
         Raises:
             Aborted: Too few shares of somebody's secret, or wrong ones.
@@ -282,17 +291,24 @@ class Server:
         tasks = []
         for seat, found in sorted(shares.items()):
             survived = seat in self._survivors
-            around = {} if survived else {other: self._keys[other][0] for other in self._graph[seat] if other in self._survivors}
+            around = (
+                {}
+                if survived
+                else {other: self._keys[other][0] for other in self._graph[seat] if other in self._survivors}
+            )
             if not (survived or around):
                 continue  # nobody masked with it
-            self._at_least(self._agreement.threshold, len(found), f"shares of the {'seed' if survived else 'key'} of seat {seat}")
+            self._at_least(
+                self._agreement.threshold, len(found), f"shares of the {'seed' if survived else 'key'} of seat {seat}"
+            )
             kind = Kind.SEED if survived else Kind.KEY
             tasks.append(Missing(seat=seat, kind=kind, shares=found, keys=self._keys[seat][0], survivors=around))
         return tasks
 
     def _to_all(self, phase: Phase, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
         return {
-            seat: signed(self._round, phase, SERVER, seat, body, self._identity, self._bound) for seat, body in bodies.items()
+            seat: signed(self._round, phase, SERVER, seat, body, self._identity, self._bound)
+            for seat, body in bodies.items()
         }
 
     def _at_least(self, wanted: int, got: int, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Shamir's secret sharing over the field of 2^256 + 297 elements: any `threshold` shares give the secret, fewer say nothing of it."""
+"""Shamir's secret sharing modulo 2^256 + 297: any `threshold` shares give the secret, fewer say nothing of it."""
 
 from __future__ import annotations
 
@@ -69,4 +69,5 @@ def _inverses(values: Sequence[int]) -> list[int]:
 
 def join(shares: Mapping[int, int]) -> int:
     """The secret of exactly `threshold` shares, by their points."""
-    return sum(map(operator.mul, shares.values(), weights(list(shares)))) % PRIME
+    total: int = sum(map(operator.mul, shares.values(), weights(list(shares))))
+    return total % PRIME

@@ -54,7 +54,8 @@ def correction(round_: Round, bound: bytes, missing: Sequence[Missing]) -> masks
             raise Aborted(f"the shares of the mask key of seat {task.seat} do not give the key that it showed")
         for seat, keys in task.survivors.items():
             try:
-                seed = pairwise.mask_seed(bound, pair, task.keys, keys, task.seat, seat)
+                context = pairwise.pair_context(bound, task.seat, task.keys, seat, keys)
+                seed = pairwise.mask_seed(pair, keys.mask_key, context)
             except Refused as error:
                 raise Aborted(f"seat {seat}: {error}") from None
             mask = masks.expand(seed, agreement.dimension, agreement.bits)
