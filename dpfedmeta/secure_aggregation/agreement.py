@@ -59,8 +59,8 @@ class Agreement:
             raise InputError(f"colluding = {self.colluding}: fewer than all {self.clients} clients")
         if not self.colluding + 2 <= self.fewest <= self.clients:
             raise InputError(
-                f"fewest = {self.fewest} survivors: at least {self.colluding + 2}, since a sum of which {self.colluding} "
-                f"colluding clients know all but one vector hides nothing, and at most {self.clients}"
+                f"fewest = {self.fewest} survivors: at least {self.colluding + 2}, since of a sum {self.colluding} "
+                f"colluding clients must not know all but one vector, and at most {self.clients}"
             )
         if self.malicious and 2 * self.threshold <= self.degree:
             raise InputError(

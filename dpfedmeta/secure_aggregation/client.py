@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
@@ -18,8 +18,8 @@ import numpy.typing as npt
 from dpfedmeta.errors import InputError
 from dpfedmeta.secure_aggregation import graph, masks, pairwise, shamir
 from dpfedmeta.secure_aggregation.agreement import Identities, Round
-from dpfedmeta.secure_aggregation.consent import check_consents, consent
-from dpfedmeta.secure_aggregation.keys import Identity, Pair, Randomness, signed_by
+from dpfedmeta.secure_aggregation.checks import Checks, at_least, consent
+from dpfedmeta.secure_aggregation.keys import Identity, Pair, Randomness
 from dpfedmeta.secure_aggregation.messages import (
     EVERYONE,
     SERVER,
@@ -32,7 +32,6 @@ from dpfedmeta.secure_aggregation.messages import (
     Phase,
     Reveal,
     Survivors,
-    header,
     opened,
     share_of,
     signed,
@@ -132,7 +131,7 @@ class Client:
             )
         self._round, self._seat, self._randomness = round_, seat, randomness
         self._agreement = round_.agreement
-        self._verify = verify or self._agreement.malicious
+        self._checks = Checks(round_=round_, seat=seat, verify=verify)
         self.step = Step.ADVERTISE
         self.identities: Identities = round_.identities
         self._secrets: _Secrets | None = None
@@ -194,52 +193,18 @@ class Client:
         """
         with self._answering(Step.SHARE, Step.MASK) as secrets:
             listed = KeyList.decode(self._opened(Phase.KEY_LIST, message))
-            everybody = self._checked(listed)
+            everybody, self.identities = self._checks.keys(self._own, listed, self.identities)
             self._bound = pairwise.bound_to(self._round, listed if self._agreement.malicious else None)
             self._keys = {seat: everybody[seat] for seat in self._neighbours(listed) if seat in everybody}
-            self._at_least(self._agreement.threshold, len(self._keys), "neighbours")
+            at_least(self._agreement.threshold, len(self._keys), "neighbours")
             if not self._agreement.malicious and len(self._keys) < len(everybody):
                 raise Refused(f"seat {min(everybody.keys() - self._keys.keys())} is no neighbour")
             return self._signed(Phase.SHARES, self._ciphertexts(secrets).encode())
-
-    def _checked(self, listed: KeyList) -> dict[int, Keys]:
-        """The others' keys, if all is as it should be; of the whole round where the server is malicious."""
-        found, new = {}, {**self.identities.keys, self._seat: self._identity.public}
-        for seat, body, signature in listed.entries:
-            keys = Keys.decode(body)
-            if seat == self._seat:
-                if not self._agreement.malicious:
-                    raise Refused("its own seat is among its neighbours")
-                if keys != self._own:
-                    raise Refused("its own keys are not what it sent")
-                continue
-            if seat >= self._agreement.clients:
-                raise Refused(f"seat {seat} is unknown")
-            if keys.identity != self.identities.keys.get(
-                seat, keys.identity if self.identities.first_contact else None
-            ):
-                raise Refused(f"the identity of seat {seat} is not the listed one")
-            content = self._round.digest + header(self._round, Phase.KEYS, seat, EVERYONE) + body
-            if self._verify and not signed_by(keys.identity, signature, content):
-                raise Refused(f"the signature of seat {seat} on its keys fails")
-            found[seat], new[seat] = keys, keys.identity
-        if self._agreement.malicious:
-            if len(found) == len(listed.entries):
-                raise Refused("its own keys are not in the list")
-            self._at_least(self._agreement.enough, len(listed.entries), "clients")
-        if len(set(new.values())) < len(new):
-            raise Refused("one identity sits in two seats")
-        self.identities = replace(self.identities, keys=new)
-        return found
 
     def _neighbours(self, listed: KeyList) -> list[int]:
         seed = pairwise.graph_seed(self._round, listed if self._agreement.malicious else None)
         row: list[int] = graph.neighbours_of(self._seat, seed, self._agreement.clients, self._agreement.degree).tolist()
         return row
-
-    def _at_least(self, wanted: int, got: int, what: str) -> None:
-        if got < wanted:
-            raise Refused(f"{got} {what}, at least {wanted} are needed")
 
     def _ciphertexts(self, secrets: _Secrets) -> Ciphertexts:
         seats = list(self._keys)
@@ -274,7 +239,7 @@ class Client:
         """
         if vector.shape != (self._agreement.dimension,) or vector.dtype.kind not in "iu":
             raise InputError(
-                f"a vector of {vector.dtype} and shape {vector.shape}: {self._agreement.dimension} whole numbers are agreed"
+                f"a vector of {vector.dtype} and shape {vector.shape}: {self._agreement.dimension} whole numbers agreed"
             )
         with self._answering(Step.MASK, Step.CONSENT if self._agreement.malicious else Step.UNMASK) as secrets:
             listed = Ciphertexts.decode(self._opened(Phase.SHARE_LIST, message))
@@ -283,7 +248,7 @@ class Client:
                     raise Refused(f"shares of seat {seat}, {'itself' if seat == self._seat else 'no neighbour'}")
                 shares = secrets.channels[seat].unsealed(self._round, self._seat, seat, content)
                 secrets.shares[seat] = (share_of(shares[: shamir.SHARE_BYTES]), share_of(shares[shamir.SHARE_BYTES :]))
-            self._at_least(self._agreement.threshold, len(secrets.shares), "neighbours who shared")
+            at_least(self._agreement.threshold, len(secrets.shares), "neighbours who shared")
             masked = self._masked(secrets, vector)
             secrets.channels = {}
             secrets.mask_keys, secrets.seed = secrets.share_keys, b""
@@ -299,18 +264,9 @@ class Client:
             apply(total, masks.expand(seed, size, bits), out=total)
         return masks.reduced(total, bits)
 
-    def _accept(self, secrets: _Secrets, message: bytes) -> Survivors:
-        """The survivors that the server names, if they can be: see `unmask`."""
+    def _told(self, secrets: _Secrets, message: bytes) -> Survivors:
         told = Survivors.decode(self._opened(Phase.SURVIVORS, message), self._agreement)
-        both = told.survivors & told.silent
-        if both:
-            raise Refused(f"seat {min(both)} is said to have survived and to be silent")
-        if self._seat not in told.survivors:
-            raise Refused("it is not among the survivors itself")
-        untold = secrets.shares.keys() - told.survivors - told.silent
-        if untold:
-            raise Refused(f"neighbour {min(untold)} shared, and is neither among the survivors nor silent")
-        self._at_least(self._agreement.enough, len(told.survivors), "survivors")
+        self._checks.survivors(told, secrets.shares)
         return told
 
     def consent(self, message: bytes) -> bytes:
@@ -320,7 +276,7 @@ class Client:
             Aborted: As `unmask` on a list of survivors.
         """
         with self._answering(Step.CONSENT, Step.UNMASK) as secrets:
-            secrets.told = self._accept(secrets, message)
+            secrets.told = self._told(secrets, message)
             return self._signed(Phase.CONSENT, consent(secrets.told, self._agreement), EVERYONE)
 
     def unmask(self, message: bytes) -> bytes:
@@ -334,10 +290,10 @@ class Client:
         with self._answering(Step.UNMASK, Step.DONE) as secrets:
             told = secrets.told
             if told is None:
-                told = self._accept(secrets, message)
+                told = self._told(secrets, message)
             else:
                 consents = Consents.decode(self._opened(Phase.CONSENTS, message))
-                check_consents(self._round, self._bound, told, consents, self.identities)
+                self._checks.consents(self._bound, told, consents, self.identities)
             entries = tuple(
                 (seat, kind, secrets.shares[seat][kind])
                 for seat in sorted(secrets.shares)

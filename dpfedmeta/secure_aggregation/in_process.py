@@ -5,14 +5,15 @@ Clients live in worker processes, a share of them in each, and only messages lea
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
-from multiprocessing.connection import Connection
-from typing import Protocol
+from multiprocessing.connection import Connection, wait
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,8 @@ from dpfedmeta.workers import check_guarded
 
 Vector = npt.NDArray[np.integer]
 # The phases in which a client sends something, hence can be silent.
+# Answers that travel together between processes.
+_AT_ONCE = 16
 SPEAKING = (Phase.KEYS, Phase.SHARES, Phase.MASKED, Phase.CONSENT, Phase.REVEAL)
 
 
@@ -61,14 +64,6 @@ class InProcessRound:
 
     sum: Sum
     traffic: Traffic
-
-
-class Party(Protocol):
-    """Where clients live: in this process or in another."""
-
-    def answer(self, phase: Phase, inbox: Mapping[int, bytes]) -> dict[int, bytes]:
-        """What these clients say in a phase, each to its message of the server."""
-        ...
 
 
 class Here:
@@ -103,15 +98,13 @@ class Here:
         }
         self._told: dict[int, bytes] = {}
 
-    def answer(self, phase: Phase, inbox: Mapping[int, bytes]) -> dict[int, bytes]:
-        """As the protocol says. A client that aborts says nothing, as one that fell silent."""
-        answers = {}
+    def answers(self, phase: Phase, inbox: Mapping[int, bytes]) -> Iterator[bytes]:
+        """What they say, each to its message of the server. One that aborts says nothing more."""
         for seat, message in inbox.items():
             try:
-                answers[seat] = self._one(phase, seat, message)
+                yield self._one(phase, seat, message)
             except Aborted:
                 continue
-        return answers
 
     def _one(self, phase: Phase, seat: int, message: bytes) -> bytes:
         client = self._clients[seat]
@@ -125,29 +118,29 @@ class Here:
 
 
 class Elsewhere:
-    """Clients in a process at the other end of a pipe, which answers as `Here` would."""
+    """Clients in a process at the other end of a pipe, which answers as `Here` would, in parts; [] is the last."""
 
     def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
+        self.pipe = pipe
 
     def ask(self, what: object) -> None:
         """Without waiting for the answer."""
-        self._pipe.send(what)
+        self.pipe.send(what)
 
-    def told(self) -> dict[int, bytes] | masks.Words:
-        """The answer to what was asked first.
+    def told(self) -> Any:
+        """The next part of the answer to what was asked first.
 
         Raises:
             RuntimeError: The process died.
             Exception: What the process met.
         """
         try:
-            found = self._pipe.recv()
+            found = self.pipe.recv()
         except EOFError:
             raise RuntimeError("a worker process was killed (out of memory?); the round was not released") from None
         if isinstance(found, BaseException):
             raise found
-        return found  # type: ignore[no-any-return]
+        return found
 
 
 def _live(pipe: Connection) -> None:
@@ -162,7 +155,10 @@ def _live(pipe: Connection) -> None:
             if what == "clients":
                 here = Here(*rest)
             elif what == "answer" and here is not None:
-                pipe.send(here.answer(*rest))
+                answers = here.answers(*rest)
+                while part := list(itertools.islice(answers, _AT_ONCE)):
+                    pipe.send(part)
+                pipe.send([])
             else:
                 pipe.send(correction(*rest))
         except Exception as error:
@@ -238,7 +234,7 @@ def run_round(
     seats = range(agreement.clients)
     if processes == 1:
         here = Here(held, dict(enumerate(vectors)), dict(enumerate(keys[:-1])), verify, randomness)
-        traffic = _talk(server, seats, silent, here.answer)
+        traffic = _talk(server, seats, silent, here.answers)
         return InProcessRound(sum=server.sum(), traffic=traffic)
     with _processes(processes) as others:
         for i, other in enumerate(others):
@@ -263,7 +259,7 @@ def _talk(
     server: Server,
     seats: Sequence[int],
     silent: Mapping[int, Phase],
-    ask: Callable[[Phase, Mapping[int, bytes]], Mapping[int, bytes]],
+    ask: Callable[[Phase, Mapping[int, bytes]], Iterable[bytes]],
 ) -> Traffic:
     """All phases, in order."""
     traffic = Traffic()
@@ -272,21 +268,23 @@ def _talk(
         phase = server.phase
         traffic.down[phase] = {seat: len(message) for seat, message in inbox.items()}
         speaking = {seat: message for seat, message in inbox.items() if silent.get(seat, phase + 1) > phase}
-        answers = ask(phase, speaking)
-        for message in answers.values():
-            server.receive(message)
-        traffic.up[phase] = {seat: len(message) for seat, message in answers.items()}
+        traffic.up[phase] = {server.receive(message): len(message) for message in ask(phase, speaking)}
         inbox = server.close()
     return traffic
 
 
-def _among(others: Sequence[Elsewhere], phase: Phase, inbox: Mapping[int, bytes]) -> dict[int, bytes]:
+def _among(others: Sequence[Elsewhere], phase: Phase, inbox: Mapping[int, bytes]) -> Iterator[bytes]:
+    """Answers as they come, so that the server works while clients do."""
     for i, other in enumerate(others):
         other.ask(("answer", phase, {seat: message for seat, message in inbox.items() if seat % len(others) == i}))
-    answers: dict[int, bytes] = {}
-    for other in others:
-        answers |= other.told()  # type: ignore[arg-type]
-    return answers
+    waiting = list(others)
+    while waiting:
+        ready = wait([other.pipe for other in waiting])
+        for other in [other for other in waiting if other.pipe in ready]:
+            part = other.told()
+            yield from part
+            if not part:
+                waiting.remove(other)
 
 
 def _shared(others: Sequence[Elsewhere], tasks: Sequence[tuple[object, ...]]) -> Iterator[masks.Words]:
@@ -296,7 +294,7 @@ def _shared(others: Sequence[Elsewhere], tasks: Sequence[tuple[object, ...]]) ->
         for other, task in asked:
             other.ask(("correct", *task))
         for other, _ in asked:
-            yield other.told()  # type: ignore[misc]
+            yield other.told()
 
 
 def named_bytes(seed: bytes) -> Callable[[int], Randomness]:

@@ -36,7 +36,8 @@ def expand(key: bytes, dimension: int, bits: int) -> Words:
 
 def reduced(words: Words, bits: int) -> Words:
     """Modulo 2^bits, as numbers from 0 to 2^bits - 1."""
-    return np.bitwise_and(words, words.dtype.type(2**bits - 1))
+    lowest: Words = words & words.dtype.type(2**bits - 1)
+    return lowest
 
 
 def packed(words: Words, bits: int) -> bytes:

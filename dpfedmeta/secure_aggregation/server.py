@@ -11,7 +11,7 @@ import numpy.typing as npt
 from dpfedmeta.errors import InputError
 from dpfedmeta.secure_aggregation import graph, masks, pairwise
 from dpfedmeta.secure_aggregation.agreement import Round
-from dpfedmeta.secure_aggregation.consent import consent
+from dpfedmeta.secure_aggregation.checks import consent
 from dpfedmeta.secure_aggregation.keys import SIGNATURE_BYTES, Identity, check_public
 from dpfedmeta.secure_aggregation.messages import (
     EVERYONE,
