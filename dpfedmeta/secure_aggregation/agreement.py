@@ -96,6 +96,7 @@ def agreed(
     dropout: float,
     malicious: bool,
     fewest: int | None = None,
+    complete: bool = False,
 ) -> Agreement:
     """The agreement for n invited clients of whom a share colludes and a share may fall silent.
 
@@ -107,11 +108,14 @@ def agreed(
         dropout: The share that may fall silent, in all phases together.
         malicious: Whether the server may break the protocol.
         fewest: V, where it is not ceil((1 - dropout) n).
+        complete: Whether everybody shall be everybody's neighbour in any case (CCS 2017).
 
     Raises:
         InputError: No graph exists for it, or a number is out of its range.
     """
-    degree, threshold = graph.parameters(clients=clients, adversarial=adversarial, dropout=dropout, malicious=malicious)
+    degree, threshold = graph.parameters(
+        clients=clients, adversarial=adversarial, dropout=dropout, malicious=malicious, complete=complete
+    )
     colluding = graph.counted(adversarial, clients)
     staying = clients - math.floor(dropout * clients + 1e-9)
     if malicious and (clients + colluding) // 2 + 1 > staying:

@@ -25,7 +25,9 @@ MOST_CLIENTS = 1_000_000
 _ROUNDING = 1e-9
 
 
-def parameters(*, clients: int, adversarial: float, dropout: float, malicious: bool) -> tuple[int, int]:
+def parameters(
+    *, clients: int, adversarial: float, dropout: float, malicious: bool, complete: bool = False
+) -> tuple[int, int]:
     """The smallest degree k of a random Harary graph, and the threshold t, that carry this federation.
 
     Below 100 clients, and where no such graph exists, the complete graph: k = clients - 1.
@@ -36,6 +38,7 @@ def parameters(*, clients: int, adversarial: float, dropout: float, malicious: b
         dropout: The share of them who may fall silent, in all phases together.
         malicious: Whether the server may break the protocol ("semi-malicious" in the sense of CCS'20: the graph is
             not its choice).
+        complete: Whether everybody shall be everybody's neighbour in any case.
 
     Returns:
         (k, t).
@@ -63,7 +66,7 @@ def parameters(*, clients: int, adversarial: float, dropout: float, malicious: b
     if adversarial + (2 if malicious else 1) * dropout >= 1:
         rule = "adversarial + 2 dropout" if malicious else "adversarial + dropout"
         raise InputError(f"{crowd}: no graph exists; {rule} must be less than 1")
-    found = None if clients < COMPLETE_BELOW else _smallest(clients, colluding, silent, malicious)
+    found = None if complete or clients < COMPLETE_BELOW else _smallest(clients, colluding, silent, malicious)
     found = found or _complete(clients, colluding, silent, malicious)
     if found is None:
         raise InputError(

@@ -57,7 +57,7 @@ def vector(seat, numbers):
 
 
 def plain_sum(seats, numbers):
-    return sum(int(1) * vector(seat, numbers) for seat in seats) % np.uint64(2**numbers.bits)
+    return sum(1 * vector(seat, numbers) for seat in seats) % np.uint64(2**numbers.bits)
 
 
 class Table:

@@ -451,7 +451,7 @@ def test_shares_for_others_than_the_neighbours():
             Identity(people(12)[0]),
             table.bound(0),
         )
-        with pytest.raises(Refused, match="exactly its neighbours|twice"):
+        with pytest.raises(Refused, match=r"exactly its neighbours|twice"):
             table.server.receive(message)
 
 

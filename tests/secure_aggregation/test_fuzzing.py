@@ -1,4 +1,4 @@
-"""Messages cut, repeated, reordered, of other rounds, or rubbish: refused with a reason, never a traceback or a wrong sum.
+"""Messages cut, repeated, reordered, of other rounds, or rubbish: refused, never a traceback or a wrong sum.
 
 DPFEDMETA_FUZZ is the number of inputs of each test (default 100,000 of the slow ones; `make test-slow`).
 """
@@ -233,7 +233,8 @@ def signed_rubbish(messages, count, seed):
                 table.server.receive(signed(table.round, phase, 0, to, body, Identity(people(5)[0]), bound))
             except Refused:
                 continue
-            # What its keys, shares and reveals are, a client may choose; the round then ends without a sum, or with the right one.
+            # What its keys, shares and reveals are, a client may choose; the round then ends without a
+            # sum, or with the right one.
             return finish(table, again)
         again()
         table.phase()
