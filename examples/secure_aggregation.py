@@ -57,7 +57,7 @@ def main() -> None:
             server.receive(masked)
     survivors = server.close()
     print(
-        f"masked vectors: {len(survivors)} arrived, client {SILENT} fell silent; the last one looks like {masked[55:63].hex()}"
+        f"masked vectors: {len(survivors)} arrived, client {SILENT} fell silent; the last is {masked[55:63].hex()}..."
     )
 
     for seat, message in survivors.items():
