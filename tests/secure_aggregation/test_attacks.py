@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from rounds import Table, a_round, agreement, people, plain_sum, ring, vector
+from round_tables import Table, a_round, agreement, people, plain_sum, ring, vector
 
 from dpfedmeta.secure_aggregation import Aborted, Client, Refused, pairwise, shamir
 from dpfedmeta.secure_aggregation.agreement import VERSION

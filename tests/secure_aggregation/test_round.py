@@ -6,7 +6,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from rounds import Table, agreement, people, plain_sum, ring, stream, vector
+from round_tables import Table, agreement, people, plain_sum, ring, stream, vector
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.secure_aggregation import Aborted, Client, History, Identities
@@ -29,9 +29,9 @@ def test_the_sum_of_survivors_whenever_somebody_falls_silent(phase, malicious):
 
 @pytest.mark.parametrize("malicious", [False, True])
 def test_somebody_falls_silent_in_every_phase(malicious):
-    numbers = ring(30, 16, 9, 22, malicious=malicious)
-    found = Table(numbers).through(KEYS={0}, SHARES={7, 8}, MASKED={15, 21}, CONSENT={3}, REVEAL={9, 22})
-    left = [seat for seat in range(30) if seat not in {0, 7, 8, 15, 21}]
+    numbers = ring(20, 14, 8, 14, malicious=malicious)
+    found = Table(numbers).through(KEYS={0}, SHARES={7}, MASKED={11, 15}, CONSENT={3}, REVEAL={9})
+    left = [seat for seat in range(20) if seat not in {0, 7, 11, 15}]
     assert (found.total == plain_sum(left, numbers)).all()
 
 
@@ -81,13 +81,13 @@ def test_worker_processes_change_nothing():
 
 
 def test_what_a_masked_vector_shows_is_uniform():
-    # The same vector of zeros 400 times: every bit of what leaves the client is a coin.
+    # The same vector of zeros ten times: every bit of what leaves the client is a coin.
     numbers, ones = agreement(3, dimension=64, adversarial=0.0, dropout=0.0), 0
-    for i in range(20):
+    for i in range(10):
         table = Table(numbers, name=f"coin {i}").until(Phase.MASKED)
         message = table.clients[0].mask(table.sent[0], np.zeros(64, dtype=np.int64))
         ones += int.from_bytes(message[-64 - packed_size(64, 16) : -64], "big").bit_count()
-    tossed = 20 * 64 * 16
+    tossed = 10 * 64 * 16
     assert abs(ones - tossed / 2) < 5 * (tossed / 4) ** 0.5
 
 

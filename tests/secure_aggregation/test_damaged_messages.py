@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from rounds import Table, agreement, people, plain_sum
+from round_tables import Table, agreement, people, plain_sum
 
 from dpfedmeta.secure_aggregation import Aborted, Refused
 from dpfedmeta.secure_aggregation.keys import Identity
