@@ -33,7 +33,7 @@ def test_known_answers(clients, adversarial, dropout, malicious, known):
     assert found == known
 
 
-def conditions(clients, adversarial, dropout, malicious, degree):
+def conditions(clients, adversarial, dropout, malicious, *, degree):
     """Whether a degree does, by exact rational arithmetic and none of our code; returns the threshold."""
     colluding, silent = math.ceil(clients * adversarial - 1e-9), math.ceil(clients * dropout - 1e-9)
     bad = colluding + silent
@@ -64,9 +64,9 @@ def conditions(clients, adversarial, dropout, malicious, degree):
 def test_the_smallest_degree_by_exact_arithmetic(crowd):
     clients, adversarial, dropout, malicious = crowd
     degree, threshold = parameters(clients=clients, adversarial=adversarial, dropout=dropout, malicious=malicious)
-    assert conditions(*crowd, degree) == threshold
+    assert conditions(*crowd, degree=degree) == threshold
     for smaller in range(2, degree, 2):
-        assert conditions(*crowd, smaller) is None
+        assert conditions(*crowd, degree=smaller) is None
 
 
 def test_tails_against_scipy():

@@ -3,6 +3,7 @@ import hashlib
 import numpy as np
 import pytest
 
+from dpfedmeta.secure_aggregation import pairwise
 from dpfedmeta.secure_aggregation.keys import Pair, committed, derived, sealed, unsealed
 from dpfedmeta.secure_aggregation.masks import expand, packed, packed_size, reduced, unpacked
 from dpfedmeta.secure_aggregation.refusals import Refused
@@ -113,3 +114,14 @@ def test_what_is_sealed_opens_with_its_key_and_context_alone():
         )
         == 4
     )
+
+
+def test_the_two_directions_of_a_pair_have_keys_of_their_own():
+    # One key for both would seal two contents with one nonce.
+    one, other = Pair(b"1" * 32), Pair(b"2" * 32)
+    mine = pairwise.channel(one, other.public, b"context", lower=True)
+    theirs = pairwise.channel(other, one.public, b"context", lower=False)
+    assert (mine.out, mine.back) == (theirs.back, theirs.out)
+    assert mine.out != mine.back
+    assert pairwise.mask_seed(one, other.public, b"context") == pairwise.mask_seed(other, one.public, b"context")
+    assert len({mine.out, mine.back, pairwise.mask_seed(one, other.public, b"context")}) == 3
