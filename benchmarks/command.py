@@ -18,6 +18,7 @@ from rich.table import Table
 from benchmarks.device import CLIENTS, device_rows
 from benchmarks.measure import Options, measure
 from benchmarks.rounds import durability_rows, seconds
+from benchmarks.secure_aggregation import Crowd, rows, save_plot
 from benchmarks.settings import SETTINGS
 from dpfedmeta.accounting import PrivacyPlan, Targets, calibrate, guarantees
 from dpfedmeta.command_line import DONE, parser
@@ -75,6 +76,15 @@ def main(words: Sequence[str], console: Console) -> int:
     made.add_argument("--accountant", action="store_true", help="instead: planning, calibration and verification")
     made.add_argument("--durability", action="store_true", help="instead: ledger and checkpoint beside a round")
     made.add_argument("--device", choices=["cpu", "cuda"], help="instead: the engines there, clients side by side")
+    made.add_argument("--secure-aggregation", action="store_true", help="instead: rounds of 100 to 10,000 clients")
+    made.add_argument("--clients", type=int, help="of secure aggregation: this number alone")
+    made.add_argument("--dimension", type=int, default=Crowd.dimension, help="of its vectors (32,768)")
+    made.add_argument("--bits", type=int, default=Crowd.bits, help="of a coordinate (16)")
+    made.add_argument("--adversarial", type=float, default=Crowd.adversarial, help="share that colludes (0.1)")
+    made.add_argument("--dropout", type=float, default=Crowd.dropout, help="share that falls silent (0.2)")
+    made.add_argument("--complete", action="store_true", help="with --clients: everybody is everybody's neighbour")
+    made.add_argument("--malicious", action="store_true", help="a server that may break the protocol")
+    made.add_argument("--verify", action="store_true", help="all signatures towards a server that follows it too")
     made.add_argument("--json", type=Path, metavar="F", help="also write the numbers to a file")
     made.add_argument("--plot", type=Path, metavar="F.png", help="also draw them")
     options = made.parse_args(words)
@@ -87,6 +97,8 @@ def main(words: Sequence[str], console: Console) -> int:
         _show(console, "Seconds, and shares of a round of 200 clients in one process", measured["durability"])
     if options.device:
         measured["device"] = [_on_device(console, options.device, name) for name in options.setting or SETTINGS]
+    if options.secure_aggregation:
+        measured["rows"] = _secure_aggregation(console, options)
     if not measured:
         measured = _engines(console, options)
     if options.json is not None:
@@ -104,6 +116,25 @@ def _on_device(console: Console, name: str, setting: str) -> dict[str, Any]:
     _show(console, f"Clients side by side on {what}", found["rows"])
     _show(console, "Ratios", [found["ratios"]])
     return {"on": what, **found}
+
+
+def _secure_aggregation(console: Console, options: argparse.Namespace) -> list[dict[str, Any]]:
+    crowd = Crowd(
+        clients=options.clients,
+        dimension=options.dimension,
+        bits=options.bits,
+        adversarial=options.adversarial,
+        dropout=options.dropout,
+        malicious=options.malicious,
+        verify=options.verify,
+        complete=options.complete,
+        processes=max(1, options.workers),
+    )
+    found = rows(crowd, lambda text: console.print(text, highlight=False))
+    _show(console, "Rounds of secure aggregation; bytes of one client, up and down", found)
+    if options.plot is not None:
+        save_plot(options.plot, found)
+    return found
 
 
 def _engines(console: Console, options: argparse.Namespace) -> dict[str, Any]:
@@ -148,4 +179,4 @@ def _show(console: Console, title: str, rows: Sequence[Mapping[str, float | str 
 def _shown(name: str, value: float | str | None) -> str:
     if value is None or isinstance(value, str):
         return value or "not measured"
-    return f"{value:,}" if name == "rounds" else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"

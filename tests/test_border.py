@@ -61,7 +61,7 @@ ROOMS = (
     ("settings",),
     ("config", "randomness", "parameters", "workers"),
     ("command_line", "memory", "run_directory"),
-    ("accounting",),
+    ("accounting", "secure_aggregation"),
     ("ledger", "data", "models"),
     ("privacy",),
     ("meta",),
@@ -120,7 +120,7 @@ def test_an_arrow_upwards_would_be_seen(tmp_path):
     assert LEVEL["training"] > LEVEL["planning"]
 
 
-@pytest.mark.parametrize("room", ["accounting", "ledger"])
+@pytest.mark.parametrize("room", ["accounting", "ledger", "secure_aggregation"])
 def test_numbers_need_no_torch(room):
     for path in sorted((PACKAGE / room).rglob("*.py")):
         assert not {"torch", "opacus"} & {name.split(".")[0] for name in outside_functions(path)}, path

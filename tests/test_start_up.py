@@ -51,6 +51,7 @@ LIGHT = (
     *(f"dpfedmeta.meta.algorithms.{path.stem}" for path in sorted((PACKAGE / "meta/algorithms").glob("[a-z]*.py"))),
     *(f"dpfedmeta.meta.releases.{path.stem}" for path in sorted((PACKAGE / "meta/releases").glob("[a-z]*.py"))),
     "dpfedmeta.simulation.aggregations.messages",
+    "dpfedmeta.secure_aggregation.in_process",
 )
 
 

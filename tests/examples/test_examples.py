@@ -13,7 +13,24 @@ TINY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+TRAINING = [path for path in sorted(EXAMPLES.glob("*.py")) if path.stem != "secure_aggregation"]
+
+
+def test_the_round_of_secure_aggregation(capsys):
+    spec = importlib.util.spec_from_file_location("example_secure_aggregation", EXAMPLES / "secure_aggregation.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.main()
+    shown = capsys.readouterr().out.splitlines()
+    assert "9 arrived, client 7 fell silent" in shown[3]
+    total = [sum(seat for seat in range(10) if seat != 7) * factor % 2**16 for factor in (1, 10, -1)]
+    assert shown[-2:] == [
+        f"sum of 9 vectors modulo 2^16: {[*total, 9]}",
+        "which is what they add up to: True",
+    ]
+
+
+@pytest.mark.parametrize("path", TRAINING, ids=lambda path: path.stem)
 def test_an_example_runs(path, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
     window = {"clip.window": 2} if path.stem == "train_in_python" else {}

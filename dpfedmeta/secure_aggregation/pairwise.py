@@ -1,0 +1,102 @@
+"""What two neighbours derive from their keys: the seed of their mask, and a key for the shares of each direction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+from dpfedmeta.secure_aggregation.agreement import Round
+from dpfedmeta.secure_aggregation.keys import Pair, committed, derived, sealed, unsealed
+from dpfedmeta.secure_aggregation.messages import KeyList, Keys, Phase, header
+
+
+def graph_seed(round_: Round, listed: KeyList | None) -> bytes:
+    """What the graph is drawn from: the round, and with a malicious server all clients' commitments and keys.
+
+    Guarantee:
+        With a malicious server every honest client's keys are in it, and all who accept one another's signatures hold
+        the same list. A server that
+        tries many lists with its colluding clients before it publishes one multiplies the 2^-40 of `graph.parameters`
+        by their number.
+    """
+    return sha256(b"graph" + bound_to(round_, listed)).digest()
+
+
+def bound_to(round_: Round, listed: KeyList | None) -> bytes:
+    """What everything after the keys is bound to."""
+    return sha256(b"keys" + round_.digest + (b"" if listed is None else listed.encode())).digest()
+
+
+def pair_context(bound: bytes, seat: int, keys: Keys, other: int, others: Keys) -> bytes:
+    """What both of a pair derive keys from, beside their secret: which pair of which round, and what both showed."""
+    if seat > other:
+        seat, keys, other, others = other, others, seat, keys
+    return b"".join((bound, seat.to_bytes(4, "big"), other.to_bytes(4, "big"), keys.encoded, others.encoded))
+
+
+def mask_seed(own: Pair, other: bytes, context: bytes) -> bytes:
+    """256 bits that both of a pair derive.
+
+    Args:
+        own: One's mask keys.
+        other: The neighbour's public mask key.
+        context: Of the pair.
+
+    Raises:
+        Refused: The other key agrees on nothing secret.
+    """
+    return derived(own.agreed(other), b"mask of a pair" + context)
+
+
+def own_seed(bound: bytes, seed: bytes, seat: int) -> bytes:
+    """256 bits of a client's own mask."""
+    return derived(seed, b"own mask" + bound + seat.to_bytes(4, "big"))
+
+
+def commitment(round_: Round, seed: bytes, seat: int) -> bytes:
+    """To the seed of one's own mask."""
+    return committed(seed, round_.digest + seat.to_bytes(4, "big"))
+
+
+@dataclass(frozen=True)
+class Channel:
+    """How shares are sealed between two neighbours: a key for each direction; one for both would use its nonce twice.
+
+    Attributes:
+        context: Of the pair.
+        out: Key towards the neighbour.
+        back: Key from the neighbour.
+    """
+
+    context: bytes
+    out: bytes
+    back: bytes
+
+    def sealed(self, round_: Round, seat: int, other: int, content: bytes) -> bytes:
+        """For the neighbour."""
+        return sealed(self.out, content, header(round_, Phase.SHARES, seat, other) + self.context)
+
+    def unsealed(self, round_: Round, seat: int, other: int, content: bytes) -> bytes:
+        """From the neighbour.
+
+        Raises:
+            Refused: The tag fails.
+        """
+        return unsealed(self.back, content, header(round_, Phase.SHARES, other, seat) + self.context)
+
+
+def channel(own: Pair, other: bytes, context: bytes, *, lower: bool) -> Channel:
+    """Between two neighbours.
+
+    Args:
+        own: One's share keys.
+        other: The neighbour's public share key.
+        context: Of the pair.
+        lower: Whether one's own seat is the lower one.
+
+    Raises:
+        Refused: The other key agrees on nothing secret.
+    """
+    both = derived(own.agreed(other), b"shares" + context, 64)
+    first, second = both[:32], both[32:]
+    return Channel(context, *((first, second) if lower else (second, first)))

@@ -1,0 +1,487 @@
+"""A server, or a client, that tries something: the honest side refuses it with the reason, and releases nothing."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from round_tables import Table, a_round, agreement, people, plain_sum, ring, vector
+
+from dpfedmeta.secure_aggregation import Aborted, Client, Refused, pairwise, shamir
+from dpfedmeta.secure_aggregation.agreement import VERSION
+from dpfedmeta.secure_aggregation.keys import Identity, Pair
+from dpfedmeta.secure_aggregation.messages import (
+    EVERYONE,
+    SERVER,
+    Ciphertexts,
+    Consents,
+    KeyList,
+    Keys,
+    Kind,
+    Phase,
+    Reveal,
+    Survivors,
+    header,
+    opened,
+    signed,
+)
+
+
+def refuses(client, method, message, why, *more):
+    """A client ends its round, says why, and answers nothing more."""
+    with pytest.raises(Aborted, match=why):
+        getattr(client, method)(message, *more)
+    for again in (lambda: client.share(message), lambda: client.unmask(message), client.advertise):
+        with pytest.raises(Aborted, match="asked of a client"):
+            again()
+    assert client._secrets is None
+
+
+# What a server says of survivors.
+
+
+def told_otherwise(malicious, change, *, silent=(5,), numbers=None):
+    table = Table(numbers or agreement(8, malicious=malicious)).until(
+        Phase.CONSENT if malicious else Phase.REVEAL, MASKED=set(silent)
+    )
+    message = table.rewritten(
+        0,
+        Phase.SURVIVORS,
+        change,
+        lambda body: Survivors.decode(body, table.numbers),
+        lambda told, _: told.encode(table.numbers),
+    )
+    return table, message, ("consent" if malicious else "unmask")
+
+
+@pytest.mark.parametrize("malicious", [False, True])
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda told: Survivors(told.survivors, told.silent | {3}), "seat 3 is said to have survived and to be silent"),
+        (lambda told: Survivors(told.survivors | {5}, told.silent), "seat 5 is said to have survived and to be silent"),
+        (lambda told: Survivors(told.survivors - {0}, told.silent | {0}), "not among the survivors itself"),
+        (lambda told: Survivors(told.survivors - {4}, told.silent), "neighbour 4 shared, and is neither"),
+        (lambda told: Survivors(told.survivors - {1, 2}, told.silent | {1, 2}), "5 survivors, at least 7 are needed"),
+        (lambda told: Survivors(frozenset({0}), frozenset(range(1, 8))), "1 survivors, at least"),
+    ],
+    ids=["overlap", "overlap too", "itself", "neither", "fewer than V", "alone"],
+)
+def test_survivors_that_cannot_be(malicious, change, why):
+    table, message, method = told_otherwise(malicious, change)
+    refuses(table.clients[0], method, message, why)
+
+
+def test_fewer_survivors_than_the_threshold():
+    # V below t: then t counts.
+    numbers = ring(8, 7, 6, 4)
+    table, message, method = told_otherwise(
+        False, lambda told: Survivors(told.survivors - {1, 2, 3}, told.silent | {1, 2, 3}), silent=(), numbers=numbers
+    )
+    refuses(table.clients[0], method, message, "5 survivors, at least 6")
+
+
+def test_a_second_unmasking_is_refused():
+    # Both kinds of shares of one neighbour give its vector away.
+    table = Table(agreement(8)).until(Phase.REVEAL)
+    decode = lambda body: Survivors.decode(body, table.numbers)  # noqa: E731
+    second = table.rewritten(
+        0,
+        Phase.SURVIVORS,
+        lambda told: Survivors(told.survivors - {1}, frozenset({1})),
+        decode,
+        lambda told, _: told.encode(table.numbers),
+    )
+    table.clients[0].unmask(table.sent[0])
+    for message in (second, table.sent[0]):
+        with pytest.raises(Aborted, match="next step is done"):
+            table.clients[0].unmask(message)
+
+
+def test_each_neighbour_gives_one_kind_of_share():
+    table = Table(agreement(8)).until(Phase.REVEAL, MASKED={5})
+    body = opened(
+        table.round,
+        Phase.REVEAL,
+        0,
+        SERVER,
+        table.says(0, table.sent[0]),
+        Identity(people(8)[0]).public,
+        table.bound(0),
+    )
+    kinds = {seat: kind for seat, kind, _ in Reveal.decode(body).entries}
+    assert kinds == {seat: Kind.KEY if seat == 5 else Kind.SEED for seat in range(1, 8)}
+
+
+# What a server says of keys.
+
+
+def with_entry(seat, **change):
+    """One entry of a list of keys changed: other keys, another signature."""
+
+    def changed(listed):
+        entries = []
+        for other, body, signature in listed.entries:
+            if other == seat:
+                keys = replace(
+                    Keys.decode(body), **{name: value for name, value in change.items() if name != "signature"}
+                )
+                body, signature = keys.encoded, change.get("signature", signature)
+            entries.append((other, body, signature))
+        return KeyList(tuple(entries))
+
+    return changed
+
+
+def twice(listed):
+    return KeyList((listed.entries[0], *listed.entries))
+
+
+def moved(listed, old, new):
+    """Somebody's keys under another seat."""
+    return KeyList(tuple(sorted((new if seat == old else seat, *rest) for seat, *rest in listed.entries)))
+
+
+@pytest.mark.parametrize("malicious", [False, True])
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (with_entry(3, mask_key=Pair(b"m" * 32).public), "signature of seat 3 on its keys fails"),
+        (with_entry(3, share_key=Pair(b"m" * 32).public), "signature of seat 3 on its keys fails"),
+        (with_entry(3, commitment=bytes(32)), "signature of seat 3 on its keys fails"),
+        (with_entry(3, signature=bytes(64)), "signature of seat 3 on its keys fails"),
+        (with_entry(3, identity=Identity(b"i" * 32).public), "identity of seat 3 is not the listed one"),
+        (twice, "named twice"),
+        (lambda listed: KeyList(listed.entries[::-1]), "named out of order"),
+        (lambda listed: moved(listed, 7, 8), "seat 8 is unknown"),
+        (lambda listed: KeyList(tuple(e for e in listed.entries if e[0] in (0, 1))), "at least"),
+        (lambda listed: KeyList(()), "at least|not in the list"),
+    ],
+    ids=["mask key", "share key", "commitment", "signature", "identity", "repeated", "order", "unknown", "few", "none"],
+)
+def test_keys_that_are_not_what_clients_signed(malicious, change, why):
+    table = Table(agreement(8, malicious=malicious)).until(Phase.SHARES)
+    message = table.rewritten(0, Phase.KEY_LIST, change, KeyList.decode, lambda body, _: body.encode())
+    refuses(table.clients[0], "share", message, why)
+
+
+def test_its_own_identity_among_the_others():
+    table = Table(agreement(8)).until(Phase.SHARES)
+    mine = KeyList.decode(opened(table.round, Phase.KEY_LIST, SERVER, 1, table.sent[1], table.round.server)).entries[0]
+    assert mine[0] == 0
+    message = table.rewritten(
+        0, Phase.KEY_LIST, lambda listed: KeyList((mine, *listed.entries)), KeyList.decode, lambda b, _: b.encode()
+    )
+    refuses(table.clients[0], "share", message, "its own seat")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (with_entry(0, mask_key=bytes(32)), "its own keys are not what it sent"),
+        (lambda listed: KeyList(listed.entries[1:]), "its own keys are not in the list"),
+        (lambda listed: KeyList(listed.entries[:6]), "6 clients, at least 7"),
+    ],
+)
+def test_a_malicious_server_shows_everybodys_keys(change, why):
+    table = Table(agreement(8, malicious=True)).until(Phase.SHARES)
+    message = table.rewritten(0, Phase.KEY_LIST, change, KeyList.decode, lambda body, _: body.encode())
+    refuses(table.clients[0], "share", message, why)
+
+
+def test_a_stranger_as_neighbour():
+    # The graph follows from the round: a server that prefers other neighbours is found out.
+    table = Table(ring(12, 4, 2, 8)).until(Phase.SHARES)
+    all_keys = {}
+    for seat in range(12):
+        listed = opened(table.round, Phase.KEY_LIST, SERVER, seat, table.sent[seat], table.round.server)
+        all_keys |= {entry[0]: entry for entry in KeyList.decode(listed).entries}
+    near = {
+        entry[0]
+        for entry in KeyList.decode(
+            opened(table.round, Phase.KEY_LIST, SERVER, 0, table.sent[0], table.round.server)
+        ).entries
+    }
+    stranger = next(seat for seat in range(1, 12) if seat not in near)
+    change = lambda listed: KeyList(tuple(sorted((*listed.entries, all_keys[stranger]))))  # noqa: E731
+    message = table.rewritten(0, Phase.KEY_LIST, change, KeyList.decode, lambda body, _: body.encode())
+    refuses(table.clients[0], "share", message, f"seat {stranger} is no neighbour")
+
+
+def test_one_person_in_two_seats_on_first_contact():
+    table = Table(agreement(8), first_contact=True).until(Phase.SHARES)
+    three = next(
+        entry
+        for entry in KeyList.decode(
+            opened(table.round, Phase.KEY_LIST, SERVER, 0, table.sent[0], table.round.server)
+        ).entries
+        if entry[0] == 3
+    )
+    pair = Identity(people(8)[2])  # the server knows seat 2, and signs for seat 3 too
+    body = replace(Keys.decode(three[1]), identity=pair.public).encoded
+    forged = signed(table.round, Phase.KEYS, 3, EVERYONE, body, pair)
+    change = lambda listed: KeyList(tuple((3, body, forged[-64:]) if e[0] == 3 else e for e in listed.entries))  # noqa: E731
+    message = table.rewritten(0, Phase.KEY_LIST, change, KeyList.decode, lambda b, _: b.encode())
+    refuses(table.clients[0], "share", message, "one identity sits in two seats")
+
+
+def test_signatures_are_left_to_a_server_that_follows_only_if_one_says_so():
+    change = with_entry(3, mask_key=Pair(b"m" * 32).public)
+    for verify, malicious, ends in ((False, False, False), (True, False, True), (False, True, True)):
+        table = Table(agreement(8, malicious=malicious), verify=verify).until(Phase.SHARES)
+        message = table.rewritten(0, Phase.KEY_LIST, change, KeyList.decode, lambda body, _: body.encode())
+        if ends:
+            refuses(table.clients[0], "share", message, "signature of seat 3")
+        else:
+            assert table.clients[0].share(message)
+
+
+def test_the_graph_is_not_the_servers_choice():
+    # Against a malicious server it is drawn from all keys and commitments: any other list gives another graph.
+    table = Table(ring(16, 6, 4, 12, malicious=True)).until(Phase.SHARES)
+    listed = KeyList.decode(opened(table.round, Phase.KEY_LIST, SERVER, 0, table.sent[0], table.round.server))
+    seeds = {pairwise.graph_seed(table.round, listed), pairwise.graph_seed(table.round, KeyList(listed.entries[1:]))}
+    for field in ("mask_key", "share_key", "commitment"):
+        seeds.add(pairwise.graph_seed(table.round, with_entry(5, **{field: bytes(32)})(listed)))
+    assert len(seeds) == 5
+    # And all that follows is bound to the list, so that two who were shown two lists do not understand each other.
+    assert pairwise.bound_to(table.round, listed) != pairwise.bound_to(table.round, KeyList(listed.entries[1:]))
+
+
+# What a server says of shares.
+
+
+def with_shares(change):
+    return lambda listed: Ciphertexts(tuple(change(list(listed.entries))))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (with_shares(lambda e: [(e[0][0], bytes(82)), *e[1:]]), "tag fails"),
+        (with_shares(lambda e: [(e[0][0], e[1][1]), *e[1:]]), "tag fails"),
+        (with_shares(lambda e: [(0, e[0][1]), *e]), "shares of seat 0, itself"),
+        (with_shares(lambda e: [*e, (8, e[0][1])]), "shares of seat 8, no neighbour"),
+        (with_shares(lambda e: [e[0], *e]), "named twice"),
+        (with_shares(lambda e: e[:1]), "1 neighbours who shared, at least"),
+    ],
+    ids=["forged", "exchanged", "itself", "stranger", "repeated", "few"],
+)
+def test_shares_that_are_not_what_neighbours_sent(change, why):
+    table = Table(agreement(8)).until(Phase.MASKED)
+    message = table.rewritten(0, Phase.SHARE_LIST, change, Ciphertexts.decode, lambda body, _: body.encode())
+    refuses(table.clients[0], "mask", message, why, vector(0, table.numbers))
+
+
+def test_its_own_shares_sent_back_do_not_open():
+    # One key for both directions would open them.
+    table = Table(agreement(8)).until(Phase.SHARES)
+    own = Ciphertexts.decode(table.clients[0].share(table.sent[0])[len(header(table.round, Phase.SHARES, 0, 1)) : -64])
+    for seat in range(1, 8):
+        table.server.receive(table.says(seat, table.sent[seat]))
+    bound = table.bound(0)
+    message = signed(table.round, Phase.SHARE_LIST, SERVER, 0, own.encode(), table.identity, bound)
+    refuses(table.clients[0], "mask", message, "tag fails", vector(0, table.numbers))
+
+
+# Consistency.
+
+
+def signatures(change):
+    return lambda listed: Consents(tuple(change(list(listed.entries))))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (signatures(lambda e: [(e[0][0], bytes(64)), *e[1:]]), "signature of seat 0 on the survivors fails"),
+        (signatures(lambda e: [(e[0][0], e[1][1]), *e[1:]]), "signature of seat 0 on the survivors fails"),
+        (signatures(lambda e: e[:-1]), "signatures on the survivors, .* are needed"),
+        (signatures(lambda e: [*e[:-1], (7, e[-1][1])]), "seat 7 signed the survivors and is none"),
+        (signatures(lambda e: [e[0], *e]), "named twice"),
+    ],
+    ids=["forged", "exchanged", "few", "no survivor", "repeated"],
+)
+def test_signatures_on_the_survivors(change, why):
+    table = Table(agreement(8, malicious=True)).until(Phase.REVEAL, MASKED={7})
+    message = table.rewritten(0, Phase.CONSENTS, change, Consents.decode, lambda body, _: body.encode())
+    refuses(table.clients[0], "unmask", message, why)
+
+
+def test_two_lists_of_survivors_find_no_two_majorities():
+    """Half of the clients are told another list, each long enough: neither half gets signatures enough for its own."""
+    numbers = agreement(12, malicious=True, adversarial=0.1, dropout=0.2)
+    table = Table(numbers).until(Phase.CONSENT)
+    decode = lambda body: Survivors.decode(body, numbers)  # noqa: E731
+    consents = {}
+    for seat in range(12):
+        message = table.sent[seat]
+        if seat < 6:
+            other = lambda told: Survivors(told.survivors - {11}, frozenset({11}))  # noqa: E731
+            message = table.rewritten(seat, Phase.SURVIVORS, other, decode, lambda told, _: told.encode(numbers))
+        consents[seat] = table.clients[seat].consent(message)[-64:]
+    for half in (range(6), range(6, 12)):
+        entries = Consents(tuple((seat, consents[seat]) for seat in half))
+        for seat in half:
+            message = signed(
+                table.round, Phase.CONSENTS, SERVER, seat, entries.encode(), table.identity, table.bound(seat)
+            )
+            with pytest.raises(Aborted, match="6 signatures on the survivors, at least 8 are needed"):
+                table.clients[seat].unmask(message)
+
+
+def test_quorums_overlap_in_an_honest_client():
+    for clients in range(4, 60):
+        numbers = ring(clients, clients - 1, clients - 1, clients - 1, colluding=clients // 4, malicious=True)
+        # Two quorums share more clients than collude.
+        assert 2 * numbers.quorum - clients > numbers.colluding
+
+
+# Other rounds, versions, parties.
+
+
+def test_messages_of_another_round_run_attempt_version_or_recipient():
+    table = Table(agreement(8)).until(Phase.SHARES)
+    message = table.sent[0]
+    cases = {
+        "run": Table(agreement(8), run=b"s" * 32),
+        "round": Table(agreement(8), number=4),
+        "attempt": Table(agreement(8), attempt=1),
+    }
+    for what, elsewhere in cases.items():
+        refuses(elsewhere.until(Phase.SHARES).clients[0], "share", message, f"another {what}")
+    refuses(table.clients[1], "share", message, "another recipient")
+    refuses(table.clients[2], "share", message[:4] + (VERSION + 1).to_bytes(2, "big") + message[6:], "another version")
+    refuses(table.clients[3], "share", b"XXXX" + table.sent[3][4:], "not a message")
+    refuses(table.clients[4], "share", table.sent[4][:60], "cut short")
+    refuses(table.clients[5], "share", b"", "cut short")
+    refuses(table.clients[6], "share", table.sent[6][:-1] + bytes([table.sent[6][-1] ^ 1]), "signature of the server")
+
+
+def test_a_header_that_was_rewritten_does_not_verify():
+    # The same message dressed up as one of this round: the digest in the signature is of the other.
+    old = Table(agreement(8), number=2).until(Phase.SHARES)
+    new = Table(agreement(8), number=3).until(Phase.SHARES)
+    front = header(new.round, Phase.KEY_LIST, SERVER, 0)
+    refuses(new.clients[0], "share", front + old.sent[0][len(front) :], "signature of the server on KEY_LIST fails")
+
+
+@pytest.mark.parametrize("change", [{"dimension": 6}, {"bits": 17}, {"fewest": 8}, {"dropout": 0.3}])
+def test_who_agreed_to_other_numbers_understands_nothing(change):
+    table = Table(agreement(8)).until(Phase.SHARES)
+    numbers = agreement(8, **change)
+    stranger = Client(round_=a_round(numbers), seat=0, identity=people(8)[0])
+    stranger.advertise()
+    refuses(stranger, "share", table.sent[0], "signature of the server")
+
+
+def test_steps_out_of_order():
+    table = Table(agreement(8)).until(Phase.MASKED)
+    refuses(table.clients[0], "unmask", table.sent[0], "unmask was asked of a client whose next step is mask")
+    refuses(table.clients[1], "share", table.sent[1], "share was asked of a client whose next step is mask")
+    fresh = Table(agreement(8)).clients[0]
+    refuses(fresh, "share", b"", "next step is advertise")
+
+
+# What clients try on the server.
+
+
+def test_the_server_accepts_each_message_once_and_only_as_it_was_signed():
+    table = Table(agreement(8))
+    messages = {seat: table.says(seat, b"") for seat in range(8)}
+    table.server.receive(messages[0])
+    for message, why in (
+        (messages[0], "a second message of seat 0"),
+        (messages[1][:-1], "signature|cut"),
+        (messages[1] + b"\0", "signature"),
+        (messages[1][:100] + bytes([messages[1][100] ^ 4]) + messages[1][101:], "signature|identity"),
+        (
+            header(table.round, Phase.KEYS, 2, EVERYONE)
+            + messages[1][len(header(table.round, Phase.KEYS, 2, EVERYONE)) :],
+            "signature",
+        ),
+        (header(table.round, Phase.KEYS, 9, EVERYONE) + bytes(200), "seat 9 has no message to send"),
+        (header(table.round, Phase.SHARES, 1, SERVER) + bytes(200), "another phase"),
+        (b"", "cut short"),
+    ):
+        with pytest.raises(Refused, match=why):
+            table.server.receive(message)
+    for seat in range(1, 8):
+        table.server.receive(messages[seat])
+    table.sent = table.server.close()
+    assert (table.through().total == plain_sum(range(8), table.numbers)).all()
+
+
+def test_who_sends_late_or_again_in_a_later_phase():
+    table = Table(agreement(8)).until(Phase.MASKED)
+    early = [table.says(seat, table.sent[seat]) for seat in range(7)]
+    for message in early:
+        table.server.receive(message)
+    late = table.says(7, table.sent[7])
+    table.server.close()
+    with pytest.raises(Refused, match="no message to send"):
+        table.server.receive(late)
+    with pytest.raises(Refused, match="another phase"):
+        table.server.receive(early[0])
+
+
+@pytest.mark.parametrize("key", ["mask_key", "share_key"])
+def test_keys_that_agree_on_nothing_secret(key):
+    table = Table(agreement(8))
+    body = replace(Keys.decode(table.says(1, b"")[-64 - Keys.record.size : -64]), **{key: bytes(32)}).encoded
+    message = signed(table.round, Phase.KEYS, 1, EVERYONE, body, Identity(people(8)[1]))
+    with pytest.raises(Refused, match="nothing secret"):
+        table.server.receive(message)
+
+
+def test_shares_for_others_than_the_neighbours():
+    table = Table(ring(12, 4, 2, 8)).until(Phase.SHARES)
+    honest = table.says(0, table.sent[0])
+    listed = Ciphertexts.decode(honest[len(header(table.round, Phase.SHARES, 0, SERVER)) : -64])
+    for entries in (listed.entries[1:], (*listed.entries[:-1], (11 if listed.entries[-1][0] != 11 else 10, bytes(82)))):
+        message = signed(
+            table.round,
+            Phase.SHARES,
+            0,
+            SERVER,
+            Ciphertexts(tuple(sorted(entries))).encode(),
+            Identity(people(12)[0]),
+            table.bound(0),
+        )
+        with pytest.raises(Refused, match=r"exactly its neighbours|twice"):
+            table.server.receive(message)
+
+
+def reveal_of(table, seat, change):
+    honest = table.says(seat, table.sent[seat])
+    front = len(header(table.round, Phase.REVEAL, seat, SERVER))
+    changed = change(Reveal.decode(honest[front:-64]))
+    return signed(
+        table.round, Phase.REVEAL, seat, SERVER, changed.encode(), Identity(people(8)[seat]), table.bound(seat)
+    )
+
+
+def test_shares_of_the_other_kind_are_not_taken():
+    table = Table(agreement(8)).until(Phase.REVEAL, MASKED={5})
+    other = lambda told: Reveal(tuple((seat, Kind(1 - kind), share) for seat, kind, share in told.entries))  # noqa: E731
+    with pytest.raises(Refused, match="exactly what it was asked for"):
+        table.server.receive(reveal_of(table, 0, other))
+
+
+@pytest.mark.parametrize(
+    ("silent", "what"), [((), "seed of seat 1 do not give"), ((1,), "mask key of seat 1 do not give")]
+)
+def test_a_wrong_share_gives_no_sum(silent, what):
+    table = Table(agreement(8)).until(Phase.REVEAL, MASKED=set(silent))
+    wrong = lambda told: Reveal(tuple((s, k, (v + (s == 1)) % shamir.PRIME) for s, k, v in told.entries))  # noqa: E731
+    table.server.receive(reveal_of(table, 0, wrong))
+    for seat in range(1, 8):
+        if seat not in silent:
+            table.server.receive(table.says(seat, table.sent[seat]))
+    table.server.close()
+    for _ in range(2):
+        with pytest.raises(Aborted, match=what):
+            table.server.sum()

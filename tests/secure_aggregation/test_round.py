@@ -1,0 +1,195 @@
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from round_tables import Table, agreement, people, plain_sum, ring, stream, vector
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.secure_aggregation import Aborted, Client, History, Identities
+from dpfedmeta.secure_aggregation.in_process import named_bytes, run_round
+from dpfedmeta.secure_aggregation.masks import packed_size
+from dpfedmeta.secure_aggregation.messages import Masked, Phase, header
+
+
+@pytest.mark.parametrize("malicious", [False, True])
+@pytest.mark.parametrize("phase", ["KEYS", "SHARES", "MASKED", "CONSENT", "REVEAL"])
+def test_the_sum_of_survivors_whenever_somebody_falls_silent(phase, malicious):
+    if phase == "CONSENT" and not malicious:
+        pytest.skip("no such phase")
+    numbers = agreement(8, malicious=malicious, dropout=0.2)
+    found = Table(numbers).through(**{phase: {2}})
+    left = [seat for seat in range(8) if seat != 2 or phase in ("CONSENT", "REVEAL")]
+    assert found.survivors == tuple(left)
+    assert (found.total == plain_sum(left, numbers)).all()
+
+
+@pytest.mark.parametrize("malicious", [False, True])
+def test_somebody_falls_silent_in_every_phase(malicious):
+    numbers = ring(20, 14, 8, 14, malicious=malicious)
+    found = Table(numbers).through(KEYS={0}, SHARES={7}, MASKED={11, 15}, CONSENT={3}, REVEAL={9})
+    left = [seat for seat in range(20) if seat not in {0, 7, 11, 15}]
+    assert (found.total == plain_sum(left, numbers)).all()
+
+
+@pytest.mark.parametrize("bits", [8, 13, 16, 17, 24, 32])
+def test_every_modulus(bits):
+    numbers = agreement(5, bits=bits, dropout=0.2)
+    found = Table(numbers).through(MASKED={4})
+    assert (found.total == plain_sum(range(4), numbers)).all()
+    assert found.total.max() < 2**bits
+
+
+@pytest.mark.slow
+def test_two_thousand_clients_of_32_bits():
+    numbers = ring(2000, 2, 2, 2000, bits=32, dimension=3)
+    vectors = [np.full(3, 2**32 - 1 - seat, dtype=np.uint64) for seat in range(2000)]
+    found = run_round(vectors, agreement=numbers, verify=False)
+    assert found.sum.total.tolist() == [sum(2**32 - 1 - seat for seat in range(2000)) % 2**32] * 3
+
+
+def test_sums_of_32_bits_wrap_only_where_they_should():
+    # Sums of a few large values overflow above ten clients where numbers of 32 bits are meant not to wrap.
+    numbers = ring(24, 2, 2, 24, bits=32, dimension=3)
+    vectors = [np.full(3, 2**32 - 1 - seat, dtype=np.uint64) for seat in range(24)]
+    total = run_round(vectors, agreement=numbers, verify=False).sum.total
+    assert total.tolist() == [sum(2**32 - 1 - seat for seat in range(24)) % 2**32] * 3
+    server = Table(numbers).until(Phase.MASKED).server
+    for seat in range(2000):
+        server._take_masked(seat, Masked(np.full(3, 2**32 - 1 - seat, dtype="<u4")).encode(numbers), b"")
+    assert server._masked.tolist() == [sum(2**32 - 1 - seat for seat in range(2000)) % 2**32] * 3
+
+
+def test_negative_numbers_are_numbers_modulo():
+    numbers = agreement(4, adversarial=0.0, dropout=0.0)
+    vectors = [np.array([-1, -5, 3, 0, -(2**15)], dtype=np.int64)] * 4
+    assert run_round(vectors, agreement=numbers).sum.total.tolist() == [(4 * x) % 2**16 for x in vectors[0].tolist()]
+
+
+def test_worker_processes_change_nothing():
+    numbers = ring(12, 6, 3, 9)
+    vectors = [vector(seat, numbers) for seat in range(12)]
+    silent = {3: Phase.MASKED, 5: Phase.REVEAL}
+    found = run_round(vectors, agreement=numbers, silent=silent, processes=2, randomness=named_bytes(b"seed"))
+    again = run_round(vectors, agreement=numbers, silent=silent, randomness=named_bytes(b"seed"))
+    assert (found.sum.total == again.sum.total).all()
+    assert (found.sum.total == plain_sum([seat for seat in range(12) if seat != 3], numbers)).all()
+    assert found.traffic == again.traffic
+
+
+def test_what_a_masked_vector_shows_is_uniform():
+    # The same vector of zeros ten times: every bit of what leaves the client is a coin.
+    numbers, ones = agreement(3, dimension=64, adversarial=0.0, dropout=0.0), 0
+    for i in range(10):
+        table = Table(numbers, name=f"coin {i}").until(Phase.MASKED)
+        message = table.clients[0].mask(table.sent[0], np.zeros(64, dtype=np.int64))
+        ones += int.from_bytes(message[-64 - packed_size(64, 16) : -64], "big").bit_count()
+    tossed = 10 * 64 * 16
+    assert abs(ones - tossed / 2) < 5 * (tossed / 4) ** 0.5
+
+
+def test_masks_differ_in_every_attempt():
+    numbers = agreement(4, adversarial=0.0, dropout=0.0)
+    front = len(header(Table(numbers).round, Phase.MASKED, 0, 1))
+    one, two = (Table(numbers, attempt=attempt).until(Phase.MASKED) for attempt in (0, 1))
+    masked = [table.says(0, table.sent[0])[front:-64] for table in (one, two)]
+    assert len(masked[0]) == 10
+    assert masked[0] != masked[1]
+
+
+def test_too_few_survivors_release_nothing():
+    numbers = agreement(8, dropout=0.2)
+    table = Table(numbers).until(Phase.MASKED)
+    with pytest.raises(Aborted, match="survivors"):
+        table.phase(silent={0, 1, 2})
+    for after in (table.server.sum, table.server.close, lambda: table.server.receive(b"")):
+        with pytest.raises(Aborted, match="over"):
+            after()
+
+
+@pytest.mark.parametrize(
+    ("phase", "silent"), [("KEYS", 3), ("SHARES", 3), ("MASKED", 3), ("CONSENT", 5), ("REVEAL", 6)]
+)
+def test_survivors_the_threshold_cannot_carry(phase, silent):
+    numbers = agreement(10, malicious=True, dropout=0.2)
+    with pytest.raises(Aborted, match="at least"):
+        Table(numbers).through(**{phase: set(range(silent))})
+
+
+def test_no_sum_before_its_time():
+    table = Table(agreement(4, adversarial=0.0, dropout=0.0)).until(Phase.REVEAL)
+    with pytest.raises(Aborted, match="no sum before"):
+        table.server.sum()
+
+
+def test_a_client_that_the_server_cannot_connect_is_left_out():
+    numbers = ring(12, 4, 4, 6)
+    # Whose neighbour falls silent before sharing has fewer than t of them.
+    table = Table(numbers).until(Phase.SHARES)
+    with pytest.raises(Aborted, match="at least"):
+        table.phase(silent={0})
+
+
+def test_first_contact_keeps_what_it_saw():
+    table = Table(agreement(5), first_contact=True)
+    assert (table.through().total == plain_sum(range(5), table.numbers)).all()
+    seen = table.clients[0].identities
+    assert dict(seen.keys) == {seat: client._identity.public for seat, client in table.clients.items()}
+    assert Table(agreement(5)).clients[0].identities.first_contact is False
+
+
+def test_a_ledger_of_ones_own():
+    numbers = agreement(5)
+    round_ = Table(numbers).round
+    ask = lambda **history: Client(round_=round_, seat=0, identity=people(5)[0], history=History(**history))  # noqa: E731
+    ask(taken=4, most=5, last=(2, 7))
+    with pytest.raises(Aborted, match="5 rounds taken of 5"):
+        ask(taken=5, most=5)
+    for last in ((3, 0), (3, 2), (4, 0)):
+        with pytest.raises(Aborted, match="not after"):
+            ask(last=last)
+
+
+def test_keys_and_vectors_that_do_not_fit():
+    round_ = Table(agreement(5)).round
+    with pytest.raises(InputError, match="31 bytes"):
+        Client(round_=round_, seat=0, identity=bytes(31))
+    with pytest.raises(InputError, match="another key"):
+        Client(round_=round_, seat=0, identity=bytes(32))
+    with pytest.raises(InputError, match="seat 5"):
+        Client(round_=round_, seat=5, identity=people(5)[0])
+    with pytest.raises(InputError, match="33 bytes"):
+        Identities(keys={0: bytes(33)})
+    with pytest.raises(InputError, match="two seats"):
+        Identities(keys={0: bytes(32), 1: bytes(32)})
+    table = Table(agreement(5)).until(Phase.MASKED)
+    for wrong in (np.zeros(4, dtype=np.int64), np.zeros(5), np.zeros((5, 1), dtype=np.int64)):
+        with pytest.raises(InputError, match="whole numbers agreed"):
+            table.clients[0].mask(table.sent[0], wrong)
+    # A mistake of the caller's, before anything was computed: the round goes on.
+    assert table.clients[0].mask(table.sent[0], vector(0, table.numbers))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"bits": 7}, "bits"), ({"bits": 33}, "bits"), ({"dimension": 0}, "dimension"), ({"degree": 5}, "degree"),
+        ({"degree": 10}, "degree"), ({"threshold": 1}, "threshold"), ({"threshold": 5}, "threshold"),
+        ({"fewest": 11}, "fewest"), ({"fewest": 4, "colluding": 3}, "fewest"), ({"colluding": 10}, "colluding"),
+        ({"malicious": True, "threshold": 2}, "half"), ({"clients": 1, "fewest": 1}, "clients"),
+    ],
+)  # fmt: skip
+def test_numbers_that_cannot_be(change, why):
+    numbers = {"clients": 10, "degree": 4, "threshold": 3, "fewest": 8, **change}
+    with pytest.raises(InputError, match=why):
+        ring(**numbers)
+
+
+def test_randomness_is_the_callers():
+    numbers = agreement(3, adversarial=0.0, dropout=0.0)
+    one, two = Table(numbers, name="same"), Table(numbers, name="same")
+    assert one.says(0, b"") == two.says(0, b"") != Table(numbers, name="other").says(0, b"")
+    assert stream("a")(4) != stream("b")(4)
