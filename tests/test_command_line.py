@@ -55,7 +55,8 @@ def test_a_missing_value_is_said(words):
 
 
 @pytest.mark.parametrize(
-    ("option", "meant"), [("--round", "rounds"), ("--server.round", "server.rounds"), ("--noise_multiplier", "noise-")]
+    ("option", "meant"),
+    [("--round", "--rounds"), ("--server.round", "--server.rounds"), ("--noise_multiplier", "--server.noise_")],
 )
 def test_an_unknown_option_names_the_nearest(option, meant):
     for words in ((option, "3"), (f"{option}=3",)):

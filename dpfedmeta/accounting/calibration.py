@@ -10,6 +10,7 @@ from typing import Literal
 from dpfedmeta.accounting.cells import Terms, client_public_epsilon, record_public, record_server
 from dpfedmeta.accounting.events import surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.sampled_gaussian import COARSE, GRIDS, rdp_epsilon, round_event
@@ -99,11 +100,16 @@ def _exceeded(plan: PrivacyPlan, targets: Targets) -> str | None:
         if not epsilon <= targets.client_epsilon:
             return f"(client, public): epsilon = {epsilon:.4g} where {targets.client_epsilon:g} is the target"
     if targets.record_epsilon is not None:
-        of_record = record_server if targets.record_observer == "server" else record_public
-        cell = of_record(plan.phases, Terms.of(plan))
+        cell = _of_record(plan, targets)
         if not cell.epsilon <= targets.record_epsilon:
             return f"{cell.name}: epsilon = {cell.epsilon:.4g} where {targets.record_epsilon:g} is the target"
     return None
+
+
+def _of_record(plan: PrivacyPlan, targets: Targets) -> Guarantee:
+    """The record cell that a target is for."""
+    of_record = record_server if targets.record_observer == "server" else record_public
+    return of_record(plan.phases, Terms.of(plan))
 
 
 def _largest_whole(exceeded: Callable[[int], str | None], limit: int, knob: str) -> int:
@@ -126,11 +132,9 @@ def _calibrate_sum(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
     if targets.client_epsilon is not None:
         noise = _calibrate_client(plan, targets.client_epsilon).noise_multiplier or 0.0
     if targets.record_epsilon is not None:
-        of_record = record_server if targets.record_observer == "server" else record_public
 
         def reached(noise: float) -> float:
-            noisy = replace(plan, noise_multiplier=noise)
-            return of_record(noisy.phases, Terms.of(noisy)).epsilon
+            return _of_record(replace(plan, noise_multiplier=noise), targets).epsilon
 
         if not noise or reached(noise) > targets.record_epsilon:
             cell = f"(record, {targets.record_observer})"

@@ -241,7 +241,8 @@ def _of_what_is_sent(phases: Sequence[Phase], terms: Terms, delta: float) -> Bou
 
     A server that sees only the sum faces the noise of all clients together, less that of those it works with.
     """
-    if terms.server_sees == "sum" and _has_noise(phases):
+    # What the server adds afterwards covers nothing that it sees.
+    if terms.server_sees == "sum" and all(phase.event.sum_noise or phase.event.message_noise for phase in phases):
         return _of_the_sum(phases, terms, 2.0, delta)
     least = min((phase.event.message_noise for phase in phases), default=0.0)
     if least == 0:

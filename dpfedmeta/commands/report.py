@@ -45,10 +45,10 @@ def main(words: Sequence[str], console: Console) -> int:
     if options.watch is not None and not 1 <= options.watch <= 3600:
         raise InputError(f"--watch {options.watch:g}: a number of seconds from 1 to 3600")
     check_output("--out", options.out, PAGE_ENDINGS)
+    check_output("--epsilon-plot", options.epsilon_plot, PICTURE_ENDINGS)
     for path in options.runs:
         if not path.is_dir():
             raise InputError(f"{path}: there is no such run directory")
-    check_output("--epsilon-plot", options.epsilon_plot, PICTURE_ENDINGS)
     check_output("--latex", options.latex, (".tex",))
     check_output("--csv", options.csv, (".csv",))
     if options.pdf is not None:

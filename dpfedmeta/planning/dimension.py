@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dpfedmeta.accounting.plan import PrivacyPlan
+from typing import TYPE_CHECKING
+
 from dpfedmeta.data.task import Task
 from dpfedmeta.planning.clients import algorithm_of, network_spec
 from dpfedmeta.planning.clip import clip_policy
 from dpfedmeta.settings import Settings
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.plan import PrivacyPlan
 
 # With next to no noise no policy refuses what it attaches, whose size depends on no noise.
 _NEARLY_NONE = 1e-3
@@ -28,6 +32,8 @@ def message_dimension(settings: Settings, task: Task) -> int:
 
 
 def _plain(settings: Settings) -> PrivacyPlan:
+    from dpfedmeta.accounting.plan import PrivacyPlan
+
     population = settings.population
     return PrivacyPlan(
         clients=population.clients,

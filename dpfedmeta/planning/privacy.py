@@ -6,7 +6,6 @@ import warnings
 from typing import TYPE_CHECKING, Literal
 
 from dpfedmeta.accounting.rare_events import MOST_MESSAGES
-from dpfedmeta.accounting.secure_rounds import SecureRounds, check_fine
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.planning.aggregation import aggregation_of
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     # The accountant takes a second to import; what is refused at once needs none of it.
     from dpfedmeta.accounting.calibration import Targets
     from dpfedmeta.accounting.plan import PrivacyPlan
+    from dpfedmeta.accounting.secure_rounds import SecureRounds
 
 Solve = Literal["noise", "rounds", "cohort"]
 
@@ -36,6 +36,7 @@ def make_privacy(settings: Settings, task: Task, solve: Solve = "noise") -> Priv
         RefusedPlan: A guarantee that is asked for would not hold.
     """
     from dpfedmeta.accounting.calibration import calibrate, largest_cohort, most_rounds
+    from dpfedmeta.accounting.secure_rounds import check_fine
 
     check_asked(settings, task)
     plan, targets = _plan(settings, task), _targets(settings)

@@ -107,7 +107,7 @@ def test_a_run_from_the_first_line_to_a_model_of_ones_own(settings, capsys, tmp_
     )
     for shown in (run, run.rounds, run.guarantees, planned):
         assert "0x" not in repr(shown)
-        assert max(map(len, repr(shown).splitlines())) < 300
+        assert max(map(len, repr(shown).splitlines())) < 340
     (evaluation,) = dp.evaluate(run, shots=1, episodes=2, fine_tuning=False, workers=1)
     assert capsys.readouterr() == ("", "")
     assert evaluation.results == json.loads((run.path / "evaluation.json").read_text())["results"]

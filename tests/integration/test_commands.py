@@ -168,9 +168,9 @@ def test_account_takes_runs_and_draws(dpfedmeta, train, tmp_path):
         (["--algo", "dp-agr", "--server.schedule", "[{from_round: -1}]"], "from_round"),
         (["--algo", "dp-agr", "--server.schedule", "3"], "server.schedule"),
         (["--algo", "dp-agr", "--privacy.record.epsilon", "1"], "(record, server)"),
-        (["--verify", "nowhere"], "is this a run directory?"),
+        (["--verify", "nowhere"], "there is no such run directory"),
         (["--verify", "nowhere", "--algo", "dp-agr"], "take no --algo"),
-        (["--realised", "nowhere"], "is this a run directory?"),
+        (["--realised", "nowhere"], "there is no such run directory"),
     ],
 )
 def test_account_refuses_with_the_reason(words, reason):
@@ -226,7 +226,7 @@ def test_bad_input_is_one_line_and_exit_code_2_of_the_process(tmp_path):
     words = [sys.executable, ROOT / "scripts/train.py", "--algo", "dp-agrlr", "--dataset", "strokes", "--metal.lr", "1"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: --metal.lr: unknown option; did you mean meta.lr?\n"
+    assert done.stderr == "error: --metal.lr: unknown option; did you mean --meta.lr?\n"
     assert not any(tmp_path.iterdir())
 
 

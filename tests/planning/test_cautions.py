@@ -48,5 +48,5 @@ def test_the_public_classes_of_a_folder_are_named(tmp_path):
                 Image.new("L", (16, 16), 10 * number).save(folder / f"{number}.png")
     given = {"population.clients": "100", "privacy.record.delta": "0.0001"}
     (caution,) = said("dp-agr", str(tmp_path / "mine"), **given)
-    assert "validation and test classes are taken as public" in caution
+    assert "validation and test classes, or clients where the data name them, are taken as public" in caution
     assert said("maml", str(tmp_path / "mine")) == ()

@@ -156,7 +156,9 @@ def test_another_folder_at_the_origins_relative_path(images, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path / "there")
     first = train("pics", tmp_path, "first", algo="maml")
     monkeypatch.chdir(tmp_path / "here")
-    refused(first, drawn(tmp_path / "private", 4), tmp_path, reason="is another place here")
+    # The run remembers the whole path, so nothing else is taken for it.
+    accepted(first, drawn(tmp_path / "private", 4), tmp_path)
+    refused(first, tmp_path / "there" / "pics", tmp_path)
 
 
 def test_a_chain_that_is_broken_is_not_public(origin, images, tmp_path, monkeypatch):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from dpfedmeta.accounting.plan import ServerSees
-
 if TYPE_CHECKING:
+    from dpfedmeta.accounting.plan import ServerSees
     from dpfedmeta.simulation.aggregation import Backend
     from dpfedmeta.simulation.client_side import ClientSide
     from dpfedmeta.workers import Workers

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from dpfedmeta.accounting.plan import ServerSees
-from dpfedmeta.accounting.secure_rounds import SecureRounds
-
 if TYPE_CHECKING:
+    from dpfedmeta.accounting.plan import ServerSees
+    from dpfedmeta.accounting.secure_rounds import SecureRounds
     from dpfedmeta.settings import Settings
     from dpfedmeta.simulation.aggregation import Backend
     from dpfedmeta.simulation.client_side import ClientSide
@@ -28,6 +27,8 @@ class Secure:
             dimension: Coordinates of a message.
             parts: Vectors that a message is the sum of.
         """
+        from dpfedmeta.accounting.secure_rounds import SecureRounds
+
         chosen, population = settings.aggregation, settings.population
         return SecureRounds(
             bits=chosen.bits,

@@ -153,6 +153,7 @@ def test_incomplete_archives_of_unknown_digest_are_refused(task_file):
 
 def test_an_absent_archive_says_where_to_put_it(task_file):
     folder = task_file.parent / "elsewhere"
+    folder.mkdir()
     with pytest.raises(InputError, match=r"put images_background\.zip into") as caught:
         open_dataset(str(task_file), folder)
     assert str(folder / "omniglot") in str(caught.value)
