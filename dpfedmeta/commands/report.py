@@ -40,15 +40,15 @@ def main(words: Sequence[str], console: Console) -> int:
     if options.watch is not None and not 1 <= options.watch <= 3600:
         raise InputError(f"--watch {options.watch:g}: a number of seconds from 1 to 3600")
     check_output("--out", options.out, PAGE_ENDINGS)
+    check_output("--epsilon-plot", options.epsilon_plot, PICTURE_ENDINGS)
     for path in options.runs:
         if not path.is_dir():
             raise InputError(f"{path}: there is no such run directory")
-    check_output("--epsilon-plot", options.epsilon_plot, PICTURE_ENDINGS)
     from dpfedmeta.report.epsilon_plot import epsilon_plot
     from dpfedmeta.report.groups import group_runs
     from dpfedmeta.report.page import write_comparison, write_report
     from dpfedmeta.run_directory import RunDirectory
-    from dpfedmeta.sweeps.directory import is_sweep
+    from dpfedmeta.sweeps.place import is_sweep
     from dpfedmeta.sweeps.results import PAGE, settings_of_sweep, write_results
 
     sweeps = [path for path in options.runs if is_sweep(path)]

@@ -13,7 +13,7 @@ Precision = Literal["float32", "tf32", "bfloat16"]
 
 
 # The built-in ones (models.registry); here, so that a name can be checked without PyTorch.
-NETWORKS = ("conv3-blur", "conv4", "conv4-strided", "linear", "mlp")
+NETWORKS = ("conv3-blur", "conv4", "conv4-strided", "linear", "mlp", "text")
 
 
 @dataclass(frozen=True, kw_only=True)
