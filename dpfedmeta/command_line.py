@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from dpfedmeta.config import describe, resolve
+from dpfedmeta.config import describe, of_preset, resolve
 from dpfedmeta.dotted import OPEN
 from dpfedmeta.errors import InputError
 from dpfedmeta.interrupts import terminate_like_ctrl_c
@@ -25,37 +25,61 @@ DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 class _Parser(argparse.ArgumentParser):
-    """Bad options are bad input: one line, exit code 2."""
+    """Bad options are bad input: one line, exit code 2. With `settings`, --help ends with every one of them."""
+
+    settings = False
+    words: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.words = sys.argv[1:] if args is None else args
+        return super().parse_known_args(args, namespace)
+
+    def format_help(self) -> str:
+        return super().format_help() + (f"\n{_settings_help(self.words)}\n" if self.settings else "")
 
     def error(self, message: str) -> Any:
         raise InputError(f"{message} (--help lists the options)")
 
 
 def parser(description: str, *, settings: bool, program: str | None = None) -> argparse.ArgumentParser:
-    """A parser; with `settings`, --help ends with every setting.
+    """A parser.
 
     Args:
         description: What the command does.
-        settings: Whether it takes settings.
+        settings: Whether it takes settings; what is shown of them is what holds with the --algo among the words.
         program: How it is called, for the line of its usage; None: the name of the running script.
     """
-    epilog = (
-        "settings (short form) [default before the preset], also keys of the file of --config:\n" + describe()
-        if settings
-        else None
-    )
     made = _Parser(
         prog=program,
         description=description,
-        epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    made.settings = settings
     if settings:
-        made.add_argument("--algo", help=f"one of {', '.join(algorithm_names())}")
-        made.add_argument("--dataset", help="a task's name, or the path of a task file")
-        made.add_argument("--config", type=Path, help="a YAML file with settings")
+        _add_chosen(made)
     return made
+
+
+def _add_chosen(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--algo", help=f"one of {', '.join(algorithm_names())}")
+    made.add_argument("--dataset", help="a task's name, or the path of a task file")
+    made.add_argument("--config", type=Path, help="a YAML file with settings")
+
+
+def _settings_help(words: Sequence[str]) -> str:
+    """Every setting, with what holds if nothing else is given than the preset and the file among the words."""
+    choices = _Parser(add_help=False, allow_abbrev=False)
+    _add_chosen(choices)
+    chosen, _ = choices.parse_known_args([word for word in words if word not in ("-h", "--help")])
+    holding, meaning = None, "default, unless the preset says otherwise; with --algo NAME --help: what holds with it"
+    if chosen.config:
+        holding = resolve(chosen.algo, chosen.dataset, chosen.config)
+        meaning = f"what holds with {chosen.config}"
+    elif chosen.algo:
+        holding = of_preset(chosen.algo, chosen.dataset)
+        meaning = f"what holds with {chosen.algo}" + (f" on {chosen.dataset}" if chosen.dataset else "")
+    return f"settings (short form) [{meaning}], also keys of the file of --config:\n{describe(holding)}"
 
 
 def parse_with_settings(

@@ -126,17 +126,36 @@ def to_yaml(settings: Settings) -> str:
     return yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False)
 
 
-def describe() -> str:
-    """All settings with defaults and meaning, for --help."""
+def of_preset(algo: str, dataset: str | None) -> Settings:
+    """What holds where nothing is given but a preset.
+
+    Args:
+        algo: Its name.
+        dataset: Presets may say something else for one of them; None: what holds for the others.
+
+    Raises:
+        InputError: There is no such preset.
+    """
+    return built(Settings, {"algo": algo, "dataset": dataset or ""}, displaced(preset_values(algo, dataset or "")))
+
+
+def describe(holding: Settings | None = None) -> str:
+    """All settings with their meaning, for --help.
+
+    Args:
+        holding: Whose values are shown; None: the defaults.
+    """
+    values = {} if holding is None else dict(flattened(dataclasses.asdict(holding)))
     short = {target: f"--{name}" for name, target in SHORT_FORMS.items()}
     lines = []
     for name, annotation, default in setting_fields():
         if name in ("algo", "dataset"):
             continue
         meaning = next((m.description for m in annotation.__metadata__ if getattr(m, "description", None)), "")
-        shown = "null" if default is None else default
-        if isinstance(default, float) and math.isfinite(default):
-            shown = f"{default:g}"
+        value = values.get(name, default)
+        shown = "null" if value is None else value
+        if isinstance(value, float) and math.isfinite(value):
+            shown = f"{value:g}"
         alias = f" ({short[name]})" if name in short else ""
         lines.append(f"  --{name}{alias} [{shown}]\n      {meaning}")
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def check_output(name: str, path: Path | None, endings: Sequence[str]) -> None:
 
 
 def check_output_folder(name: str, path: Path) -> None:
-    """Refuse a folder that neither exists nor can be made: of a path only the last part is made.
+    """Refuse a folder that can neither be written nor made: of a path only the last part is made. Nothing is left.
 
     Args:
         name: The option, as it is typed.
@@ -44,9 +45,13 @@ def check_output_folder(name: str, path: Path) -> None:
     Raises:
         InputError: Says what is in the way.
     """
-    if path.is_dir():
-        return
-    if path.exists():
+    if path.exists() and not path.is_dir():
         raise InputError(f"{name} {path}: is a file; name a folder")
-    if not path.parent.is_dir():
+    if not path.is_dir() and not path.parent.is_dir():
         raise InputError(f"{name} {path}: there is no folder {path.parent} to make it in; make that one first")
+    there = path if path.is_dir() else path.parent
+    try:
+        # The mode bits do not say everything.
+        Path(tempfile.mkdtemp(dir=there, prefix=".dpfedmeta-")).rmdir()
+    except OSError as error:
+        raise InputError(f"{name} {path}: cannot be written ({there}: {error.strerror}); name another one") from error

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.durable import PUBLIC, append_text, end_of_whole_lines, replace_file, sync_folder
 from dpfedmeta.errors import InputError
+from dpfedmeta.output_paths import check_output_folder
 
 if TYPE_CHECKING:
     from dpfedmeta.parameters import Params
@@ -115,7 +115,8 @@ def check_new(parent: Path, name: str | None) -> None:
         name: Name of the run; None: it gets one by itself.
 
     Raises:
-        InputError: The name is taken or not a plain name, or the folder cannot be written.
+        InputError: The name is taken or not a plain name, or the folder cannot be written or made:
+            of its path only the last part is made.
     """
     if name is not None and not _NAME.fullmatch(name):
         raise InputError(
@@ -124,18 +125,7 @@ def check_new(parent: Path, name: str | None) -> None:
         )
     if name is not None and (parent / name).exists():
         raise InputError(f"{parent / name}: exists already; choose another run.name, or resume it")
-    there = next(path for path in (parent, *parent.absolute().parents) if path.exists())
-    if not there.is_dir():
-        if there == parent:
-            raise InputError(f"run.dir = {parent}: is not a folder")
-        raise InputError(f"{parent}: cannot be created ({there} is not a folder); choose another run.dir")
-    try:
-        # The mode bits do not say everything.
-        Path(tempfile.mkdtemp(dir=there, prefix=".dpfedmeta-")).rmdir()
-    except OSError as error:
-        raise InputError(
-            f"{parent / (name or '')}: cannot be created ({there}: {error.strerror}); choose another run.dir"
-        ) from error
+    check_output_folder("run.dir", parent)
 
 
 def check_is_run(path: Path) -> None:
@@ -163,7 +153,7 @@ def create(parent: Path, name: str, fill: Callable[[RunDirectory], None] = lambd
     check_new(parent, name)
     path = parent / name
     try:
-        parent.mkdir(parents=True, exist_ok=True)
+        parent.mkdir(exist_ok=True)
         staged = RunDirectory(parent / f".{name}.{os.getpid()}")
         if path.exists():
             raise InputError(f"{path}: exists already; choose another run.name, or resume it")
@@ -175,8 +165,6 @@ def create(parent: Path, name: str, fill: Callable[[RunDirectory], None] = lambd
         staged.path.rename(path)
         sync_folder(parent)
     except OSError as error:
-        if parent.exists() and not parent.is_dir():
-            raise InputError(f"run.dir = {parent}: is not a folder") from error
         raise InputError(f"{path}: cannot be created ({error.strerror}); choose another run.dir") from error
     return RunDirectory(path)
 

@@ -54,15 +54,20 @@ def test_no_room_deserialises_code():
 ROOMS = (
     ("errors", "version", "compiled"),
     ("durable", "interrupts", "validation", "normal_kernels"),
-    ("members",),
-    ("dotted",),
-    ("presets",),
+    ("own_code", "output_paths", "dotted", "randomness", "parameters", "workers"),
+    ("members", "data"),
     ("sections",),
+    ("presets",),
     ("settings",),
-    ("config", "randomness", "parameters", "workers"),
+    ("config",),
     ("command_line", "memory", "run_directory"),
+<<<<<<< HEAD
     ("accounting", "secure_aggregation"),
     ("ledger", "data", "models"),
+=======
+    ("accounting", "models"),
+    ("ledger",),
+>>>>>>> feedback2
     ("privacy",),
     ("meta",),
     ("evaluation", "server"),

@@ -4,6 +4,7 @@ import warnings
 import pytest
 
 from dpfedmeta.command_line import parse_with_settings, parser, run_command, settings_from
+from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError, RefusedPlan
 
 
@@ -56,7 +57,11 @@ def test_a_missing_value_is_said(words):
 
 @pytest.mark.parametrize(
     ("option", "meant"),
-    [("--round", "--rounds"), ("--server.round", "--server.rounds"), ("--noise_multiplier", "--server.noise_")],
+    [
+        ("--round", "--rounds"),
+        ("--server.round", "--server.rounds"),
+        ("--noise_multiplier", "--server.noise_multiplier"),
+    ],
 )
 def test_an_unknown_option_names_the_nearest(option, meant):
     for words in ((option, "3"), (f"{option}=3",)):
@@ -92,6 +97,19 @@ def test_help_lists_the_settings(capsys):
     shown = capsys.readouterr().out
     assert "--server.noise_multiplier (--noise-multiplier)" in shown
     assert "dp-agrlr-micro" in shown
+    assert "unless the preset says otherwise" in shown
+
+
+@pytest.mark.parametrize("dataset", ["omniglot", "cifar-fs"])
+def test_help_with_a_preset_shows_what_it_sets(capsys, dataset):
+    with pytest.raises(SystemExit):
+        parser("A test.", settings=True).parse_args(["--algo", "dp-agr", "--dataset", dataset, "--help"])
+    shown = capsys.readouterr().out
+    settings = resolve("dp-agr", dataset)
+    assert f"[what holds with dp-agr on {dataset}]" in shown
+    assert f"--server.rounds (--rounds) [{settings.server.rounds}]" in shown
+    assert f"--privacy.client.epsilon (--epsilon) [{settings.privacy.client.epsilon:g}]" in shown
+    assert f"--model.width [{settings.model.width}]" in shown
 
 
 @pytest.mark.parametrize("code", [0, 130])

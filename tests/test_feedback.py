@@ -35,14 +35,16 @@ print(json.dumps(found))
 def test_nothing_heavy_is_imported_before_a_refusal(tmp_path: Path):
     (tmp_path / "taken").mkdir()
     (tmp_path / "file").write_text("")
+    (tmp_path / "bad.yaml").write_text("method: grid\nparameters: [\n")
+    sweep = ["sweep", str(Path(__file__).parents[1] / "configs/sweeps/window.yaml"), "--out"]
     train = ["train", "--algo", "dp-agr", "--dataset", "strokes", "--run.dir", str(tmp_path)]
     cases = {
         "exists already": [*train, "--run.name", "taken"],
         "letters, digits": [*train, "--run.name", "a/b"],
         "run.name = :": [*train, "--run.name", ""],
         "at most 200": [*train, "--run.name", "a" * 201],
-        "is not a folder": [*train, "--run.dir", str(tmp_path / "file")],
-        "cannot be created": [*train, "--run.dir", str(tmp_path / "file" / "runs")],
+        "is a file": [*train, "--run.dir", str(tmp_path / "file")],
+        "to make it in": [*train, "--run.dir", str(tmp_path / "file" / "runs")],
         "no such folder": [*train, "--data-dir", str(tmp_path / "nowhere")],
         "did you mean strokes": ["train", "--algo", "dp-agr", "--dataset", "stroke"],
         "did you mean conv4": [*train, "--model.name", "conv5"],
@@ -51,6 +53,12 @@ def test_nothing_heavy_is_imported_before_a_refusal(tmp_path: Path):
         "neither a target": [*train, "--epsilon", "null"],
         "holds no config.yaml": ["evaluate", str(tmp_path / "none")],
         "no such run directory": ["report", str(tmp_path / "none")],
+        "none.yaml: cannot be read": ["sweep", str(tmp_path / "none.yaml")],
+        "not valid YAML": ["sweep", str(tmp_path / "bad.yaml")],
+        "none to make it in": [*sweep, str(tmp_path / "none" / "out")],
+        "file: is a file": [*sweep, str(tmp_path / "file")],
+        "holds no sweep.json": [*sweep, str(tmp_path)],
+        "nowhere: there is no": [*sweep, str(tmp_path / "out"), "--data-dir", str(tmp_path / "nowhere")],
     }
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(list(cases.values()))], capture_output=True, text=True, check=True
@@ -60,7 +68,7 @@ def test_nothing_heavy_is_imported_before_a_refusal(tmp_path: Path):
         assert len(said.splitlines()) == 1
         assert code == 2
         assert heavy == [], words
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "taken"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.yaml", "file", "taken"]
 
 
 def test_the_names_of_networks_are_those_of_the_registry():

@@ -71,10 +71,12 @@ def test_a_name_that_is_no_plain_name_is_refused(tmp_path, name):
 
 def test_a_parent_that_cannot_hold_it_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InputError, match=r"run\.dir = .*file: is not a folder"):
+    with pytest.raises(InputError, match=r"run\.dir .*file: is a file"):
         create(tmp_path / "file", "a")
-    with pytest.raises(InputError, match=r"cannot be created .*run\.dir"):
-        create(tmp_path / "file" / "runs", "a")
+    for missing in ("file", "none"):
+        with pytest.raises(InputError, match=rf"run\.dir .*runs: there is no folder .*{missing} to make it in"):
+            create(tmp_path / missing / "runs", "a")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_json_comes_back_and_replaces_what_was_there(run):

@@ -49,19 +49,22 @@ def main(words: Sequence[str], console: Console) -> int:
     for path in options.runs:
         if not path.is_dir():
             raise InputError(f"{path}: there is no such run directory")
+<<<<<<< HEAD
     check_output("--latex", options.latex, (".tex",))
     check_output("--csv", options.csv, (".csv",))
     if options.pdf is not None:
         if options.pdf.suffix.lower() == ".pdf":
             raise InputError(f"--pdf {options.pdf}: each picture becomes a PDF of its own; name a folder for them")
         check_output_folder("--pdf", options.pdf)
+=======
+>>>>>>> feedback2
     from dpfedmeta.report.epsilon_plot import epsilon_plot
     from dpfedmeta.report.groups import group_runs
     from dpfedmeta.report.page import write_comparison, write_report
     from dpfedmeta.report.paired_runs import kept_episodes, pairs
     from dpfedmeta.report.paper import write_paper
     from dpfedmeta.run_directory import RunDirectory
-    from dpfedmeta.sweeps.directory import is_sweep
+    from dpfedmeta.sweeps.place import is_sweep
     from dpfedmeta.sweeps.results import PAGE, settings_of_sweep, write_results
 
     sweeps = [path for path in options.runs if is_sweep(path)]

@@ -33,15 +33,23 @@ def main(words: Sequence[str], console: Console) -> int:
     """Parse and run."""
     given, rest = options_of().parse_known_args(words)
     settings = settings_from(rest)
-    from dpfedmeta.sweeps import SweepOptions, read_sweep, run_sweep
-    from dpfedmeta.sweeps.definition import CHOICES
-    from dpfedmeta.sweeps.forecast import show_plan
-    from dpfedmeta.sweeps.tuning_cost import cost_lines, tuning_cost
+    from dpfedmeta.data.folders import check_data_folder
+    from dpfedmeta.sweeps.definition import CHOICES, read_sweep
+    from dpfedmeta.sweeps.place import check_place, check_writable, default_place
 
     sweep = read_sweep(given.file)
+    out = given.out or default_place(given.file)
+    check_place(out)
+    if not (given.dry_run or given.count_tuning):
+        check_writable(given.out)
+    check_data_folder(given.data_dir)
+    from dpfedmeta.sweeps.forecast import show_plan
+    from dpfedmeta.sweeps.runner import SweepOptions, run_sweep
+    from dpfedmeta.sweeps.tuning_cost import cost_lines, tuning_cost
+
     chosen = {name: str(getattr(given, name)) for name in CHOICES if getattr(given, name) is not None}
     options = SweepOptions(
-        out=given.out or Path("runs") / f"sweep-{given.file.stem}",
+        out=out,
         jobs=given.jobs,
         fixed={**sweep.command, **chosen, **settings},
         data_folder=given.data_dir,

@@ -32,19 +32,20 @@ class Initialisation:
         weights: Its weights before adaptation.
         adaptation: As held-out clients adapt.
         form: What images it takes.
+        learned_by: Algorithm and data set of the run, for people.
     """
 
     network: NetworkSpec
     weights: Params
     adaptation: Adaptation
     form: ImageForm
+    learned_by: str = ""
 
     def __repr__(self) -> str:
         count = sum(value.numel() for value in self.weights.values())
         return (
-            f"Initialisation of {self.network.name} (width {self.network.width}), {count:,} weights, "
-            f"{self.network.ways} ways, images of {self.network.channels} x {self.network.image_size} x "
-            f"{self.network.image_size}; adapts {self.adaptation.adapt} in {self.adaptation.steps} steps"
+            f"Initialisation{f' by {self.learned_by}' if self.learned_by else ''}: {self.network.name}, "
+            f"{count:,} weights, {self.network.ways} ways"
         )
 
     def adapt(
@@ -113,6 +114,7 @@ def load(path: str | os.PathLike[str]) -> Initialisation:
         InputError: Not a run directory, or its weights are missing, damaged or of another network.
     """
     run = open_run(Path(path))
+    by = f"{run.settings.algo} on {run.settings.dataset}"
     task = run.task
     form = ImageForm(
         channels=run.network.channels,
@@ -122,4 +124,4 @@ def load(path: str | os.PathLike[str]) -> Initialisation:
         records=task.form.kind,
         vocabulary=task.form.vocabulary,
     )
-    return Initialisation(network=run.network, weights=run.weights, adaptation=run.adaptation, form=form)
+    return Initialisation(network=run.network, weights=run.weights, adaptation=run.adaptation, form=form, learned_by=by)

@@ -16,9 +16,9 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.run_directory import CONFIG, SUMMARY, RunDirectory, append_lines, write_text
 from dpfedmeta.sweeps.definition import Sweep
 from dpfedmeta.sweeps.parameters import Choices, Value
+from dpfedmeta.sweeps.place import MANIFEST, check_place, is_sweep
 from dpfedmeta.sweeps.trials import Trial, same_result, settings_of
 
-MANIFEST = "sweep.json"
 TRIALS = "trials.jsonl"
 _FINISHED = ("completed", "budget")
 
@@ -55,22 +55,14 @@ class SweepDirectory:
             yield from (RunDirectory(path) for path in sorted(parent.glob("*")) if path.is_dir())
 
 
-def is_sweep(path: Path) -> bool:
-    """Whether a folder holds a sweep."""
-    return (path / MANIFEST).is_file()
-
-
 def check_same(path: Path, sweep: Sweep, fixed: Mapping[str, str]) -> None:
     """Look into a folder without writing anything.
 
     Raises:
         InputError: It holds another sweep, or something that is no sweep.
     """
-    if path.exists() and not path.is_dir():
-        raise InputError(f"--out {path}: is not a folder")
+    check_place(path)
     if not is_sweep(path):
-        if path.is_dir() and any(path.iterdir()):
-            raise InputError(f"--out {path}: is not empty and holds no {MANIFEST}; choose another folder")
         return
     held = read_manifest(path)
     if held != _manifest(sweep, fixed):

@@ -54,6 +54,14 @@ def model(run, episode):
 
 def test_a_model_predicts_what_evaluation_would(run, episode, model):
     start = load(run)
+    shown = repr(start)
+    assert "0x" not in shown
+    assert len(shown.splitlines()) == 1
+    assert len(shown) < 200
+    assert start.network.name in shown
+    assert f"{sum(value.numel() for value in start.weights.values()):,} weights" in shown
+    assert start.learned_by in shown
+    assert " on " in start.learned_by
     wanted = adapted_logits(build_network(start.network), start.weights, episode, start.adaptation)
     torch.testing.assert_close(model.logits(episode.query_images), wanted, rtol=1e-4, atol=1e-4)
     assert torch.equal(model.predict(episode.query_images), wanted.argmax(1))

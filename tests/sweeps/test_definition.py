@@ -8,7 +8,7 @@ import yaml
 from wandb.apis.public.sweeps import _validate_config_and_fill_distribution
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.sweeps import read_sweep
+from dpfedmeta.sweeps.definition import read_sweep
 from dpfedmeta.sweeps.parameters import Choices, Range
 
 ROOT = Path(__file__).parents[2]

@@ -12,10 +12,11 @@ import pytest
 from rich.console import Console
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.sweeps import SweepOptions, proposals, read_sweep, run_sweep
+from dpfedmeta.sweeps import proposals
+from dpfedmeta.sweeps.definition import read_sweep
 from dpfedmeta.sweeps.directory import opened
 from dpfedmeta.sweeps.forecast import show_plan
-from dpfedmeta.sweeps.runner import prepare
+from dpfedmeta.sweeps.runner import SweepOptions, prepare, run_sweep
 
 
 @pytest.fixture

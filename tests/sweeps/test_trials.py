@@ -2,7 +2,7 @@ import pytest
 
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError
-from dpfedmeta.sweeps import read_sweep
+from dpfedmeta.sweeps.definition import read_sweep
 from dpfedmeta.sweeps.proposals import Outcome, propose
 from dpfedmeta.sweeps.trials import check, grid, make_trial, same_result, settings_of, without_fixed
 
