@@ -61,13 +61,8 @@ ROOMS = (
     ("settings",),
     ("config",),
     ("command_line", "memory", "run_directory"),
-<<<<<<< HEAD
-    ("accounting", "secure_aggregation"),
-    ("ledger", "data", "models"),
-=======
-    ("accounting", "models"),
+    ("accounting", "models", "secure_aggregation"),
     ("ledger",),
->>>>>>> feedback2
     ("privacy",),
     ("meta",),
     ("evaluation", "server"),

@@ -49,15 +49,12 @@ def main(words: Sequence[str], console: Console) -> int:
     for path in options.runs:
         if not path.is_dir():
             raise InputError(f"{path}: there is no such run directory")
-<<<<<<< HEAD
     check_output("--latex", options.latex, (".tex",))
     check_output("--csv", options.csv, (".csv",))
     if options.pdf is not None:
         if options.pdf.suffix.lower() == ".pdf":
             raise InputError(f"--pdf {options.pdf}: each picture becomes a PDF of its own; name a folder for them")
         check_output_folder("--pdf", options.pdf)
-=======
->>>>>>> feedback2
     from dpfedmeta.report.epsilon_plot import epsilon_plot
     from dpfedmeta.report.groups import group_runs
     from dpfedmeta.report.page import write_comparison, write_report
