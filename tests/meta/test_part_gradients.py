@@ -18,6 +18,7 @@ from dpfedmeta.meta.releases.micro_episodes import MicroEpisodes
 from dpfedmeta.meta.side_by_side import batched_query_gradients
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.kernels import normalisation
+from dpfedmeta.models.record_layers import first_values
 from dpfedmeta.models.registry import build_network, learned_part
 from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import difference, norm
@@ -194,7 +195,7 @@ def test_a_null_record_moves_the_sum_by_at_most_the_bound(every_size, role):
 def test_what_the_pass_is_not_for_is_left_to_torch_func(monkeypatch):
     large = replace(BATCH, image_size=32)
     context, episodes = client_context(large, parts=3), parts_of(large)
-    assert parts_module.first_values(context.module, (32, 32)) == 6 * 32 * 32
+    assert first_values(context.module, (32, 32)) == 6 * 32 * 32
     assert parts_share_a_pass(context, HEAD, episodes)
     assert not parts_share_a_pass(client_context(BATCH, parts=3), HEAD, parts_of(BATCH))
     assert not parts_share_a_pass(replace(context, parts=None), HEAD, episodes)
