@@ -71,6 +71,8 @@ class ClientContext:
         built: Another network of this machine, by its description.
         pieces: Applies a function to as many items at once as the device holds.
         side_by_side: Whether several clients are to be computed by one call, where the algorithm can.
+        parts: Where the episodes that a method is given are parts of clients: how many in a row are one client's. They
+            may share a pass through the network, as long as no record of one enters the gradient of another.
     """
 
     network: NetworkSpec
@@ -82,6 +84,7 @@ class ClientContext:
     built: Callable[[NetworkSpec], nn.Module]
     pieces: Callable[[Callable[[Sequence[Any]], Sequence[Any]], Sequence[Any]], list[Any]]
     side_by_side: bool = False
+    parts: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

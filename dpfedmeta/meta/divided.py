@@ -66,10 +66,8 @@ def divided_gradient(
         support = support.detach()
     initial = {name: value.expand(divisions.count, *value.shape) for name, value in head_of(leaves).items()}
     own = LinearSupport(features=support, labels=torch.arange(ways).repeat_interleave(divisions.shots).to(labels))
-    with torch.set_grad_enabled(order == 2):
-        heads = descended_head(initial, own, adaptation.steps, adaptation.lr)
-    heads = heads if order == 2 else as_leaves(heads)
-    logits = _logits(heads, query)
+    heads = adapted_heads(initial, own, adaptation, order)
+    logits = head_logits(heads, query)
     targets = torch.arange(ways).repeat_interleave(logits.shape[1] // ways).repeat(divisions.count)
     loss = cross_entropy(logits.flatten(0, 1), targets.to(labels))
     at = {**leaves, **heads} if order == 1 else leaves
@@ -79,12 +77,20 @@ def divided_gradient(
     return {name: value.sum(0) if order == 1 and name in heads else value for name, value in found.items()}
 
 
+def adapted_heads(initial: Params, support: LinearSupport, adaptation: Adaptation, order: int) -> Params:
+    """theta_K of heads side by side, [S, *shape] each; in first order fresh leaves."""
+    with torch.set_grad_enabled(order == 2):
+        heads = descended_head(initial, support, adaptation.steps, adaptation.lr)
+    return heads if order == 2 else as_leaves(heads)
+
+
 def _divided(features: Tensor, slots: Tensor, ways: int) -> Tensor:
     """[ways * held, d] -> [S, ways * k, d], class by class."""
     by_class = features.view(ways, -1, features.shape[1])[:, slots]
     return by_class.transpose(0, 1).flatten(1, 2)
 
 
-def _logits(heads: Mapping[str, Tensor], features: Tensor) -> Tensor:
+def head_logits(heads: Mapping[str, Tensor], features: Tensor) -> Tensor:
+    """[S, n, ways] of heads side by side, each on its own features [S, n, d]."""
     weight, bias = heads["head.weight"], heads["head.bias"]
     return torch.baddbmm(bias.unsqueeze(1), features, weight.transpose(1, 2))

@@ -20,7 +20,7 @@ class LinearSupport:
 
     Attributes:
         features: [..., n_s, d].
-        labels: [n_s].
+        labels: [n_s], or [..., n_s] where they differ.
     """
 
     features: Tensor

@@ -1,7 +1,8 @@
-"""A network whose weights are written down once for each record, so that their gradients are those of each record.
+"""A network whose weights are written down once for each unit, so that their gradients are those of each unit.
 
-The weights are one tensor seen n times (`expand`), so nothing is copied, and a layer's backward pass returns what a
-sum over records would lose. PyTorch's vmap does the same with grouped convolutions, which take longer.
+A unit is a record, or a part of a client's records (a micro-episode). The weights are one tensor seen as often as there
+are units (`expand`), so nothing is copied, and a layer's backward pass returns what a sum over units would lose.
+PyTorch's vmap does the same with grouped convolutions, which take longer.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from torch.nn.functional import pad
 from dpfedmeta.models.convolution import ConvolutionSpec, convolution, convolution_gradients
 from dpfedmeta.models.functional import channels_last
 from dpfedmeta.models.kernels import products as product_kernels
-from dpfedmeta.models.kernels.normalisation import Coupling, loops_apply, normalised
-from dpfedmeta.models.layers import Block, Body, FewShotNetwork, RecordScale
+from dpfedmeta.models.kernels.normalisation import VARIANCE_FLOOR, Coupling, loops_apply, normalised
+from dpfedmeta.models.layers import Block, Body, FewShotNetwork, RecordScale, SupportScale
 from dpfedmeta.models.normalisation import ReferenceBatchNorm
 from dpfedmeta.models.text import TokenShares
 
@@ -34,11 +35,34 @@ def has_record_layers(module: nn.Module) -> bool:
     """Whether `record_logits` knows all layers with weights: those of this package's uncoupled networks do."""
     if type(module) is nn.Linear:
         return True
+    coupled = any(isinstance(part, ReferenceBatchNorm | SupportScale) for part in module.modules())
+    return has_part_layers(module) and not coupled
+
+
+def has_part_layers(module: nn.Module) -> bool:
+    """Whether `part_features` knows all layers: those of this package's networks, and a linear head."""
     if type(module) is not FewShotNetwork or type(module.body) is not Body or type(module.head) is not nn.Linear:
         return False
-    coupled = any(isinstance(part, ReferenceBatchNorm) for part in module.modules())
     known = all(type(layer) in _LAYERS for layer in module.body.layers)
-    return known and not coupled and type(module.body.scale) in (nn.Identity, RecordScale)
+    return known and type(module.body.scale) in (nn.Identity, RecordScale, SupportScale)
+
+
+def first_values(module: nn.Module, image: tuple[int, int]) -> int:
+    """How many values the first convolution makes of an image of this height and width; 0 where there is none.
+
+    Args:
+        module: `has_part_layers`.
+        image: As above.
+    """
+    seen = torch.empty(1, 1, *image, device="meta")
+    for layer in cast(FewShotNetwork, module).body.layers:
+        if isinstance(layer, Block):
+            down, across = layer.how.stride
+            places = -(-seen.shape[2] // down) * -(-seen.shape[3] // across)
+            return layer.convolution.out_channels * places
+        if isinstance(layer, nn.AvgPool2d):
+            seen = layer(seen)
+    return 0
 
 
 def record_logits(module: nn.Module, weights: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
@@ -51,32 +75,63 @@ def record_logits(module: nn.Module, weights: Mapping[str, Tensor], inputs: Tens
     """
     if isinstance(module, nn.Linear):
         return _linear(inputs, weights, "")
-    network = cast(FewShotNetwork, module)
-    hidden = channels_last(inputs)
-    for index, layer in enumerate(network.body.layers):
+    body = cast(FewShotNetwork, module).body
+    return _linear(body.scale(_hidden(body, weights, inputs, None)), weights, "head.")
+
+
+def part_features(module: nn.Module, weights: Mapping[str, Tensor], images: Tensor, reference: int) -> Tensor:
+    """Features [parts, n, d] for one pass through the body.
+
+    Args:
+        module: `has_part_layers`.
+        weights: Each [parts, *shape]: `parts` times the same.
+        images: [parts, n, channels, height, width].
+        reference: Statistics of a part, if any, are those of its first so many images.
+
+    Guarantee:
+        None by itself. No image of a part enters a value or gradient of another part.
+    """
+    body = cast(FewShotNetwork, module).body
+    features = _hidden(body, weights, images.flatten(0, 1), reference)
+    if isinstance(body.scale, SupportScale):
+        return torch.stack([body.scale(own, reference) for own in features.chunk(len(images))])
+    scaled: Tensor = body.scale(features)
+    return scaled.view(*images.shape[:2], -1)
+
+
+def _hidden(body: Body, weights: Mapping[str, Tensor], images: Tensor, reference: int | None) -> Tensor:
+    """What the body's scale gets: [n, d]."""
+    hidden = channels_last(images)
+    for index, layer in enumerate(body.layers):
         name = f"body.layers.{index}."
         if isinstance(layer, Block):
-            hidden = _block(layer, weights, name, hidden)
+            hidden = _block(layer, weights, name, hidden, reference)
         else:
             hidden = _linear(hidden, weights, name) if isinstance(layer, nn.Linear) else layer(hidden)
-    return _linear(network.body.scale(hidden.flatten(1)), weights, "head.")
+    return hidden.flatten(1)
 
 
-def _block(block: Block, weights: Mapping[str, Tensor], name: str, images: Tensor) -> Tensor:
-    kernel = weights[f"{name}convolution.weight"]
-    how = block.how
-    if not isinstance(block.norm, nn.GroupNorm):
-        return block.after(_convolved(images, kernel, how) + weights[f"{name}convolution.bias"][:, :, None, None])
+def _block(block: Block, weights: Mapping[str, Tensor], name: str, images: Tensor, reference: int | None) -> Tensor:
+    kernel, how = weights[f"{name}convolution.weight"], block.how
+    largest = isinstance(block.shrink, nn.MaxPool2d)
+    if isinstance(block.norm, nn.Identity):
+        bias = _of_images(weights[f"{name}convolution.bias"], len(images))
+        return block.after(_convolved(images, kernel, how) + bias[:, :, None, None])
     scale, shift = weights[f"{name}norm.weight"], weights[f"{name}norm.bias"]
-    hidden, groups = _convolved(images, kernel, how), block.norm.num_groups
+    if largest and isinstance(block.norm, ReferenceBatchNorm) and bool((scale < 0).any()):
+        # Every channel has a mean of its own, so that its sign may move to the kernel.
+        signs = torch.where(scale.detach() < 0, -1.0, 1.0).to(scale.dtype)
+        kernel, scale = kernel * signs[:, :, None, None, None], scale * signs
+    hidden = _convolved(images, kernel, how)
+    coupling = _coupling(block.norm, len(kernel), reference)
     # A maximum commutes with what rises only.
-    pooled = isinstance(block.shrink, nn.MaxPool2d) and bool((scale >= 0).all())
-    maximum_last = isinstance(block.shrink, nn.MaxPool2d) and not pooled
+    pooled = largest and bool((scale >= 0).all())
+    maximum_last = largest and not pooled
     rectified = isinstance(block.nonlinearity, nn.ReLU) and not maximum_last
     if not loops_apply(hidden):
-        return block.after(_group_normalised(hidden, scale, shift, groups))
+        scale, shift = (_of_images(value, len(images))[:, :, None, None] for value in (scale, shift))
+        return block.after(_standardised(hidden, coupling) * scale + shift)
 
-    coupling = Coupling(groups=groups)
     hidden = normalised(hidden, scale, shift, coupling, pooled=pooled, rectified=rectified)
     if maximum_last:
         return block.after(hidden)
@@ -84,43 +139,65 @@ def _block(block: Block, weights: Mapping[str, Tensor], name: str, images: Tenso
     return cast(Tensor, hidden if pooled else block.shrink(hidden))
 
 
+def _coupling(norm: nn.Module, parts: int, reference: int | None) -> Coupling:
+    if isinstance(norm, nn.GroupNorm):
+        return Coupling(groups=norm.num_groups)
+    assert reference is not None
+    return Coupling(counted=reference, segments=parts)
+
+
+def _of_images(values: Tensor, count: int) -> Tensor:
+    """[units, ...] -> [count, ...]: of the unit that an image belongs to."""
+    return values if len(values) == count else values.repeat_interleave(count // len(values), 0)
+
+
 def _convolved(images: Tensor, kernel: Tensor, how: ConvolutionSpec) -> Tensor:
     out: Tensor = _Convolution.apply(images, kernel, how)  # type: ignore[no-untyped-call]
     return out
 
 
-def _group_normalised(images: Tensor, scale: Tensor, shift: Tensor, groups: int) -> Tensor:
-    return nn.functional.group_norm(images, groups) * scale[:, :, None, None] + shift[:, :, None, None]
+def _standardised(images: Tensor, coupling: Coupling) -> Tensor:
+    """In operations that autograd knows: mean 0 and variance 1."""
+    if coupling.counted is None:
+        return nn.functional.group_norm(images, coupling.groups)
+    own = images.reshape(coupling.segments, -1, *images.shape[1:])
+    counted = own[:, : coupling.counted]
+    mean, variance = counted.mean((1, 3, 4), True), counted.var((1, 3, 4), correction=0, keepdim=True)
+    return ((own - mean) * torch.rsqrt(variance + VARIANCE_FLOOR)).flatten(0, 1)
 
 
 def _linear(inputs: Tensor, weights: Mapping[str, Tensor], name: str) -> Tensor:
     out: Tensor = _Linear.apply(inputs, weights[f"{name}weight"])  # type: ignore[no-untyped-call]
     bias = weights.get(f"{name}bias")
-    return out if bias is None else out + bias
+    return out if bias is None else out + _of_images(bias, len(inputs))
 
 
 class _Linear(torch.autograd.Function):
-    """With one matrix for all records."""
+    """With one matrix for all units."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(inputs, weight[0])
+        ctx.units = len(weight)
         return inputs @ weight[0].mT
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grads: Tensor) -> tuple[Tensor, Tensor]:
         inputs, weight = ctx.saved_tensors
-        return grads @ weight, grads.unsqueeze(2) * inputs.unsqueeze(1)
+        if ctx.units == len(inputs):
+            return grads @ weight, grads.unsqueeze(2) * inputs.unsqueeze(1)
+        outward, inward = (value.reshape(ctx.units, -1, value.shape[1]) for value in (grads, inputs))
+        return grads @ weight, outward.mT @ inward
 
 
 class _Convolution(torch.autograd.Function):
-    """With one kernel for all records."""
+    """With one kernel for all units."""
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, weight: Tensor, how: ConvolutionSpec) -> Tensor:
         ctx.save_for_backward(images, weight[0])
-        ctx.how = how
+        ctx.how, ctx.units = how, len(weight)
         return convolution(images, weight[0], how)
 
     @staticmethod
@@ -131,10 +208,22 @@ class _Convolution(torch.autograd.Function):
         by_images = by_weight = None
         if ctx.needs_input_grad[0]:
             by_images, _ = convolution_gradients(grads, images, kernel, how, (True, False))
-        if ctx.needs_input_grad[1]:
+        if ctx.needs_input_grad[1] and ctx.units == len(images):
             outward, inward, _ = (value.to(grads.dtype) for value in how.operands(grads, images, kernel))
             by_weight = kernel_gradients(inward, outward, kernel.shape[2], how.stride, how.padding)
+        elif ctx.needs_input_grad[1]:
+            by_weight = _part_gradients(grads, images, kernel, how, ctx.units)
         return by_images, by_weight, None
+
+
+def _part_gradients(grads: Tensor, images: Tensor, kernel: Tensor, how: ConvolutionSpec, parts: int) -> Tensor:
+    """Gradients of a convolution's kernel by each part: [parts, *kernel.shape]."""
+    found = kernel.new_empty(parts, *kernel.shape)
+    pairs = zip(grads.chunk(parts), images.chunk(parts), strict=True)
+    for own, (outward, inward) in zip(found, pairs, strict=True):
+        _, by_weight = convolution_gradients(outward, inward, kernel, how, (False, True))
+        own.copy_(cast(Tensor, by_weight))
+    return found
 
 
 def kernel_gradients(

@@ -5,7 +5,7 @@ from torch.func import grad, vmap
 
 from dpfedmeta.models.functional import apply, channels_last
 from dpfedmeta.models.initial import initial_weights
-from dpfedmeta.models.kernels.normalisation import VARIANCE_FLOOR, loops_apply
+from dpfedmeta.models.kernels.normalisation import VARIANCE_FLOOR, Coupling, loops_apply, normalised
 from dpfedmeta.models.normalisation import ReferenceBatchNorm
 from dpfedmeta.models.registry import build_network
 from dpfedmeta.models.spec import NetworkSpec
@@ -76,6 +76,25 @@ def test_second_derivatives_are_those_of_the_textbook(pooled: bool, rectified: b
     wanted = second(values.detach().double().requires_grad_(), WEIGHT.double(), BIAS.double(), False)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+@pytest.mark.parametrize("counted", [4, 2])
+def test_segments_are_normalised_each_on_its_own(pooled: bool, counted: int) -> None:
+    values = images(12, 3, 7, 6).requires_grad_()
+    weight, bias = WEIGHT.abs().expand(3, 3).requires_grad_(), BIAS.expand(3, 3).requires_grad_()
+    together = Coupling(counted=counted, segments=3)
+    out = normalised(values, weight, bias, together, pooled=pooled, rectified=True)
+    found = torch.autograd.grad((out**3).sum(), [values, weight, bias])
+    for own in range(3):
+        part = channels_last(values.detach()[4 * own : 4 * own + 4]).requires_grad_()
+        inputs = [part, WEIGHT.abs().requires_grad_(), BIAS.clone().requires_grad_()]
+        alone = normalised(*inputs, Coupling(counted=counted), pooled=pooled, rectified=True)  # type: ignore[misc]
+        assert torch.equal(out[4 * own : 4 * own + 4], alone)
+        wanted = torch.autograd.grad((alone**3).sum(), inputs)
+        assert torch.equal(found[0][4 * own : 4 * own + 4], wanted[0])
+        assert torch.equal(found[1][own], wanted[1])
+        assert torch.equal(found[2][own], wanted[2])
 
 
 def test_later_images_do_not_touch_earlier_ones() -> None:

@@ -130,8 +130,11 @@ class Maml:
 
     def gradients(self, context: ClientContext, episodes: Episode) -> Params:
         """SECRET: the meta-gradients of E episodes of one form, each tensor [E, *shape]."""
+        from dpfedmeta.meta.part_gradients import client_by_client, parts_share_a_pass
         from dpfedmeta.meta.side_by_side import batched_query_gradients
 
+        if parts_share_a_pass(context, self.adaptation, episodes):
+            return client_by_client(context, episodes, self.adaptation, self.order)
         return batched_query_gradients(
             context.module, context.learned, context.fixed, episodes, self.adaptation, self.order
         )

@@ -176,7 +176,7 @@ class MicroEpisodes:
         from dpfedmeta.models.ways import with_ways
 
         spec, fixed = with_ways(context.network, context.fixed, self.shape.ways)
-        return replace(context, network=spec, module=context.built(spec), fixed=fixed)
+        return replace(context, network=spec, module=context.built(spec), fixed=fixed, parts=len(self.slots()))
 
     def shortened(self) -> MicroEpisodes:
         """Two parts of one record of each class and role, two steps in each."""

@@ -28,16 +28,19 @@ class Coupling:
     Attributes:
         counted: Batch normalisation: each channel of the first so many images, for all images. None: of each image.
         groups: Group normalisation: so many groups of its channels.
+        segments: Batch normalisation of so many segments of as many images each, every one by its own `counted` first.
     """
 
     counted: int | None = None
     groups: int = 1
+    segments: int = 1
 
     def together(self, values: Any, *, counted_only: bool) -> Any:
         """Sums [n, channels] of the values that share a mean; of all images, or of those that count."""
         if self.counted is not None:
-            total = (values[: self.counted] if counted_only else values).sum(0, keepdims=True)
-            return np.broadcast_to(total, values.shape)
+            own = values.reshape(self.segments, -1, values.shape[1])
+            total = (own[:, : self.counted] if counted_only else own).sum(1, keepdims=True)
+            return np.broadcast_to(total, own.shape).reshape(values.shape)
         count, channels = values.shape
         total = values.reshape(count, self.groups, -1).sum(2, keepdims=True)
         return np.broadcast_to(total, (count, self.groups, channels // self.groups)).reshape(values.shape)
@@ -50,7 +53,8 @@ class Coupling:
     def share(self, values: Any) -> Any:
         """[n, channels] with 0 for images that do not count."""
         if self.counted is not None:
-            values = np.where(np.arange(len(values))[:, None] < self.counted, values, 0.0)
+            places = np.arange(len(values)) % (len(values) // self.segments)
+            values = np.where(places[:, None] < self.counted, values, 0.0)
         return np.ascontiguousarray(values, np.float32)
 
 
@@ -76,7 +80,8 @@ def normalised(
 
     Args:
         images: [n, channels, height, width], `loops_apply` to them; where `pooled`, weights must not be negative.
-        weight: [channels], or [n, channels] of each image: then its gradient is of that shape too.
+        weight: [channels], or [k, channels] of each image or of each of k segments of as many images: then its
+            gradient is of that shape too.
         bias: Likewise.
         coupling: Which values share a mean and a variance.
         pooled: As above.
@@ -154,7 +159,7 @@ class _Gradients(torch.autograd.Function):
         """With A, a, b = `found`, the derivative of <A, by_images> + <a, by_weight> + <b, by_bias> by the inputs."""
         done = ctx.done
         grads, images, weight, out = ctx.saved_tensors
-        if done.coupling.counted is None or weight.ndim != 1:
+        if done.coupling.counted is None or done.coupling.segments > 1 or weight.ndim != 1:
             raise NotImplementedError("second derivatives of other than batch normalisation in compiled loops")
         seen, counted, size = done.seen, done.coupling.counted, done.coupling.size(images.shape)
         outer, at_maxima = array_of(_last(found[0])), np.empty_like(seen.largest)
@@ -257,12 +262,14 @@ def _last(images: Tensor) -> Tensor:
 
 
 def _per_image(values: Tensor, count: int) -> Any:
-    """[n, channels] in float64, of [channels] or [n, channels]."""
+    """[n, channels] in float64, of [channels] or [k, channels]."""
     own = values.detach().numpy().astype(np.float64)
+    if own.ndim == 2 and len(own) < count:
+        return own.repeat(count // len(own), 0)
     return np.broadcast_to(own, (count, own.shape[-1]))
 
 
 def _summed(values: Any, like: Tensor) -> Tensor:
     """A gradient [n, channels] in the shape of what it belongs to."""
-    total = values if like.ndim == 2 else values.sum(0)
+    total = values.reshape(len(like), -1, values.shape[1]).sum(1) if like.ndim == 2 else values.sum(0)
     return torch.from_numpy(total.astype(np.float32))

@@ -1,0 +1,91 @@
+"""Meta-gradients of the parts of a client's records, each on its own, for one pass of the body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.meta.adaptation import PLAIN, Adaptation
+from dpfedmeta.meta.algorithm import ClientContext
+from dpfedmeta.meta.divided import adapted_heads, head_logits
+from dpfedmeta.meta.linear_head import LinearSupport
+from dpfedmeta.models.functional import head_of
+from dpfedmeta.models.record_layers import first_values, has_part_layers, part_features
+from dpfedmeta.parameters import Params
+from dpfedmeta.privacy.per_record import LayeredGradients
+
+# Values that the first convolution makes of an image. With fewer (measured) what is done once a client costs more than
+# the convolutions, and torch.func takes several clients at once.
+LEAST_VALUES = 6000
+
+
+def parts_share_a_pass(context: ClientContext, adaptation: Adaptation, episodes: Episode) -> bool:
+    """Whether `part_gradients` can take the place of torch.func, and is quicker.
+
+    It is for networks of this package whose head adapts, not too small, on a CPU. A function of public values alone.
+    """
+    here = context.parts is not None and context.device.type == "cpu" and isinstance(context.engine, LayeredGradients)
+    plain = adaptation.adapt == "head" and adaptation.rule == PLAIN
+    if not (here and plain and has_part_layers(context.module)):
+        return False
+    height, width = episodes.support_images.shape[-2:]
+    return first_values(context.module, (height, width)) >= LEAST_VALUES
+
+
+def client_by_client(context: ClientContext, episodes: Episode, adaptation: Adaptation, order: int) -> Params:
+    """`part_gradients` of one client after the other, so that no bit depends on who else is computed: [E, *shape]."""
+    every = (episodes.support_images, episodes.support_labels, episodes.query_images, episodes.query_labels)
+    found: list[Params] = []
+    size = context.parts or len(episodes.support_labels)
+    for own in zip(*(torch.split(value, size) for value in every), strict=True):
+        episode = Episode(support_images=own[0], support_labels=own[1], query_images=own[2], query_labels=own[3])
+        found.append(part_gradients(context.module, context.learned, context.fixed, episode, adaptation, order))
+    return {name: torch.cat([gradients[name] for gradients in found]) for name in context.learned}
+
+
+def part_gradients(
+    network: nn.Module,
+    model: Mapping[str, Tensor],
+    fixed: Mapping[str, Tensor],
+    episodes: Episode,
+    adaptation: Adaptation,
+    order: int,
+) -> Params:
+    """SECRET: the gradient of each part's query loss at its own adapted head, each tensor [parts, *shape].
+
+    The parts share one pass through the body and back. Statistics, if any, are those of a part's support set, the head
+    adapts on each part's features, and the body's layers return each part's own gradient (models.record_layers).
+
+    Args:
+        network: `has_part_layers`.
+        model: What to differentiate by.
+        fixed: The rest of the weights.
+        episodes: The parts: images [parts, n, channels, height, width] and labels [parts, n].
+        adaptation: Of the head, by plain steps.
+        order: 2 differentiates through the inner steps, 1 does not.
+
+    Guarantee:
+        None by itself: the values are secret until they are clipped and released. No record of a part enters the
+        gradient of another part, so a record moves one of them only.
+    """
+    parts, shots = episodes.support_labels.shape
+    leaves = {name: value.detach().expand(parts, *value.shape) for name, value in {**fixed, **model}.items()}
+    for name in model:
+        leaves[name].requires_grad_()
+    images = torch.cat([episodes.support_images, episodes.query_images], dim=1)
+    features = part_features(network, leaves, images, shots)
+    support, query = features[:, :shots], features[:, shots:]
+    if order == 1:
+        support = support.detach()
+    own = LinearSupport(features=support, labels=episodes.support_labels)
+    heads = adapted_heads(head_of(leaves), own, adaptation, order)
+    logits = head_logits(heads, query)
+    total = cross_entropy(logits.flatten(0, 1), episodes.query_labels.flatten(), reduction="sum")
+    at = {**leaves, **heads} if order == 1 else leaves
+    # The mean over the queries of each part, and the sum over the parts: each has weights of its own.
+    gradients = torch.autograd.grad(total / query.shape[1], tuple(at[name] for name in model), materialize_grads=True)
+    return dict(zip(model, gradients, strict=True))

@@ -1,0 +1,209 @@
+"""Meta-gradients of parts for one pass of the body: those of torch.func, and no part knows of another one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dpfedmeta.data.episode import Episode
+from dpfedmeta.data.shape import EpisodeShape
+from dpfedmeta.meta import part_gradients as parts_module
+from dpfedmeta.meta import side_by_side
+from dpfedmeta.meta.adaptation import Adaptation
+from dpfedmeta.meta.algorithms.maml import Maml
+from dpfedmeta.meta.algorithms.proto_maml import Prototypes
+from dpfedmeta.meta.part_gradients import part_gradients, parts_share_a_pass
+from dpfedmeta.meta.releases.micro_episodes import MicroEpisodes
+from dpfedmeta.meta.side_by_side import batched_query_gradients
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.kernels import normalisation
+from dpfedmeta.models.record_layers import first_values
+from dpfedmeta.models.registry import build_network, learned_part
+from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.parameters import difference, norm
+from dpfedmeta.privacy.per_record import LayeredGradients, VmapGradients
+from tests.meta.clients import context_of, noise_of
+
+HEAD = Adaptation(adapt="head", steps=3, lr=0.3)
+CLIENT = EpisodeShape(ways=3, shots=2, queries=4)
+SHAPE = EpisodeShape(ways=3, shots=1, queries=1)
+BATCH = NetworkSpec(
+    name="conv4", channels=2, image_size=17, ways=3, width=6, norm="batch", features="support", learn="body"
+)
+GROUP = replace(BATCH, norm="group", groups=2, features="record")
+SPECS = {
+    "batch": BATCH,
+    "batch, head learned": replace(BATCH, learn="all"),
+    "batch, few learned": replace(BATCH, learn="scales"),
+    "batch, strided": replace(BATCH, name="conv4-strided"),
+    "batch, blur": replace(BATCH, name="conv3-blur", channels=3),
+    "batch, tanh": replace(BATCH, activation="tanh"),
+    "group": GROUP,
+    "no norm": replace(BATCH, norm="none", features="raw"),
+    "no convolution": replace(BATCH, name="mlp", norm="none"),
+}
+
+
+def weights_of(spec, dtype=torch.float32):
+    """Learned and fixed ones, with negative scales and shifts that are not 0."""
+    generator = torch.Generator().manual_seed(2)
+    made = {
+        name: (value + 0.8 * torch.randn(value.shape, generator=generator) if value.ndim == 1 else value).to(dtype)
+        for name, value in initial_weights(spec, 0).items()
+    }
+    learned = learned_part(spec, made)
+    return learned, {name: value for name, value in made.items() if name not in learned}
+
+
+def parts_of(spec, count=3, seed=0, queries=2):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(3).expand(count, 3)
+    image = (spec.channels, spec.image_size, spec.image_size)
+    return Episode(
+        support_images=torch.randn(count, 3, *image, generator=generator),
+        support_labels=labels,
+        query_images=torch.randn(count, 3 * queries, *image, generator=generator),
+        query_labels=labels.repeat_interleave(queries, 1),
+    )
+
+
+def doubled(episodes):
+    return replace(
+        episodes, support_images=episodes.support_images.double(), query_images=episodes.query_images.double()
+    )
+
+
+def rows(gradients):
+    return torch.cat([value.flatten(1) for value in gradients.values()], dim=1)
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("order", [1, 2])
+def test_each_part_gets_the_gradient_that_vmap_gives_it(name, order):
+    """Both in double precision; and compiled loops beside them."""
+    spec = SPECS[name]
+    network, (exact, exact_rest), (model, rest) = build_network(spec), weights_of(spec, torch.float64), weights_of(spec)
+    episodes = parts_of(spec)
+    wanted = rows(batched_query_gradients(network, exact, exact_rest, doubled(episodes), HEAD, order))
+    found = part_gradients(network, exact, exact_rest, doubled(episodes), HEAD, order)
+    assert {n: v.shape for n, v in found.items()} == {n: (3, *v.shape) for n, v in exact.items()}
+    assert float((rows(found) - wanted).norm()) < 1e-12 * float(wanted.norm())
+    single = rows(part_gradients(network, model, rest, episodes, HEAD, order)).double()
+    for own, exactly in zip(single, wanted, strict=True):
+        assert float((own - exactly).norm()) < 1e-5 * float(exactly.norm())
+
+
+def test_compiled_loops_are_what_float32_goes_through(monkeypatch):
+    calls = []
+    kept = normalisation.see
+    monkeypatch.setattr(normalisation, "see", lambda *given: calls.append(given) or kept(*given))
+    model, rest = weights_of(BATCH)
+    part_gradients(build_network(BATCH), model, rest, parts_of(BATCH), HEAD, 2)
+    assert [coupling.segments for _, coupling, _ in calls] == [3] * 4
+
+
+@pytest.mark.parametrize("name", ["batch", "batch, blur", "group", "no norm"])
+@pytest.mark.parametrize("bad", [0.5, 1e30, torch.inf, torch.nan])
+@pytest.mark.parametrize("role", ["support_images", "query_images"])
+def test_a_record_does_not_touch_another_parts_gradient(name, bad, role):
+    spec = SPECS[name]
+    network, (model, rest) = build_network(spec), weights_of(spec)
+    honest = parts_of(spec)
+    images = getattr(honest, role).clone()
+    images[1, 2] = bad
+    one, other = (
+        rows(part_gradients(network, model, rest, each, HEAD, 2))
+        for each in (honest, replace(honest, **{role: images}))
+    )
+    assert torch.equal(one[[0, 2]], other[[0, 2]])
+    assert not torch.equal(one[1], other[1])
+
+
+def test_statistics_over_all_parts_are_seen(monkeypatch):
+    """The planted mistake: what the two tests above would miss if they looked at nothing."""
+    kept = normalisation.Coupling
+    monkeypatch.setattr(
+        "dpfedmeta.models.record_layers.Coupling", lambda counted, segments: kept(counted=counted * segments)
+    )
+    with pytest.raises(AssertionError):
+        test_a_record_does_not_touch_another_parts_gradient("batch", 0.5, "support_images")
+
+
+def episode_of(spec, seed):
+    generator = torch.Generator().manual_seed(seed)
+    image, labels = (spec.channels, spec.image_size, spec.image_size), torch.arange(3)
+    return Episode(
+        support_images=torch.randn(CLIENT.support_records, *image, generator=generator),
+        support_labels=labels.repeat_interleave(CLIENT.shots),
+        query_images=torch.randn(CLIENT.query_records, *image, generator=generator),
+        query_labels=labels.repeat_interleave(CLIENT.queries),
+    )
+
+
+class Silent:
+    """Noise of zeros, to look at the signal alone."""
+
+    def normal(self, size):
+        return np.zeros(size)
+
+
+def micro(noise=None):
+    return MicroEpisodes(method=Maml(order=2, adaptation=HEAD), client=CLIENT, shape=SHAPE, noise=noise)
+
+
+def client_context(spec, **changes):
+    model, rest = weights_of(spec)
+    own = context_of(build_network(spec), model, rest, network=spec, engine=LayeredGradients())
+    return replace(own, **changes)
+
+
+@pytest.fixture
+def every_size(monkeypatch):
+    monkeypatch.setattr(parts_module, "LEAST_VALUES", 1)
+
+
+@pytest.mark.parametrize("noise", [None, 1.0])
+def test_no_bit_of_a_message_depends_on_who_else_is_computed(every_size, monkeypatch, noise):
+    monkeypatch.setattr(side_by_side, "batched_query_gradients", None)
+    context, release = client_context(BATCH), micro(noise)
+    clients = [episode_of(BATCH, seed) for seed in range(3)]
+
+    def messages(group):
+        sent = release.messages(context, group, 0.4, [noise_of(Silent())] * len(group))
+        return [getattr(message, "value", message) for message in sent]
+
+    together, backwards = messages(clients), messages(clients[::-1])[::-1]
+    for number, client in enumerate(clients):
+        (alone,) = messages([client])
+        assert all(torch.equal(value, together[number][name]) for name, value in alone.items())
+        assert all(torch.equal(value, backwards[number][name]) for name, value in alone.items())
+
+
+@pytest.mark.parametrize("role", ["support_images", "query_images"])
+def test_a_null_record_moves_the_sum_by_at_most_the_bound(every_size, role):
+    context, release, bound = client_context(BATCH), micro(1.0), 1e-3
+    whole = episode_of(BATCH, 5)
+    for value, allowed in ((torch.nan, bound), (1e4, 2 * bound)):
+        images = getattr(whole, role).clone()
+        images[3] = value
+        sent = release.messages(context, [whole, replace(whole, **{role: images})], bound, [noise_of(Silent())] * 2)
+        one, other = (message.value for message in sent)
+        assert 0 < norm(difference(one, other)) * len(release.slots()) <= allowed * (1 + 1e-5)
+
+
+def test_what_the_pass_is_not_for_is_left_to_torch_func(monkeypatch):
+    large = replace(BATCH, image_size=32)
+    context, episodes = client_context(large, parts=3), parts_of(large)
+    assert first_values(context.module, (32, 32)) == 6 * 32 * 32
+    assert parts_share_a_pass(context, HEAD, episodes)
+    assert not parts_share_a_pass(client_context(BATCH, parts=3), HEAD, parts_of(BATCH))
+    assert not parts_share_a_pass(replace(context, parts=None), HEAD, episodes)
+    assert not parts_share_a_pass(replace(context, engine=VmapGradients()), HEAD, episodes)
+    assert not parts_share_a_pass(replace(context, device=torch.device("meta")), HEAD, episodes)
+    assert not parts_share_a_pass(replace(context, module=torch.nn.Sequential(context.module)), HEAD, episodes)
+    assert not parts_share_a_pass(context, replace(HEAD, adapt="all"), episodes)
+    assert not parts_share_a_pass(context, replace(HEAD, rule=Prototypes()), episodes)
+    monkeypatch.setattr(parts_module, "part_gradients", None)
+    method = Maml(order=2, adaptation=replace(HEAD, rule=Prototypes()))
+    assert method.gradients(context, episodes).keys() == context.learned.keys()
