@@ -142,7 +142,7 @@ class _StreamGenerator:
         return values
 
     def discrete_normal(self, variance: float, size: int) -> IntArray:
-        from dpfedmeta.privacy.discrete_gaussian import discrete_gaussian  # few draw one
+        from dpfedmeta.discrete_gaussian import discrete_gaussian  # few draw one
 
         return discrete_gaussian(variance, size, self.words)
 

@@ -53,7 +53,8 @@ def test_no_room_deserialises_code():
 # From the ground up: a room may use those below it, and nothing above it.
 ROOMS = (
     ("errors", "version", "compiled"),
-    ("durable", "interrupts", "validation", "normal_kernels"),
+    ("durable", "interrupts", "installed", "validation", "normal_kernels", "discrete_kernels"),
+    ("discrete_gaussian",),
     ("own_code", "output_paths", "dotted", "randomness", "parameters", "workers"),
     ("members", "data"),
     ("sections",),

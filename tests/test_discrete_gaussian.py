@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedmeta.privacy.discrete_gaussian import boundaries, discrete_gaussian, table
+from dpfedmeta.discrete_gaussian import boundaries, discrete_gaussian, table
 from dpfedmeta.randomness import KeyedSource, Purpose
 
 VARIANCES = (0.1, 2.25, 625.0)

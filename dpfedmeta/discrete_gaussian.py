@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from dpfedmeta.privacy import whole_kernels
+from dpfedmeta import discrete_kernels
 
 IntArray = npt.NDArray[np.int64]
 Words = Callable[[int], npt.NDArray[np.uint64]]
@@ -51,7 +51,7 @@ def discrete_gaussian(variance: float, size: int, words: Words) -> IntArray:
     own = table(variance)
     drawn = words(size)
     values = np.empty(size, dtype=np.int64)
-    found, undecided = whole_kernels.look_up(drawn, values, own.thresholds, own.guide, _BITS - _GUIDE_BITS)
+    found, undecided = discrete_kernels.look_up(drawn, values, own.thresholds, own.guide, _BITS - _GUIDE_BITS)
     for place in undecided[:found]:
         word = int(drawn[place])
         size_of_it = _decided(variance, word >> 1, words)
