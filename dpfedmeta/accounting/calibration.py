@@ -69,7 +69,7 @@ def most_rounds(plan: PrivacyPlan, targets: Targets, limit: int = 10_000_000) ->
     Raises:
         RefusedPlan: Not even one round is within the targets.
     """
-    rounds = _largest_whole(lambda rounds: _exceeded(replace(plan, rounds=rounds), targets), limit, "server.rounds")
+    rounds = _largest_whole(lambda rounds: _reached(replace(plan, rounds=rounds), targets), limit, "server.rounds")
     return replace(plan, rounds=rounds)
 
 
@@ -82,7 +82,7 @@ def largest_cohort(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
     most = max([1.0, *(change.cohort_scale for change in plan.schedule)])
     limit = int(plan.clients / most)
     cohort = _largest_whole(
-        lambda cohort: _exceeded(replace(plan, cohort=float(cohort)), targets), limit, "population.cohort"
+        lambda cohort: _reached(replace(plan, cohort=float(cohort)), targets), limit, "population.cohort"
     )
     return replace(plan, cohort=float(cohort))
 
@@ -93,17 +93,19 @@ def with_local_mu(plan: PrivacyPlan, mu: float) -> PrivacyPlan:
     return replace(plan, record=plan.record.with_mu(mu))
 
 
-def _exceeded(plan: PrivacyPlan, targets: Targets) -> str | None:
-    """What a target that the plan exceeds says about it, or None."""
+def _reached(plan: PrivacyPlan, targets: Targets) -> tuple[float, str]:
+    """(the largest epsilon of a cell with a target, in parts of its target; that cell in words)."""
+    share, words = 0.0, ""
     if targets.client_epsilon is not None:
         epsilon = client_public_epsilon(plan.phases, plan.client_delta)
-        if not epsilon <= targets.client_epsilon:
-            return f"(client, public): epsilon = {epsilon:.4g} where {targets.client_epsilon:g} is the target"
-    if targets.record_epsilon is not None:
+        share = epsilon / targets.client_epsilon
+        words = f"(client, public): epsilon = {epsilon:.4g} where {targets.client_epsilon:g} is the target"
+    if targets.record_epsilon is not None and share <= 1:
         cell = _of_record(plan, targets)
-        if not cell.epsilon <= targets.record_epsilon:
-            return f"{cell.name}: epsilon = {cell.epsilon:.4g} where {targets.record_epsilon:g} is the target"
-    return None
+        if cell.epsilon / targets.record_epsilon > share:
+            share = cell.epsilon / targets.record_epsilon
+            words = f"{cell.name}: epsilon = {cell.epsilon:.4g} where {targets.record_epsilon:g} is the target"
+    return share, words
 
 
 def _of_record(plan: PrivacyPlan, targets: Targets) -> Guarantee:
@@ -112,18 +114,44 @@ def _of_record(plan: PrivacyPlan, targets: Targets) -> Guarantee:
     return of_record(plan.phases, Terms.of(plan))
 
 
-def _largest_whole(exceeded: Callable[[int], str | None], limit: int, knob: str) -> int:
-    reason = exceeded(1)
-    if reason is not None:
-        raise RefusedPlan(f"{reason}, even with {knob} = 1; raise the noise, the target or delta")
-    low, high = 1, 2
-    while high <= limit and exceeded(high) is None:
-        low, high = high, 2 * high
-    high = min(high, limit + 1)
+def _largest_whole(reached: Callable[[int], tuple[float, str]], limit: int, knob: str) -> int:
+    """The largest number within the targets, where what is reached grows with it.
+
+    Interpolates between the logarithms, since an epsilon is close to a power of the rounds and of the cohort; each
+    guess is moved a little towards the far end of the bracket, so that both ends come close.
+    """
+    share, words = reached(1)
+    if share > 1:
+        raise RefusedPlan(f"{words}, even with {knob} = 1; raise the noise, the target or delta")
+    low, below, high, above = 1, share, 2, math.inf
+    while high <= limit and (above := reached(high)[0]) <= 1:
+        # As if epsilon grew with the number itself: never further than eightfold in one step.
+        step = min(max(1.0 / above if above > 0 else 8.0, 2.0), 8.0)
+        low, below, high = high, above, int(high * step)
+    if high > limit:
+        high, above = limit + 1, math.inf
+    upwards, halved, width = True, True, high - low
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if exceeded(middle) is None else (low, middle)
+        # Where epsilon is no power, two guesses may not halve the bracket; then its middle does.
+        middle = _guess(low, below, high, above, upwards) if halved else (low + high) // 2
+        share = reached(middle)[0]
+        upwards = share <= 1
+        if upwards:
+            low, below = middle, share
+        else:
+            high, above = middle, share
+        halved, width = high - low <= 0.7 * width, high - low
     return low
+
+
+def _guess(low: int, below: float, high: int, above: float, upwards: bool) -> int:
+    """A number strictly between the ends, close to where a power through both would reach 1."""
+    if not math.isfinite(above) or below <= 0 or above <= below:
+        return (low + high) // 2
+    slope = math.log(high / low) / math.log(above / below)
+    margin = (high - low) // 64 + 1
+    guess = round(low * math.exp(-slope * math.log(below))) + (margin if upwards else -margin)
+    return min(max(guess, low + 1), high - 1)
 
 
 def _calibrate_sum(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:

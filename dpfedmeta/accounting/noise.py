@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, ClassVar, Protocol, cast
-
-from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_gaussian_mechanism
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from dpfedmeta.accounting.gaussian import gaussian_delta
 from dpfedmeta.errors import InputError
 from dpfedmeta.own_code import own_object
 from dpfedmeta.randomness import FloatArray
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 # Privacy losses beyond this many standard deviations count as certain failures (probability 1e-22).
 TAIL = 10.0
@@ -90,6 +91,10 @@ class GaussianNoise:
         """(1-q)N(0)+qN(C) against (1-q)N(0)+qN(-C), by dp-accounting."""
         # dp-accounting doubles the sensitivity itself under REPLACE_ONE: z is std/C here as everywhere
         # (docs/guarantees.md).
+        # Inside: worker processes draw noise, and need none of the accountant's libraries.
+        from dp_accounting import NeighboringRelation
+        from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+
         return from_gaussian_mechanism(
             standard_deviation=self.multiplier,
             sampling_prob=rate,
@@ -99,6 +104,8 @@ class GaussianNoise:
 
     def dp_event(self, distance: float) -> DpEvent | None:
         """Std over the change."""
+        from dp_accounting import GaussianDpEvent
+
         return GaussianDpEvent(self.multiplier / distance)
 
     @property
