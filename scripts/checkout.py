@@ -9,10 +9,15 @@ ROOT = Path(__file__).parents[1]
 
 def command(name: str) -> None:
     """`dpfedmeta NAME ...`, with the words behind the script's name."""
-    check_installed()
-    from dpfedmeta.__main__ import main
+    try:
+        check_installed()
+        from dpfedmeta.__main__ import main
 
-    main([name, *sys.argv[1:]])
+        main([name, *sys.argv[1:]])
+    except KeyboardInterrupt:
+        # Before main can say it.
+        print("error: interrupted", file=sys.stderr)
+        sys.exit(130)
 
 
 def check_installed() -> None:

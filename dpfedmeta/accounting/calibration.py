@@ -13,7 +13,7 @@ from dpfedmeta.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.sampled_gaussian import COARSE, GRIDS, rdp_epsilon, round_event
+from dpfedmeta.accounting.sampled_gaussian import COARSE, GRIDS, MOST_ROUNDS, rdp_epsilon, round_event
 from dpfedmeta.errors import RefusedPlan
 
 # A calibrated epsilon lies within this factor below its target.
@@ -130,6 +130,11 @@ def _largest_whole(reached: Callable[[int], tuple[float, str]], limit: int, knob
         low, below, high = high, above, int(high * step)
     if high > limit:
         high, above = limit + 1, math.inf
+    # Beyond these rounds another bound holds, and epsilon jumps: looked at first, since no guess would find it.
+    for middle in (MOST_ROUNDS, MOST_ROUNDS + 1):
+        if low < middle < high:
+            share = reached(middle)[0]
+            low, below, high, above = (middle, share, high, above) if share <= 1 else (low, below, middle, share)
     upwards, halved, width = True, True, high - low
     while high - low > 1:
         # Where epsilon is no power, two guesses may not halve the bracket; then its middle does.

@@ -40,7 +40,7 @@ _ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096
 # Enough of them to see whether epsilon is within reason.
 _FEW_ORDERS = (2, 3, 4, 6, 8, 16, 32)
 # Beyond, a composition by Fourier transforms takes long, and a closed bound is within a tenth of it.
-_MOST_ROUNDS = 100_000
+MOST_ROUNDS = 100_000
 # What the rounding of the transform may add to delta in each round, and which share of delta may be lost to it.
 _ROUNDING, _LOST_SHARE = 1e-15, 0.01
 # What rounding may take from the moments of one round; it would count in a thousand million rounds.
@@ -88,10 +88,10 @@ def composed(
     if delta <= 0 or not all(phase.event.noise for phase in phases):
         return math.inf, "pld"
     count = sum(phase.rounds for phase in phases)
-    if count > _MOST_ROUNDS or count * _ROUNDING > _LOST_SHARE * delta or _beyond_reason(phases, delta):
+    if count > MOST_ROUNDS or count * _ROUNDING > _LOST_SHARE * delta or _beyond_reason(phases, delta):
         closed = closed_epsilon(phases, neighbours, delta)
         # Of a noise that has no closed bound only the distribution is known.
-        if math.isfinite(closed[0]) or count > _MOST_ROUNDS:
+        if math.isfinite(closed[0]) or count > MOST_ROUNDS:
             return _of_discrete_closed(phases, neighbours, delta, closed)
     rounds, discrete = _rounds(phases), released_coordinates(phases)
     if not discrete:
