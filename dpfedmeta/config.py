@@ -95,7 +95,9 @@ def _given(algo: str, dataset: str, content: Mapping[str, Any], where: str) -> d
 def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
         raise InputError(f"{file}: cannot be read ({error})") from error
 
 

@@ -95,5 +95,5 @@ def listed(entries: Sequence[str]) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """'; did you mean X?' or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""

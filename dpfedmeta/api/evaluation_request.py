@@ -51,8 +51,10 @@ class EvaluationRequest:
     workers: int | None = None
 
     def __post_init__(self) -> None:
-        if self.episodes < 2 or any(shots < 1 for shots in self.shots):
-            raise InputError("episodes must be at least 2 and shots at least 1")
+        if self.episodes < 2:
+            raise InputError(f"episodes = {self.episodes}: an interval needs at least 2")
+        if any(shots < 1 for shots in self.shots):
+            raise InputError(f"shots = {min(self.shots)}: a support set needs at least 1 record of each class")
         if any(ways < 2 for ways in self.ways):
             raise InputError(f"ways = {min(self.ways)}: an episode needs at least 2 classes")
         if any(steps < 0 for steps in self.steps):

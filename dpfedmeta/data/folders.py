@@ -23,4 +23,6 @@ def check_data_folder(named: Path | None) -> None:
         InputError: There is no such folder.
     """
     if named is not None and not named.is_dir():
-        raise InputError(f"--data-dir {named}: there is no such folder; make it first, or name the one above omniglot/")
+        raise InputError(
+            f"--data-dir {named}: there is no such folder; make it first, or name the folder that holds the archives"
+        )

@@ -42,7 +42,11 @@ def decode_image(content: bytes, channels: int, size: int | None) -> ImageArray:
     Raises:
         One of UNREADABLE: It does not decode.
     """
-    with Image.open(io.BytesIO(content)) as opened:
+    try:
+        opening = Image.open(io.BytesIO(content))
+    except UnidentifiedImageError as error:
+        raise UnidentifiedImageError("no image of a known kind" if content else "an empty file") from error
+    with opening as opened:
         image = _plain(ImageOps.exif_transpose(opened)).convert("L" if channels == 1 else "RGB")
     if size is not None and image.size != (size, size):
         image = ImageOps.fit(image, (size, size), Image.Resampling.LANCZOS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.models.functional import BODY, HEAD
@@ -28,6 +28,8 @@ BUILT_IN = "textures"
 def initial_weights(spec: NetworkSpec, seed: int) -> Params:
     """The initialisation before training, a function of (spec, seed) and of the file that spec.initial names.
 
+    A head that is one linear layer begins at zero where it is not learned: no class is special then.
+
     Raises:
         InputError: There is no such file, it is damaged, or it is of another network.
     """
@@ -36,7 +38,8 @@ def initial_weights(spec: NetworkSpec, seed: int) -> Params:
     with global_generators_at(python=first, numpy=first % 2**32, torch=first):
         network = build_network(spec)
     weights = {name: value.detach().clone() for name, value in network.named_parameters()}
-    if spec.learn != "all":
+    if spec.learn != "all" and isinstance(dict(network.named_children()).get("head"), nn.Linear):
+        # Other heads stay as their factory made them: at zero most of them would pass no gradient on.
         frozen = frozen_names(network)
         weights = {n: torch.zeros_like(v) if n.startswith(HEAD) and n not in frozen else v for n, v in weights.items()}
     if spec.initial is not None:

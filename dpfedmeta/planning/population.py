@@ -37,7 +37,7 @@ def plan_population(
     if own.clients != chosen.clients:
         raise InputError(
             f"population.clients = {chosen.clients:,}, but {own.clients:,} clients were handed over; the guarantees "
-            "count with the former"
+            f"count with the former; give clients={own.clients} (--clients {own.clients})"
         )
     _check_form(own, pool)
     if record and not (isinstance(own, SequencePopulation) and own.shape == shape):

@@ -26,7 +26,8 @@ def trained_lines(plan: Plan, task: Task) -> tuple[str, ...]:
     kept = [name for name in weights if name not in learned and name not in frozen]
     said = [f"learns {_words(weights, learned)}"]
     if kept:
-        said.append(f"leaves {_words(weights, kept)} as they begin")
+        zero = not any(bool(weights[name].any()) for name in kept)
+        said.append(f"leaves {_words(weights, kept)} " + ("at zero" if zero else "as they begin"))
     if frozen:
         said.append(f"keeps {_words(weights, sorted(frozen))} frozen (requires_grad_(False))")
     form = f"{spec.form.words}, {spec.ways} outputs"

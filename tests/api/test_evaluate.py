@@ -106,7 +106,7 @@ BAD = [
     ({"ways": (1,)}, "ways = 1"),
     ({"ways": (9,)}, "task.ways = 9"),
     ({"shots": (18,)}, "18 shots + 3 queries = 21 images per class"),
-    ({"episodes": 1}, "episodes must be at least 2"),
+    ({"episodes": 1}, "an interval needs at least 2"),
     ({"seeds": (0, 0)}, "seeds: "),
     ({"workers": 0}, "workers = 0"),
     ({"out": "compare.html"}, "expected a folder, or a .png"),

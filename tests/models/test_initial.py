@@ -115,3 +115,31 @@ def test_a_larger_first_kernel_computes_the_same_with_shorter_gradients(name, no
     for key, value in gradients.items():  # type: ignore[attr-defined]
         factor = 8.0 if key == first else 1.0
         torch.testing.assert_close(factor * shorter[key], value, rtol=5e-2, atol=2e-2 * float(value.abs().max()))
+
+
+def test_a_head_of_several_layers_stays_as_its_factory_made_it(tmp_path, monkeypatch):
+    """At zero it would pass no gradient on, and nothing could be learned."""
+    (tmp_path / "heads_of_ones_own.py").write_text(
+        "from torch import nn\n"
+        "def deep(channels, image_size, ways, width, norm):\n"
+        "    net = nn.Sequential()\n"
+        "    net.add_module('body', nn.Flatten())\n"
+        "    net.add_module('head', nn.Sequential(nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, ways)))\n"
+        "    return net\n"
+        "def plain(channels, image_size, ways, width, norm):\n"
+        "    net = deep(channels, image_size, ways, width, norm)\n"
+        "    net.head = nn.Linear(16, ways)\n"
+        "    return net\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    made = {
+        name: initial_weights(
+            NetworkSpec(
+                name=f"heads_of_ones_own:{name}", channels=1, image_size=4, ways=3, width=4, norm="none", learn="body"
+            ),
+            0,
+        )
+        for name in ("deep", "plain")
+    }
+    assert all(value.any() for value in made["deep"].values())
+    assert not any(value.any() for value in made["plain"].values())

@@ -163,7 +163,7 @@ def test_the_plan_says_what_is_learned_and_what_stays():
     (said,) = trained_lines(plan_of(EXACT, "frozen_layer"), TASK)
     assert f"{OWN}frozen_layer: images of 1 x 28 x 28, 3 outputs; " in said
     assert "learns 42 weights (body.4.bias, body.4.weight)" in said
-    assert "leaves 21 weights (head) as they begin" in said
+    assert "leaves 21 weights (head) at zero" in said
     assert "keeps 300 weights (body.2.bias, body.2.weight) frozen" in said
 
 
