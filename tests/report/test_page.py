@@ -37,7 +37,9 @@ def make_run(tmp_path):
 
     def made(name="r", algo="dp-agrlr-micro", dataset="strokes", charged=3, given=GIVEN, **changes):
         *parents, plain = name.split("/")
-        run = create(tmp_path.joinpath("runs", *parents), plain)
+        folder = tmp_path.joinpath("runs", *parents)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        run = create(folder, plain)
         settings = resolve(algo, dataset, None, given)
         plan = make_privacy(settings, load_task(dataset)[0])
         ledger = Ledger(run.ledger, plan, Identity(config=to_yaml(settings)))
