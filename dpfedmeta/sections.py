@@ -179,7 +179,7 @@ class AggregationSettings:
         float,
         Field(ge=0, lt=1, allow_inf_nan=False, description="share of an invited cohort that may be missing (secure)"),
     ] = 0.0
-    coarse: Annotated[bool, Field(description="accept so few bits that rounding costs a lot (secure)")] = False
+    rough: Annotated[bool, Field(description="accept so few bits that rounding costs a lot (secure)")] = False
     dimension: Annotated[
         Count | None, Field(description="learned weights; null: those of the network, which account.py then builds")
     ] = None

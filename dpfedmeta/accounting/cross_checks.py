@@ -21,6 +21,8 @@ from dpfedmeta.accounting.sampled_gaussian import neighbours_of_a_client, rdp_ep
 
 # Widths of its grid of privacy losses, its own first; a finer one where an epsilon is this many of them or fewer.
 _WIDTHS, _FEW = (1e-4, 1e-5, 1e-6), 500
+# It computes each of them one by one: so many take seconds.
+_MOST_POINTS = 3e5
 
 
 def dp_accounting_pld(
@@ -76,10 +78,11 @@ def second_opinion(phases: Sequence[Phase], delta: float) -> tuple[str, float] |
     left = delta - surplus(phases)
     if any(phase.event.sampler == "fixed" for phase in phases):
         return "dp-accounting RDP (looser)", rdp_epsilon(phases, left)
-    epsilon = math.inf
+    epsilon, far = math.inf, max(phase.event.noise.largest_loss(1.0) for phase in phases if phase.event.noise)
     for width in _WIDTHS:
-        epsilon = min(epsilon, dp_accounting_pld(phases, left, width=width))
-        if epsilon > _FEW * width:
+        coarse = far / _MOST_POINTS > width
+        epsilon = min(epsilon, dp_accounting_pld(phases, left, width=max(width, far / _MOST_POINTS)))
+        if coarse or epsilon == 0 or epsilon > _FEW * width:
             break
     return "dp-accounting PLD", epsilon
 

@@ -99,7 +99,7 @@ def check_fine(plan: PrivacyPlan) -> None:
             raise RefusedPlan(
                 f"aggregation.bits = {whole.bits}: too few for {whole.most} clients: rounding lengthens a message by a "
                 f"factor of {growth:.3g} and a client's share of the noise is {share:.3g} steps of the grid (at most "
-                f"{MOST_GROWTH} and at least {LEAST_DEVIATION}); give more bits, or --aggregation.coarse true"
+                f"{MOST_GROWTH} and at least {LEAST_DEVIATION}); give more bits, or --aggregation.rough true"
             )
 
 

@@ -43,7 +43,7 @@ def make_privacy(settings: Settings, task: Task, solve: Solve = "noise") -> Priv
     _check_client_ledgers(settings, plan)
     if solve == "noise":
         found = _within_limit(calibrate(plan, targets), settings.privacy.client.limit)
-        if not settings.aggregation.coarse:
+        if not settings.aggregation.rough:
             check_fine(found)
         return found
     if targets.client_epsilon is None and targets.record_epsilon is None:

@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,18 @@ def test_a_small_epsilon_is_not_lost_in_the_other_accountants_grid():
     small = PrivacyPlan(clients=400_000, cohort=60, rounds=300, noise_multiplier=10.0)
     own = sampled_epsilon(small.phases, "add-remove", 1e-6)
     assert second_opinion(small.phases, 1e-6)[1] == pytest.approx(own, rel=0.01)
+
+
+def test_a_tiny_noise_does_not_make_a_grid_that_never_ends(monkeypatch):
+    """It was refined a hundred times where epsilon is 0: minutes of silence after a run."""
+    widths = []
+    monkeypatch.setattr(
+        "dpfedmeta.accounting.cross_checks.dp_accounting_pld", lambda *_, width: widths.append(width) or 0.0
+    )
+    tiny = replace(PLAN, noise_multiplier=0.05, client_delta=0.5)
+    assert second_opinion(tiny.phases, 0.5) == ("dp-accounting PLD", 0.0)
+    assert len(widths) == 1
+    assert widths[0] > 1e-3
 
 
 def test_no_noise_needs_no_opinion():

@@ -102,7 +102,7 @@ def test_the_step_size_is_chosen_on_validation_classes_alone(run, tmp_path, tiny
 BAD = [
     ({"steps": (-1,)}, "steps = -1"),
     ({"steps": (0, -3)}, "steps = -3"),
-    ({"shots": (0,)}, "shots at least 1"),
+    ({"shots": (0,)}, "at least 1 record"),
     ({"ways": (1,)}, "ways = 1"),
     ({"ways": (9,)}, "task.ways = 9"),
     ({"shots": (18,)}, "18 shots + 3 queries = 21 images per class"),

@@ -96,7 +96,7 @@ def test_an_altered_claim_is_refused_by_every_command_that_states_it(dpfedmeta, 
     for option in ("--verify", "--run"):
         assert json.loads(dpfedmeta("account", option, run, "--json").out)["simulation"].startswith("simulation")
     page = (run / "report.html").read_text()
-    (run / "report.html").write_text(page.replace("of 2,000 simulated", "of 400,000 simulated"))
+    (run / "report.html").write_text(page.replace("of 2,000 clients", "of 400,000 clients"))
     assert "report.html: first paragraph: states" in dpfedmeta("account", "--verify", run, code=2).error
     # Written anew, the page is the ledger's again; beside a summary that is not, none is written.
     dpfedmeta("report", run)

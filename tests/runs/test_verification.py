@@ -300,7 +300,7 @@ ALTERATIONS = {
     "report: adjacency shown": (replaced("report.html", ">zero-out</td>", ">replace-one</td>"), r"report.*adjac"),
     "report: unit shown": (replaced("report.html", ">record</td>", ">client</td>"), r"report\.html: rows"),
     "report: method shown": (replaced("report.html", "<td>gdp</td>", "<td>pld</td>"), r"report\.html: table.*method"),
-    "report: N shown": (replaced("report.html", "of 40 simulated", "of 4,000 simulated"), r"report\.html: first para"),
+    "report: N shown": (replaced("report.html", "of 40 clients", "of 4,000 clients"), r"report\.html: first para"),
     "report: rounds shown": (replaced("report.html", "6 rounds, exp", "3 rounds, exp"), r"report\.html: first para"),
     "report: R shown": (replaced("report.html", "at most 2 part", "at most 1 part"), r"report\.html: first para"),
     "report: no warning": (replaced("report.html", SIMULATION, "a real run"), r"report\.html: simulation"),
