@@ -98,6 +98,7 @@ def test_rounds_are_as_many_as_the_target_allows():
     assert epsilon(few, "record", "server") <= 2.0 < epsilon(replace(few, rounds=few.rounds + 1), "record", "server")
 
 
+@pytest.mark.slow
 def test_a_cohort_is_as_large_as_the_target_allows():
     noisy = replace(BASE, noise_multiplier=1.0, rounds=50)
     plan = largest_cohort(noisy, Targets(client_epsilon=1.0))
@@ -116,7 +117,7 @@ def test_a_schedule_is_calibrated_as_a_whole():
 
 
 @pytest.mark.parametrize("sampler", ["poisson", "fixed"])
-@pytest.mark.parametrize("target", [0.05, 30.0])
+@pytest.mark.parametrize("target", [0.05, pytest.param(30.0, marks=pytest.mark.slow)])
 def test_extreme_targets_are_met_too(sampler, target):
     plan = calibrate(replace(BASE, sampler=sampler), Targets(client_epsilon=target))
     assert 0.99 * target <= epsilon(plan, "client", "public") <= target

@@ -46,6 +46,7 @@ def test_fewer_images_are_a_sample_of_both_classes(pool):
     assert 0.8 < found.mean < 0.98
 
 
+@pytest.mark.slow
 def test_workers_change_nothing(pool):
     held_out_evaluation = Classification(pool=pool, seed=0)
     with open_workers(2) as workers:

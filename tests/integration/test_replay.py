@@ -82,7 +82,18 @@ def replay(tiny_strokes, tmp_path, plan, seed):
     return state, json.dumps(rows), run.ledger.read_text(), run.weights.read_bytes(), report
 
 
-@pytest.mark.parametrize("algo", [name for name in algorithm_names() if name != "maml"])
+# Of presets that differ in no part of the loop one is enough in a hurry.
+ALIKE = ("dp-const", "dp-fedavg", "dp-fedavg-fixed", "meta-sgd", "proto-maml", "dp-agrlr-secure")
+
+
+@pytest.mark.parametrize(
+    "algo",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name
+        for name in algorithm_names()
+        if name != "maml"
+    ],
+)
 def test_other_client_data_change_nothing_that_anybody_sees(tiny_strokes, tmp_path, monkeypatch, algo):
     local = {"meta.batch": "5"} if algo.startswith(("dp-fedavg", "local-dp")) else {}
     # Small Poisson cohorts cannot make their own noise.

@@ -52,6 +52,7 @@ def test_an_agents_call(tiny_task_file, tmp_path):
     assert 0 < rows[-1][metric][part] <= 1
 
 
+@pytest.mark.slow
 def test_a_shipped_sweep_here_and_what_it_cost(dpfedmeta, tiny_task_file, tmp_path):
     file = ROOT / "configs/sweeps/epsilon.yaml"
     words = [file, "--out", "out", "--dataset", tiny_task_file, "--seed", 0, "--window", 2, *TINY, "--jobs", 2]

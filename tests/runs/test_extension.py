@@ -122,6 +122,7 @@ def test_a_spent_promise_is_not_exceeded(tiny_task_file, tmp_path):
         audit(run)
 
 
+@pytest.mark.slow
 def test_what_is_left_of_a_promise_may_be_used_and_the_cap_holds_over_all_rounds(tiny_task_file, tmp_path):
     given = {"population.max_participations": "1", "record.client_ledgers": "true", "privacy.client.epsilon": "3000"}
     run = begin(tiny_task_file, tmp_path, 3, algo="dp-agrlr-micro", **given)
