@@ -241,7 +241,6 @@ def _of_what_is_sent(phases: Sequence[Phase], terms: Terms, delta: float) -> Bou
 
     A server that sees only the sum faces the noise of all clients together, less that of those it works with.
     """
-    # What the server adds afterwards covers nothing that it sees.
     if terms.server_sees == "sum" and all(phase.event.sum_noise or phase.event.message_noise for phase in phases):
         return _of_the_sum(phases, terms, 2.0, delta)
     least = min((phase.event.message_noise for phase in phases), default=0.0)
@@ -257,7 +256,9 @@ def _of_the_sum(phases: Sequence[Phase], terms: Terms, change: float, delta: flo
 
     `change`: how far the unit moves the sum, over how far a whole client does.
     """
-    noises = [phase.event.sum_noise or phase.event.noise for phase in phases]
+    # What the server adds afterwards covers nothing that it sees: without noise of the clients' there is none.
+    events = [phase.event for phase in phases]
+    noises = [event.sum_noise or (event.noise if event.message_noise else None) for event in events]
     mu = max((noise.mu(change) if noise else math.inf for noise in noises), default=0.0)
     worst, left = worst_participations(phases, terms.max_participations, delta - surplus(phases))
 

@@ -117,6 +117,11 @@ class PrivacyPlan:
                 plain,
                 "server, unless cohorts have a fixed size, nothing is scheduled and there is no record-level noise",
             )
+        if self.record is not None:
+            # Parts without noise of their own need a sum whose noise the clients make.
+            check(
+                "record.of_sum", self.record.of_sum, self.secure is not None or not self.record.of_sum, "a secure sum"
+            )
         if self.secure is not None:
             self._check_secure(self.secure)
         elif self.record is not None and self.record.query_noise is None and self.noise_multiplier is not None:

@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from dpfedmeta.accounting.events import Phase
-from dpfedmeta.accounting.whole_sums import LEAST_OWN_VARIANCE
+from dpfedmeta.accounting.whole_sums import SURE_OWN_VARIANCE
 from dpfedmeta.randomness import FloatArray
 
 # A log-ratio is computed in float64 with 40 nodes; both errors together are below this (tests compare with mpmath).
@@ -50,7 +50,7 @@ def released_coordinates(phases: Sequence[Phase]) -> list[Coordinates]:
         if whole is not None and noise is not None:
             # The multiplier is that of the Gaussian noise that was compared with.
             variance = (whole.of_a_client / noise.mu(1.0)) ** 2 + 1.0 / 12.0
-            ratio = blended(whole.smallest_share, whole.most, LEAST_OWN_VARIANCE)
+            ratio = blended(whole.smallest_share, whole.most, SURE_OWN_VARIANCE)
             count = float(phase.rounds * whole.dimension)
             found.append(Coordinates(count=count, variance=variance, blended=ratio))
     return found

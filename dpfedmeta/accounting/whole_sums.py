@@ -20,6 +20,8 @@ from dpfedmeta.randomness import FloatArray
 _ROOM = 4.0
 # The server's own noise is at least so large, so that it blends with the clients' (docs/guarantees.md).
 LEAST_OWN_VARIANCE = 4.0
+# What a release checks for and the accountant counts with: the difference of two large floats is not exact.
+SURE_OWN_VARIANCE = LEAST_OWN_VARIANCE / 2
 # More bits gain nothing: at 16 the rounding costs half a percent.
 BITS = range(8, 21)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,48 @@ _WATCH_SECONDS = 10.0
 
 def main(words: Sequence[str], console: Console) -> int:
     """Parse and write."""
+    options = _options(words)
+    from dpfedmeta.report.epsilon_plot import epsilon_plot
+    from dpfedmeta.report.groups import group_runs
+    from dpfedmeta.report.page import write_comparison, write_report
+    from dpfedmeta.report.paired_runs import kept_episodes, pairs
+    from dpfedmeta.report.paper import write_paper
+    from dpfedmeta.run_directory import RunDirectory
+    from dpfedmeta.sweeps.place import is_sweep
+    from dpfedmeta.sweeps.results import PAGE, settings_of_sweep, write_results
+
+    sweeps = [path for path in options.runs if is_sweep(path)]
+    runs = [RunDirectory(path) for path in options.runs if path not in sweeps]
+    for run in runs:
+        console.print(f"report: {write_report(run)}", highlight=False, soft_wrap=True)
+    for path in sweeps:
+        write_results(path)
+        console.print(f"sweep: {path / PAGE}", highlight=False, soft_wrap=True)
+    if options.watch is not None:
+        _watch(runs, options.watch, console)
+    for_paper = (options.latex, options.csv, options.pdf)
+    if len(options.runs) > 1 or options.epsilon_plot is not None or any(for_paper):
+        inside = [run for path in sweeps for setting in settings_of_sweep(path) for run in setting.group.runs]
+        groups = group_runs([*runs, *inside])
+        if len(options.runs) > 1:
+            console.print(f"comparison: {write_comparison(groups, options.out)}", highlight=False, soft_wrap=True)
+        if options.epsilon_plot is not None:
+            epsilon_plot(options.epsilon_plot, groups)
+            console.print(f"accuracy against epsilon: {options.epsilon_plot}", highlight=False, soft_wrap=True)
+        for line in write_paper(groups, *for_paper):
+            console.print(line, highlight=False, soft_wrap=True)
+        if len(runs) > 1:
+            for pair in pairs({str(run.path): kept_episodes(run) for run in runs}):
+                console.print(str(pair), highlight=False, soft_wrap=True, markup=False)
+    return DONE
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    """What is asked for; whatever can be wrong with it is said before anything is read.
+
+    Raises:
+        InputError: A file or folder does not fit.
+    """
     arguments = parser(
         "Report on one run, or compare several; runs that differ only by seed are pooled.",
         settings=False,
@@ -55,39 +98,7 @@ def main(words: Sequence[str], console: Console) -> int:
         if options.pdf.suffix.lower() == ".pdf":
             raise InputError(f"--pdf {options.pdf}: each picture becomes a PDF of its own; name a folder for them")
         check_output_folder("--pdf", options.pdf)
-    from dpfedmeta.report.epsilon_plot import epsilon_plot
-    from dpfedmeta.report.groups import group_runs
-    from dpfedmeta.report.page import write_comparison, write_report
-    from dpfedmeta.report.paired_runs import kept_episodes, pairs
-    from dpfedmeta.report.paper import write_paper
-    from dpfedmeta.run_directory import RunDirectory
-    from dpfedmeta.sweeps.place import is_sweep
-    from dpfedmeta.sweeps.results import PAGE, settings_of_sweep, write_results
-
-    sweeps = [path for path in options.runs if is_sweep(path)]
-    runs = [RunDirectory(path) for path in options.runs if path not in sweeps]
-    for run in runs:
-        console.print(f"report: {write_report(run)}", highlight=False, soft_wrap=True)
-    for path in sweeps:
-        write_results(path)
-        console.print(f"sweep: {path / PAGE}", highlight=False, soft_wrap=True)
-    if options.watch is not None:
-        _watch(runs, options.watch, console)
-    for_paper = (options.latex, options.csv, options.pdf)
-    if len(options.runs) > 1 or options.epsilon_plot is not None or any(for_paper):
-        inside = [run for path in sweeps for setting in settings_of_sweep(path) for run in setting.group.runs]
-        groups = group_runs([*runs, *inside])
-        if len(options.runs) > 1:
-            console.print(f"comparison: {write_comparison(groups, options.out)}", highlight=False, soft_wrap=True)
-        if options.epsilon_plot is not None:
-            epsilon_plot(options.epsilon_plot, groups)
-            console.print(f"accuracy against epsilon: {options.epsilon_plot}", highlight=False, soft_wrap=True)
-        for line in write_paper(groups, *for_paper):
-            console.print(line, highlight=False, soft_wrap=True)
-        if len(runs) > 1:
-            for pair in pairs({str(run.path): kept_episodes(run) for run in runs}):
-                console.print(str(pair), highlight=False, soft_wrap=True, markup=False)
-    return DONE
+    return options
 
 
 def _watch(runs: Sequence[RunDirectory], seconds: float, console: Console) -> None:

@@ -11,6 +11,15 @@ from dpfedmeta.settings import Settings
 _SETTING, _FOLDER = "aggregation.mode", "dpfedmeta.simulation.aggregations"
 
 
+def clients_make_the_noise(settings: Settings) -> bool:
+    """Whether the server sees sums alone, with noise that clients made: then no message needs noise of its own.
+
+    Raises:
+        InputError: There is no such aggregation.
+    """
+    return hasattr(aggregation_of(settings), "rounds")
+
+
 def aggregation_of(settings: Settings) -> Any:
     """The member that `aggregation.mode` names (simulation.aggregation.Aggregation).
 

@@ -10,7 +10,7 @@ from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.algorithm import ClientAlgorithm, Method
-from dpfedmeta.planning.aggregation import aggregation_of
+from dpfedmeta.planning.aggregation import clients_make_the_noise
 from dpfedmeta.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def algorithm_of(settings: Settings, task: Task) -> ClientAlgorithm:
     members.check_protocol("record.release", name, release, "planned")
     made: Any = release.planned(settings, task, method)
     members.check_protocol("record.release", name, made, *_COMMON)
-    algorithm: ClientAlgorithm = made.towards_a_sum() if aggregation_of(settings).sees == "sum" else made
+    algorithm: ClientAlgorithm = made.towards_a_sum() if clients_make_the_noise(settings) else made
     return algorithm
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from dpfedmeta.accounting.rare_events import MOST_MESSAGES
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.planning.aggregation import aggregation_of
+from dpfedmeta.planning.aggregation import aggregation_of, clients_make_the_noise
 from dpfedmeta.planning.clients import algorithm_of, method_of
 from dpfedmeta.planning.clip import bounds_clients
 from dpfedmeta.planning.dimension import message_dimension
@@ -157,9 +157,9 @@ def _secure(settings: Settings, task: Task) -> SecureRounds | None:
     Raises:
         RefusedPlan: There is nothing that bounds a message.
     """
-    rounds = getattr(aggregation_of(settings), "rounds", None)
-    if rounds is None:
+    if not clients_make_the_noise(settings):
         return None
+    rounds = aggregation_of(settings).rounds
     if not bounds_clients(settings):
         raise RefusedPlan(
             f"aggregation.mode = {settings.aggregation.mode}: {settings.algo} clips nothing, and whole numbers modulo "
@@ -170,10 +170,34 @@ def _secure(settings: Settings, task: Task) -> SecureRounds | None:
             f"record.query_noise = {settings.record.query_noise:g} with aggregation.mode = {settings.aggregation.mode}:"
             " micro-episodes have no noise of their own there, the sum has it; give server.noise_multiplier or targets"
         )
+    _check_answers(settings)
     dimension = message_dimension(settings, task)
     parts = getattr(algorithm_of(settings, task), "parts", 1)
     made: SecureRounds = rounds(settings, dimension, parts)
     return made
+
+
+def _check_answers(settings: Settings) -> None:
+    """How likely a round is aborted is known of drop-outs by equal coins alone; under fixed cohorts it tells nothing.
+
+    Raises:
+        RefusedPlan: Something else decides under Poisson sampling, so an abort would tell of a cohort.
+    """
+    population, server = settings.population, settings.server
+    if population.sampler == "fixed":
+        return
+    if population.dropout and population.availability != "independent":
+        why = f"population.availability = {population.availability}"
+    elif server.timeout is not None:
+        why = f"server.timeout = {server.timeout:g}"
+    elif settings.record.client_ledgers:
+        why = "record.client_ledgers"
+    else:
+        return
+    raise RefusedPlan(
+        f"aggregation.mode = {settings.aggregation.mode} with {why}: nothing bounds how often too few clients answer for "
+        "the noise, and that a round is aborted tells of its cohort; use --population.sampler fixed, or leave it out"
+    )
 
 
 def _targets(settings: Settings) -> Targets:
@@ -235,7 +259,7 @@ def _check_promises(settings: Settings, task: Task) -> None:
             f"{algo} promises (client, public), but neither a target (privacy.client.epsilon, --epsilon) nor a "
             "noise (server.noise_multiplier, --noise-multiplier) is given; give one"
         )
-    shares = record.enabled and settings.server.noise_mode == "shared" and aggregation_of(settings).sees == "messages"
+    shares = record.enabled and settings.server.noise_mode == "shared" and not clients_make_the_noise(settings)
     if noise == 0 and not shares:
         raise RefusedPlan(
             f"server.noise_multiplier = 0: {algo} promises (client, public), and without noise its epsilon is "
@@ -253,7 +277,7 @@ def _check_promises(settings: Settings, task: Task) -> None:
 def _check_record_promise(settings: Settings) -> None:
     algo, record = settings.algo, settings.record
     given = (settings.privacy.record.epsilon, record.support_noise, record.query_noise)
-    if record.enabled and all(value is None for value in given) and aggregation_of(settings).sees == "messages":
+    if record.enabled and all(value is None for value in given) and not clients_make_the_noise(settings):
         raise RefusedPlan(
             f"{algo} promises (record, {settings.privacy.record.observer}), but neither a target "
             "(privacy.record.epsilon) nor a noise (record.query_noise, record.support_noise) is given; give one"

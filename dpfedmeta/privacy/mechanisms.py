@@ -11,7 +11,7 @@ import torch
 
 from dpfedmeta.accounting.events import Event
 from dpfedmeta.accounting.noise import GaussianNoise, Noise
-from dpfedmeta.accounting.whole_sums import LEAST_OWN_VARIANCE, WholeSum
+from dpfedmeta.accounting.whole_sums import SURE_OWN_VARIANCE, WholeSum
 from dpfedmeta.parameters import Params, dimension, flatten, norm, scaled, unflatten
 from dpfedmeta.privacy.units import Bounded, Unit
 from dpfedmeta.randomness import FloatArray, SecretGenerator
@@ -216,7 +216,7 @@ class WholeNumberMechanism:
                 may be released.
         """
         grid, missing = query.grid, self.whole.total - query.noise_variance
-        if grid is None or query.sensitivity != self.whole.of_a_client or not missing >= LEAST_OWN_VARIANCE / 2:
+        if grid is None or query.sensitivity != self.whole.of_a_client or not missing >= SURE_OWN_VARIANCE:
             raise ValueError(
                 f"a sum of sensitivity {query.sensitivity} that lacks noise of {missing} is not of this plan"
             )

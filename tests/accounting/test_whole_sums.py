@@ -64,6 +64,14 @@ def test_the_cells_of_a_sum():
     assert record.replaced > 1.9 * record.epsilon
 
 
+def test_parts_without_noise_need_a_secure_sum():
+    """A server that adds the noise itself has seen the exact sum before."""
+    with pytest.raises(RefusedPlan, match=r"record\.of_sum"):
+        replace(PLAN, secure=None, record=PARTS)
+    exact = replace(PLAN, secure=None)
+    assert guarantees(exact)[1].epsilon == math.inf
+
+
 def test_more_that_is_unsure_costs_more():
     """Colluding clients know their shares: the others' must be larger, at the same promise."""
     few, many = (replace(FIXED, colluding=c).phases[0].event.whole for c in (1, 200))

@@ -31,6 +31,7 @@ RECORDS = {
     "record.release": "micro-episodes", "record.enabled": "true", "privacy.record.epsilon": "50",
     "privacy.client.delta": "1e-4",
 }  # fmt: skip
+POISSON = {"population.sampler": "poisson", "population.cohort": "400"}
 BOUND = 0.2
 
 
@@ -159,6 +160,8 @@ def test_a_sum_is_read_modulo_two_to_the_bits(tiny_strokes):
         ({**RECORDS, "record.query_noise": "2", "privacy.record.epsilon": "null"}, "the sum has it"),
         ({**RECORDS, "record.release": "steps", "meta.order": "1"}, "stacked"),
         ({"aggregation.mode": "secured"}, "secure"),
+        ({**POISSON, "population.dropout": "0.01", "population.availability": "diurnal"}, "tells of its cohort"),
+        ({**POISSON, "server.timeout": "3"}, "tells of its cohort"),
     ],
 )
 def test_what_is_refused(tiny_strokes, given, words):
