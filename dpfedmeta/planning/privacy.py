@@ -195,7 +195,7 @@ def _check_answers(settings: Settings) -> None:
     else:
         return
     raise RefusedPlan(
-        f"aggregation.mode = {settings.aggregation.mode} with {why}: nothing bounds how often too few clients answer for "
+        f"aggregation.mode = {settings.aggregation.mode} with {why}: nothing bounds how often too few answer for "
         "the noise, and that a round is aborted tells of its cohort; use --population.sampler fixed, or leave it out"
     )
 
