@@ -53,6 +53,7 @@ class Purpose(IntEnum):
     MESSAGE_NOISE = 11
     ROUNDING = 12
     ROTATION = 13
+    SILENCE = 14
 
 
 def public_generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

@@ -179,6 +179,15 @@ class AggregationSettings:
         float,
         Field(ge=0, lt=1, allow_inf_nan=False, description="share of an invited cohort that may be missing (secure)"),
     ] = 0.0
+    protocol: Annotated[
+        bool, Field(description="run the real protocol in every round; the sums are those of the ideal result (secure)")
+    ] = False
+    adversarial: Annotated[
+        float,
+        Field(
+            ge=0, lt=1, allow_inf_nan=False, description="share of a cohort that may collude with the server (secure)"
+        ),
+    ] = 0.05
     rough: Annotated[bool, Field(description="accept so few bits that rounding costs a lot (secure)")] = False
     dimension: Annotated[
         Count | None, Field(description="learned weights; null: those of the network, which account.py then builds")

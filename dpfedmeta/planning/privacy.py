@@ -158,6 +158,11 @@ def _secure(settings: Settings, task: Task) -> SecureRounds | None:
         RefusedPlan: There is nothing that bounds a message.
     """
     if not clients_make_the_noise(settings):
+        if settings.aggregation.protocol:
+            raise RefusedPlan(
+                f"aggregation.protocol with aggregation.mode = {settings.aggregation.mode}: the protocol adds up where "
+                "the server sees sums alone; add --aggregation secure"
+            )
         return None
     rounds = aggregation_of(settings).rounds
     if not bounds_clients(settings):

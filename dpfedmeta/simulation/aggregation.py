@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from dpfedmeta.parameters import Params
     from dpfedmeta.privacy.samplers import Cohort
     from dpfedmeta.privacy.units import Bounded, Client
+    from dpfedmeta.settings import Settings
     from dpfedmeta.simulation.client_side import ClientSide
     from dpfedmeta.workers import Workers
 
@@ -47,12 +48,12 @@ class Aggregation(Protocol):
     sees: ClassVar[ServerSees]
 
     @classmethod
-    def made(cls, clients: ClientSide, workers: Workers, *, abort_on_failure: bool) -> Backend:
+    def made(cls, settings: Settings, clients: ClientSide, workers: Workers) -> Backend:
         """For these clients.
 
         Args:
+            settings: What the user gave; server.abort_on_failure: a round ends where an invited client failed.
             clients: What each of them runs.
             workers: Who runs them.
-            abort_on_failure: Whether a round ends where an invited client failed.
         """
         ...

@@ -1,8 +1,10 @@
-"""The ideal result of secure aggregation, on worker processes of this machine: what honest parties would compute."""
+"""Secure aggregation in a simulation: what a cohort hands to it, and the ideal result, as honest parties compute it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +22,34 @@ from dpfedmeta.workers import Workers
 
 # Name of the one tensor that a sum of whole numbers is.
 _ROTATED = "rotated"
+# What `rounded_messages` takes.
+Task = tuple[ClientSide, dict[str, npt.NDArray[np.float32]], tuple[float, float], int, list[int]]
+
+
+class Adder(Protocol):
+    """Who adds up what the clients hand over."""
+
+    def __call__(
+        self, clients: ClientSide, workers: Workers, tasks: Sequence[Task], cohort: Cohort
+    ) -> tuple[IntArray, int]:
+        """SECRET: (the sum modulo 2^b, how many entered it); with too few it may be anything."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SecureSums:
-    """Adds up whole numbers modulo 2^b, each client's with its share of the noise."""
+    """Sums of whole numbers modulo 2^b, each client's with its share of the noise.
+
+    Attributes:
+        clients: What each of them runs.
+        workers: Who runs them.
+        added: Who adds up.
+        abort_on_failure: Whether a round ends where an invited client failed.
+    """
 
     clients: ClientSide
     workers: Workers
+    added: Adder
     abort_on_failure: bool = False
 
     def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[Client, Params]:
@@ -55,10 +77,8 @@ class SecureSums:
             arrays = {name: value.cpu().numpy() for name, value in model.items()}
             size = clients_per_task(clients)
             chunks = [ids[i : i + size] for i in range(0, len(ids), size)]
-            tasks = ((clients, arrays, (bound, share), cohort.round, chunk) for chunk in chunks)
-            for part, count in self.workers.map(rounded_chunk, tasks) if chunks else ():
-                total += part
-                entered += count
+            tasks = [(clients, arrays, (bound, share), cohort.round, chunk) for chunk in chunks]
+            total, entered = self.added(clients, self.workers, tasks, cohort)
         if self.abort_on_failure and entered < len(ids):
             raise RoundAborted
         if not enough or entered < whole.fewest(cohort.asked):
@@ -69,6 +89,16 @@ class SecureSums:
             noise_variance=entered * share,
             grid=grid,
         )
+
+
+def added_up(clients: ClientSide, workers: Workers, tasks: Sequence[Task], cohort: Cohort) -> tuple[IntArray, int]:
+    """SECRET: the ideal result (an `Adder`): a plain sum, in the worker processes as far as it goes."""
+    assert clients.whole is not None
+    total, entered = np.zeros(clients.whole.dimension, dtype=np.int64), 0
+    for part, count in workers.map(rounded_chunk, tasks) if tasks else ():
+        total += part
+        entered += count
+    return total, entered
 
 
 def rounded_chunk(

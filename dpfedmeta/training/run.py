@@ -108,9 +108,7 @@ def _training(
     return Training(
         plan=plan,
         run=run,
-        backend=aggregation_of(settings).made(
-            made.clients, made.workers, abort_on_failure=settings.server.abort_on_failure
-        ),
+        backend=aggregation_of(settings).made(settings, made.clients, made.workers),
         workers=made.workers,
         validation=made.validation,
         source=made.source,

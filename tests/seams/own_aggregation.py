@@ -25,15 +25,15 @@ class Halves:
     sees = "sum"
 
     @classmethod
-    def made(cls, clients, workers, *, abort_on_failure):
+    def made(cls, settings, clients, workers):
         from dpfedmeta.simulation.aggregations.messages import Messages
 
-        return TwoHalves(backend=Messages.made(clients, workers, abort_on_failure=abort_on_failure))
+        return TwoHalves(backend=Messages.made(settings, clients, workers))
 
 
 class Blind:
     sees = "nothing"
 
     @classmethod
-    def made(cls, clients, workers, *, abort_on_failure):
+    def made(cls, settings, clients, workers):
         raise AssertionError

@@ -18,7 +18,7 @@ from dpfedmeta.privacy.rounded_messages import RoundedMessages
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource, Purpose
 from dpfedmeta.simulation.processes import LocalBackend
-from dpfedmeta.simulation.secure_sums import SecureSums
+from dpfedmeta.simulation.secure_sums import SecureSums, added_up
 from dpfedmeta.training.data import client_side
 from dpfedmeta.workers import InProcess
 
@@ -47,8 +47,8 @@ def cohort_of(clients, invited=None):
     return Cohort(round=0, clients=np.array(clients, dtype=np.int64), invited=invited)
 
 
-def sum_of(side, model, clients, invited=60):
-    backend = SecureSums(clients=side, workers=InProcess())
+def sum_of(side, model, clients, invited=60, added=added_up):
+    backend = SecureSums(clients=side, workers=InProcess(), added=added)
     return backend.cohort_sum(model, BOUND, cohort_of(clients, invited))
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.plan import ServerSees
+    from dpfedmeta.settings import Settings
     from dpfedmeta.simulation.aggregation import Backend
     from dpfedmeta.simulation.client_side import ClientSide
     from dpfedmeta.workers import Workers
@@ -17,11 +18,11 @@ class Messages:
     sees: ClassVar[ServerSees] = "messages"
 
     @classmethod
-    def made(cls, clients: ClientSide, workers: Workers, *, abort_on_failure: bool) -> Backend:
+    def made(cls, settings: Settings, clients: ClientSide, workers: Workers) -> Backend:
         """For these clients."""
         from dpfedmeta.simulation.processes import LocalBackend
 
-        return LocalBackend(clients=clients, workers=workers, abort_on_failure=abort_on_failure)
+        return LocalBackend(clients=clients, workers=workers, abort_on_failure=settings.server.abort_on_failure)
 
 
 MEMBER = Messages

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from dpfedmeta.settings import Settings
     from dpfedmeta.simulation.aggregation import Backend
     from dpfedmeta.simulation.client_side import ClientSide
+    from dpfedmeta.simulation.secure_sums import Adder
     from dpfedmeta.workers import Workers
 
 
@@ -39,11 +40,24 @@ class Secure:
         )
 
     @classmethod
-    def made(cls, clients: ClientSide, workers: Workers, *, abort_on_failure: bool) -> Backend:
-        """For these clients."""
-        from dpfedmeta.simulation.secure_sums import SecureSums
+    def made(cls, settings: Settings, clients: ClientSide, workers: Workers) -> Backend:
+        """For these clients: the ideal result, or the real protocol, whose sums are the same."""
+        from dpfedmeta.simulation.secure_sums import SecureSums, added_up
 
-        return SecureSums(clients=clients, workers=workers, abort_on_failure=abort_on_failure)
+        added: Adder = added_up
+        if settings.aggregation.protocol:
+            from dpfedmeta.simulation.protocol_rounds import ProtocolRounds
+            from dpfedmeta.workers import available_cores
+
+            cores = available_cores()
+            added = ProtocolRounds(
+                adversarial=settings.aggregation.adversarial,
+                absent=settings.population.dropout,
+                processes=min(settings.run.workers or cores, cores),
+            )
+        return SecureSums(
+            clients=clients, workers=workers, added=added, abort_on_failure=settings.server.abort_on_failure
+        )
 
 
 MEMBER = Secure

@@ -1,0 +1,140 @@
+"""Secure aggregation by its real protocol, round by round of a simulation: keys, shares, masks, and clients who vanish.
+
+The sum is that of simulation.secure_sums.added_up, bit for bit: masks cancel, and who is missing is missing in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.randomness import FloatArray, IntArray, Purpose
+from dpfedmeta.secure_aggregation.agreement import Agreement, agreed
+from dpfedmeta.secure_aggregation.in_process import run_round
+from dpfedmeta.secure_aggregation.messages import Phase
+from dpfedmeta.secure_aggregation.refusals import Aborted
+from dpfedmeta.simulation.client_side import ClientSide
+from dpfedmeta.simulation.secure_sums import Task, rounded_messages
+from dpfedmeta.workers import Workers
+
+# Who falls silent in one of the first three is missing in the sum; in one of the last two, the sum has its vector.
+MISSING_FROM, LATE_FROM = (Phase.KEYS, Phase.SHARES, Phase.MASKED), (Phase.CONSENT, Phase.REVEAL)
+# So few clients are faster in this process than others are started.
+_FEW = 100
+# A protocol that has unmasked nothing is run again with fresh keys on the same vectors. Each attempt fails with
+# probability 2^-20 at most where no more fall silent than is tolerated.
+_ATTEMPTS = 5
+Words = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProtocolRounds:
+    """Adds up by the protocol of `dpfedmeta.secure_aggregation`, against a server that follows it and looks.
+
+    Attributes:
+        adversarial: Share of a cohort that may tell the server all they know.
+        absent: Share of invited clients that do not answer; a third of it falls silent in each later phase too.
+        processes: For clients of the protocol.
+
+    Guarantee:
+        None of its own: the server sees no more than the sum, who took part and who fell silent, which is what the
+        accountant counts with. Keys and masks are the operating system's randomness, never run.noise_seed's.
+    """
+
+    adversarial: float
+    absent: float
+    processes: int
+
+    def __call__(
+        self, clients: ClientSide, workers: Workers, tasks: Sequence[Task], cohort: Cohort
+    ) -> tuple[IntArray, int]:
+        """SECRET: (sum modulo 2^b of the survivors' vectors, how many these are); fewer than V: nothing, and 0.
+
+        Raises:
+            RuntimeError: So many fell silent that every attempt failed; nothing is released.
+        """
+        whole = clients.whole
+        assert whole is not None
+        vectors = [vector for chunk in (workers.map(sent_chunk, tasks) if tasks else ()) for vector in chunk]
+        invited, survivors = cohort.asked, len(vectors)
+        if survivors < whole.fewest(invited):
+            # The server sees it by the list of survivors, and no honest client helps to unmask.
+            return np.zeros(whole.dimension, dtype=np.int64), 0
+        nothing = np.zeros(whole.dimension, dtype=np.uint32)
+        seats = vectors + [nothing] * (invited - survivors)
+        agreement = agreement_of(
+            clients=invited,
+            dimension=whole.dimension,
+            bits=whole.bits,
+            adversarial=self.adversarial,
+            dropout=whole.dropout,
+            fewest=whole.fewest(invited),
+        )
+        coins = clients.source.generator(Purpose.SILENCE, cohort.round)
+        for attempt in range(_ATTEMPTS):
+            silent = self._silent(coins.normal(2 * invited), survivors)
+            try:
+                found = run_round(
+                    seats,
+                    agreement=agreement,
+                    silent=silent,
+                    round_=cohort.round,
+                    attempt=attempt,
+                    processes=1 if invited < _FEW else self.processes,
+                )
+            except Aborted:
+                continue
+            return found.sum.total.astype(np.int64), survivors
+        raise RuntimeError(
+            f"round {cohort.round}: the protocol of secure aggregation failed {_ATTEMPTS} times, since more clients "
+            "fell silent than aggregation.dropout tolerates; nothing is released, and the round stays charged"
+        )
+
+    def _silent(self, coins: FloatArray, survivors: int) -> dict[int, Phase]:
+        """From which phase on who says nothing: those without a vector, and a few of the others."""
+        from scipy.special import ndtr  # a second to import, and only this needs it
+
+        first, second = ndtr(coins).reshape(2, -1)
+        missing = {
+            seat: MISSING_FROM[int(len(MISSING_FROM) * first[seat])] for seat in range(survivors, first.shape[0])
+        }
+        share = len(LATE_FROM) / len(MISSING_FROM) * self.absent
+        late = {seat: LATE_FROM[int(len(LATE_FROM) * first[seat])] for seat in range(survivors) if second[seat] < share}
+        return missing | late
+
+
+def agreement_of(
+    *, clients: int, dimension: int, bits: int, adversarial: float, dropout: float, fewest: int
+) -> Agreement:
+    """What the parties of a simulated round agree on: the server follows the protocol.
+
+    Raises:
+        InputError: No graph exists, or too few clients stay.
+    """
+    return agreed(
+        clients=clients,
+        dimension=dimension,
+        bits=bits,
+        adversarial=adversarial,
+        dropout=dropout,
+        malicious=False,
+        fewest=fewest,
+    )
+
+
+def sent_chunk(
+    clients: ClientSide,
+    model: dict[str, npt.NDArray[np.float32]],
+    bound_and_share: tuple[float, float],
+    round_: int,
+    chunk: list[int],
+) -> list[Words]:
+    """SECRET: what these clients hand to the protocol, modulo 2^b."""
+    assert clients.whole is not None
+    most = (1 << clients.whole.bits) - 1
+    sent = rounded_messages(clients, model, bound_and_share, round_, chunk)
+    return [(message & most).astype(np.uint32) for _, message in sent]
