@@ -97,6 +97,35 @@ def test_without_the_change_of_measure_too_much_would_be_promised():
     assert epsilon_of_discrete(lambda delta: 1.0, 1e-6, 1.0, blends) == math.inf
 
 
+def test_a_change_of_measure_is_paid_at_both_ends_and_off_delta():
+    """Noise so fine that nothing is left but the blending of shares: a = 0.1 times the coordinates."""
+    own = [Coordinates(count=3.0, variance=1e12, blended=0.1)]
+    found = epsilon_of_discrete(lambda delta: -math.log(delta), 1e-5, 12.0, own)
+    assert found == pytest.approx(-math.log(1e-5) + 0.3 + 2 * 0.3, abs=1e-4)
+
+
+@pytest.mark.parametrize("shift", [1, 2])
+def test_pairs_of_laws_that_differ_as_much_as_is_allowed(shift):
+    """Laws P with epsilon and delta known, Q = P times e^a or e^-a: the bound for Q covers its exact divergence."""
+    values, mass = masses(4.0, 40)
+    tilted = mass * np.exp(0.05 * np.where(values % 2, 1.0, -1.0))
+    a = float(np.abs(np.log(tilted / tilted.sum() / mass)).max())
+
+    def divergence(law, epsilon):
+        return float(np.maximum(law - math.exp(epsilon) * np.roll(law, shift), 0).sum())
+
+    def of_the_first(delta):
+        grid = np.linspace(0, 6, 2401)
+        return float(next(epsilon for epsilon in grid if divergence(mass, epsilon) <= delta))
+
+    own = [Coordinates(count=1.0, variance=1e12, blended=a)]
+    epsilon = epsilon_of_discrete(of_the_first, 1e-3, of_the_first(1e-3), own)
+    assert divergence(tilted / tilted.sum(), epsilon) <= 1e-3
+    # Paid once only, it would not be covered where the tilt is against the shift.
+    if shift == 1:
+        assert divergence(tilted / tilted.sum(), epsilon - 2 * a) > 1e-3
+
+
 def test_known_epsilon_at_sixteen_bits():
     """L = 1500, T = 266, z = 1, d = 32,768: 0.475 with Gaussian noise, and next to nothing more."""
     plan = PrivacyPlan(

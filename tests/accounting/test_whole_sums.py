@@ -64,6 +64,17 @@ def test_the_cells_of_a_sum():
     assert record.replaced > 1.9 * record.epsilon
 
 
+def test_who_faces_which_noise():
+    """Rounded Gaussian noise gains a twelfth; the server knows its own, and faces that of the fewest clients alone."""
+    for plan in (PLAN, FIXED):
+        event = plan.phases[0].event
+        whole = event.whole
+        for faced, variance in ((event.noise, whole.total), (event.sum_noise, whole.deviation**2)):
+            gaussian = (faced.multiplier * whole.of_a_client) ** 2
+            assert variance - gaussian == pytest.approx(1 / 12, abs=1e-6 * variance / 1e4)
+        assert whole.total >= whole.clients_noise(whole.most) > 1.1 * whole.deviation**2
+
+
 def test_parts_without_noise_need_a_secure_sum():
     """A server that adds the noise itself has seen the exact sum before."""
     with pytest.raises(RefusedPlan, match=r"record\.of_sum"):
