@@ -87,6 +87,38 @@ def test_one_client_moves_the_sum_by_at_most_the_sensitivity(tiny_strokes):
     assert 0 < float(moved.norm()) <= whole.of_a_client
 
 
+class Nothing:
+    """Clients whose data are not of the plan's form: what they send is their share of the noise."""
+
+    clients = 2000
+
+    def episode(self, client):
+        raise ValueError("no data")
+
+
+def test_shares_of_the_noise_are_fresh_in_every_round_and_attempt(tiny_strokes):
+    _, side, model = setting(tiny_strokes)
+    alone = SecureSums(clients=replace(side, population=Nothing()), workers=InProcess(), added=added_up)
+    cohorts = [
+        replace(cohort_of([0], 60), clients=np.arange(54), round=round_, again=again)
+        for round_, again in ((0, ()), (1, ()), (0, (1,)), (0, (2,)))
+    ]
+    sums = torch.stack([alone.cohort_sum(model, BOUND, cohort).value["rotated"] for cohort in cohorts])
+    variance = 54 * side.whole.share(60)
+    likeness = (sums @ sums.T) / (variance * sums.shape[1])
+    # Each has the noise of its clients, and none anything of another one's.
+    assert (likeness - torch.eye(4)).abs().max() < 6 * math.sqrt(2 / sums.shape[1])
+
+
+def test_every_round_turns_messages_another_way(tiny_strokes):
+    plan, _, model = setting(tiny_strokes)
+    first, second = (replace(grid_of(plan.privacy.at(0).whole, model), round=round_) for round_ in (0, 1))
+    part = np.random.default_rng(0).normal(size=flatten(model).numel())
+    part *= BOUND / np.linalg.norm(part)
+    turned = [grid.of([part], KeyedSource(0).generator(Purpose.ROUNDING, 0)) for grid in (first, second)]
+    assert abs(turned[0] @ turned[1]) < 6 * (turned[0] @ turned[0]) / math.sqrt(len(turned[0]))
+
+
 def test_too_few_survivors_release_noise_alone(tiny_strokes):
     plan, side, model = setting(tiny_strokes)
     kept, lost = sum_of(side, model, range(54)), sum_of(side, model, range(53))
