@@ -97,17 +97,22 @@ class Nothing:
 
 
 def test_shares_of_the_noise_are_fresh_in_every_round_and_attempt(tiny_strokes):
-    _, side, model = setting(tiny_strokes)
+    plan, side, model = setting(tiny_strokes)
     alone = SecureSums(clients=replace(side, population=Nothing()), workers=InProcess(), added=added_up)
     cohorts = [
         replace(cohort_of([0], 60), clients=np.arange(54), round=round_, again=again)
         for round_, again in ((0, ()), (1, ()), (0, (1,)), (0, (2,)))
     ]
-    sums = torch.stack([alone.cohort_sum(model, BOUND, cohort).value["rotated"] for cohort in cohorts])
+    secrets = [alone.cohort_sum(model, BOUND, cohort) for cohort in cohorts]
+    sums = torch.stack([secret.value["rotated"] for secret in secrets])
     variance = 54 * side.whole.share(60)
     likeness = (sums @ sums.T) / (variance * sums.shape[1])
     # Each has the noise of its clients, and none anything of another one's.
     assert (likeness - torch.eye(4)).abs().max() < 6 * math.sqrt(2 / sums.shape[1])
+    # With what the server adds it is the planned noise, no less and no more.
+    released, _ = plan.mechanism.release(0, secrets[0], {}, KeyedSource(5).generator(Purpose.SERVER_NOISE, 0))
+    parts = flatten(released.value).double() / released.noise_deviation
+    assert float(parts.square().mean()) == pytest.approx(1.0, rel=6 * math.sqrt(2 / len(parts)))
 
 
 def test_every_round_turns_messages_another_way(tiny_strokes):
