@@ -98,17 +98,26 @@ def _smallest(clients: int, colluding: int, silent: int, malicious: bool) -> tup
             high = middle
         else:
             low = middle + 1
-    for degree in range(2 * low, clients - 1, 2):
+    degree, most_won = 2 * low, 1 if malicious else 2
+    while degree < clients - 1:
         if log_disconnected(clients, degree, colluding + silent) >= math.log(SECURITY):
             return None
-        most = most_among(clients, colluding, degree, SECURITY / clients)
-        if malicious:
-            # 2 t > k + t1, as the formula of the published programs has it.
-            most = math.ceil((most + degree - 1.25) / 2)
-        threshold = max(2, most + 1)
-        if threshold <= fewest_among(clients, clients - silent, degree, CORRECTNESS / clients):
+        threshold = _threshold(clients, colluding, degree, malicious)
+        lacking = threshold - fewest_among(clients, clients - silent, degree, CORRECTNESS / clients)
+        if lacking <= 0:
             return degree, threshold
+        # Two neighbours more are at most two survivors more, and no lower threshold (a higher one, where half of the
+        # degree counts): smaller degrees lack something too.
+        degree += 2 * math.ceil(lacking / most_won)
     return None
+
+
+def _threshold(clients: int, colluding: int, degree: int, malicious: bool) -> int:
+    most = most_among(clients, colluding, degree, SECURITY / clients)
+    if malicious:
+        # 2 t > k + t1, as the formula of the published programs has it.
+        most = math.ceil((most + degree - 1.25) / 2)
+    return max(2, most + 1)
 
 
 def _complete(clients: int, colluding: int, silent: int, malicious: bool) -> tuple[int, int] | None:

@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import hypergeom
 
 from dpfedmeta.errors import InputError
+from dpfedmeta.secure_aggregation import graph
 from dpfedmeta.secure_aggregation.graph import (
     fewest_among,
     log_disconnected,
@@ -31,6 +32,20 @@ def test_known_answers(clients, adversarial, dropout, malicious, known):
     # The first three were published (CCS'20; Google's graph finder); the fourth is the issue's k = 68.
     found = parameters(clients=clients, adversarial=adversarial, dropout=dropout, malicious=malicious)
     assert found == known
+
+
+def test_a_large_crowd_is_searched_in_leaps(monkeypatch):
+    """One degree after the other, as a first version did, looked at 2,400 of them."""
+    tried = []
+
+    def counted(*crowd):
+        tried.append(crowd)
+        return fewest_among(*crowd)
+
+    monkeypatch.setattr(graph, "fewest_among", counted)
+    # What that version found.
+    assert parameters(clients=10_000, adversarial=0.3, dropout=0.3, malicious=True) == (4822, 3230)
+    assert 5 < len(tried) < 100
 
 
 def conditions(clients, adversarial, dropout, malicious, *, degree):
@@ -59,7 +74,14 @@ def conditions(clients, adversarial, dropout, malicious, *, degree):
 
 
 @pytest.mark.parametrize(
-    "crowd", [(120, 0.1, 0.2, False), (150, 0.2, 0.1, False), (300, 0.05, 0.1, True), (200, 0.0, 0.3, False)]
+    "crowd",
+    [
+        (120, 0.1, 0.2, False),
+        (150, 0.2, 0.1, False),
+        (300, 0.05, 0.1, True),
+        (200, 0.0, 0.3, False),
+        (250, 0.2, 0.2, True),
+    ],
 )
 def test_the_smallest_degree_by_exact_arithmetic(crowd):
     clients, adversarial, dropout, malicious = crowd
