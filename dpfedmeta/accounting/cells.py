@@ -6,12 +6,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dpfedmeta.accounting.events import Event, Phase, surplus
+from dpfedmeta.accounting.bound_words import (
+    FIXED_PAIR,
+    REMOVED_PAIR,
+    REPLACED_PAIR,
+    composition,
+    folded,
+    off_delta,
+    rounds_seen,
+)
+from dpfedmeta.accounting.events import Phase, surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.guarantee import Adjacency, Bound, Guarantee, Observer, UnitName
 from dpfedmeta.accounting.noise import Noise
 from dpfedmeta.accounting.participations import mixture_epsilon, worst_participations
 from dpfedmeta.accounting.plan import NoiseMode, PrivacyPlan, ServerSees
+from dpfedmeta.accounting.published_sums import participations_bound, sampled_bound
 from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.accounting.sampled_gaussian import (
     GRIDS,
@@ -112,7 +122,7 @@ def stated(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] = GRI
 
 def client_public_epsilon(phases: Sequence[Phase], delta: float, grids: tuple[float, ...] = GRIDS) -> float:
     """(client, public) alone, at `delta` less the probability that shared mode dropped surplus clients."""
-    return _client_composed(phases, delta, grids)[0]
+    return min(bound.epsilon for bound in _client_bounds(phases, delta, grids))
 
 
 def _client_composed(phases: Sequence[Phase], delta: float, grids: tuple[float, ...]) -> tuple[float, ComposedBy]:
@@ -131,27 +141,37 @@ def _replaced_composed(phases: Sequence[Phase], delta: float, grids: tuple[float
 
 def _client_public(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...]) -> Guarantee:
     """T-fold composition of the sampled Gaussian with z (z_eff in shared mode)."""
+    adjacency: Adjacency = "replace-one" if _fixed(phases) else "add-remove"
+    bounds = _client_bounds(phases, terms.client_delta, grids)
+    return _guarantee("client", "public", terms.client_delta, adjacency, *bounds)
+
+
+def _client_bounds(phases: Sequence[Phase], delta: float, grids: tuple[float, ...]) -> list[Bound]:
     fixed = _fixed(phases)
-    epsilon, method = _client_composed(phases, terms.client_delta, grids)
-    bound = Bound(
+    epsilon, method = _client_composed(phases, delta, grids)
+    ours = Bound(
         method=method,
         epsilon=epsilon,
-        event=_event(phases),
-        formula=_formula(method, _FIXED_PAIR if fixed else _REMOVED_PAIR) + _over(phases),
+        event=rounds_seen(phases),
+        formula=composition(method, FIXED_PAIR if fixed else REMOVED_PAIR) + folded(phases),
     )
-    adjacency: Adjacency = "replace-one" if fixed else "add-remove"
-    return _guarantee("client", "public", terms.client_delta, adjacency, bound)
+    released, left = released_coordinates(phases), delta - surplus(phases)
+    if not released:
+        return [ours]
+    if fixed:
+        return [ours, participations_bound(phases, released, 2.0, None, left)]
+    return [ours, sampled_bound(phases, released, left)]
 
 
 def _client_server(phases: Sequence[Phase], terms: Terms) -> Guarantee:
     """Every message may change as a whole; only its own record-level noise is in the way."""
     record = terms.record
     if record is None or terms.server_sees == "sum":
-        bound = _of_what_is_sent(phases, terms, terms.client_delta)
+        bounds = _of_what_is_sent(phases, terms, terms.client_delta)
     else:
         mu, formula = record.whole_client()
-        bound = _worst_participations(phases, terms, mu, formula, terms.client_delta)
-    return _guarantee("client", "server", terms.client_delta, "replace-one", bound)
+        bounds = [_worst_participations(phases, terms, mu, formula, terms.client_delta)]
+    return _guarantee("client", "server", terms.client_delta, "replace-one", *bounds)
 
 
 def record_server(phases: Sequence[Phase], terms: Terms, change: float = 1.0) -> Guarantee:
@@ -160,22 +180,22 @@ def record_server(phases: Sequence[Phase], terms: Terms, change: float = 1.0) ->
     `change`: how far a record moves a sum over its clip bound: 1 under zero-out, 2 where it is replaced.
     """
     if terms.record is not None and terms.record.of_sum:
-        bound = _of_the_sum(phases, terms, change / terms.record.query_records, terms.record_delta)
+        bounds = _of_the_sum(phases, terms, change / terms.record.query_records, terms.record_delta)
     elif terms.record is None:
-        bound = _of_what_is_sent(phases, terms, terms.record_delta)
+        bounds = _of_what_is_sent(phases, terms, terms.record_delta)
     elif terms.record.batch_rate < 1:
-        bound = _of_local_steps(phases, terms, terms.record, change)
+        bounds = [_of_local_steps(phases, terms, terms.record, change)]
     else:
         support, query = terms.record.roles()
         worse = "sqrt(K)/z_s" if support >= query else "1/z_q"
-        bound = _worst_participations(phases, terms, change * max(support, query), worse, terms.record_delta)
-    return _guarantee("record", "server", terms.record_delta, "zero-out", bound)
+        bounds = [_worst_participations(phases, terms, change * max(support, query), worse, terms.record_delta)]
+    return _guarantee("record", "server", terms.record_delta, "zero-out", *bounds)
 
 
 def record_public(
     phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] = GRIDS, change: float = 1.0
 ) -> Guarantee:
-    """The smaller of two bounds: the mixture over participations, and replacing a whole client.
+    """The smaller of two bounds: the mixture over participations, and replacing a whole client; of sums a third.
 
     `change`: as in `record_server`; the second bound holds whatever becomes of the record.
     """
@@ -193,33 +213,23 @@ def record_public(
         event=f"in each round that the client takes part in (binomial{limit}), one mu-GDP release with mu = "
         + ", ".join(f"{mu:.4g}" for mu in dict.fromkeys(mus)),
         formula="E over participations of delta_mu(eps) with mu^2 summed; mu of the smaller layer, for the worse role"
-        + _beta(phases),
+        + off_delta(phases),
     )
     epsilon, method = _replaced_composed(phases, delta, grids)
     replaced = Bound(
         method=method,
         epsilon=epsilon,
-        event=_event(phases),
-        formula=_formula(method, _FIXED_PAIR if _fixed(phases) else _REPLACED_PAIR) + _over(phases),
+        event=rounds_seen(phases),
+        formula=composition(method, FIXED_PAIR if _fixed(phases) else REPLACED_PAIR) + folded(phases),
     )
     bounds = [mixture, replaced]
     if terms.record is not None and terms.record.batch_rate < 1:
         # What the public sees is computed from what the server sees.
         bounds.append(record_server(phases, terms, change).binding)
+    if discrete:
+        moved = change / terms.record.query_records if terms.record is not None and terms.record.of_sum else 2.0
+        bounds.append(participations_bound(phases, discrete, moved, terms.max_participations, delta))
     return _guarantee("record", "public", terms.record_delta, "zero-out", *bounds)
-
-
-def _formula(method: ComposedBy, pair: str) -> str:
-    """What was composed, and how; a closed bound says why it stands there."""
-    if method == "pld":
-        return f"PLD of {pair}"
-    how = "RDP" if method == "rdp" else "GDP without sampling"
-    return f"{how} of {pair} (a closed bound, where their distribution is too much to compute)"
-
-
-_REMOVED_PAIR = "(1-q) N(0, z^2) + q N(1, z^2) against N(0, z^2)"
-_REPLACED_PAIR = "(1-q) N(0, z^2) + q N(1, z^2) against (1-q) N(0, z^2) + q N(-1, z^2)"
-_FIXED_PAIR = "the symmetric pair of (1-q) N(0, z^2) + q N(2, z^2) against N(0, z^2)"
 
 
 def _worst_participations(phases: Sequence[Phase], terms: Terms, mu: float, formula: str, delta: float) -> Bound:
@@ -236,7 +246,7 @@ def _worst_participations(phases: Sequence[Phase], terms: Terms, mu: float, form
     )
 
 
-def _of_what_is_sent(phases: Sequence[Phase], terms: Terms, delta: float) -> Bound:
+def _of_what_is_sent(phases: Sequence[Phase], terms: Terms, delta: float) -> list[Bound]:
     """Towards the server, a client that sends its exact message has nothing; one that adds its share has little.
 
     A server that sees only the sum faces the noise of all clients together, less that of those it works with.
@@ -245,13 +255,12 @@ def _of_what_is_sent(phases: Sequence[Phase], terms: Terms, delta: float) -> Bou
         return _of_the_sum(phases, terms, 2.0, delta)
     least = min((phase.event.message_noise for phase in phases), default=0.0)
     if least == 0:
-        return _nothing(
-            f"the client's exact {'message' if terms.server_sees == 'messages' else 'part of the exact sum'}"
-        )
-    return _worst_participations(phases, terms, 2.0 / least, "2 sqrt(L) / z", delta)
+        seen = "message" if terms.server_sees == "messages" else "part of the exact sum"
+        return [_nothing(f"the client's exact {seen}")]
+    return [_worst_participations(phases, terms, 2.0 / least, "2 sqrt(L) / z", delta)]
 
 
-def _of_the_sum(phases: Sequence[Phase], terms: Terms, change: float, delta: float) -> Bound:
+def _of_the_sum(phases: Sequence[Phase], terms: Terms, change: float, delta: float) -> list[Bound]:
     """A server that sees only the sum knows who took part; the noise of the honest survivors is in the way.
 
     `change`: how far the unit moves the sum, over how far a whole client does.
@@ -260,18 +269,20 @@ def _of_the_sum(phases: Sequence[Phase], terms: Terms, change: float, delta: flo
     events = [phase.event for phase in phases]
     noises = [event.sum_noise or (event.noise if event.message_noise else None) for event in events]
     mu = max((noise.mu(change) if noise else math.inf for noise in noises), default=0.0)
-    worst, left = worst_participations(phases, terms.max_participations, delta - surplus(phases))
+    cap, delta = terms.max_participations, delta - surplus(phases)
+    worst, left = worst_participations(phases, cap, delta)
 
     def at(delta: float) -> float:
         return gaussian_epsilon(math.sqrt(worst) * mu, delta)
 
     discrete = summed_coordinates(phases)
-    return Bound(
+    ours = Bound(
         method="gdp",
         epsilon=epsilon_of_discrete(at, left, at(left), discrete) if discrete else at(left),
         event=f"the sum in {worst} participation{'s' if worst != 1 else ''}, each one {mu:.4g}-GDP release",
         formula=f"sqrt(R) * {change:.4g} / z_sum-GDP",
     )
+    return [ours, participations_bound(phases, discrete, change, cap, delta)] if discrete else [ours]
 
 
 def _of_local_steps(phases: Sequence[Phase], terms: Terms, record: RecordLayer, change: float) -> Bound:
@@ -314,31 +325,6 @@ def _fixed(phases: Sequence[Phase]) -> bool:
 
 def _has_noise(phases: Sequence[Phase]) -> bool:
     return bool(phases) and all(phase.event.noise for phase in phases)
-
-
-def _event(phases: Sequence[Phase]) -> str:
-    return ", then ".join(
-        f"{phase.rounds} rounds ({_drawn(phase.event)}) with {_noise(phase.event)}" for phase in phases
-    ) or ("no round")
-
-
-def _drawn(event: Event) -> str:
-    if event.sampler == "fixed":
-        return f"{event.cohort:g} of {event.clients}"
-    return f"each client with q = {event.rate:.4g}"
-
-
-def _noise(event: Event) -> str:
-    return event.noise.words if event.noise else "no noise"
-
-
-def _over(phases: Sequence[Phase]) -> str:
-    return f", {sum(s.rounds for s in phases)}-fold" + _beta(phases)
-
-
-def _beta(phases: Sequence[Phase]) -> str:
-    beta = surplus(phases)
-    return f", at delta - {beta:.2g} (surplus or hostile clients)" if beta else ""
 
 
 def _nothing(event: str) -> Bound:

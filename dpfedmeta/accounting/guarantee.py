@@ -9,7 +9,7 @@ from typing import Literal
 UnitName = Literal["client", "record"]
 Observer = Literal["server", "public"]
 Adjacency = Literal["add-remove", "replace-one", "zero-out"]
-Method = Literal["pld", "rdp", "prv", "gdp", "gdp-mixture", "none"]
+Method = Literal["pld", "rdp", "prv", "gdp", "gdp-mixture", "zcdp", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)

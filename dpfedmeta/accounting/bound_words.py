@@ -1,0 +1,52 @@
+"""What stands behind an epsilon, in words: what is seen, and what is composed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dpfedmeta.accounting.events import Event, Phase, surplus
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.sampled_gaussian import ComposedBy
+
+REMOVED_PAIR = "(1-q) N(0, z^2) + q N(1, z^2) against N(0, z^2)"
+REPLACED_PAIR = "(1-q) N(0, z^2) + q N(1, z^2) against (1-q) N(0, z^2) + q N(-1, z^2)"
+FIXED_PAIR = "the symmetric pair of (1-q) N(0, z^2) + q N(2, z^2) against N(0, z^2)"
+
+
+def composition(method: ComposedBy, pair: str) -> str:
+    """What was composed, and how; a closed bound says why it stands there."""
+    if method == "pld":
+        return f"PLD of {pair}"
+    how = "RDP" if method == "rdp" else "GDP without sampling"
+    return f"{how} of {pair} (a closed bound, where their distribution is too much to compute)"
+
+
+def rounds_seen(phases: Sequence[Phase]) -> str:
+    """How many rounds of which kind, with what noise."""
+    return (
+        ", then ".join(f"{phase.rounds} rounds ({_drawn(phase.event)}) with {_noise(phase.event)}" for phase in phases)
+        or "no round"
+    )
+
+
+def _drawn(event: Event) -> str:
+    if event.sampler == "fixed":
+        return f"{event.cohort:g} of {event.clients}"
+    return f"each client with q = {event.rate:.4g}"
+
+
+def _noise(event: Event) -> str:
+    return event.noise.words if event.noise else "no noise"
+
+
+def folded(phases: Sequence[Phase]) -> str:
+    """Behind a formula: how often it is composed, and at which delta."""
+    return f", {sum(s.rounds for s in phases)}-fold" + off_delta(phases)
+
+
+def off_delta(phases: Sequence[Phase]) -> str:
+    """Behind a formula: what rare events take of delta."""
+    beta = surplus(phases)
+    return f", at delta - {beta:.2g} (surplus or hostile clients)" if beta else ""
