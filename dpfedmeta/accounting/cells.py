@@ -141,7 +141,8 @@ def _replaced_composed(phases: Sequence[Phase], delta: float, grids: tuple[float
 
 def _client_public(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...]) -> Guarantee:
     """T-fold composition of the sampled Gaussian with z (z_eff in shared mode)."""
-    adjacency: Adjacency = "replace-one" if _fixed(phases) else "add-remove"
+    fixed = _fixed(phases)
+    adjacency: Adjacency = "replace-one" if fixed else "add-remove"
     bounds = _client_bounds(phases, terms.client_delta, grids)
     return _guarantee("client", "public", terms.client_delta, adjacency, *bounds)
 
