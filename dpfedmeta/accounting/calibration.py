@@ -14,11 +14,15 @@ from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.sampled_gaussian import COARSE, GRIDS, MOST_ROUNDS, rdp_epsilon, round_event
+from dpfedmeta.accounting.secure_rounds import is_fine, with_bits
+from dpfedmeta.accounting.whole_sums import BITS
 from dpfedmeta.errors import RefusedPlan
 
 # A calibrated epsilon lies within this factor below its target.
 TOLERANCE = 0.002
 _LARGEST_NOISE = 1e6
+# Fewer bits are solved for only where rounding lengthens a message by no more.
+_LITTLE_GROWTH = 1.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +89,24 @@ def largest_cohort(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
         lambda cohort: _reached(replace(plan, cohort=float(cohort)), targets), limit, "population.cohort"
     )
     return replace(plan, cohort=float(cohort))
+
+
+def fewest_bits(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
+    """The plan with the fewest bits with which rounding lengthens a message by at most a hundredth, and its noise.
+
+    Raises:
+        RefusedPlan: Even the most are too few, or no noise reaches a target.
+    """
+    finest = with_bits(plan, BITS[-1])
+    # About the noise that every grid needs that is fine enough.
+    enough = is_fine(replace(finest, noise_multiplier=plan.noise_multiplier or 1.0), _LITTLE_GROWTH)
+    found = calibrate(finest, targets) if enough else finest
+    for bits in BITS if enough else ():
+        if is_fine(with_bits(found, bits), _LITTLE_GROWTH):
+            solved = calibrate(with_bits(plan, bits), targets)
+            if is_fine(solved, _LITTLE_GROWTH):
+                return solved
+    raise RefusedPlan(f"--solve bits: even {BITS[-1]} bits are too few; lower population.cohort or the network's width")
 
 
 def with_local_mu(plan: PrivacyPlan, mu: float) -> PrivacyPlan:

@@ -32,6 +32,8 @@ class SecureRounds:
         parts: M: vectors that a message is the sum of, each clipped and rounded on its own.
         dropout: Share of an invited cohort that may be missing without an abort.
         absent: Share of invited clients that do not answer, each by a coin of its own.
+        adversarial: Share of a cohort that may tell the server all it knows, and masks hide the others' messages all
+            the same; None: they are hidden in another way.
     """
 
     bits: int
@@ -39,6 +41,7 @@ class SecureRounds:
     parts: int = 1
     dropout: float = 0.0
     absent: float = 0.0
+    adversarial: float | None = None
 
     @property
     def rotated(self) -> int:
@@ -91,34 +94,33 @@ def check_fine(plan: PrivacyPlan) -> None:
     Raises:
         RefusedPlan: Rounding lengthens messages by more than a fifth, or a share of the noise is below 1.5 steps.
     """
-    for phase in plan.phases:
-        if (whole := phase.event.whole) is None:
-            continue
-        growth, share = whole.sensitivity / whole.units, math.sqrt(whole.smallest_share)
-        if growth > MOST_GROWTH or share < LEAST_DEVIATION:
-            raise RefusedPlan(
-                f"aggregation.bits = {whole.bits}: too few for {whole.most} clients: rounding lengthens a message by a "
-                f"factor of {growth:.3g} and a client's share of the noise is {share:.3g} steps of the grid (at most "
-                f"{MOST_GROWTH} and at least {LEAST_DEVIATION}); give more bits, or --aggregation.rough true"
-            )
+    whole = plan.phases[0].event.whole
+    if whole is not None and not _is_fine(whole, MOST_GROWTH):
+        raise RefusedPlan(
+            f"aggregation.bits = {whole.bits}: too few for {whole.most} clients: rounding lengthens a message by a "
+            f"factor of {whole.growth:.3g} and a client's share of the noise is {math.sqrt(whole.smallest_share):.3g} "
+            f"steps of the grid (at most {MOST_GROWTH} and at least {LEAST_DEVIATION}); give more bits, or "
+            "--aggregation.rough true"
+        )
 
 
-def fewest_bits(plan: PrivacyPlan, bits: range, growth: float = 1.01) -> int:
-    """The fewest bits with which rounding lengthens a message by at most `growth`.
-
-    Raises:
-        RefusedPlan: Even the most are too few.
-    """
+def with_bits(plan: PrivacyPlan, bits: int) -> PrivacyPlan:
+    """The same with sums modulo 2^bits."""
     assert plan.secure is not None
-    for each in bits:
-        try:
-            event = replace(plan, secure=replace(plan.secure, bits=each)).phases[0].event
-        except RefusedPlan:
-            continue
-        whole = event.whole
-        if whole and whole.sensitivity / whole.units <= growth and whole.smallest_share >= LEAST_DEVIATION**2:
-            return each
-    raise RefusedPlan(f"--solve bits: even {bits[-1]} bits are too few; lower population.cohort or the network's width")
+    return replace(plan, secure=replace(plan.secure, bits=bits))
+
+
+def is_fine(plan: PrivacyPlan, growth: float) -> bool:
+    """Whether its bits are enough, and rounding lengthens a message by at most `growth`."""
+    try:
+        whole = plan.phases[0].event.whole
+    except RefusedPlan:
+        return False
+    return whole is not None and _is_fine(whole, growth)
+
+
+def _is_fine(whole: WholeSum, growth: float) -> bool:
+    return whole.growth <= growth and whole.smallest_share >= LEAST_DEVIATION**2
 
 
 def _whole(plan: PrivacyPlan, secure: SecureRounds, sizes: tuple[int, int], unsure: int) -> WholeSum:
@@ -150,6 +152,11 @@ def _whole(plan: PrivacyPlan, secure: SecureRounds, sizes: tuple[int, int], unsu
         noise=plan.noise_multiplier,
         surplus=surplus,
     )
+    if units == 0:
+        raise RefusedPlan(
+            f"aggregation.bits = {secure.bits}: too few for a sum of {most} clients with noise z = "
+            f"{plan.noise_multiplier:.3g}; give more bits, or a target that needs less noise"
+        )
     one = WholeSum(units=units, deviation=1.0, **fixed)  # type: ignore[arg-type]
     return WholeSum(units=units, deviation=plan.noise_multiplier * one.of_a_client, **fixed)  # type: ignore[arg-type]
 

@@ -71,6 +71,11 @@ class WholeSum:
         return rounded_length(self.units, self.dimension)
 
     @property
+    def growth(self) -> float:
+        """How many times longer than its clip bound a part may be after rounding."""
+        return self.sensitivity / self.units
+
+    @property
     def of_a_client(self) -> float:
         """M Delta: how far a client that comes or goes moves the sum."""
         return self.parts * self.sensitivity

@@ -29,9 +29,10 @@ def options_of() -> argparse.ArgumentParser:
     made.add_argument("--plot", type=Path, metavar="PNG", help="also draw epsilon against rounds")
     made.add_argument(
         "--solve",
-        choices=("noise", "rounds", "cohort"),
+        choices=("noise", "rounds", "cohort", "bits"),
         default="noise",
-        help="what follows from the targets; rounds and cohort need a noise as well",
+        help="what follows from the targets; rounds and cohort need a noise as well; bits: the fewest with which "
+        "rounding under --aggregation secure costs at most 1 percent",
     )
     made.add_argument("--explain", action="store_true", help="for each cell, what is seen and by which formula")
     other = made.add_mutually_exclusive_group()
@@ -88,7 +89,7 @@ def _compare(options: argparse.Namespace, console: Console) -> int:
 
 def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Console) -> int:
     options, settings = parse_with_settings(
-        made, words, default_dataset="omniglot", keep_both=lambda given: given.solve != "noise"
+        made, words, default_dataset="omniglot", keep_both=lambda given: given.solve in ("rounds", "cohort")
     )
     from dpfedmeta.planning.first_checks import check_first
 
@@ -181,6 +182,8 @@ def _show(
         return DONE
     for line in noise_lines(plan):
         console.print(line, highlight=False, soft_wrap=True)
+    if options.solve == "bits" and plan.secure is not None:
+        console.print(f"the fewest bits: {plan.secure.bits}", highlight=False)
     console.print(guarantee_table(cells, title))
     if (of_run or {}).get("simulation"):
         console.print((of_run or {})["simulation"], style="bold yellow")
@@ -201,7 +204,9 @@ def _draw(path: Path, plan: PrivacyPlan) -> None:
 
 def parameters(plan: PrivacyPlan) -> dict[str, object]:
     """The noise and sizes behind the table; null where an algorithm has none."""
-    record = plan.record
+    from dpfedmeta.planning.masking_graph import masking_graph
+
+    record, whole, graph = plan.record, plan.at(0).whole, masking_graph(plan)
     return {
         "noise_multiplier": plan.noise_multiplier,
         "support_noise": record.support_noise if record else None,
@@ -211,6 +216,12 @@ def parameters(plan: PrivacyPlan) -> dict[str, object]:
         "clients": plan.clients,
         "cohort": plan.cohort,
         "max_participations": plan.max_participations,
+        "observer_of_server": plan.server_sees,
+        "bits": whole.bits if whole else None,
+        "sensitivity_factor": whole.growth if whole else None,
+        "fewest_survivors": whole.fewest(round(plan.cohort)) if whole else None,
+        "degree": graph.degree if graph else None,
+        "threshold": graph.threshold if graph else None,
     }
 
 

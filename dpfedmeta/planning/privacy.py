@@ -12,6 +12,7 @@ from dpfedmeta.planning.aggregation import aggregation_of, clients_make_the_nois
 from dpfedmeta.planning.clients import algorithm_of, method_of
 from dpfedmeta.planning.clip import bounds_clients
 from dpfedmeta.planning.dimension import message_dimension
+from dpfedmeta.planning.masking_graph import check_graph
 from dpfedmeta.settings import Settings
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from dpfedmeta.accounting.plan import PrivacyPlan
     from dpfedmeta.accounting.secure_rounds import SecureRounds
 
-Solve = Literal["noise", "rounds", "cohort"]
+Solve = Literal["noise", "rounds", "cohort", "bits"]
 
 
 def make_privacy(settings: Settings, task: Task, solve: Solve = "noise") -> PrivacyPlan:
@@ -29,23 +30,34 @@ def make_privacy(settings: Settings, task: Task, solve: Solve = "noise") -> Priv
     Args:
         settings: What the user gave.
         task: The benchmark; of its images nothing is needed.
-        solve: What follows from the targets: the noise; or, with noises given, the most rounds or the largest cohort.
+        solve: What follows from the targets: the noise; or, with noises given, the most rounds or the largest cohort;
+            bits: the noise, and the fewest bits with which rounding costs next to nothing.
 
     Raises:
         InputError: A value does not fit another one.
         RefusedPlan: A guarantee that is asked for would not hold.
     """
-    from dpfedmeta.accounting.calibration import calibrate, largest_cohort, most_rounds
     from dpfedmeta.accounting.secure_rounds import check_fine
 
     check_asked(settings, task)
     plan, targets = _plan(settings, task), _targets(settings)
     _check_client_ledgers(settings, plan)
+    found = _solved(plan, targets, solve, settings.privacy.client.limit)
+    if solve == "noise" and not settings.aggregation.rough:
+        check_fine(found)
+    check_graph(found)
+    return found
+
+
+def _solved(plan: PrivacyPlan, targets: Targets, solve: Solve, limit: float | None) -> PrivacyPlan:
+    from dpfedmeta.accounting.calibration import calibrate, fewest_bits, largest_cohort, most_rounds
+
     if solve == "noise":
-        found = _within_limit(calibrate(plan, targets), settings.privacy.client.limit)
-        if not settings.aggregation.rough:
-            check_fine(found)
-        return found
+        return _within_limit(calibrate(plan, targets), limit)
+    if solve == "bits":
+        if plan.secure is None:
+            raise InputError("--solve bits: no whole numbers are added up; use --aggregation secure")
+        return _within_limit(fewest_bits(plan, targets), limit)
     if targets.client_epsilon is None and targets.record_epsilon is None:
         raise InputError(f"--solve {solve}: give a target too (--epsilon, --privacy.record.epsilon)")
     if not plan.noise_multiplier:

@@ -146,6 +146,21 @@ def _whole_lines(plan: PrivacyPlan, whole: WholeSum) -> list[str]:
         f"noise z = {plan.noise_multiplier:.4g} made by the clients together, topped up to {total:.4g} by the server",
         f"whole numbers modulo 2^{whole.bits} in {whole.dimension:,} coordinates, steps of 1/{whole.units:.4g} of the "
         f"clip bound{parts}; up to {whole.dropout:.0%} of a cohort may be missing",
+        *_graph_lines(plan),
+    ]
+
+
+def _graph_lines(plan: PrivacyPlan) -> list[str]:
+    """Behind which masks the messages are."""
+    from dpfedmeta.planning.masking_graph import masking_graph
+
+    graph = masking_graph(plan)
+    if graph is None or plan.secure is None:
+        return []
+    return [
+        f"of {graph.clients} clients each shares masks with {graph.degree} others, {graph.threshold} of them give a "
+        f"secret back, and a sum of fewer than {graph.fewest} is not unmasked; {plan.secure.adversarial:.3g} of a "
+        "cohort may tell the server all they know (aggregation.adversarial)"
     ]
 
 

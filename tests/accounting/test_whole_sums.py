@@ -3,12 +3,13 @@ from dataclasses import replace
 
 import pytest
 
+from dpfedmeta.accounting.calibration import Targets, calibrate, fewest_bits
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.events import Event
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.record_layer import RecordLayer
-from dpfedmeta.accounting.secure_rounds import SecureRounds, check_fine, fewest_bits
-from dpfedmeta.accounting.whole_sums import BITS, rounded_length, units_of
+from dpfedmeta.accounting.secure_rounds import SecureRounds, check_fine, is_fine, with_bits
+from dpfedmeta.accounting.whole_sums import rounded_length, units_of
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.ledger.versions import VERSION, constants, plan_of
 
@@ -126,9 +127,27 @@ def test_too_few_bits_are_refused_unless_asked_for():
     with pytest.raises(RefusedPlan, match="give more bits"):
         check_fine(coarse)
     check_fine(PLAN)
-    assert fewest_bits(PLAN, BITS) == 16
-    with pytest.raises(RefusedPlan, match="too few"):
-        fewest_bits(replace(PLAN, secure=replace(PLAN.secure, dimension=2**40)), BITS)
+
+
+@pytest.mark.parametrize(
+    ("targets", "cohort", "bits"),
+    [(Targets(), 1500, 16), (Targets(), 60, 13), (Targets(record_epsilon=2.0), 60, 16)],
+)
+def test_the_fewest_bits_are_the_first_that_cost_little(targets, cohort, bits):
+    plan = replace(PLAN, sampler="fixed", cohort=cohort)
+    found = fewest_bits(plan, targets)
+    assert found.secure.bits == bits
+    assert is_fine(found, 1.01)
+    assert not is_fine(with_bits(found, bits - 1), 1.01)
+    # Solved with these bits, and not with others.
+    assert found == calibrate(with_bits(plan, bits), targets)
+
+
+def test_more_bits_than_there_are_cannot_be_solved_for():
+    with pytest.raises(RefusedPlan, match="even 20 bits are too few"):
+        fewest_bits(replace(PLAN, secure=replace(PLAN.secure, dimension=2**40)), Targets(client_epsilon=1.0))
+    with pytest.raises(RefusedPlan, match="a target that needs less noise"):
+        fewest_bits(replace(PLAN, sampler="fixed"), Targets(record_epsilon=1e-9))
 
 
 def test_a_rare_abort_is_charged():

@@ -140,8 +140,29 @@ def test_account_prints_json_and_nothing_else(dpfedmeta):
     assert content["parameters"]["support_noise"] is None
     assert set(content["parameters"]) == {
         "noise_multiplier", "support_noise", "query_noise", "total_noise", "rounds", "clients", "cohort",
-        "max_participations",
+        "max_participations", "observer_of_server", "bits", "sensitivity_factor", "fewest_survivors", "degree",
+        "threshold",
     }  # fmt: skip
+    assert content["parameters"]["observer_of_server"] == "messages"
+    assert content["parameters"]["degree"] is None
+
+
+SUMS = ["--algo", "dp-agr-secure", "--cohort", "1500", "--aggregation.dimension", "32768", "--noise-multiplier", "1"]
+
+
+def test_account_states_a_sum(dpfedmeta):
+    """`--solve bits` is to say 16 here, and the published bound stands beside ours."""
+    words = [*SUMS, "--clients", "400000", "--rounds", "266"]
+    content = json.loads(dpfedmeta("account", *words, "--solve", "bits", "--json").out)
+    assert content["parameters"]["sensitivity_factor"] == pytest.approx(1.0065, abs=1e-4)
+    known = {"observer_of_server": "sum", "bits": 16, "fewest_survivors": 1350, "degree": 38, "threshold": 20}
+    assert {name: content["parameters"][name] for name in known} == known
+    for cell in content["guarantees"]:
+        assert cell["epsilon"] == min(cell["bounds"].values()) < cell["bounds"]["zcdp"]
+    shown = dpfedmeta("account", *words, "--solve", "bits", "--explain").out
+    assert "the fewest bits: 16" in shown
+    assert "each shares masks with 38 others" in shown
+    assert "(Zhu, Wang 2019), 266-fold" in shown
 
 
 def test_account_takes_runs_and_draws(dpfedmeta, train, tmp_path):
@@ -171,6 +192,10 @@ def test_account_takes_runs_and_draws(dpfedmeta, train, tmp_path):
         (["--verify", "nowhere"], "there is no such run directory"),
         (["--verify", "nowhere", "--algo", "dp-agr"], "take no --algo"),
         (["--realised", "nowhere"], "there is no such run directory"),
+        (["--algo", "dp-agr", "--solve", "bits"], "use --aggregation secure"),
+        ([*SUMS, "--aggregation.adversarial", "0.95"], "fewer than two honest ones stay"),
+        ([*SUMS, "--aggregation.adversarial", "1"], "aggregation.adversarial"),
+        ([*SUMS, "--privacy.client.colluding", "90"], "withstand 63 clients"),
     ],
 )
 def test_account_refuses_with_the_reason(words, reason):

@@ -37,6 +37,7 @@ class Secure:
             parts=parts,
             dropout=chosen.dropout,
             absent=population.dropout,
+            adversarial=chosen.adversarial,
         )
 
     @classmethod

@@ -1,0 +1,92 @@
+"""The graph on which a cohort shares its masks: whether one carries the plan, and how large it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dpfedmeta.errors import InputError, RefusedPlan
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.plan import PrivacyPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskingGraph:
+    """What every party of a round computes for itself (secure_aggregation.agreement).
+
+    Attributes:
+        clients: n, of a cohort of the expected size.
+        degree: k, with how many others each of them shares masks.
+        threshold: t, how many of these give a secret back.
+        fewest: V, with fewer survivors nothing is unmasked.
+    """
+
+    clients: int
+    degree: int
+    threshold: int
+    fewest: int
+
+
+def masking_graph(plan: PrivacyPlan) -> MaskingGraph | None:
+    """For a cohort of the expected size; None where nothing is masked, or no graph is said to be needed.
+
+    Raises:
+        RefusedPlan: There is none.
+    """
+    secure, whole = plan.secure, plan.at(0).whole
+    if secure is None or whole is None or secure.adversarial is None:
+        return None
+    clients = round(plan.cohort)
+    degree, threshold = _parameters(plan, clients, secure.adversarial, complete=False)
+    return MaskingGraph(clients=clients, degree=degree, threshold=threshold, fewest=whole.fewest(clients))
+
+
+def check_graph(plan: PrivacyPlan) -> None:
+    """Whether every cohort that may be drawn can hide its messages, and answer.
+
+    Raises:
+        RefusedPlan: No graph exists for a cohort, it withstands fewer than are counted with, or most rounds would be
+            aborted.
+    """
+    secure, whole = plan.secure, plan.at(0).whole
+    if secure is None or whole is None or secure.adversarial is None:
+        return
+    # With a server that follows the protocol a sparse graph exists only where the complete one does.
+    for clients in range(whole.least, whole.most + 1):
+        _parameters(plan, clients, secure.adversarial, complete=True)
+    from dpfedmeta.secure_aggregation.graph import counted
+
+    withstood = counted(secure.adversarial, whole.least)
+    if plan.colluding > withstood:
+        raise RefusedPlan(
+            f"privacy.client.colluding = {plan.colluding}: masks in a cohort of {whole.least} withstand {withstood} "
+            f"clients that tell the server what they know (aggregation.adversarial = {secure.adversarial:g}); raise "
+            "aggregation.adversarial or population.cohort"
+        )
+    staying = (1.0 - secure.absent) * plan.cohort
+    if staying < whole.fewest(round(plan.cohort)):
+        raise RefusedPlan(
+            f"aggregation.dropout = {secure.dropout:g}: with population.dropout = {secure.absent:g} about "
+            f"{staying:.0f} of {plan.cohort:g} clients answer, and a round needs "
+            f"{whole.fewest(round(plan.cohort))}; most rounds would be aborted: tolerate more"
+        )
+
+
+def _parameters(plan: PrivacyPlan, clients: int, adversarial: float, *, complete: bool) -> tuple[int, int]:
+    # SciPy, which few plans need so early.
+    from dpfedmeta.secure_aggregation import graph
+
+    assert plan.secure is not None
+    try:
+        return graph.parameters(
+            clients=clients,
+            adversarial=adversarial,
+            dropout=plan.secure.dropout,
+            malicious=False,
+            complete=complete,
+        )
+    except InputError as error:
+        raise RefusedPlan(
+            f"aggregation.adversarial = {adversarial:g} with aggregation.dropout = {plan.secure.dropout:g}: {error}"
+        ) from error

@@ -1,0 +1,66 @@
+from dataclasses import replace
+
+import pytest
+
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.secure_rounds import SecureRounds
+from dpfedmeta.errors import RefusedPlan
+from dpfedmeta.planning.masking_graph import check_graph, masking_graph
+from dpfedmeta.secure_aggregation import agreed
+
+PLAN = PrivacyPlan(
+    clients=4000,
+    cohort=400,
+    rounds=20,
+    noise_multiplier=1.0,
+    server_sees="sum",
+    sampler="fixed",
+    secure=SecureRounds(bits=16, dimension=1000, dropout=0.1, adversarial=0.05),
+)
+
+
+def changed(cohort=400, **secure):
+    return replace(PLAN, cohort=cohort, secure=replace(PLAN.secure, **secure))
+
+
+@pytest.mark.parametrize("cohort", [20, 99, 100, 400])
+def test_it_is_what_the_parties_agree_on(cohort):
+    plan = changed(cohort)
+    check_graph(plan)
+    found = masking_graph(plan)
+    numbers = agreed(clients=cohort, dimension=1024, bits=16, adversarial=0.05, dropout=0.1, malicious=False)
+    assert (found.degree, found.threshold, found.fewest) == (numbers.degree, numbers.threshold, numbers.fewest)
+
+
+def test_nothing_is_masked_elsewhere():
+    for plan in (replace(PLAN, secure=None, server_sees="messages"), changed(adversarial=None)):
+        check_graph(plan)
+        assert masking_graph(plan) is None
+
+
+@pytest.mark.parametrize(
+    ("plan", "why"),
+    [
+        (changed(adversarial=0.95), "fewer than two honest ones stay"),
+        (changed(adversarial=0.5, dropout=0.5), "fewer than two honest ones stay"),
+        (changed(cohort=3, dropout=0.0, adversarial=0.4), "invite more clients"),
+        (changed(cohort=2, dropout=0.0, adversarial=0.05), "fewer than two"),
+        (changed(adversarial=0.0), "withstand 0 clients"),
+        (replace(PLAN, colluding=21), "withstand 20 clients"),
+        (changed(absent=0.3), "most rounds would be aborted"),
+    ],
+)
+def test_cohorts_without_a_graph_are_refused(plan, why):
+    with pytest.raises(RefusedPlan, match=why) as refusal:
+        check_graph(plan)
+    assert "\n" not in str(refusal.value)
+
+
+def test_every_cohort_that_may_be_drawn_counts():
+    """Of the expected size there is one; the smallest that is used would be left with too few honest clients."""
+    plan = replace(PLAN, sampler="poisson", cohort=40, secure=replace(PLAN.secure, adversarial=0.7, dropout=0.1))
+    assert masking_graph(plan) is not None
+    assert plan.at(0).whole.least < 12
+    with pytest.raises(RefusedPlan, match="fewer than two honest"):
+        check_graph(plan)
+    check_graph(replace(plan, secure=replace(plan.secure, adversarial=0.3)))
