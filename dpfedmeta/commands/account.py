@@ -204,9 +204,9 @@ def _draw(path: Path, plan: PrivacyPlan) -> None:
 
 def parameters(plan: PrivacyPlan) -> dict[str, object]:
     """The noise and sizes behind the table; null where an algorithm has none."""
-    from dpfedmeta.planning.masking_graph import masking_graph
+    from dpfedmeta.planning.aggregation import constants_of_the_sum
 
-    record, whole, graph = plan.record, plan.at(0).whole, masking_graph(plan)
+    record = plan.record
     return {
         "noise_multiplier": plan.noise_multiplier,
         "support_noise": record.support_noise if record else None,
@@ -217,11 +217,7 @@ def parameters(plan: PrivacyPlan) -> dict[str, object]:
         "cohort": plan.cohort,
         "max_participations": plan.max_participations,
         "observer_of_server": plan.server_sees,
-        "bits": whole.bits if whole else None,
-        "sensitivity_factor": whole.growth if whole else None,
-        "fewest_survivors": whole.fewest(round(plan.cohort)) if whole else None,
-        "degree": graph.degree if graph else None,
-        "threshold": graph.threshold if graph else None,
+        **constants_of_the_sum(plan),
     }
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpfedmeta import members
 from dpfedmeta.errors import InputError
+from dpfedmeta.planning.masking_graph import masking_graph
 from dpfedmeta.settings import Settings
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.plan import PrivacyPlan
 
 _SETTING, _FOLDER = "aggregation.mode", "dpfedmeta.simulation.aggregations"
 
@@ -32,3 +36,18 @@ def aggregation_of(settings: Settings) -> Any:
     if member.sees not in ("messages", "sum"):
         raise InputError(f"{_SETTING} = {name}: sees = {member.sees!r}; a server sees messages or their sum")
     return member
+
+
+def constants_of_the_sum(plan: PrivacyPlan) -> dict[str, int | float | None]:
+    """Public constants of a round whose sum is all that the server sees, for a cohort of the expected size.
+
+    None where it sees messages. Nothing of it depends on who took part.
+    """
+    whole, graph = plan.at(0).whole, masking_graph(plan)
+    return {
+        "bits": whole.bits if whole else None,
+        "sensitivity_factor": whole.growth if whole else None,
+        "fewest_survivors": whole.fewest(round(plan.cohort)) if whole else None,
+        "degree": graph.degree if graph else None,
+        "threshold": graph.threshold if graph else None,
+    }

@@ -19,7 +19,7 @@ from dpfedmeta.report.groups import Group, differing_settings
 from dpfedmeta.report.kept import evaluations_section
 from dpfedmeta.report.pooling import Measured
 from dpfedmeta.report.repetition import command, settings_shown
-from dpfedmeta.report.statement import claims, embedded, guarantee_rows, plan_words
+from dpfedmeta.report.statement import claims, embedded, guarantee_rows, plan_words, server_words
 from dpfedmeta.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
 from dpfedmeta.runs.snapshot import stage_of
 from dpfedmeta.runs.summary import summary_so_far
@@ -65,6 +65,7 @@ def write_report(run: RunDirectory) -> Path:
             warning=warning(snapshot),
             simulation=proven.simulation,
             guarantees=guarantee_rows(proven),
+            server=server_words(proven),
             claims=Markup(embedded(claims(proven))),
             held=sum(row.get("clip_mode") == "holding" for row in rows),
             rounds=len(rows),

@@ -10,6 +10,7 @@ from typing import Any
 
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.errors import InputError
+from dpfedmeta.planning.aggregation import constants_of_the_sum
 from dpfedmeta.run_directory import REPORT
 from dpfedmeta.runs.claims_beside import POPULATION, Proven, check, check_claims, complete
 from dpfedmeta.runs.snapshot import Snapshot
@@ -41,6 +42,24 @@ def plan_words(proven: Proven, rounds: int) -> str:
     plan = proven.content.plan
     words = f"{rounds} rounds, expected cohort {plan.cohort} of {plan.clients:,} clients"
     return words + (f", at most {plan.max_participations} participation(s) each" if plan.max_participations else "")
+
+
+def server_words(proven: Proven) -> str:
+    """What the server sees of a round before it releases anything."""
+    plan = proven.content.plan
+    if plan.server_sees == "messages":
+        return "The server sees every message, and who sent it"
+    whole = plan.at(0).whole
+    if whole is None:
+        return "The server sees who takes part and the sum of their messages"
+    known = constants_of_the_sum(plan)
+    masked = f" Each client shares masks with {known['degree']} others." if known["degree"] else ""
+    return (
+        f"The server sees who takes part, who answers, and the sum of their messages modulo 2^{whole.bits}, with the "
+        f"noise that they add, if {known['fewest_survivors']} of {plan.cohort:g} answer; it never sees a message."
+        f"{masked} What it then releases has noise of one deviation, whoever took part; a round that was aborted is "
+        "such noise alone, and nobody else can tell"
+    )
 
 
 def guarantee_rows(proven: Proven) -> list[dict[str, str]]:

@@ -20,7 +20,7 @@ from dpfedmeta.presets import name_of_today
 from dpfedmeta.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory
 from dpfedmeta.runs.derived_plan import settings_of_ledger
 from dpfedmeta.runs.snapshot import Snapshot
-from dpfedmeta.runs.summary import SIMULATION
+from dpfedmeta.runs.summary import SIMULATION, aggregation
 from dpfedmeta.settings import Settings
 
 # Epsilons of one ledger differ in their last digits from machine to machine.
@@ -149,6 +149,9 @@ def check_summary(snapshot: Snapshot, proven: Proven) -> list[str]:
         _check_beginning(path, stated, proven)
         _check_length(snapshot, stated, proven)
         check(path, "extended_from", stated.get("extended_from", []), list(proven.content.plan.ends))
+        if "aggregation" in stated:
+            due = aggregation(settings.aggregation.mode, proven.content.plan)
+            check(path, "aggregation", stated["aggregation"], json_of(due))
     return ["summary.json agrees" if snapshot.ended else "summary.json, of an earlier interruption, agrees"]
 
 

@@ -7,12 +7,14 @@ import platform
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedmeta.ledger.ledger import read_content, spent
+from dpfedmeta.planning.aggregation import constants_of_the_sum
 from dpfedmeta.run_directory import PLAN, RunDirectory
 from dpfedmeta.runs.provenance import made_by
 from dpfedmeta.runs.times import COARSE, coarse, hides_times
 from dpfedmeta.version import __version__
 
 if TYPE_CHECKING:
+    from dpfedmeta.accounting.plan import PrivacyPlan
     from dpfedmeta.planning.plan import Plan
     from dpfedmeta.runs.claims_beside import Proven
     from dpfedmeta.runs.snapshot import Snapshot
@@ -49,6 +51,7 @@ def summary_of(
             "sampler": plan.settings.population.sampler,
             "max_participations": privacy.max_participations,
         },
+        "aggregation": aggregation(plan.settings.aggregation.mode, privacy),
         "begins_with": initial_words(plan.settings),
         **{f"accuracy{name}": accuracies.get(f"accuracy{name}") for name in ACCURACIES},
         "guarantees": [guarantee.as_json() for guarantee in spent(privacy, events)],
@@ -73,6 +76,7 @@ def summary_so_far(snapshot: Snapshot, proven: Proven) -> dict[str, Any]:
         "task": {name: getattr(settings.task, name) for name in ("ways", "shots", "queries")},
         "rounds": proven.rounds,
         "population": population | ({"statement": planned["population"]} if "population" in planned else {}),
+        "aggregation": aggregation(settings.aggregation.mode, plan),
         "begins_with": planned.get("begins_with"),
         **dict.fromkeys(f"accuracy{name}" for name in ACCURACIES),
         "guarantees": [cell.as_json() for cell in proven.spent],
@@ -81,6 +85,23 @@ def summary_so_far(snapshot: Snapshot, proven: Proven) -> dict[str, Any]:
         "simulation": proven.simulation,
         **dict.fromkeys(("seconds", "clients_per_second", "peak_memory_mb", "times")),
         "versions": {},
+    }
+
+
+def aggregation(mode: str, plan: PrivacyPlan) -> dict[str, object]:
+    """Who adds messages up, and the constants of the plan that this rests on.
+
+    How many rounds were aborted for want of survivors is not among them: nobody but the server may tell such a round
+    from another one.
+    """
+    secure = plan.secure
+    return {
+        "mode": mode,
+        "server_sees": plan.server_sees,
+        "dimension": secure.dimension if secure else None,
+        "dropout": secure.dropout if secure else None,
+        "adversarial": secure.adversarial if secure else None,
+        **constants_of_the_sum(plan),
     }
 
 

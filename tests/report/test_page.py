@@ -14,10 +14,10 @@ from dpfedmeta.ledger.ledger import Identity, Ledger, spent
 from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.report.groups import group_runs
 from dpfedmeta.report.page import write_comparison, write_report
-from dpfedmeta.report.statement import check_report, embedded
+from dpfedmeta.report.statement import check_report, embedded, server_words
 from dpfedmeta.run_directory import append_lines, create
 from dpfedmeta.runs.snapshot import read_run
-from dpfedmeta.runs.summary import SIMULATION
+from dpfedmeta.runs.summary import SIMULATION, aggregation
 from dpfedmeta.runs.verification import audit
 from dpfedmeta.tracking.terminal import HOLDS, number
 
@@ -124,6 +124,7 @@ def test_the_report_is_one_file_with_its_pictures_inside_and_beside(make_run):
     assert assert_self_contained(page) == 3
     assert_described(page, run.path.name)
     assert "git commit not recorded (an earlier version)" in page
+    assert "<p>The server sees every message, and who sent it.</p>" in page
     assert {p.name for p in run.path.glob("*.png")} == {"accuracy.png", "clip.png", "guarantees.png"}
 
 
@@ -162,6 +163,36 @@ def test_what_contradicts_the_ledger_gets_no_report(make_run):
     with pytest.raises(InputError, match=r"summary\.json: guarantees \(record, server\)\.delta: states 1e-09"):
         write_report(run)
     assert not (run.path / "report.html").exists()
+
+
+SUMS = {
+    "server.rounds": "3", "server.noise_multiplier": "2.0", "population.cohort": "300", "aggregation.dimension": "2000",
+}  # fmt: skip
+
+
+@pytest.fixture
+def run_of_sums(make_run):
+    settings = resolve("dp-agr-secure", "strokes", None, SUMS)
+    plan = make_privacy(settings, load_task("strokes")[0])
+    stated = aggregation("secure", plan)
+    return make_run(algo="dp-agr-secure", given=SUMS, aggregation=stated)
+
+
+def test_what_a_page_and_a_summary_say_of_sums_is_the_ledgers(run_of_sums):
+    words = server_words(audit(run_of_sums).proven)
+    assert "the sum of their messages modulo 2^16" in words
+    assert "if 270 of 300 answer" in words
+    assert "shares masks with 28 others" in words
+    summary = run_of_sums.read_json("summary.json")
+    stated = summary["aggregation"]
+    assert stated == {
+        "mode": "secure", "server_sees": "sum", "dimension": 2000, "dropout": 0.1, "adversarial": 0.05, "bits": 16,
+        "sensitivity_factor": stated["sensitivity_factor"], "fewest_survivors": 270, "degree": 28, "threshold": 14,
+    }  # fmt: skip
+    for name, value in (("bits", 20), ("fewest_survivors", 299)):
+        run_of_sums.write_json("summary.json", summary | {"aggregation": stated | {name: value}})
+        with pytest.raises(InputError, match=f"aggregation.{name}: states"):
+            audit(run_of_sums)
 
 
 def test_accuracies_and_their_references_stand_in_it(make_run):
