@@ -125,17 +125,17 @@ class ClientSide:
 
     def bounded_parts(
         self, model: Params, bound: float, round_: int, clients: Sequence[int]
-    ) -> Iterator[list[FloatArray] | None]:
+    ) -> Iterator[list[FloatArray]]:
         """SECRET: what each client has to round: vectors [d] of length `message_bound` at most.
 
-        None for a message that is not of the model's form. A part that is not finite is 0.
+        Of a message that is not of the model's form there are none. A part that is not finite is 0.
         """
         model = {name: value.to(self.device) for name, value in model.items()}
         form, longest = self.form(model), self.message_bound(bound)
         for message in self._messages(model, bound, round_, clients):
             pieces = _parts(message, self.parts)
             if not all(_of_form(piece, form) for piece in pieces):
-                yield None
+                yield []
                 continue
             vectors = [flatten(clip(piece, longest)).double().cpu().numpy() for piece in pieces]
             yield vectors

@@ -126,15 +126,14 @@ def rounded_messages(
 ) -> list[tuple[int, IntArray]]:
     """SECRET: (client, what it hands to the protocol): its rounded message and its share of the noise.
 
-    A client whose message is not of the model's form hands over nothing.
+    A client whose message is not of the model's form hands over its noise alone: if it stayed away, its data would
+    decide whether enough survive, and so over the whole sum.
     """
     bound, share = bound_and_share
     params = {name: torch.from_numpy(value.copy()) for name, value in model.items()}
     grid = _grid(clients, params, bound, round_)
     found = []
     for client, parts in zip(chunk, clients.bounded_parts(params, bound, round_, chunk), strict=True):
-        if parts is None:
-            continue
         rounded = grid.of(parts, clients.source.generator(Purpose.ROUNDING, round_, client))
         noise = clients.source.generator(Purpose.MESSAGE_NOISE, round_, client)
         found.append((client, rounded + noise.discrete_normal(share, grid.whole.dimension)))

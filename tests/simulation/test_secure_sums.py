@@ -17,6 +17,7 @@ from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.rounded_messages import RoundedMessages
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource, Purpose
+from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.processes import LocalBackend
 from dpfedmeta.simulation.secure_sums import SecureSums, added_up
 from dpfedmeta.training.data import client_side
@@ -122,6 +123,21 @@ def test_every_round_turns_messages_another_way(tiny_strokes):
     part *= BOUND / np.linalg.norm(part)
     turned = [grid.of([part], KeyedSource(0).generator(Purpose.ROUNDING, 0)) for grid in (first, second)]
     assert abs(turned[0] @ turned[1]) < 6 * (turned[0] @ turned[0]) / math.sqrt(len(turned[0]))
+
+
+def test_what_a_client_holds_does_not_decide_whether_a_round_is_used(tiny_strokes, monkeypatch):
+    """Nobody may be missing here: an unsound message that was left out ended the round, and took all others with it."""
+    _, side, model = setting(tiny_strokes, **{"aggregation.dropout": "0"})
+    sound, honest = sum_of(side, model, range(60)), ClientSide._messages
+
+    def unsound(self, model, bound, round_, clients):
+        messages = honest(self, model, bound, round_, clients)
+        return ({} if client == 5 else message for client, message in zip(clients, messages, strict=True))
+
+    monkeypatch.setattr(ClientSide, "_messages", unsound)
+    without = sum_of(side, model, range(60))
+    assert without.noise_variance == sound.noise_variance > 0
+    assert 0 < float((without.value["rotated"] - sound.value["rotated"]).norm()) <= sound.sensitivity
 
 
 def test_too_few_survivors_release_noise_alone(tiny_strokes):
