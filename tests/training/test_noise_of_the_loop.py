@@ -20,9 +20,10 @@ from dpfedmeta.ledger.ledger import Budget, read
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import learned_part
 from dpfedmeta.parameters import flatten
+from dpfedmeta.planning.aggregation import aggregation_of
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.clip_policy import ATTACHED
-from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism
+from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism, WholeNumberMechanism
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource
 from dpfedmeta.run_directory import create
@@ -86,7 +87,7 @@ class NoAccuracy:
 class Release:
     """One call of a mechanism."""
 
-    mechanism: GaussianMechanism
+    mechanism: Any
     query: Any
     released: Any
 
@@ -105,7 +106,7 @@ class Release:
 def releases(monkeypatch):
     """Every release of the whole program, in order."""
     seen = []
-    for kind in (GaussianMechanism, NoMechanism):
+    for kind in (GaussianMechanism, NoMechanism, WholeNumberMechanism):
 
         def recorded(self, query, generator, honest=kind.release):
             released = honest(self, query, generator)
@@ -122,7 +123,7 @@ def plan_of(task, algo, **given):
 
 def backend_of(plan, seed=11):
     side = client_side(plan, Blank(plan), KeyedSource(seed), torch.device("cpu"))
-    return LocalBackend(clients=side, workers=InProcess())
+    return aggregation_of(plan.settings).made(side, InProcess(), abort_on_failure=False)
 
 
 def training_of(plan, folder, backend=None, trackers=(), **changes):
@@ -300,6 +301,45 @@ def test_what_is_released_carries_the_noise_that_it_states_and_that_is_charged(
         assert faced == pytest.approx(event.event.noise.multiplier**2, rel=6 * math.sqrt(2 / len(each.sum)))
     if ATTACHED in released[0].query.value:
         check_attached(plan, released)
+
+
+# Under Poisson sampling so small a cohort is not rare enough. In the last one rounds are aborted now and then.
+SUMS = [
+    ("dp-agrlr-secure", FIXED),
+    ("dp-agr-secure", {**FIXED, "population.cohort": "20", "population.dropout": "0.08"}),
+]
+
+
+@pytest.mark.parametrize(("algo", "given"), SUMS, ids=["micro-episodes", "aborted"])
+def test_a_sum_carries_the_clients_noise_inside_and_one_deviation_outside(
+    tiny_strokes, tmp_path, releases, algo, given
+):
+    plan = plan_of(tiny_strokes.task, algo, **given)
+    run, training = training_of(plan, tmp_path)
+    assert training().status == "completed"
+    released, events = of_server(plan, releases), read(run.ledger)[1]
+    assert len(released) == plan.privacy.rounds == len(events)
+    whole, cohort = plan.privacy.at(0).whole, int(plan.privacy.cohort)
+    # Outside: noise of one law, whoever answered, and none that two rounds have in common.
+    plain = [each.sum / (math.sqrt(whole.total) * each.query.grid.width) for each in released]
+    (stated,) = {each.released.noise_deviation for each in released}
+    assert stated == pytest.approx(math.sqrt(whole.total) * released[0].query.grid.width / cohort)
+    assert_deviation(torch.cat(plain), 1.0)
+    assert_every_coordinate(plain, 1.0)
+    assert_independent(plain)
+    # What the ledger says that the server faces is what clients made, without those whose share is not counted on.
+    survivors = [each for each in released if each.query.noise_variance]
+    assert (len(survivors) < len(released)) == ("population.dropout" in given)
+    assert survivors
+    for each in survivors:
+        entered = each.query.noise_variance / whole.share(cohort)
+        assert whole.fewest(cohort) <= round(entered) <= cohort
+        sums = flatten(each.query.value).double()
+        faced = float(sums.square().mean()) * (whole.fewest(cohort) - whole.unsure) / entered
+        stated = (whole.of_a_client / events[0].event.sum_noise.mu(1.0)) ** 2 + 1 / 12
+        assert faced == pytest.approx(stated, rel=6 * math.sqrt(2 / len(sums)))
+    # An aborted round releases no part of the sum.
+    assert not any(flatten(each.query.value).any() for each in released if not each.query.noise_variance)
 
 
 def check_attached(plan, released):
