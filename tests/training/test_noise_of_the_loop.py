@@ -123,7 +123,7 @@ def plan_of(task, algo, **given):
 
 def backend_of(plan, seed=11):
     side = client_side(plan, Blank(plan), KeyedSource(seed), torch.device("cpu"))
-    return aggregation_of(plan.settings).made(side, InProcess(), abort_on_failure=False)
+    return aggregation_of(plan.settings).made(plan.settings, side, InProcess())
 
 
 def training_of(plan, folder, backend=None, trackers=(), **changes):
