@@ -237,7 +237,7 @@ class PrivacyPlan:
             sampler=self.sampler,
             clients=self.clients,
             cohort=cohort,
-            rate=self._rate(cohort),
+            rate=self.rate_of(cohort),
             largest_cohort=largest,
             hostile=hostile,
             surplus_probability=rare,
@@ -258,7 +258,8 @@ class PrivacyPlan:
         """(total, assured, effective) from the assured variance and that of one message's own noise."""
         return math.sqrt(squared + hostile * own), math.sqrt(squared), self._unknown_noise(squared, own)
 
-    def _rate(self, cohort: float) -> float:
+    def rate_of(self, cohort: float) -> float:
+        """q, for an observer who knows of c colluding clients whether they take part."""
         others = self.clients if self.sampler == "poisson" else max(self.clients - self.colluding, 1)
         return min(1.0, cohort / others)
 

@@ -73,7 +73,7 @@ def secure_event(plan: PrivacyPlan, secure: SecureRounds) -> Event:
         sampler=plan.sampler,
         clients=plan.clients,
         cohort=plan.cohort,
-        rate=min(1.0, plan.cohort / plan.clients),
+        rate=plan.rate_of(plan.cohort),
         largest_cohort=most if plan.sampler == "poisson" else None,
         hostile=hostile,
         surplus_probability=rare + unlucky + missing,

@@ -76,6 +76,13 @@ def test_who_faces_which_noise():
         assert whole.total >= whole.clients_noise(whole.most) > 1.1 * whole.deviation**2
 
 
+def test_outsiders_who_collude_know_that_they_were_not_drawn():
+    """Of a fixed cohort they know that it was drawn from the others."""
+    many = replace(FIXED, clients=3000, colluding=50)
+    assert many.phases[0].event.rate == 1000 / 2950
+    assert PLAN.phases[0].event.rate == 1500 / 400_000
+
+
 def test_parts_without_noise_need_a_secure_sum():
     """A server that adds the noise itself has seen the exact sum before."""
     with pytest.raises(RefusedPlan, match=r"record\.of_sum"):
