@@ -311,13 +311,18 @@ class RecordSettings:
 @explained("privacy.client.")
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ClientTarget:
-    """What (client, public) is promised."""
+    """What a client is promised."""
 
     epsilon: Annotated[Positive | None, Field(description="target; null: the noise is given")] = None
     limit: Annotated[
-        Positive | None, Field(description="with a noise given: training ends before epsilon exceeds it at delta")
+        Positive | None,
+        Field(description="with a noise given: training ends before (client, public) exceeds it at delta"),
     ] = None
     delta: Annotated[Probability, Field(description="delta of the client cells")] = 1e-6
+    observer: Annotated[
+        Literal["server", "public"],
+        Field(description="towards whom the target counts (server: with aggregation.mode secure)"),
+    ] = "public"
     colluding: Annotated[Count, Field(description="c, clients that pool what they know of their own noise")] = 1
     hostile: Annotated[
         NotNegative,

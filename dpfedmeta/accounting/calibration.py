@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dpfedmeta.accounting.cells import Terms, client_public_epsilon, record_public, record_server
+from dpfedmeta.accounting.cells import Terms, client_public_epsilon, client_server, record_public, record_server
 from dpfedmeta.accounting.events import surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from dpfedmeta.accounting.guarantee import Guarantee
@@ -30,12 +30,14 @@ class Targets:
     """What shall be promised; None where a noise was given instead.
 
     Attributes:
-        client_epsilon: For (client, public), at the plan's client_delta.
+        client_epsilon: For (client, client_observer), at the plan's client_delta.
+        client_observer: Towards whom the client target counts; server where it sees sums alone.
         record_epsilon: For (record, record_observer), at the plan's record_delta.
         record_observer: Towards whom the record target counts.
     """
 
     client_epsilon: float | None = None
+    client_observer: Literal["server", "public"] = "public"
     record_epsilon: float | None = None
     record_observer: Literal["server", "public"] = "server"
 
@@ -57,6 +59,7 @@ def calibrate(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
     """
     if plan.secure is not None:
         return _calibrate_sum(plan, targets)
+    _check_observer(targets)
     server_first = targets.record_observer == "public"
     if targets.client_epsilon is not None and server_first:
         plan = _calibrate_client(plan, targets.client_epsilon)
@@ -65,6 +68,14 @@ def calibrate(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
     if targets.client_epsilon is not None and not server_first:
         plan = _calibrate_client(plan, targets.client_epsilon)
     return plan
+
+
+def _check_observer(targets: Targets) -> None:
+    if targets.client_epsilon is not None and targets.client_observer == "server":
+        raise RefusedPlan(
+            "(client, server): a server that sees messages learns what it will of a client; use --aggregation secure, "
+            "or --privacy.client.observer public"
+        )
 
 
 def most_rounds(plan: PrivacyPlan, targets: Targets, limit: int = 10_000_000) -> PrivacyPlan:
@@ -118,16 +129,26 @@ def with_local_mu(plan: PrivacyPlan, mu: float) -> PrivacyPlan:
 def _reached(plan: PrivacyPlan, targets: Targets) -> tuple[float, str]:
     """(the largest epsilon of a cell with a target, in parts of its target; that cell in words)."""
     share, words = 0.0, ""
+    if plan.secure is None:
+        _check_observer(targets)
     if targets.client_epsilon is not None:
-        epsilon = client_public_epsilon(plan.phases, plan.client_delta)
+        epsilon = _of_client(plan, targets.client_observer)
         share = epsilon / targets.client_epsilon
-        words = f"(client, public): epsilon = {epsilon:.4g} where {targets.client_epsilon:g} is the target"
+        cell_of_clients = f"(client, {targets.client_observer})"
+        words = f"{cell_of_clients}: epsilon = {epsilon:.4g} where {targets.client_epsilon:g} is the target"
     if targets.record_epsilon is not None and share <= 1:
         cell = _of_record(plan, targets)
         if cell.epsilon / targets.record_epsilon > share:
             share = cell.epsilon / targets.record_epsilon
             words = f"{cell.name}: epsilon = {cell.epsilon:.4g} where {targets.record_epsilon:g} is the target"
     return share, words
+
+
+def _of_client(plan: PrivacyPlan, observer: Literal["server", "public"]) -> float:
+    """Epsilon of the client cell that a target is for."""
+    if observer == "server":
+        return client_server(plan.phases, Terms.of(plan)).epsilon
+    return client_public_epsilon(plan.phases, plan.client_delta)
 
 
 def _of_record(plan: PrivacyPlan, targets: Targets) -> Guarantee:
@@ -184,8 +205,14 @@ def _guess(low: int, below: float, high: int, above: float, upwards: bool) -> in
 def _calibrate_sum(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
     """One noise is there for all cells: the largest that a target asks for."""
     noise = plan.noise_multiplier or 0.0
-    if targets.client_epsilon is not None:
+    if targets.client_epsilon is not None and targets.client_observer == "public":
         noise = _calibrate_client(plan, targets.client_epsilon).noise_multiplier or 0.0
+    elif targets.client_epsilon is not None:
+
+        def towards_the_server(noise: float) -> float:
+            return _of_client(replace(plan, noise_multiplier=noise), "server")
+
+        noise = _smallest_noise(towards_the_server, targets.client_epsilon, "(client, server)", start=1.0)
     if targets.record_epsilon is not None:
 
         def reached(noise: float) -> float:

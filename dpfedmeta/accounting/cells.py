@@ -103,7 +103,7 @@ def four_cells(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] =
     """The four cells of any rounds in a row: those of a plan, or those that a ledger holds."""
     return (
         _client_public(phases, terms, grids),
-        _client_server(phases, terms),
+        client_server(phases, terms),
         record_server(phases, terms),
         record_public(phases, terms, grids),
     )
@@ -164,7 +164,7 @@ def _client_bounds(phases: Sequence[Phase], delta: float, grids: tuple[float, ..
     return [ours, sampled_bound(phases, released, left)]
 
 
-def _client_server(phases: Sequence[Phase], terms: Terms) -> Guarantee:
+def client_server(phases: Sequence[Phase], terms: Terms) -> Guarantee:
     """Every message may change as a whole; only its own record-level noise is in the way."""
     record = terms.record
     if record is None or terms.server_sees == "sum":

@@ -223,6 +223,7 @@ def _targets(settings: Settings) -> Targets:
     privacy = settings.privacy
     return Targets(
         client_epsilon=privacy.client.epsilon,
+        client_observer=privacy.client.observer,
         record_epsilon=privacy.record.epsilon,
         record_observer=privacy.record.observer,
     )

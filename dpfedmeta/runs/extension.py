@@ -29,7 +29,7 @@ def promise(settings: Settings, begun: PrivacyPlan) -> Budget:
     privacy = settings.privacy
     limits = dict.fromkeys(_CELLS, math.inf)
     for cell, epsilon in (
-        (("client", "public"), privacy.client.epsilon),
+        (("client", privacy.client.observer), privacy.client.epsilon),
         (("client", "public"), privacy.client.limit),
         (("record", privacy.record.observer), privacy.record.epsilon),
     ):

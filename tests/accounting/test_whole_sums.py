@@ -76,6 +76,18 @@ def test_who_faces_which_noise():
         assert whole.total >= whole.clients_noise(whole.most) > 1.1 * whole.deviation**2
 
 
+def test_a_target_towards_the_server_is_met_and_bound():
+    once = replace(PLAN, max_participations=1, noise_multiplier=0.0)
+    towards = Targets(client_epsilon=8.0, client_observer="server")
+    found = calibrate(once, towards)
+    _, server, _, _ = guarantees(found)
+    assert 8 * 0.998 <= server.epsilon <= 8
+    with pytest.raises(RefusedPlan, match="--aggregation secure"):
+        calibrate(
+            replace(once, secure=None, server_sees="messages"), Targets(client_epsilon=8, client_observer="server")
+        )
+
+
 def test_outsiders_who_collude_know_that_they_were_not_drawn():
     """Of a fixed cohort they know that it was drawn from the others."""
     many = replace(FIXED, clients=3000, colluding=50)
