@@ -130,14 +130,14 @@ def values_of(run):
     }
 
 
-def golden_run(name, folder, data_folder=None):
-    """Train one of them."""
+def golden_run(name, folder, data_folder=None, **more):
+    """Train one of them, with more settings than it has."""
     algo, dataset, given = {**RUNS, **REAL}[name]
     if dataset is None:
         task = Path(folder) / "tiny.yaml"
         task.write_text(yaml.safe_dump(TINY))
         dataset = str(task)
-    settings = resolve(algo, dataset, None, {**SMALL, **given, "run.dir": str(folder), "run.name": name})
+    settings = resolve(algo, dataset, None, {**SMALL, **given, **more, "run.dir": str(folder), "run.name": name})
     run, status = run_training(settings, RunOptions(data_folder=data_folder))
     return {"status": status, **values_of(run)}
 

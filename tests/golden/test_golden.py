@@ -40,6 +40,11 @@ def test_a_run_comes_out_as_it_was_recorded(name, tmp_path):
     check(name, golden_runs.golden_run(name, tmp_path))
 
 
+@pytest.mark.parametrize("name", [pytest.param("dp-agr-secure", marks=pytest.mark.slow), "dp-agrlr-secure"])
+def test_the_real_protocol_in_every_round_gives_the_same_bits(name, tmp_path):
+    check(name, golden_runs.golden_run(name, tmp_path, **{"aggregation.protocol": "true"}))
+
+
 @pytest.mark.data
 @pytest.mark.parametrize("name", golden_runs.REAL)
 def test_a_run_on_real_images_comes_out_as_it_was_recorded(name, tmp_path, data_folder):
