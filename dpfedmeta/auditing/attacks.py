@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from dpfedmeta.accounting.events import surplus
@@ -17,7 +18,7 @@ from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.auditing.loop import Seen
 from dpfedmeta.auditing.trade_off import GaussianCurve, SampledCurve, TradeOff
 from dpfedmeta.auditing.worlds import CANARY, ClientWorlds, Observed, RecordWorlds, Worlds
-from dpfedmeta.parameters import dimension, flatten
+from dpfedmeta.parameters import dimension, flatten, length_of
 from dpfedmeta.planning.plan import Plan
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Bounded, Client
@@ -47,22 +48,56 @@ class Attack(Protocol):
         ...
 
 
-def attack_on(plan: Plan, cell: Guarantee) -> Attack | None:
-    """The attack on a cell; None: its observer sees nothing that this knows how to read."""
+class NoAttack(Exception):
+    """Why a cell is not attacked, in words."""
+
+
+def attack_on(plan: Plan, cell: Guarantee) -> Attack:
+    """The attack on a cell.
+
+    Raises:
+        NoAttack: Nothing is promised, or its observer sees what no attack here can read.
+    """
     if not math.isfinite(cell.epsilon):
-        return None
-    in_client = plan.privacy.record is not None
+        raise NoAttack("nothing is promised")
+    if not all(phase.event.noise for phase in plan.privacy.phases):
+        raise NoAttack("noisy local steps: the law of what they release is not known to these attacks")
+    in_client = cell.unit == "record" and plan.privacy.record is not None
+    if in_client and plan.network.form.vocabulary is not None:
+        raise NoAttack("no record of tokens is glaring enough for a canary")
+    added = cell.unit == "client" and cell.observer == "public" and plan.privacy.sampler == "poisson"
+    worlds = _glaring(plan) if in_client else ClientWorlds(plan=plan, other=0 if added else -1)
     if cell.observer == "public":
-        if cell.unit == "record" and in_client:
-            return OnReleases(plan=plan, cell=cell, worlds=RecordWorlds(plan=plan))
-        added = cell.unit == "client" and plan.privacy.sampler == "poisson"
-        return OnReleases(plan=plan, cell=cell, worlds=ClientWorlds(plan=plan, other=0 if added else -1))
-    worlds = RecordWorlds(plan=plan) if cell.unit == "record" and in_client else ClientWorlds(plan=plan, other=-1)
+        return OnReleases(plan=plan, cell=cell, worlds=worlds)
     if plan.privacy.at(0).whole is not None:
         return OnSums(plan=plan, cell=cell, worlds=worlds)
-    if cell.unit == "record" and in_client and plan.algorithm.releases:
-        return OnMessages(plan=plan, cell=cell, worlds=worlds)
-    return None
+    if plan.privacy.server_sees == "sum" or plan.message_clip_ratio is not None:
+        raise NoAttack("no attack on messages that are clipped after their noise, or on sums of real numbers")
+    return OnMessages(plan=plan, cell=cell, worlds=worlds)
+
+
+# Every number of a canary's record. Of one of the two the network thinks as little as of no other label.
+_GLARING = (50.0, -50.0)
+
+
+def _glaring(plan: Plan) -> Worlds:
+    """The records of which the first message says most.
+
+    Raises:
+        NoAttack: It says nothing of either.
+    """
+    weights = plan.algorithm.initial(plan.network, plan.settings.run.seed)
+    model, bound = plan.algorithm.learned(plan.network, weights), plan.policy.initial().bound
+    first = Seen(round=0, bound=bound, model=model, total=None, deviation=0.0)
+
+    def moved(worlds: Worlds) -> float:
+        known = Known(worlds=worlds)
+        return length_of(known.message(first, True) - known.message(first, False))
+
+    found = max((RecordWorlds(plan=plan, glaring=value) for value in _GLARING), key=moved)
+    if moved(found) < 0.1 * bound / max(plan.shape.query_records, 1):
+        raise NoAttack("no record of a canary moves a message of this network; choose --model.name linear")
+    return found
 
 
 @dataclass(kw_only=True, eq=False)
@@ -161,7 +196,7 @@ class OnMessages:
 
     Attributes:
         plan: What is promised.
-        cell: (record, server).
+        cell: (client, server) or (record, server).
         worlds: What is told apart.
     """
 
@@ -179,7 +214,7 @@ class OnMessages:
         total = 0.0
         for release, (cohort, _) in zip(seen.releases, seen.sums, strict=True):
             if CANARY in cohort.clients:
-                variance = (self.plan.algorithm.message_deviation * release.bound) ** 2
+                variance = seen.clients.message_noise_variance(release.bound)
                 # The same noise as in the loop, since it is keyed.
                 own = replace(seen.clients, source=seen.clients.source.again(cohort.again))
                 total += _ratio(message_of(own, release, [CANARY]), self._messages, release, variance)
@@ -249,15 +284,17 @@ def normal_curve(cell: Guarantee) -> GaussianCurve:
 
 def quiet(side: ClientSide) -> ClientSide:
     """The same clients without any noise of their own."""
+    if not side.algorithm.releases:
+        return replace(side, message_noise=0.0)
     return replace(side, algorithm=side.algorithm.quiet(support=False, noise=_NO_NOISE), message_noise=0.0)
 
 
 def exact_message(side: ClientSide, release: Seen) -> Tensor:
-    """The canary's message: [d] float64; of several parts their sum."""
+    """The canary's message: [d] float64; of several parts their mean."""
     if side.whole is None:
         return message_of(side, release, [CANARY])
     (parts,) = side.bounded_parts(release.model, release.bound, release.round, [CANARY])
-    return Tensor(np.sum(parts or [np.zeros(dimension(side.form(release.model)))], axis=0)).double()
+    return torch.from_numpy(np.mean(parts or [np.zeros(dimension(side.form(release.model)))], axis=0))
 
 
 def message_of(side: ClientSide, release: Seen, clients: list[int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""The strongest audit: many runs of two neighbouring worlds, told apart by the best attack on the promised mechanism."""
+"""The strongest audit: many runs of two neighbouring worlds, told apart by the best attack there is."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from dpfedmeta.planning.plan import Plan
 from dpfedmeta.randomness import FloatArray, KeyedSource, SecretSource
 
 Watch = Callable[[float], None]
-BY_CURVE = "trade-off curve of the promised mechanism"
-BY_COUNTS = "counts beyond thresholds, no curve assumed"
+BY_CURVE = "best attack, by the promised mechanism's own curve"
+BY_COUNTS = "counts beyond thresholds"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,9 +89,11 @@ class RecordWorlds:
 
     Attributes:
         plan: The plan.
+        glaring: Every number of the record.
     """
 
     plan: Plan
+    glaring: float
 
     def clients(self, one: bool, source: SecretSource) -> ClientSide:
         """With the population of that world."""
@@ -105,12 +107,8 @@ class RecordWorlds:
             ways=plan.shape.ways,
             shots=plan.shape.shots,
             queries=plan.shape.queries,
-            there=one,
+            canary=self.glaring if one else math.nan,
         )
-
-
-# Of every number of the canary's record; the gradient of any network is longer than a bound there.
-_GLARING = 50.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +121,7 @@ class RecordPopulation:
         ways: Classes.
         shots: Support records of each.
         queries: Query records of each.
-        there: Whether the canary's record can be read.
+        canary: Every number of the canary's record; NaN: it cannot be read.
     """
 
     clients: int
@@ -131,7 +129,7 @@ class RecordPopulation:
     ways: int
     shots: int
     queries: int
-    there: bool
+    canary: float
 
     def episode(self, client: int) -> Episode:
         """The canary's data.
@@ -143,7 +141,7 @@ class RecordPopulation:
             raise LookupError(client)
         labels, support, query = torch.arange(self.ways), self.ways * self.shots, self.ways * self.queries
         queries = torch.zeros(query, *self.image)
-        queries[0] = _GLARING if self.there else math.nan
+        queries[0] = self.canary
         return Episode(
             support_images=torch.zeros(support, *self.image),
             support_labels=labels.repeat_interleave(self.shots),

@@ -1,0 +1,103 @@
+"""Attack the program as it runs: lower bounds on epsilon beside the promised ones."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from dpfedmeta.command_line import DONE, FAILED, given_settings, parser, print_json
+from dpfedmeta.errors import InputError
+from dpfedmeta.output_paths import PICTURE_ENDINGS, check_output
+from dpfedmeta.run_directory import check_is_run
+
+_AUDITS = ("distinguish", "many-runs", "one-run", "one-shot")
+
+
+def options_of() -> argparse.ArgumentParser:
+    """The command's own options; everything else is a setting."""
+    made = parser(
+        "Audit a plan, or the settings of a run: attacks with canaries, and what they prove of epsilon.",
+        settings=True,
+        program="dpfedmeta audit",
+    )
+    made.add_argument("run", type=Path, nargs="?", metavar="RUN", help="audit its settings; kept beside it")
+    made.add_argument("--audits", nargs="+", choices=_AUDITS, default=list(_AUDITS), help="which (default: all)")
+    made.add_argument("--runs", type=int, default=1000, help="of the audits of many runs (default: 1000)")
+    made.add_argument("--canaries", type=int, default=1000, help="of the audits of one run (default: 1000)")
+    made.add_argument("--confidence", type=float, default=0.95, help="of each lower bound (default: 0.95)")
+    made.add_argument("--units", nargs="+", choices=("client", "record"), default=["client", "record"])
+    made.add_argument("--observers", nargs="+", choices=("server", "public"), default=["server", "public"])
+    made.add_argument("--as-planned", action="store_true", help="keep the sizes of the preset or the run")
+    made.add_argument("--whole-runs", action="store_true", help="every run with its ledger and files; slower")
+    made.add_argument("--audit-seed", type=int, default=0, help="of worlds, coins and noise (default: 0)")
+    made.add_argument("--dry-run", action="store_true", help="what these audits can see at this size; runs nothing")
+    made.add_argument("--strict", action="store_true", help="exit code 1 where a lower bound is above the promise")
+    made.add_argument("--json", action="store_true", help="print JSON and nothing else")
+    made.add_argument("--plot", type=Path, metavar="PNG", help="also draw promised and audited epsilon")
+    return made
+
+
+def main(words: Sequence[str], console: Console) -> int:
+    """Parse, audit, tell."""
+    made = options_of()
+    own, _ = made.parse_known_args(words)
+    # A run is named before the options: what stands behind one may be a setting's value.
+    options, given = made.parse_known_args(words)[0], _given(made, words, own.run)
+    check_output("--plot", options.plot, PICTURE_ENDINGS)
+    if options.run is not None:
+        if options.algo or options.dataset or options.config:
+            raise InputError(
+                f"{options.run}: a run is audited with its own settings; leave --algo, --dataset, --config"
+            )
+        check_is_run(options.run)
+    elif not (options.algo or options.config):
+        raise InputError("name a run, or give --algo")
+    return _audited(options, given, console)
+
+
+def _given(made: argparse.ArgumentParser, words: Sequence[str], run: Path | None) -> dict[str, str]:
+    """The settings among the words; the run has to come first."""
+    if run is not None and (not words or Path(words[0]) != run):
+        raise InputError(f"{run}: name the run first, before all options")
+    return given_settings(made, words)
+
+
+def _audited(options: argparse.Namespace, given: dict[str, str], console: Console) -> int:
+    from rich.progress import Progress
+
+    from dpfedmeta.api.audit import audit_of_run, made
+    from dpfedmeta.auditing.audits import AuditRequest
+
+    request = AuditRequest(
+        algo=options.algo, dataset=options.dataset or (None if options.run or options.config else "strokes"),
+        config=options.config, given=given, audits=tuple(options.audits), runs=options.runs, canaries=options.canaries,
+        confidence=options.confidence, units=tuple(options.units), observers=tuple(options.observers),
+        as_planned=options.as_planned, whole=options.whole_runs, seed=options.audit_seed,
+    )  # fmt: skip
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("audit", total=1.0)
+
+        def watch(what: str, done: float) -> None:
+            progress.update(task, description=what, completed=done)
+
+        if options.run is not None:
+            found = audit_of_run(request, options.run, watch, expected=options.dry_run)
+        else:
+            found = made(request, watch, expected=options.dry_run)
+    if options.plot is not None:
+        found.draw(options.plot)
+    if options.json:
+        print_json(found.as_json())
+    else:
+        console.print(found.table())
+        for each in found.refuted:
+            console.print(
+                f"refuted: {each.cell} by {each.audit}: {each.audited:.3g} at {each.confidence:.0%}, promised "
+                f"{each.promised:.3g}",
+                style="bold red",
+                highlight=False,
+            )
+    return FAILED if options.strict and found.refuted else DONE
