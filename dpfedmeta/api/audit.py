@@ -52,44 +52,30 @@ class Audit:
         return {"cells": [each.as_json() for each in self.findings], "size": self.size, "expected": self.expected}
 
     def table(self) -> Table:
-        """For people."""
-        table = Table(title=self.size, title_justify="left")
-        for name in (
-            "cell",
-            "audit",
-            "promised",
-            "expected" if self.expected else "audited",
-            "ratio",
-            "at",
-            "runs",
-            "how",
-        ):
-            table.add_column(name, justify="right" if name in ("promised", "audited", "ratio", "runs") else "left")
+        """For people; why a cell is not in it, `unseen` says."""
+        table = Table(title=self.size, title_justify="left", box=None, padding=(0, 1, 0, 0))
+        seen = "expected" if self.expected else "audited"
+        for name in ("cell", "audit", "promised", seen, "ratio", "at", "runs", "by"):
+            right = name in ("promised", seen, "ratio", "at", "runs")
+            table.add_column(name, justify="right" if right else "left", no_wrap=name != "by")
         for each in self.findings:
-            table.add_row(
-                each.cell,
-                each.audit,
-                number(each.promised),
-                "-" if each.audited is None else number(each.audited),
-                "-" if each.ratio is None else f"{each.ratio:.0%}",
-                _confidence(each),
-                f"{each.runs:,}" if each.runs else "-",
-                each.method,
-            )
+            if each.audited is not None:
+                at = "estimate" if each.confidence is None else f"{each.confidence:.0%}"
+                ratio = "-" if each.ratio is None else f"{each.ratio:.0%}"
+                shown = number(each.promised), number(each.audited), ratio, at, f"{each.runs:,}"
+                table.add_row(each.cell, each.audit, *shown, each.method.removeprefix("expected: "))
         return table
+
+    def unseen(self) -> list[str]:
+        """What these audits cannot look at, and why; a line each."""
+        return [f"{each.cell}: not audited: {each.method}" for each in self.findings if each.audited is None]
 
     def draw(self, path: Path) -> None:
         """A picture of it."""
         audit_plot(path, [each.as_json() for each in self.findings])
 
     def __repr__(self) -> str:
-        return as_text(self.table())
-
-
-def _confidence(finding: Finding) -> str:
-    if finding.audited is None:
-        return "-"
-    return "estimate" if finding.confidence is None else f"{finding.confidence:.0%}"
+        return as_text(self.table(), *self.unseen())
 
 
 def audit(
@@ -186,8 +172,8 @@ def _size(request: AuditRequest, plan: Plan) -> str:
     privacy, settings = plan.privacy, plan.settings
     books = "whole runs with their books" if request.whole else "rounds of the loop, without books"
     return (
-        f"{settings.algo} on {Path(settings.dataset).name}, audited with canaries at {privacy.clients:,} clients, cohorts "
-        f"of {privacy.cohort:g}, {privacy.rounds} rounds, model {settings.model.name} ({books})"
+        f"{settings.algo} on {Path(settings.dataset).name}, with canaries: {privacy.clients:,} clients, cohorts of "
+        f"{privacy.cohort:g}, {privacy.rounds} rounds, model {settings.model.name}; {books}"
     )
 
 

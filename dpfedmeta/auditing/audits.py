@@ -71,7 +71,7 @@ class AuditRequest:
         fewest = math.floor(math.log(self.miss) / math.log(0.5)) + 1
         if not fewest <= self.runs <= MOST_RUNS:
             raise InputError(
-                f"runs = {self.runs}: with fewer than {fewest} runs no attack proves anything at {self.confidence:.0%}; "
+                f"runs = {self.runs}: fewer than {fewest} prove nothing at {self.confidence:.0%}, whatever they show; "
                 f"give {fewest} to {MOST_RUNS:,}"
             )
         if self.canaries < 2 * FEWEST_GUESSES:
@@ -115,8 +115,8 @@ def check_promises(plan: Plan) -> None:
     """
     if not any(math.isfinite(cell.epsilon) for cell in plan.planned):
         raise InputError(
-            f"algo = {plan.settings.algo}: epsilon is infinite in every cell, so there is no promise to audit; choose a "
-            "private algorithm, or give --noise-multiplier or --epsilon"
+            f"algo = {plan.settings.algo}: epsilon is infinite in every cell, so there is no promise to audit; choose "
+            "a private algorithm, or give --noise-multiplier or --epsilon"
         )
 
 
@@ -199,15 +199,15 @@ def forecast(request: AuditRequest) -> Iterator[Finding]:
             yield nothing(cell, "distinguish", str(why))
             continue
         seen = None if attack.curve is None else expected_epsilon(attack.curve, request.runs, request.miss)
-        yield _expected(cell, "distinguish", seen, request, "best attack on the promised mechanism")
-    if {"one-run", "one-shot"} & set(request.audits):
+        yield _expected(cell, "distinguish", seen, request, "best attack")
+    if {"one-run", "one-shot"} & set(request.audits) and math.isfinite(plan.planned[0].epsilon):
         (cell,) = (
             each for each in request.plan(of_canaries(request.canaries)).planned if each.name == "(client, public)"
         )
         made = 2 * int(max(SHARES) * request.canaries)
         perfect = Guesses(canaries=request.canaries, made=made, right=made)
         most = epsilon_of(perfect, cell.delta, request.miss / len(SHARES))
-        yield _expected(cell, "one-run", most, request, "at most: with every guess right")
+        yield _expected(cell, "one-run", most, request, "at most, with every guess right")
 
 
 def _expected(cell: Guarantee, audit: AuditName, seen: float | None, request: AuditRequest, how: str) -> Finding:

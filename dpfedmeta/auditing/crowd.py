@@ -64,16 +64,17 @@ class Crowd:
 
     def _scores(self, inside: FloatArray) -> tuple[FloatArray, int]:
         """(Cosine of each canary with what was released, d); the canaries marked in `inside` took part."""
-        source, directions = KeyedSource(self.seed), RandomDirections(seed=self.seed)
-        side = client_side(self.plan, Nobody(clients=self.plan.privacy.clients), source, torch.device("cpu"))
-        signs = {client: int(there) for client, there in enumerate(inside)}
-        seen = observe(self.plan, with_canaries(side, signs, directions, others=False), source).releases
-        size = dimension(seen[0].model)
+        weights = self.plan.algorithm.initial(self.plan.network, self.plan.settings.run.seed)
+        size = dimension(self.plan.algorithm.learned(self.plan.network, weights))
         if self.canaries * _FEWEST_COORDINATES > size:
             raise InputError(
                 f"canaries = {self.canaries}: messages have {size:,} coordinates, so canaries would hide each other; "
                 f"give at most {size // _FEWEST_COORDINATES:,}, or a larger network (--model.width)"
             )
+        source, directions = KeyedSource(self.seed), RandomDirections(seed=self.seed)
+        side = client_side(self.plan, Nobody(clients=self.plan.privacy.clients), source, torch.device("cpu"))
+        signs = {client: int(there) for client, there in enumerate(inside)}
+        seen = observe(self.plan, with_canaries(side, signs, directions, others=False), source).releases
         return cosines(seen, directions, self.canaries), size
 
     def _finding(

@@ -20,7 +20,7 @@ from dpfedmeta.planning.plan import Plan
 from dpfedmeta.randomness import FloatArray, KeyedSource, SecretSource
 
 Watch = Callable[[float], None]
-BY_CURVE = "best attack, by the promised mechanism's own curve"
+BY_CURVE = "the promise's own curve"
 BY_COUNTS = "counts beyond thresholds"
 
 

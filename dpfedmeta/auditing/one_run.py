@@ -151,12 +151,12 @@ def hull_epsilon(inside: FloatArray, outside: FloatArray, delta: float, miss: fl
         None: which thresholds are tried depends on the scores.
     """
     counts = _hull(inside, outside)
-    best = 0.0
+    best, each = 0.0, miss / len(counts)
     for taken, wrong in counts:
         guesses = Guesses(canaries=len(inside) + len(outside), made=taken + wrong, right=taken)
-        # Only what beats the best so far is solved for.
-        if guesses.made and p_value(guesses, best, delta) <= miss / len(counts):
-            best = max(best, epsilon_of(guesses, delta, miss / len(counts)))
+        # Only what beats the best so far is solved for, and a part of the sum tells of most that they do not.
+        if guesses.made and p_value(guesses, best, 0.0) <= each and p_value(guesses, best, delta) <= each:
+            best = max(best, epsilon_of(guesses, delta, each))
     return best, len(counts)
 
 

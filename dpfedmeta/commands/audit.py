@@ -19,11 +19,10 @@ _AUDITS = ("distinguish", "many-runs", "one-run", "one-shot")
 def options_of() -> argparse.ArgumentParser:
     """The command's own options; everything else is a setting."""
     made = parser(
-        "Audit a plan, or the settings of a run: attacks with canaries, and what they prove of epsilon.",
+        "Attack a plan, or the settings of RUN, with canaries: what that proves of epsilon, kept beside the run.",
         settings=True,
-        program="dpfedmeta audit",
+        program="dpfedmeta audit [RUN]",
     )
-    made.add_argument("run", type=Path, nargs="?", metavar="RUN", help="audit its settings; kept beside it")
     made.add_argument("--audits", nargs="+", choices=_AUDITS, default=list(_AUDITS), help="which (default: all)")
     made.add_argument("--runs", type=int, default=1000, help="of the audits of many runs (default: 1000)")
     made.add_argument("--canaries", type=int, default=1000, help="of the audits of one run (default: 1000)")
@@ -43,48 +42,41 @@ def options_of() -> argparse.ArgumentParser:
 def main(words: Sequence[str], console: Console) -> int:
     """Parse, audit, tell."""
     made = options_of()
-    own, _ = made.parse_known_args(words)
-    # A run is named before the options: what stands behind one may be a setting's value.
-    options, given = made.parse_known_args(words)[0], _given(made, words, own.run)
+    # Elsewhere a word without -- is the value of a setting.
+    run = Path(words[0]) if words and not words[0].startswith("-") else None
+    typed = words[1:] if run else words
+    options, given = made.parse_known_args(typed)[0], given_settings(made, typed)
     check_output("--plot", options.plot, PICTURE_ENDINGS)
-    if options.run is not None:
+    if run is not None:
         if options.algo or options.dataset or options.config:
-            raise InputError(
-                f"{options.run}: a run is audited with its own settings; leave --algo, --dataset, --config"
-            )
-        check_is_run(options.run)
+            raise InputError(f"{run}: it has its own settings; leave out --algo, --dataset, --config")
+        check_is_run(run)
     elif not (options.algo or options.config):
-        raise InputError("name a run, or give --algo")
-    return _audited(options, given, console)
+        raise InputError("name a run first of all, or give --algo")
+    return _audited(options, run, given, console)
 
 
-def _given(made: argparse.ArgumentParser, words: Sequence[str], run: Path | None) -> dict[str, str]:
-    """The settings among the words; the run has to come first."""
-    if run is not None and (not words or Path(words[0]) != run):
-        raise InputError(f"{run}: name the run first, before all options")
-    return given_settings(made, words)
-
-
-def _audited(options: argparse.Namespace, given: dict[str, str], console: Console) -> int:
+def _audited(options: argparse.Namespace, run: Path | None, given: dict[str, str], console: Console) -> int:
     from rich.progress import Progress
 
     from dpfedmeta.api.audit import audit_of_run, made
     from dpfedmeta.auditing.audits import AuditRequest
 
     request = AuditRequest(
-        algo=options.algo, dataset=options.dataset or (None if options.run or options.config else "strokes"),
+        algo=options.algo, dataset=options.dataset or (None if run or options.config else "strokes"),
         config=options.config, given=given, audits=tuple(options.audits), runs=options.runs, canaries=options.canaries,
         confidence=options.confidence, units=tuple(options.units), observers=tuple(options.observers),
         as_planned=options.as_planned, whole=options.whole_runs, seed=options.audit_seed,
     )  # fmt: skip
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    errors = Console(stderr=True)
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("audit", total=1.0)
 
         def watch(what: str, done: float) -> None:
             progress.update(task, description=what, completed=done)
 
-        if options.run is not None:
-            found = audit_of_run(request, options.run, watch, expected=options.dry_run)
+        if run is not None:
+            found = audit_of_run(request, run, watch, expected=options.dry_run)
         else:
             found = made(request, watch, expected=options.dry_run)
     if options.plot is not None:
@@ -93,6 +85,8 @@ def _audited(options: argparse.Namespace, given: dict[str, str], console: Consol
         print_json(found.as_json())
     else:
         console.print(found.table())
+        for line in found.unseen():
+            console.print(line, highlight=False, soft_wrap=True)
         for each in found.refuted:
             console.print(
                 f"refuted: {each.cell} by {each.audit}: {each.audited:.3g} at {each.confidence:.0%}, promised "
