@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,7 +56,7 @@ def with_part(plan, **parts):
 class Wrapped:
     """A mechanism with a mistake."""
 
-    honest: object
+    honest: Any
 
     def init(self, form):
         return self.honest.init(form)
@@ -110,7 +111,8 @@ class Realised(AuditedTraining):
 
     def _released(self, state, remembered, drawn):
         released, following = super()._released(state, remembered, drawn)
-        count = len(drawn.clients) - (not self.backend.backend.clients.canaries)
+        noting: Any = self.backend
+        count = len(drawn.clients) - (not noting.backend.clients.canaries)
         wrong = self.plan.privacy.cohort / count
         seen = self.seen.pop()
         self.seen.append(replace(seen, total=seen.total * wrong))
@@ -121,8 +123,8 @@ class Realised(AuditedTraining):
 class Energy:
     """Knows that the noise is larger where one client fewer took part."""
 
-    worlds: object
-    curve: object
+    worlds: Any
+    curve: Any
     clients: int
 
     def ratio(self, seen):
@@ -195,8 +197,8 @@ class TwoAttempts(AuditedTraining):
 class Difference:
     """Knows that the noise of two attempts may be one."""
 
-    worlds: object
-    curve: object
+    worlds: Any
+    curve: Any
 
     def ratio(self, seen):
         first, second = seen.releases[:2]
@@ -227,8 +229,8 @@ class RawNorms(Steered):
 class Telling:
     """The policy sees what the clients of a world hold."""
 
-    honest: object
-    policy: object
+    honest: Any
+    policy: Any
 
     def clients(self, one, source):
         self.policy.largest = 4.0 if one else 1.0
@@ -237,8 +239,8 @@ class Telling:
 
 @dataclass
 class ByBound:
-    worlds: object
-    curve: object
+    worlds: Any
+    curve: Any
 
     def ratio(self, seen):
         return seen.releases[1].bound - 2.0
@@ -265,7 +267,7 @@ class InOrder:
 class KnowsTheOrder:
     """Looks at the canary's own rounds, where nothing is sampled."""
 
-    usual: object
+    usual: Any
 
     @property
     def worlds(self):
@@ -313,8 +315,8 @@ class RoundsDown(KeyedSource):
 
 def discrete_noise_rounded_down(runs, honest=False):
     plan = plan_of("dp-agr-secure", **{
-        "population.clients": "40", "population.cohort": "40", "population.sampler": "fixed", "server.rounds": "1",
-        "aggregation.bits": "9", "aggregation.rough": "true", "server.noise_multiplier": "2.0",
+        "population.clients": "8", "population.cohort": "8", "population.sampler": "fixed", "server.rounds": "1",
+        "aggregation.bits": "8", "aggregation.rough": "true", "server.noise_multiplier": "1.7",
     })  # fmt: skip
     attack = attack_of(plan, "(client, server)")
     return outcome(plan, attack, runs, source=KeyedSource if honest else RoundsDown)
@@ -331,7 +333,7 @@ class Heavy(SideWithCanaries):
 
 @dataclass
 class Weighing:
-    honest: object
+    honest: Any
 
     def clients(self, one, source):
         return Heavy(**vars(self.honest.clients(one, source)))
@@ -390,7 +392,7 @@ FOUND = {
     "the same noise for both attempts of a round": (same_noise_in_both_attempts, 60),
     "a bound from raw norms": (bound_from_raw_norms, 60),
     "sampling in a fixed order": (fixed_order, 80),
-    "discrete noise with a rounded-down deviation": (discrete_noise_rounded_down, 400),
+    "discrete noise with a rounded-down deviation": (discrete_noise_rounded_down, 3000),
     "weights by examples": (weights_by_examples, 300),
     "noise only where there is a gradient": (noise_only_where_there_is_a_gradient, 300),
     "a population that is too large": (population_that_is_too_large, 100),
