@@ -196,7 +196,7 @@ def observe(
         training: Another loop, for tests with a planted mistake.
     """
     settings, workers = plan.settings, InProcess()
-    made = aggregation_of(settings).made(clients, workers, abort_on_failure=settings.server.abort_on_failure)
+    made = aggregation_of(settings).made(settings, clients, workers)
     noting = Noting(backend=made)
     run = RunDirectory(Path()) if folder is None else create(folder, "run-with-canaries")
     loop = training(
