@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpfedmeta.api.audit import Audit, audit
     from dpfedmeta.api.evaluate import Evaluation, evaluate
     from dpfedmeta.api.plan import plan
     from dpfedmeta.api.run import Run
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 from dpfedmeta.version import __version__
 
 __all__ = [
+    "Audit",
     "Callback",
     "CallbackFailed",
     "Evaluation",
@@ -28,6 +30,7 @@ __all__ = [
     "Run",
     "Settings",
     "__version__",
+    "audit",
     "evaluate",
     "load",
     "load_personal",
@@ -35,6 +38,7 @@ __all__ = [
     "train",
 ]
 _HOME = {
+    "Audit": "api.audit",
     "Callback": "tracking.callbacks",
     "CallbackFailed": "tracking.callbacks",
     "Evaluation": "api.evaluate",
@@ -44,6 +48,7 @@ _HOME = {
     "RefusedPlan": "errors",
     "Run": "api.run",
     "Settings": "settings",
+    "audit": "api.audit",
     "evaluate": "api.evaluate",
     "load": "personal",
     "load_personal": "personal",

@@ -54,6 +54,7 @@ class Purpose(IntEnum):
     ROUNDING = 12
     ROTATION = 13
     SILENCE = 14
+    CANARY = 15
 
 
 def public_generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

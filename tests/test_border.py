@@ -72,6 +72,7 @@ ROOMS = (
     ("runs",),
     ("tracking",),
     ("training", "personal", "report"),
+    ("auditing",),
     ("api",),
     ("sweeps",),
     ("commands",),

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.report import comparison_plots, plots
+from dpfedmeta.report.audited import audits_section
 from dpfedmeta.report.ending import ending_words, refresh, warning
 from dpfedmeta.report.groups import Group, differing_settings
 from dpfedmeta.report.kept import evaluations_section
@@ -71,6 +72,7 @@ def write_report(run: RunDirectory) -> Path:
             rounds=len(rows),
             cautions=_cautions(run),
             evaluations=evaluations_section(run.path),
+            audits=audits_section(run.path),
             holds=HOLDS,
             why_above=why_above(proven.spent),
             settings=settings_shown(proven.settings),

@@ -220,3 +220,12 @@ def test_a_sum_is_read_modulo_two_to_the_bits(tiny_strokes):
 def test_what_is_refused(tiny_strokes, given, words):
     with pytest.raises((InputError, RefusedPlan), match=words):
         setting(tiny_strokes, **given)
+
+
+def test_a_client_of_one_micro_episode_sends_it(tiny_strokes):
+    """An audit found that every such client handed over nothing, silently."""
+    one = {"task.shots": "1", "task.queries": "1", "population.clients": "2000"}
+    _, side, model = setting(tiny_strokes, **RECORDS, **one)
+    assert side.algorithm.parts == 1
+    ((vector,),) = side.bounded_parts(model, BOUND, 0, [3])
+    assert 0 < float(np.linalg.norm(vector)) <= BOUND

@@ -166,7 +166,10 @@ class MicroEpisodes:
         if not self.releases:
             gradients = self.method.gradients(own, micro_episodes(placed, self))
             split = {name: value.detach().chunk(len(placed)) for name, value in gradients.items()}
-            yield from ({name: each[client] for name, each in split.items()} for client in range(len(placed)))
+            for client in range(len(placed)):
+                parts = {name: each[client] for name, each in split.items()}
+                # One part is a message as it is.
+                yield parts if self.parts > 1 else {name: each[0] for name, each in parts.items()}
             return
         queries = [noise.query for noise in noises]
         yield from micro_messages(lambda parts: self.method.gradients(own, parts), placed, bound, queries, self)

@@ -1,0 +1,181 @@
+"""Lower bounds on epsilon from attacks on the program as it runs, kept beside a run where one was named."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from dpfedmeta.api.run import Run
+from dpfedmeta.auditing.audits import AuditRequest, findings, forecast
+from dpfedmeta.auditing.findings import AuditName, Finding
+from dpfedmeta.config import to_yaml
+from dpfedmeta.errors import InputError
+from dpfedmeta.planning.plan import Plan
+from dpfedmeta.report.audit_plot import audit_plot
+from dpfedmeta.report.page import write_report
+from dpfedmeta.run_directory import CONFIG, RunDirectory, check_is_run
+from dpfedmeta.runs.kept_audits import keep_audit
+from dpfedmeta.runs.snapshot import read_run
+from dpfedmeta.settings import Settings
+from dpfedmeta.tracking.terminal import as_text, number
+
+Watch = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Audit:
+    """What audits found.
+
+    Attributes:
+        findings: A line for each cell and audit.
+        size: What was audited, in one sentence.
+        expected: Whether nothing was run, and `findings` are what a sound program would show.
+    """
+
+    findings: tuple[Finding, ...]
+    size: str
+    expected: bool = False
+
+    @property
+    def refuted(self) -> tuple[Finding, ...]:
+        """Where a lower bound is above the promise: the program is wrong there."""
+        return () if self.expected else tuple(each for each in self.findings if each.refutes)
+
+    def as_json(self) -> dict[str, Any]:
+        """As --json prints it and audit.json holds it."""
+        return {"cells": [each.as_json() for each in self.findings], "size": self.size, "expected": self.expected}
+
+    def table(self) -> Table:
+        """For people; why a cell is not in it, `unseen` says."""
+        table = Table(title=self.size, title_justify="left", box=None, padding=(0, 1, 0, 0))
+        seen = "expected" if self.expected else "audited"
+        for name in ("cell", "audit", "promised", seen, "ratio", "at", "runs", "by"):
+            right = name in ("promised", seen, "ratio", "at", "runs")
+            table.add_column(name, justify="right" if right else "left", no_wrap=name != "by")
+        for each in self.findings:
+            if each.audited is not None:
+                at = "estimate" if each.confidence is None else f"{each.confidence:.0%}"
+                ratio = "-" if each.ratio is None else f"{each.ratio:.0%}"
+                shown = number(each.promised), number(each.audited), ratio, at, f"{each.runs:,}"
+                table.add_row(each.cell, each.audit, *shown, each.method.removeprefix("expected: "))
+        return table
+
+    def unseen(self) -> list[str]:
+        """What these audits cannot look at, and why; a line each."""
+        return [f"{each.cell}: not audited: {each.method}" for each in self.findings if each.audited is None]
+
+    def draw(self, path: Path) -> None:
+        """A picture of it."""
+        audit_plot(path, [each.as_json() for each in self.findings])
+
+    def __repr__(self) -> str:
+        return as_text(self.table(), *self.unseen())
+
+
+def audit(
+    what: Settings | Run | str | PathLike[str],
+    values: Mapping[str, object] | None = None,
+    *,
+    audits: Sequence[AuditName] = ("distinguish", "many-runs"),
+    runs: int = 1000,
+    canaries: int = 1000,
+    confidence: float = 0.95,
+    units: Sequence[str] = ("client", "record"),
+    observers: Sequence[str] = ("server", "public"),
+    as_planned: bool = False,
+    whole: bool = False,
+    seed: int = 0,
+    expected: bool = False,
+) -> Audit:
+    """Attack the program with these settings, and bound its epsilon from below. Nothing is printed.
+
+    The audited runs are the product's own, with canaries, in folders that are removed. What is found of a run is kept
+    beside it (audit.json, its report), never in its ledger or its secrets.
+
+    Args:
+        what: Settings as Settings.preset(...) makes them, or a run, whose settings are audited.
+        values: Settings that hold for the audit, by their dotted names: {"server.rounds": 20}.
+        audits: distinguish, many-runs, one-run, one-shot.
+        runs: Of the first two.
+        canaries: Of the last two.
+        confidence: Of lower bounds, each on its own.
+        units: client, record.
+        observers: server, public.
+        as_planned: Keep the sizes of the settings; else few clients, all of them in every round of a small network.
+        whole: Every run keeps its books, as a user's does; else its rounds are done without them.
+        seed: Of worlds, coins, directions and noise.
+        expected: Run nothing: what a program that keeps its promise would show at this size.
+
+    Raises:
+        InputError: Nothing is promised, or something that was given does not fit.
+    """
+    given = {name: _text(value) for name, value in (values or {}).items()}
+    request = AuditRequest(
+        given=given, audits=tuple(audits), runs=runs, canaries=canaries, confidence=confidence, units=tuple(units),
+        observers=tuple(observers), as_planned=as_planned, whole=whole, seed=seed,
+    )  # fmt: skip
+    if not isinstance(what, Settings):
+        path = what.path if isinstance(what, Run) else Path(fspath(what))
+        return audit_of_run(request, path, expected=expected)
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / CONFIG
+        config.write_text(to_yaml(what), encoding="utf-8")
+        return made(replace(request, config=config), expected=expected)
+
+
+def audit_of_run(
+    request: AuditRequest, path: Path, watch: Watch = lambda what, done: None, *, expected: bool = False
+) -> Audit:
+    """Of the settings of a run; kept beside it, unless nothing was run.
+
+    Raises:
+        InputError: It is no run, or none that releases.
+    """
+    check_releases(path)
+    found = made(replace(request, config=path / CONFIG), watch, expected=expected)
+    if not expected:
+        run = RunDirectory(path)
+        keep_audit(run, found.as_json())
+        write_report(run)
+    return found
+
+
+def check_releases(path: Path) -> None:
+    """Refuse a run whose rounds released nothing that could be looked at.
+
+    Raises:
+        InputError: It is no run, or every round of it was aborted.
+    """
+    check_is_run(path)
+    rows = read_run(RunDirectory(path)).rows or ()
+    if rows and all(row.get("aborted") for row in rows):
+        raise InputError(
+            f"{path}: none of its {len(rows)} rounds released anything (all were aborted), so nobody saw what an audit "
+            "could look at; lower population.dropout, or leave server.abort_on_failure out"
+        )
+
+
+def made(request: AuditRequest, watch: Watch = lambda what, done: None, *, expected: bool = False) -> Audit:
+    """The audit itself, or what it would show."""
+    plan = request.plan()
+    found = tuple(forecast(request) if expected else findings(request, watch))
+    return Audit(findings=found, size=_size(request, plan), expected=expected)
+
+
+def _size(request: AuditRequest, plan: Plan) -> str:
+    privacy, settings = plan.privacy, plan.settings
+    books = "whole runs with their books" if request.whole else "rounds of the loop, without books"
+    return (
+        f"{settings.algo} on {Path(settings.dataset).name}, with canaries: {privacy.clients:,} clients, cohorts of "
+        f"{privacy.cohort:g}, {privacy.rounds} rounds, model {settings.model.name}; {books}"
+    )
+
+
+def _text(value: object) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,106 @@
+"""Audits of one run: many canaries in it, whose directions are looked for in what is released."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.auditing.canaries import RandomDirections, with_canaries
+from dpfedmeta.auditing.findings import AuditName, Finding
+from dpfedmeta.auditing.loop import Seen
+from dpfedmeta.auditing.one_run import FEWEST_GUESSES, one_run_epsilon
+from dpfedmeta.auditing.one_shot import one_shot
+from dpfedmeta.auditing.worlds import Nobody, observe
+from dpfedmeta.errors import InputError
+from dpfedmeta.parameters import dimension
+from dpfedmeta.planning.plan import Plan
+from dpfedmeta.randomness import FloatArray, KeyedSource
+from dpfedmeta.training.data import client_side
+
+BY_GUESSES = "guesses who was in"
+BY_GAUSSIAN = "guesses who was in, of a Gaussian curve"
+BY_COSINES = "cosines, taken to be normal"
+# Fewer coordinates for each canary, and they are told apart by each other and not by the noise.
+_FEWEST_COORDINATES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crowd:
+    """One run with many canaries.
+
+    Attributes:
+        plan: What is audited.
+        canaries: m: the first clients of the population.
+        seed: Of the audit: directions, coins and noise.
+    """
+
+    plan: Plan
+    canaries: int
+    seed: int
+
+    def one_run(self, cell: Guarantee, miss: float) -> Iterator[Finding]:
+        """A bound that assumes nothing, and one that assumes a Gaussian curve.
+
+        Raises:
+            InputError: Too few canaries for any bound.
+        """
+        if self.canaries < 2 * FEWEST_GUESSES:
+            raise InputError(f"canaries = {self.canaries}: too few for any bound; give {2 * FEWEST_GUESSES} or more")
+        inside = np.random.default_rng(self.seed).integers(2, size=self.canaries).astype(bool)
+        scores, _ = self._scores(inside)
+        for gaussian in (False, True):
+            audited = one_run_epsilon(scores[inside], scores[~inside], cell.delta, miss, gaussian=gaussian)
+            yield self._finding(cell, "one-run", audited, 1.0 - miss, BY_GAUSSIAN if gaussian else BY_GUESSES)
+
+    def one_shot(self, cell: Guarantee) -> Iterator[Finding]:
+        """An estimate."""
+        cosines, size = self._scores(np.ones(self.canaries, bool))
+        found = one_shot(cosines, size, cell.delta)
+        yield self._finding(cell, "one-shot", found.epsilon, None, BY_COSINES)
+
+    def _scores(self, inside: FloatArray) -> tuple[FloatArray, int]:
+        """(Cosine of each canary with what was released, d); the canaries marked in `inside` took part."""
+        weights = self.plan.algorithm.initial(self.plan.network, self.plan.settings.run.seed)
+        size = dimension(self.plan.algorithm.learned(self.plan.network, weights))
+        if self.canaries * _FEWEST_COORDINATES > size:
+            raise InputError(
+                f"canaries = {self.canaries}: messages have {size:,} coordinates, so canaries would hide each other; "
+                f"give at most {size // _FEWEST_COORDINATES:,}, or a larger network (--model.width)"
+            )
+        source, directions = KeyedSource(self.seed), RandomDirections(seed=self.seed)
+        side = client_side(self.plan, Nobody(clients=self.plan.privacy.clients), source, torch.device("cpu"))
+        signs = {client: int(there) for client, there in enumerate(inside)}
+        seen = observe(self.plan, with_canaries(side, signs, directions, others=False), source).releases
+        return cosines(seen, directions, self.canaries), size
+
+    def _finding(
+        self, cell: Guarantee, audit: AuditName, audited: float, confidence: float | None, method: str
+    ) -> Finding:
+        return Finding(
+            unit=cell.unit,
+            observer=cell.observer,
+            promised=cell.epsilon,
+            delta=cell.delta,
+            audited=audited,
+            confidence=confidence,
+            audit=audit,
+            method=method,
+            runs=1,
+            canaries=self.canaries,
+        )
+
+
+def cosines(seen: Sequence[Seen], directions: RandomDirections, canaries: int) -> FloatArray:
+    """[m]: of each canary's direction with the sum of all releases, each over its own noise."""
+    size = dimension(seen[0].model)
+    total = torch.zeros(size, dtype=torch.float64)
+    for release in seen:
+        if release.total is not None:
+            # What a policy has attached to messages stands behind them.
+            total += release.total[:size] / release.deviation
+    total /= torch.linalg.vector_norm(total)
+    return np.array([float(directions.of(number, size).double() @ total) for number in range(canaries)])

@@ -1,0 +1,120 @@
+"""The strongest audit: many runs of two neighbouring worlds, told apart by the best attack there is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.auditing.attacks import Attack
+from dpfedmeta.auditing.findings import AuditName, Finding
+from dpfedmeta.auditing.loop import AuditedTraining
+from dpfedmeta.auditing.trade_off import TradeOff, epsilon_of_counts, epsilon_of_curve
+from dpfedmeta.auditing.worlds import observe
+from dpfedmeta.planning.plan import Plan
+from dpfedmeta.randomness import FloatArray, KeyedSource, SecretSource
+
+Watch = Callable[[float], None]
+BY_CURVE = "the promise's own curve"
+BY_COUNTS = "counts beyond thresholds"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratios:
+    """Log-likelihood ratios of independent runs.
+
+    Attributes:
+        one: Of the runs of the one world.
+        other: Of those of the other.
+    """
+
+    one: FloatArray
+    other: FloatArray
+
+    @property
+    def runs(self) -> int:
+        """All of them."""
+        return len(self.one) + len(self.other)
+
+    @property
+    def right(self) -> int:
+        """Runs whose ratio speaks for their own world."""
+        return int(np.sum(self.one > 0) + np.sum(self.other <= 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """How runs are made.
+
+    Attributes:
+        plan: What is audited.
+        runs: How many.
+        seed: Of the audit: which world each run is of, and the noise seed of each.
+        whole: Whether each run keeps its books, in a folder that is removed; else its rounds alone are done.
+        training: Another loop, for tests with a planted mistake.
+        source: Secret randomness of a run from its seed.
+    """
+
+    plan: Plan
+    runs: int
+    seed: int
+    whole: bool = False
+    training: type[AuditedTraining] = AuditedTraining
+    source: Callable[[int], SecretSource] = KeyedSource
+
+    def ratios(self, attack: Attack, watch: Watch = lambda done: None) -> Ratios:
+        """Of all runs."""
+        found: dict[bool, list[float]] = {True: [], False: []}
+        for number, (one, source) in enumerate(self._tosses()):
+            found[one].append(self._ratio(attack, one, source))
+            watch((number + 1) / self.runs)
+        return Ratios(one=np.array(found[True]), other=np.array(found[False]))
+
+    def _tosses(self) -> Iterator[tuple[bool, SecretSource]]:
+        generator = np.random.default_rng(self.seed)
+        for _ in range(self.runs):
+            one, words = bool(generator.integers(2)), generator.integers(2**63, size=2).tolist()
+            yield one, self.source(words[0] << 64 | words[1])
+
+    def _ratio(self, attack: Attack, one: bool, source: SecretSource) -> float:
+        clients = attack.worlds.clients(one, source)
+        if not self.whole:
+            return attack.ratio(observe(self.plan, clients, source, training=self.training))
+        with TemporaryDirectory(prefix="dpfedmeta-audit-") as folder:
+            return attack.ratio(observe(self.plan, clients, source, Path(folder), training=self.training))
+
+
+def findings_of(ratios: Ratios, cell: Guarantee, curve: TradeOff | None, miss: float) -> Iterator[Finding]:
+    """The bound by the curve of the promise, where there is one, and the bound that assumes none."""
+    if curve is not None:
+        yield _finding(ratios, cell, epsilon_of_curve(ratios.right, ratios.runs, curve, miss), miss, BY_CURVE)
+    free = epsilon_of_counts(ratios.one, ratios.other, cell.delta, miss)
+    yield _finding(ratios, cell, free, miss, BY_COUNTS, "many-runs")
+
+
+def expected_epsilon(curve: TradeOff, runs: int, miss: float) -> float:
+    """What so many runs of a mechanism that is exactly as private as promised would show, about."""
+    return epsilon_of_curve(round(runs * (1.0 + curve.total_variation(1.0)) / 2.0), runs, curve, miss)
+
+
+def _finding(
+    ratios: Ratios, cell: Guarantee, audited: float, miss: float, method: str, audit: AuditName = "distinguish"
+) -> Finding:
+    return Finding(
+        unit=cell.unit,
+        observer=cell.observer,
+        promised=cell.epsilon,
+        delta=cell.delta,
+        audited=audited if math.isfinite(audited) else None,
+        confidence=1.0 - miss,
+        audit=audit,
+        method=method,
+        runs=ratios.runs,
+        canaries=1,
+        right=ratios.right,
+    )

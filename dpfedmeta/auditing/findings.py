@@ -1,0 +1,82 @@
+"""What an audit found, for people and for files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+AuditName = Literal["distinguish", "one-run", "one-shot", "many-runs"]
+AUDITS: tuple[AuditName, ...] = ("distinguish", "one-run", "one-shot", "many-runs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Of one cell and one audit.
+
+    Attributes:
+        unit: client or record.
+        observer: server or public.
+        promised: Epsilon of the cell.
+        delta: Of the cell.
+        audited: A lower bound on epsilon, or an estimate of it; None: this audit cannot look at the cell.
+        confidence: Of the bound; None: `audited` is an estimate.
+        audit: Which.
+        method: How the bound comes from what was seen; or why there is none.
+        runs: How many runs it is from.
+        canaries: How many canaries each of them had.
+        right: Runs in which the attack named the world; None: another kind of audit.
+    """
+
+    unit: str
+    observer: str
+    promised: float
+    delta: float
+    audited: float | None
+    confidence: float | None
+    audit: AuditName
+    method: str
+    runs: int
+    canaries: int
+    right: int | None = None
+
+    @property
+    def cell(self) -> str:
+        """As people write it."""
+        return f"({self.unit}, {self.observer})"
+
+    @property
+    def ratio(self) -> float | None:
+        """Audited over promised."""
+        if self.audited is None or not math.isfinite(self.promised):
+            return None
+        return self.audited / self.promised
+
+    @property
+    def refutes(self) -> bool:
+        """Whether a lower bound is above the promise; an estimate refutes nothing."""
+        return self.confidence is not None and self.audited is not None and self.audited > self.promised
+
+    def as_json(self) -> dict[str, Any]:
+        """As audit.json and --json hold it; an infinite promise is null."""
+        return {
+            "unit": self.unit,
+            "observer": self.observer,
+            "promised": self.promised if math.isfinite(self.promised) else None,
+            "delta": self.delta,
+            "audited": self.audited,
+            "ratio": self.ratio,
+            "confidence": self.confidence,
+            "audit": self.audit,
+            "method": self.method,
+            "runs": self.runs,
+            "canaries": self.canaries,
+            "right": self.right,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Finding:
+        """The inverse."""
+        values = {name: content[name] for name in cls.__dataclass_fields__}
+        return cls(**{**values, "promised": math.inf if values["promised"] is None else values["promised"]})

@@ -1,0 +1,6 @@
+"""`dpfedmeta audit` from a checkout."""
+
+from checkout import command
+
+if __name__ == "__main__":
+    command("audit")

@@ -1,0 +1,173 @@
+"""The audits through the product's own loop, and what the command says of them."""
+
+import json
+
+import pytest
+import torch
+
+import dpfedmeta as dp
+from dpfedmeta.auditing.attacks import NoAttack, attack_on
+from dpfedmeta.auditing.audits import AuditRequest, findings, forecast
+from dpfedmeta.auditing.canaries import RandomDirections
+from dpfedmeta.auditing.distinguish import Bench
+from dpfedmeta.auditing.findings import Finding
+from dpfedmeta.auditing.size import audited_settings
+from dpfedmeta.auditing.worlds import ClientWorlds, observe
+from dpfedmeta.config import resolve
+from dpfedmeta.data.task import load_task
+from dpfedmeta.errors import InputError
+from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.randomness import KeyedSource, Purpose
+from tests.auditing.mistakes import plan_of
+from tests.golden.golden_runs import SMALL
+
+FEW = {"server.rounds": "2", "population.clients": "4", "population.cohort": "4"}
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return plan_of("dp-agr", **{"clip.policy": "window", "server.rounds": "3"})
+
+
+def test_rounds_without_books_are_those_of_the_whole_loop_bit_for_bit(plan, tmp_path):
+    worlds, source = ClientWorlds(plan=plan), KeyedSource(3)
+    quick = observe(plan, worlds.clients(True, source), source).releases
+    whole = observe(plan, worlds.clients(True, source), source, tmp_path).releases
+    assert [each.bound for each in quick] == [each.bound for each in whole]
+    assert len(quick) == 3
+    assert all(torch.equal(one.total, other.total) for one, other in zip(quick, whole, strict=True))
+    # The bounds follow what was released, so a canary moves them.
+    assert len({each.bound for each in quick}) == 3
+
+
+def test_a_canary_moves_a_release_by_its_bound_and_no_more(plan):
+    worlds, source = ClientWorlds(plan=plan), KeyedSource(3)
+    there, absent = (observe(plan, worlds.clients(one, source), source).releases[0] for one in (True, False))
+    assert float((there.total - absent.total).norm()) == pytest.approx(there.bound, rel=1e-5)
+
+
+def test_the_worlds_of_runs_are_tossed_and_their_noises_differ(plan):
+    tosses = list(Bench(plan=plan, runs=200, seed=1)._tosses())
+    assert 70 < sum(one for one, _ in tosses) < 130
+    firsts = {source.generator(Purpose.SERVER_NOISE, 0).normal(1)[0] for _, source in tosses}
+    assert len(firsts) == 200
+
+
+SLOW = ("dp-agr-secure", "dp-agrlr", "dp-agrlr-micro", "dp-agrlr-secure", "dp-fedavg-fixed")
+ALL = ["dp-agr", *(pytest.param(algo, marks=pytest.mark.slow) for algo in SLOW)]
+
+
+@pytest.mark.parametrize("algo", ALL)
+def test_every_cell_that_promises_something_is_attacked(algo):
+    request = AuditRequest(algo=algo, dataset="strokes", given=FEW, runs=8, audits=("distinguish",))
+    if algo == "dp-fedavg-fixed":
+        request = AuditRequest(algo=algo, dataset="mnist-shards", given=FEW, runs=8, audits=("distinguish",))
+    for found in findings(request):
+        assert (found.audited is None) == (found.promised == float("inf"))
+        assert found.runs == (8 if found.audited is not None else 0)
+        assert not found.refutes or found.audited > found.promised
+
+
+def test_an_attack_on_what_is_not_known_says_so():
+    settings = audited_settings("local-dp", "mnist-shards", None, {}, as_planned=False)
+    plan = make_plan(settings, load_task("mnist-shards")[0])
+    for cell in plan.planned:
+        with pytest.raises(NoAttack, match=r"nothing is promised|noisy local steps"):
+            attack_on(plan, cell)
+
+
+def test_directions_are_a_function_of_their_number():
+    one, again, other = (RandomDirections(seed=2).of(number, 500) for number in (3, 3, 4))
+    assert torch.equal(one, again)
+    assert float(one.norm()) == pytest.approx(1.0)
+    assert abs(float(one @ other)) < 0.25
+
+
+def test_one_run_and_one_shot_see_something_of_a_weak_promise():
+    given = {"server.rounds": "1", "server.noise_multiplier": "0.5", "model.width": "2"}
+    request = AuditRequest(
+        algo="dp-const", dataset="strokes", given=given, audits=("one-run", "one-shot"), canaries=150, units=("client",)
+    )
+    by = {(each.audit, each.method): each for each in findings(request)}
+    bound, gaussian, estimate = by.values()
+    assert 0.5 < bound.audited < gaussian.audited < gaussian.promised
+    assert estimate.confidence is None
+    assert not estimate.refutes
+    assert estimate.audited == pytest.approx(estimate.promised, rel=0.5)
+
+
+def test_what_can_be_seen_is_said_before(plan):
+    request = AuditRequest(algo="dp-agr", dataset="strokes", given=FEW, runs=10_000, audits=("distinguish",))
+    by_cell = {each.cell: each for each in forecast(request)}
+    assert 0.85 < by_cell["(client, public)"].ratio < 1.0
+    assert by_cell["(record, server)"].method == "nothing is promised"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"runs": 3}, "runs = 3"),
+        ({"canaries": 5}, "canaries = 5"),
+        ({"confidence": 1.0}, "confidence"),
+        ({"audits": ("guess",)}, "audits = guess"),
+    ],
+)
+def test_bad_input_is_one_line(given, words):
+    with pytest.raises(InputError, match=words):
+        AuditRequest(algo="dp-agr", dataset="strokes", **given)
+
+
+def test_what_promises_nothing_is_refused(dpfedmeta):
+    assert "no promise to audit" in dpfedmeta("audit", "--algo", "maml", code=2).error
+    assert "holds no config.yaml" in dpfedmeta("audit", "nowhere", code=2).error
+    assert "name a run first" in dpfedmeta("audit", "--runs", "10", code=2).error
+
+
+def test_canaries_that_hide_each_other_and_batch_statistics_are_refused(dpfedmeta):
+    words = ("--algo", "dp-agr", "--audits", "one-run", "--canaries", "900", "--model.width", "1")
+    assert "canaries would hide each other" in dpfedmeta("audit", *words, code=2).error
+    words = ("--algo", "dp-agrlr-micro", "--as-planned", "--units", "record", "--dry-run", "--observers", "server")
+    assert "share a batch statistic" in dpfedmeta("audit", *words, code=2).error
+
+
+def finding(audited, confidence=0.95):
+    return Finding(
+        unit="client", observer="public", promised=1.0, delta=1e-5, audited=audited, confidence=confidence,
+        audit="distinguish", method="by hand", runs=9, canaries=1,
+    )  # fmt: skip
+
+
+def test_a_bound_refutes_and_an_estimate_does_not():
+    assert finding(1.1).refutes
+    assert not finding(0.9).refutes
+    assert not finding(1.1, confidence=None).refutes
+    assert Finding.from_json(finding(1.1).as_json()) == finding(1.1)
+
+
+@pytest.mark.parametrize(("audited", "code"), [(1.1, 1), (0.9, 0)])
+def test_strict_ends_with_1_where_a_promise_is_refuted(dpfedmeta, monkeypatch, audited, code):
+    monkeypatch.setattr("dpfedmeta.api.audit.findings", lambda request, watch: [finding(audited)])
+    left = dpfedmeta("audit", "--algo", "dp-agr", "--strict", "--json", code=code)
+    (cell,) = json.loads(left.out)["cells"]
+    assert {"unit", "observer", "promised", "audited", "confidence", "audit"} <= set(cell)
+
+
+def test_a_runs_audit_is_kept_beside_it_and_shown(tiny_task_file, tmp_path):
+    given = {"run.dir": str(tmp_path), "run.name": "run", "run.workers": "1", "evaluation.episodes": "2"}
+    settings = resolve("dp-agr", str(tiny_task_file), None, {**SMALL, "server.rounds": "2", **given})
+    run = dp.train(settings, quiet=True)
+    before = {path: path.read_bytes() for path in (run.path / "ledger.jsonl", *(run.path / "secret").rglob("*.json*"))}
+    found = dp.audit(run, {"server.rounds": 2}, runs=10, audits=["distinguish"], units=["client"])
+    assert before == {path: path.read_bytes() for path in before}
+    kept = json.loads((run.path / "audit.json").read_text())
+    assert kept == found.as_json()
+    assert run.summary["audited"] == kept["cells"]
+    page = (run.path / "report.html").read_text()
+    assert "<h2>Audits</h2>" in page
+    assert "canaries" in page
+    assert (run.path / "audit.png").exists()
+    assert "not audited" in repr(found)
+    from dpfedmeta.run_directory import RunDirectory
+    from dpfedmeta.runs.verification import audit as verified
+
+    assert "summary.json agrees" in verified(RunDirectory(run.path)).remarks
