@@ -77,7 +77,7 @@ def run_training(
 
     check_wandb(settings.track, say)
     with prepared(settings, options, say) as made, ExitStack() as stack:
-        rate = clients_per_second(made.public, made.workers, made.count, 0.0)
+        rate = clients_per_second(made.public, made.workers, 0.0)
         tell(callbacks, "on_plan", made.planned(rate))
         run = options.resume
         if run is None:
@@ -160,7 +160,7 @@ def _trained(training: Training, made: Prepared) -> tuple[dict[str, Any], Callba
     except CallbackFailed as error:
         status, failure = "interrupted", error
     with deferred():
-        memory = peak_memory_mb(training.workers, made.count)
+        memory = peak_memory_mb(training.workers)
         summary = summary_of(run, plan, state, status, (seconds, memory), accuracies)
         summary["population"] |= {"kind": made.statement.kind, "statement": dataclasses.asdict(made.statement)}
         run.write_json(SUMMARY, summary)
