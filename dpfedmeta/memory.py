@@ -24,7 +24,7 @@ def own_peak_mb() -> float:
 
 
 def peak_memory_mb(workers: Workers) -> float:
-    """Of this process and the workers together; those of this machine each taken as large as the largest that answered."""
+    """Of all processes together; workers of this machine are each taken as large as the largest that answered."""
     own = own_peak_mb()
     if isinstance(workers, InProcess):
         return own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from dpfedmeta.config import resolve
 from dpfedmeta.durable import SECRET
@@ -19,6 +20,7 @@ from dpfedmeta.settings import Settings
 # What may differ from the run that is continued: it changes no result, or the rounds it touches are charged again.
 MAY_CHANGE = ("run.workers", "run.device", "run.chunk")
 _SEED = "noise_seed.json"
+_LAUNCH = "launch.json"
 # Runs from before the file named it.
 _FIRST_GENERATOR = "philox"
 
@@ -69,6 +71,18 @@ def keep_secret(run: RunDirectory, source: SecretSource) -> None:
     if isinstance(source, KeyedSource):
         content = {"seed": source.seed, "generator": GENERATOR}
         write_text(run.secret / _SEED, json.dumps(content) + "\n", mode=SECRET)
+
+
+def keep_launch(run: RunDirectory, name: str | None) -> None:
+    """Remember which launch began the run, for its restarts."""
+    if name is not None:
+        run.write_json(_LAUNCH, {"launch": name})
+
+
+def begun_by(path: Path, name: str) -> bool:
+    """Whether this launch began the run in a folder, before torchrun started it again."""
+    run = RunDirectory(path)
+    return (path / _LAUNCH).exists() and run.read_json(_LAUNCH).get("launch") == name
 
 
 def secret_of_run(run: RunDirectory) -> SecretSource:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from dpfedmeta.errors import InputError
 from dpfedmeta.parameters import Params, dimension, unflatten
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Bounded, Client
@@ -113,6 +115,21 @@ def clients_per_task(clients: ClientSide, cohort: int, workers: int) -> int:
     if clients.together != 1:
         return CLIENTS_PER_CHUNK
     return min(CLIENTS_PER_CHUNK, max(1, cohort // (2 * workers)))
+
+
+def check_enough_work(workers: Workers, clients: ClientSide, cohort: float) -> None:
+    """Refuse more machines than a cohort has chunks; worker processes that stand idle cost nobody anything.
+
+    Raises:
+        InputError: There are more.
+    """
+    step = clients_per_task(clients, int(cohort), workers.count)
+    chunks = math.ceil(cohort / step)
+    if not workers.trusted and workers.count > chunks:
+        raise InputError(
+            f"{workers.count} ranks, but a cohort of {cohort:g} clients is dealt out in {chunks} chunks of {step}: some "
+            f"would never get one; start at most {chunks} (--nproc-per-node, --nnodes), or raise --cohort"
+        )
 
 
 def sum_chunk(
