@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -66,6 +67,7 @@ def _called(command: ModuleType, words: Sequence[str], console: Console) -> int:
     if launch is None:
         code: int = command.main(words[1:], console)
         return code
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # before PyTorch is there: its words would stand before ours
     from dpfedmeta.ranks.shell import on_ranks
 
     return on_ranks(launch, words, lambda workers: _on_workers(command, words, console, workers, launch))

@@ -47,7 +47,7 @@ class Facts:
 
 # By field: what a person calls it, and what to do where it differs.
 _SAME = {
-    "command": ("another command line", "give all ranks the same words: --name=value, paths included"),
+    "command": ("another command line", "give all ranks the same words, paths included"),
     "code": ("other code of dpfedmeta", "install the same version (or check out the same commit) on every machine"),
     "versions": ("other versions", "install with the same constraints.txt on every machine"),
     "switches": ("other environment variables", "set them alike on every machine"),
@@ -57,7 +57,7 @@ _SAME = {
 def facts_of(launch: Launch, words: Sequence[str]) -> Facts:
     """Of this rank."""
     return Facts(
-        command=" ".join(words),
+        command=", ".join(_options(words)),
         code=source_digest(),
         versions=", ".join(f"{name} {version}" for name, version in versions().items()),
         switches=", ".join(f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(SWITCHES)) or "none",
@@ -66,6 +66,17 @@ def facts_of(launch: Launch, words: Sequence[str]) -> Facts:
         gpu=launch.local_rank,
         gpus=torch.cuda.device_count(),
     )
+
+
+def _options(words: Sequence[str]) -> list[str]:
+    """The words with the values behind their names."""
+    listed: list[str] = []
+    for word in words:
+        if word.startswith("--") or not listed or "=" in listed[-1] or " " in listed[-1]:
+            listed.append(word)
+        else:
+            listed[-1] += f" {word}"
+    return listed
 
 
 def check_alike(facts: Sequence[Facts]) -> None:

@@ -23,7 +23,7 @@ class Deal:
             return found
 
     def __iter__(self) -> Iterator[tuple[int, Share]]:
-        return iter(self.take, None)  # type: ignore[arg-type]
+        return iter(self.take, None)
 
     def end(self) -> None:
         """Whatever is left stays undone."""

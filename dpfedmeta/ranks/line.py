@@ -139,7 +139,6 @@ def joined(launch: Launch) -> GroupLine:
     Raises:
         InputError: They do not come.
     """
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its lines would stand before ours
     try:
         if dist.is_initialized():
             group = dist.new_group(backend="gloo", timeout=timedelta(seconds=launch.timeout))
@@ -151,4 +150,6 @@ def joined(launch: Launch) -> GroupLine:
             f"rank {launch.rank} of {launch.size} met no others at {where} ({str(error).splitlines()[0][:120]}); start "
             f"with torchrun, all machines with the same --rdzv-endpoint; {TIMEOUT} says how many seconds it waits"
         ) from error
-    return GroupLine(dist.group.WORLD, own=True)
+    whole = dist.group.WORLD
+    assert whole is not None
+    return GroupLine(whole, own=True)

@@ -1,4 +1,4 @@
-"""What every rank but rank 0 does: compute what it is handed, and nothing else. It prints nothing and writes nothing."""
+"""What every rank but rank 0 does: compute what it is handed. It prints nothing and writes nothing."""
 
 from __future__ import annotations
 
@@ -69,10 +69,8 @@ def serve(line: Line) -> int:
             return message.code
         if isinstance(message, Everywhere):
             line.gathered(_tried(message.function, message.arguments))
-        elif isinstance(message, Job) and message.shape is None:
-            _answer(line, message)
         elif isinstance(message, Job):
-            _add(line, message, message.shape)
+            _answer(line, message) if message.shape is None else _add(line, message, message.shape)
 
 
 def _tried(function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:
@@ -91,7 +89,8 @@ def _answer(line: Line, job: Job) -> None:
 
 def _add(line: Line, job: Job, shape: Shape) -> None:
     size = int(np.prod(shape))
-    total, said = np.zeros(size + 1, dtype=np.int64), None
+    total = np.zeros(size + 1, dtype=np.int64)
+    said: Any = None
     while (dealt := line.ask(said)) is not None:
         number, share = dealt
         found = _tried(job.function, (*job.common, *share))

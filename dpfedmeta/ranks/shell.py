@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 import torch
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.interrupts import interrupted_once
+from dpfedmeta.interrupts import interrupt_once
 from dpfedmeta.ranks.agreement import Facts, check_alike, facts_of
 from dpfedmeta.ranks.launch import TIMEOUT, Launch
 from dpfedmeta.ranks.line import Line, Lost, joined
@@ -42,7 +42,8 @@ def on_ranks(launch: Launch, words: Sequence[str], command: Callable[[Workers], 
     prepare(launch)
     if line.rank:
         return _serve(line, launch, words)
-    with interrupted_once(), ranks_over(line, launch, words) as ranks:
+    interrupt_once()
+    with ranks_over(line, launch, words) as ranks:
         ranks.code = command(ranks)
     return ranks.code
 
