@@ -155,9 +155,13 @@ class Ranks:
                     deal.end()
             try:
                 dealt = deal.take()
-            except Exception as error:
+                self._line.answer(rank, dealt)
+            except Lost:
+                raise
+            except Exception as error:  # what cannot be dealt, or cannot be sent
                 wrong, dealt = wrong or error, None
-            self._line.answer(rank, dealt)
+                deal.end()
+                self._line.answer(rank, None)
             if dealt is None:
                 left -= 1
             else:
