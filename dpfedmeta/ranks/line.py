@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.randomness import seeds_stay
@@ -139,11 +141,14 @@ def joined(launch: Launch) -> GroupLine:
     Raises:
         InputError: They do not come.
     """
+    patience = timedelta(seconds=launch.timeout)
     try:
         if dist.is_initialized():
-            group = dist.new_group(backend="gloo", timeout=timedelta(seconds=launch.timeout))
-            return GroupLine(group, own=False)
-        dist.init_process_group("gloo", timeout=timedelta(seconds=launch.timeout))
+            return GroupLine(dist.new_group(backend="gloo", timeout=patience), own=False)
+        store, rank, size = next(rendezvous("env://", timeout=patience))
+        # torchrun keeps its store over restarts, and with it where the processes of earlier tries listened.
+        store = PrefixStore(f"dpfedmeta/{launch.restarts}/{size}", store)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=patience)
     except (RuntimeError, ValueError) as error:
         where = f"{os.environ.get('MASTER_ADDR', 'MASTER_ADDR')}:{os.environ.get('MASTER_PORT', 'MASTER_PORT')}"
         raise InputError(

@@ -1,10 +1,10 @@
-"""Kill ranks at random instants, start all of them again as torchrun does, and compare with a run that nobody disturbed.
+"""Kill ranks at random instants, start all of them again as torchrun does, and compare with a run left alone.
 
     python tests/faults/rank_kills.py --kills 100 --seed 0 --folder /tmp/rank-kills
 
 Like kills.py this process holds the libraries and forks; it does what torchrun's agent does: when a rank ends badly the
-others get SIGTERM, after a while SIGKILL, and all start again with TORCHELASTIC_RESTART_COUNT one higher, sometimes with
-fewer ranks. `--real N` lets N runs be launched by torchrun itself, which takes many seconds for each restart.
+others get SIGTERM, after a while SIGKILL, and all start again with TORCHELASTIC_RESTART_COUNT one higher, sometimes
+with fewer ranks. `--real N` lets N runs be launched by torchrun itself, which takes many seconds for each restart.
 """
 
 from __future__ import annotations
