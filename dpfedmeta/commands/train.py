@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,18 +57,18 @@ def on_workers(words: Sequence[str], console: Console, workers: Workers | None, 
     from dpfedmeta.planning.first_checks import check_first
     from dpfedmeta.run_directory import check_new
 
-    if launch is not None and not options.dry_run and _goes_on(settings, launch):
+    mark = None if launch is None else {"launch": launch.name, "words": list(words)}
+    if launch is not None and mark is not None and not options.dry_run and _goes_on(settings, launch, mark):
         run = Path(settings.run.dir, str(settings.run.name))
         return _go_on(run, {}, None, options.data_dir, console, workers)
     if not options.dry_run:
         check_new(Path(settings.run.dir), settings.run.name)
     check_first(settings, options.data_dir)
-    name = launch.name if launch is not None and launch.may_restart else None
-    return _train(settings, options, console, workers, name)
+    return _train(settings, options, console, workers, mark)
 
 
-def _goes_on(settings: Settings, launch: Launch) -> bool:
-    """Whether this is torchrun's next try at a run that one before has begun.
+def _goes_on(settings: Settings, launch: Launch, mark: Mapping[str, object]) -> bool:
+    """Whether this is the next try of a launch at a run that one before has begun.
 
     Raises:
         InputError: No later try could find the run.
@@ -77,7 +77,7 @@ def _goes_on(settings: Settings, launch: Launch) -> bool:
         raise InputError("torchrun --max-restarts: give the run a name (--run.name NAME), so that a restart finds it")
     from dpfedmeta.runs.resume import begun_by
 
-    return bool(launch.restarts) and begun_by(Path(settings.run.dir, str(settings.run.name)), launch.name)
+    return settings.run.name is not None and begun_by(Path(settings.run.dir, settings.run.name), mark)
 
 
 def _train(
@@ -85,7 +85,7 @@ def _train(
     options: argparse.Namespace,
     console: Console,
     workers: Workers | None,
-    launch: str | None,
+    mark: Mapping[str, object] | None,
 ) -> int:
     from dpfedmeta.report.pictures import draw_pictures
     from dpfedmeta.tracking.screen import Terminal
@@ -97,7 +97,7 @@ def _train(
         secure_rng=options.secure_rng,
         pictures=draw_pictures,
         workers=workers,
-        launch=launch,
+        launch=mark,
     )
     if not options.dry_run:
         with Terminal(console) as terminal:

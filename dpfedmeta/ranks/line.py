@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
+import time
 from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from dpfedmeta.errors import InputError
@@ -146,8 +148,7 @@ def joined(launch: Launch) -> GroupLine:
         if dist.is_initialized():
             return GroupLine(dist.new_group(backend="gloo", timeout=patience), own=False)
         store, rank, size = next(rendezvous("env://", timeout=patience))
-        # torchrun keeps its store over restarts, and with it where the processes of earlier tries listened.
-        store = PrefixStore(f"dpfedmeta/{launch.restarts}/{size}", store)
+        store = PrefixStore(_this_try(store, rank, size, launch.timeout), store)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=patience)
     except (RuntimeError, ValueError) as error:
         where = f"{os.environ.get('MASTER_ADDR', 'MASTER_ADDR')}:{os.environ.get('MASTER_PORT', 'MASTER_PORT')}"
@@ -158,3 +159,30 @@ def joined(launch: Launch) -> GroupLine:
     whole = dist.group.WORLD
     assert whole is not None
     return GroupLine(whole, own=True)
+
+
+def _this_try(store: Store, rank: int, size: int, seconds: float) -> str:
+    """A prefix that the ranks of this try agree on, and no other try has.
+
+    torchrun keeps its store over restarts, and with it where the processes of earlier tries listened; how many restarts
+    there were, machines that came later count otherwise. So each rank leaves a word that nobody else has; rank 0
+    answers every word that it sees, also of processes that are gone, until all ranks have taken up the answer.
+    """
+    until = time.monotonic() + seconds
+    name, word = secrets.token_hex(16), secrets.token_hex(16)
+    if rank:
+        store.set(f"dpfedmeta/word/{rank}", word)
+        store.wait([f"dpfedmeta/try/{word}"], timedelta(seconds=seconds))
+        name = store.get(f"dpfedmeta/try/{word}").decode()
+        store.set(f"dpfedmeta/{name}/here/{rank}", "")
+        return f"dpfedmeta/{name}"
+    missing = set(range(1, size))
+    while missing:
+        for each in sorted(missing):
+            if store.check([f"dpfedmeta/word/{each}"]):
+                store.set(f"dpfedmeta/try/{store.get(f'dpfedmeta/word/{each}').decode()}", name)
+        missing = {each for each in missing if not store.check([f"dpfedmeta/{name}/here/{each}"])}
+        if missing and time.monotonic() > until:
+            raise ValueError(f"rank {min(missing)} did not come within {seconds:g} s")
+        time.sleep(0.01)
+    return f"dpfedmeta/{name}"

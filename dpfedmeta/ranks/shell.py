@@ -9,13 +9,15 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 import torch
+import torch.distributed as dist
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.interrupts import interrupt_once
 from dpfedmeta.ranks.agreement import Facts, check_alike, facts_of
-from dpfedmeta.ranks.launch import TIMEOUT, Launch
+from dpfedmeta.ranks.launch import TIMEOUT, Launch, launched
 from dpfedmeta.ranks.line import Line, Lost, joined
 from dpfedmeta.ranks.rank_zero import Ranks
 from dpfedmeta.ranks.serving import serve
@@ -71,6 +73,38 @@ def ranks_over(line: Line, launch: Launch, words: Sequence[str]) -> Iterator[Ran
         if not ranks.close(ranks.code):
             # A thread waits for who does not answer, and would wait on while this process ends.
             atexit.register(_leave, ranks.code)
+
+
+@contextmanager
+def workers_of_group(timeout: float | None = None) -> Iterator[Ranks | None]:
+    """All ranks of a process group that exists already, as workers for dpfedmeta.train; None on every rank but 0.
+
+    The others have served, and nothing is left to do for them, when the block begins there.
+
+        with workers_of_group() as workers:
+            if workers is not None:
+                run = dpfedmeta.train(settings, workers=workers)
+
+    Args:
+        timeout: Seconds after which a rank that says nothing counts as hung; None: DPFEDMETA_RANK_TIMEOUT, or 300.
+
+    Raises:
+        InputError: There is no group, or its ranks do not agree.
+        RuntimeError: Rank 0 is gone, or says nothing any more.
+    """
+    if not dist.is_initialized():
+        raise InputError("workers_of_group: call torch.distributed.init_process_group on every rank before")
+    known = launched() or Launch(rank=dist.get_rank(), size=dist.get_world_size())
+    launch = replace(known, timeout=timeout or known.timeout)
+    line = joined(launch)
+    prepare(launch)
+    if line.rank:
+        serve_over(line, launch, sys.argv)
+        yield None
+        return
+    with ranks_over(line, launch, sys.argv) as ranks:
+        ranks.code = DONE
+        yield ranks
 
 
 def _leave(code: int) -> None:

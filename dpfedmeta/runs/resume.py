@@ -73,16 +73,15 @@ def keep_secret(run: RunDirectory, source: SecretSource) -> None:
         write_text(run.secret / _SEED, json.dumps(content) + "\n", mode=SECRET)
 
 
-def keep_launch(run: RunDirectory, name: str | None) -> None:
+def keep_launch(run: RunDirectory, mark: Mapping[str, object] | None) -> None:
     """Remember which launch began the run, for its restarts."""
-    if name is not None:
-        run.write_json(_LAUNCH, {"launch": name})
+    if mark is not None:
+        run.write_json(_LAUNCH, mark)
 
 
-def begun_by(path: Path, name: str) -> bool:
-    """Whether this launch began the run in a folder, before torchrun started it again."""
-    run = RunDirectory(path)
-    return (path / _LAUNCH).exists() and run.read_json(_LAUNCH).get("launch") == name
+def begun_by(path: Path, mark: Mapping[str, object]) -> bool:
+    """Whether this launch, with the same words, began the run in a folder before it was started again."""
+    return (path / _LAUNCH).exists() and RunDirectory(path).read_json(_LAUNCH) == mark
 
 
 def secret_of_run(run: RunDirectory) -> SecretSource:

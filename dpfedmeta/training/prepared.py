@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,7 +47,7 @@ class RunOptions:
         pictures: Draws a report's pictures of a run that ended, for who shows them elsewhere.
         extend_to: Rounds in all that it shall have from now on; it is completed.
         workers: Who computes, where they are there already (ranks); None: worker processes, as run.workers says.
-        launch: Name of the launch that a restart goes on with, or None.
+        launch: What a restart of this launch knows its run by, or None.
     """
 
     data_folder: Path | None = None
@@ -58,7 +58,7 @@ class RunOptions:
     pictures: Callable[[RunDirectory], Sequence[Path]] = lambda run: ()
     extend_to: int | None = None
     workers: Workers | None = None
-    launch: str | None = None
+    launch: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -22,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from kills import COMMON, KEYED, fingerprint, progress, start, undisturbed, warm_up
+from kills import COMMON, KEYED, fingerprint, progress, start, undisturbed, warm_up  # type: ignore[import-not-found]
 
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.verification import audit

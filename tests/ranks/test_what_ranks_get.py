@@ -14,6 +14,7 @@ from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import CLIENT_PURPOSES, ClientKeys, KeyedSource, Purpose, _stream_key, seeds_stay
 from dpfedmeta.ranks.serving import Job
 from dpfedmeta.simulation import processes
+from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.processes import LocalBackend, sum_chunk
 from dpfedmeta.workers import InProcess
 from tests.ranks.threads import threads
@@ -82,7 +83,9 @@ def test_a_rank_gets_the_numbers_and_keys_of_its_own_share_alone(summed):
             assert source.keys[client] == b"".join(keys)
     for message in map(pickle.loads, (content for _, content in sent)):
         if isinstance(message, Job):
-            assert message.common[0].source == ClientKeys(round=ROUND, keys={})
+            clients = message.common[0]
+            assert isinstance(clients, ClientSide)
+            assert clients.source == ClientKeys(round=ROUND, keys={})
 
 
 def numbers_in(content):
