@@ -16,6 +16,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,6 +66,8 @@ def start(words: list[str], folder: Path, environment: Mapping[str, str] | None 
         code = int(end.code or 0)
     except KeyboardInterrupt:
         code = 130
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         os._exit(code)

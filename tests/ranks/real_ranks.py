@@ -13,6 +13,7 @@ from datetime import timedelta
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.ranks.launch import Launch
@@ -87,7 +88,7 @@ def tried(size, timeout=20.0, doom="none"):
 
 def main():
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
     }  # fmt: skip
