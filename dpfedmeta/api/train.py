@@ -66,7 +66,7 @@ def train(
         resume: A run to go on with.
         extend_to: With `resume`, of a completed run: how many rounds it shall have in all, within its promise.
         quiet: Print nothing.
-        workers: Who computes, in place of run.workers worker processes: dpfedmeta.ranks.shell.workers_of_group() on rank 0
+        workers: Who computes, in place of worker processes: dpfedmeta.ranks.shell.workers_of_group() on rank 0
             of a process group of your own.
 
     Raises:

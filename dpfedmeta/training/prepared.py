@@ -220,6 +220,7 @@ def _workers(
             f"run.workers = {settings.run.workers}: under torchrun its processes are the workers (--nproc-per-node); "
             "leave out run.workers, or start without torchrun"
         )
+    remark(f"{options.workers.count} rank{'s'[: options.workers.count > 1]} of torchrun compute; rank 0 writes")
     yield options.workers
 
 
