@@ -94,9 +94,9 @@ def main():
     }  # fmt: skip
     found = {
         "whole": tried(3),
-        "killed": tried(3, doom="killed", timeout=2.5),
+        "killed": tried(3, doom="killed", timeout=6.0),
         "again": tried(2),
-        "stopped": tried(3, doom="stopped", timeout=2.5),
+        "stopped": tried(3, doom="stopped", timeout=6.0),
         "again3": tried(3),
         "group": tried(2, doom="group"),
     }
