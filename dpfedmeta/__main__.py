@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from dpfedmeta.ranks.launch import Launch
+    from dpfedmeta.workers import Workers
 
 COMMANDS = {
     "train": "train, evaluate and summarise one run, or go on with it (--resume)",
@@ -52,17 +57,39 @@ def _run(words: Sequence[str]) -> None:
     from dpfedmeta.command_line import run_command
 
     # Inside, so that Ctrl-C while libraries are imported is an interruption as well.
-    run_command(lambda console: _command(words[0])(words[1:], console))
+    run_command(lambda console: _called(_command(words[0]), words, console))
 
 
-def _command(name: str) -> Callable[[Sequence[str], Console], int]:
+def _called(command: ModuleType, words: Sequence[str], console: Console) -> int:
+    """As usual, or on the ranks that torchrun has started."""
+    from dpfedmeta.ranks.launch import launched
+
+    launch = launched()
+    if launch is None:
+        code: int = command.main(words[1:], console)
+        return code
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # before PyTorch is there: its words would stand before ours
+    from dpfedmeta.ranks.shell import on_ranks
+
+    return on_ranks(launch, words, lambda workers: _on_workers(command, words, console, workers, launch))
+
+
+def _on_workers(command: ModuleType, words: Sequence[str], console: Console, workers: Workers, launch: Launch) -> int:
+    if not hasattr(command, "on_workers"):
+        from dpfedmeta.errors import InputError
+
+        raise InputError(f"{words[0]}: has no work for several ranks; start it without torchrun")
+    code: int = command.on_workers(words[1:], console, workers, launch)
+    return code
+
+
+def _command(name: str) -> ModuleType:
     if name not in COMMANDS:
         from dpfedmeta.errors import InputError
         from dpfedmeta.validation import nearest
 
         raise InputError(f"{name}: no such command{nearest(name, COMMANDS)}; known are {', '.join(COMMANDS)}")
-    found: Callable[[Sequence[str], Console], int] = import_module(f"dpfedmeta.commands.{name.replace('-', '_')}").main
-    return found
+    return import_module(f"dpfedmeta.commands.{name.replace('-', '_')}")
 
 
 def _overview() -> str:

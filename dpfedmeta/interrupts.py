@@ -22,6 +22,19 @@ def terminate_like_ctrl_c() -> None:
         signal.signal(signal.SIGTERM, _interrupt)
 
 
+def interrupt_once() -> None:
+    """From now on Ctrl-C and SIGTERM count once: a launcher passes on what the terminal has sent already."""
+
+    def first(number: int, frame: FrameType | None) -> None:
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        for each in _SIGNALS:
+            signal.signal(each, first)
+
+
 @contextmanager
 def deferred() -> Iterator[None]:
     """Signals that arrive meanwhile count afterwards. Signals that the process ignores stay ignored."""

@@ -23,16 +23,21 @@ def own_peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
-def peak_memory_mb(workers: Workers, count: int) -> float:
-    """Of this process and `count` workers together, each taken as large as the largest that answered."""
+def peak_memory_mb(workers: Workers) -> float:
+    """Of all processes together; workers of this machine are each taken as large as the largest that answered."""
     own = own_peak_mb()
     if isinstance(workers, InProcess):
         return own
     try:
-        return own + count * max(workers.map(_peak_of_worker, [(number,) for number in range(count)]))
+        others = workers.elsewhere(own_peak_mb)
+        return own + (sum(others) if others else workers.count * max(workers.map(_peak_of_worker, _numbered(workers))))
     except RuntimeError:  # the workers are gone, as after an interruption: what they held is not known
         return own
 
 
-def _peak_of_worker(_: int) -> float:
+def _numbered(workers: Workers) -> list[tuple[object, ...]]:
+    return [(number,) for number in range(workers.count)]
+
+
+def _peak_of_worker(_: object) -> float:
     return own_peak_mb()

@@ -11,8 +11,9 @@ import json
 import os
 import random
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache
@@ -35,6 +36,7 @@ GENERATOR = "chacha20-blake2b-ziggurat-1"
 SEEDS = 2**128  # how many secret seeds there are
 # Words read at once, so that they stay in the processor's cache, and on top of what is expected.
 _WORDS, _SPARE = 8192, 8
+_PERSON = b"dpfedmeta stream"
 
 
 class Purpose(IntEnum):
@@ -55,6 +57,16 @@ class Purpose(IntEnum):
     ROTATION = 13
     SILENCE = 14
     CANARY = 15
+
+
+# What a client draws itself; its generators are keyed by (round, client).
+CLIENT_PURPOSES = (
+    Purpose.SUPPORT_NOISE,
+    Purpose.QUERY_NOISE,
+    Purpose.LOCAL_BATCHES,
+    Purpose.MESSAGE_NOISE,
+    Purpose.ROUNDING,
+)
 
 
 def public_generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
@@ -122,6 +134,10 @@ class SecretSource(Protocol):
         """The source of a further attempt at a round: it shares no stream with another attempt. (): the first one."""
         ...
 
+    def of_clients(self, round_: int, clients: Sequence[int]) -> SecretSource:
+        """What a machine needs that computes these clients in this round, and no more: their own streams."""
+        ...
+
 
 @dataclass(frozen=True)
 class _StreamGenerator:
@@ -187,6 +203,19 @@ class _StreamGenerator:
         return values[values < population]
 
 
+_staying: ContextVar[bool] = ContextVar("seeds stay in this process", default=False)
+
+
+@contextmanager
+def seeds_stay() -> Iterator[None]:
+    """Inside, whatever is pickled holds no secret seed: an attempt is an error."""
+    before = _staying.set(True)
+    try:
+        yield
+    finally:
+        _staying.reset(before)
+
+
 @dataclass(frozen=True)
 class KeyedSource:
     """Secret generators keyed by one secret seed: a round that is done again gets the identical noise.
@@ -206,6 +235,11 @@ class KeyedSource:
         if not 0 <= self.seed < SEEDS:
             raise ValueError("a secret seed is a number of 128 bits")
 
+    def __getstate__(self) -> dict[str, object]:
+        if _staying.get():
+            raise RuntimeError("a secret seed was about to be sent to another machine; send it its clients' keys")
+        return dict(self.__dict__)
+
     @property
     def reproducible(self) -> bool:
         """Always true."""
@@ -221,6 +255,64 @@ class KeyedSource:
         """The same seed for a further attempt, whose streams have keys that no other attempt has."""
         return replace(self, attempt=key)
 
+    def of_clients(self, round_: int, clients: Sequence[int]) -> ClientKeys:
+        """The keys of these clients' streams, which say nothing about the seed or another stream."""
+        attempt = json.dumps([int(part) for part in self.attempt])
+        keyed = blake2b(key=self.seed.to_bytes(16, "little"), digest_size=32, person=_PERSON)
+        keys = {}
+        for client in map(int, clients):
+            found = []
+            for purpose in CLIENT_PURPOSES:
+                hashed = keyed.copy()
+                # As in _stream_key, without its cost: rank 0 does this for everybody's clients.
+                hashed.update(f"[{int(purpose)}, [{int(round_)}, {client}], {attempt}]".encode())
+                found.append(hashed.digest())
+            keys[client] = b"".join(found)
+        return ClientKeys(round=int(round_), keys=keys)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientKeys:
+    """The streams of some clients in one attempt at one round, for a machine that must not know the seed.
+
+    Guarantee:
+        Holds, of each of these clients, the keys of its own streams of this attempt (256 bits for each purpose).
+        Neither the seed nor the server's noise, the cohort, other clients or other rounds follow from them.
+
+    Attributes:
+        round: Number of the round.
+        keys: By client, one key after the other, in the order of CLIENT_PURPOSES.
+    """
+
+    round: int
+    keys: Mapping[int, bytes]
+
+    @property
+    def reproducible(self) -> bool:
+        """Always true."""
+        return True
+
+    def generator(self, purpose: Purpose, *key: int) -> SecretGenerator:
+        """The generator of (purpose, key), as the server's source gives it.
+
+        Raises:
+            LookupError: It is none of these clients' in this round.
+        """
+        round_, client = key
+        if round_ != self.round or purpose not in CLIENT_PURPOSES:
+            raise LookupError(f"no key of round {round_} for {purpose.name}")
+        own, start = self.keys[client], 32 * CLIENT_PURPOSES.index(purpose)
+        stream = cache(lambda: key_stream(own[start : start + 32]))
+        return _StreamGenerator(lambda count: stream()(count))
+
+    def again(self, key: tuple[int, ...]) -> ClientKeys:
+        """Not possible: the keys are of one attempt."""
+        raise LookupError("keys of clients are of one attempt")
+
+    def of_clients(self, round_: int, clients: Sequence[int]) -> ClientKeys:
+        """Of fewer clients."""
+        return replace(self, keys={client: self.keys[client] for client in clients})
+
 
 def key_stream(key: bytes) -> ByteStream:
     """ChaCha20 of this 256-bit key from its first block on; the nonce is 0, since no key has a second stream."""
@@ -230,7 +322,7 @@ def key_stream(key: bytes) -> ByteStream:
 
 def _stream_key(seed: int, purpose: Purpose, key: Sequence[int], attempt: Sequence[int]) -> bytes:
     name = json.dumps([int(purpose), [int(part) for part in key], [int(part) for part in attempt]])
-    return blake2b(name.encode(), key=seed.to_bytes(16, "little"), digest_size=32, person=b"dpfedmeta stream").digest()
+    return blake2b(name.encode(), key=seed.to_bytes(16, "little"), digest_size=32, person=_PERSON).digest()
 
 
 @dataclass(frozen=True)
@@ -248,6 +340,10 @@ class OperatingSystemSource:
 
     def again(self, key: tuple[int, ...]) -> OperatingSystemSource:
         """Every attempt is fresh."""
+        return self
+
+    def of_clients(self, round_: int, clients: Sequence[int]) -> OperatingSystemSource:
+        """Every machine has an operating system of its own."""
         return self
 
 

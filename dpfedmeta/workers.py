@@ -18,10 +18,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from dpfedmeta.errors import InputError
 
 T = TypeVar("T")
-
+IntArray = npt.NDArray[np.int64]
+Shape = tuple[int, ...]
+# Gives whole numbers, and how many clients they are the sum of.
+Summand = Callable[..., tuple[IntArray, int]]
 
 _KILLED = "a worker process was killed (out of memory?); the round was not released"
 _NEVER_STARTED = (
@@ -32,26 +38,83 @@ _NEVER_STARTED = (
 
 
 class Workers(Protocol):
-    """Runs independent calls and returns their results in order."""
+    """Runs independent calls and returns their results in order, or the sum of them."""
+
+    @property
+    def count(self) -> int:
+        """How many calls run at a time."""
+        ...
+
+    @property
+    def trusted(self) -> bool:
+        """Whether they may know what the server knows: its secret seed. Those of another machine may not."""
+        ...
 
     def map(self, function: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
         """function(*task) for each task."""
         ...
 
+    def total(
+        self, function: Summand, common: tuple[object, ...], shares: Iterable[tuple[object, ...]], shape: Shape
+    ) -> tuple[IntArray, int]:
+        """The sums of both results of function(*common, *share) over all shares.
 
-class InProcess:
+        Args:
+            function: Gives whole numbers and a count. Their sums are exact, so no order changes them.
+            common: What all calls take.
+            shares: What each of them takes besides.
+            shape: Of the numbers.
+        """
+        ...
+
+    def elsewhere(self, function: Callable[..., T], *arguments: object) -> list[T]:
+        """function(*arguments) on every other machine's process; nothing where all are of this machine."""
+        ...
+
+
+def _added(results: Iterable[tuple[IntArray, int]], shape: Shape) -> tuple[IntArray, int]:
+    total, counted = np.zeros(shape, dtype=np.int64), 0
+    for part, count in results:
+        total += part
+        counted += count
+    return total, counted
+
+
+class OfThisMachine:
+    """What all workers of this machine have in common."""
+
+    trusted = True
+
+    def map(self, function: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
+        """function(*task) for each task."""
+        raise NotImplementedError
+
+    def total(
+        self, function: Summand, common: tuple[object, ...], shares: Iterable[tuple[object, ...]], shape: Shape
+    ) -> tuple[IntArray, int]:
+        """As the results come."""
+        return _added(self.map(function, ((*common, *share) for share in shares)), shape)
+
+    def elsewhere(self, function: Callable[..., T], *arguments: object) -> list[T]:
+        """Nothing is elsewhere."""
+        return []
+
+
+class InProcess(OfThisMachine):
     """No worker processes: one CPU thread, or the GPU."""
+
+    count = 1
 
     def map(self, function: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
         """One after the other."""
         return (function(*task) for task in tasks)
 
 
-class Processes:
+class Processes(OfThisMachine):
     """Worker processes of one thread each."""
 
-    def __init__(self, executor: ProcessPoolExecutor) -> None:
-        self._executor = executor
+    def __init__(self, executor: ProcessPoolExecutor, count: int = 1) -> None:
+        self._executor, self.count = executor, count
         self._answered = False
 
     def map(self, function: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
@@ -60,9 +123,12 @@ class Processes:
         Raises:
             RuntimeError: A worker process died.
         """
+        listed = list(tasks)
+        if not listed:
+            return
         try:
             with _held_back():
-                results = self._executor.map(function, *zip(*tasks, strict=True))
+                results = self._executor.map(function, *zip(*listed, strict=True))
             for result in results:
                 self._answered = True
                 yield result
@@ -75,6 +141,17 @@ class Watched:
 
     def __init__(self, workers: Workers, tell: Callable[[float], None]) -> None:
         self._workers, self._tell = workers, tell
+        self.total, self.elsewhere = workers.total, workers.elsewhere
+
+    @property
+    def count(self) -> int:
+        """Of the others."""
+        return self._workers.count
+
+    @property
+    def trusted(self) -> bool:
+        """As the others are."""
+        return self._workers.trusted
 
     def map(self, function: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
         """As the others do."""
@@ -112,7 +189,7 @@ def open_workers(count: int) -> Iterator[Workers]:
     check_guarded()
     executor = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker)
     try:
-        yield Processes(executor)
+        yield Processes(executor, count)
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
 

@@ -70,6 +70,7 @@ ROOMS = (
     ("planning",),
     ("simulation",),
     ("runs",),
+    ("ranks",),
     ("tracking",),
     ("training", "personal", "report"),
     ("auditing",),

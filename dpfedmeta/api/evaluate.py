@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from dpfedmeta.api.evaluation_request import COMPARISON, ENOUGH_EPISODES, EvaluationRequest, check_comparable
 from dpfedmeta.api.run import Run
@@ -19,6 +22,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Benchmark, Classification, FineTuning, Question, choose_fine_tuning, investigate
 from dpfedmeta.evaluation.accuracy import Accuracy
 from dpfedmeta.models.ways import with_ways
+from dpfedmeta.ranks.agreement import check_together
 from dpfedmeta.report.evaluation_plots import clients_plot, comparison_plot, steps_plot
 from dpfedmeta.runs.kept_evaluations import keep_evaluation, kept_evaluations
 from dpfedmeta.runs.trained_run import TrainedRun, open_run
@@ -71,8 +75,10 @@ Watch = Callable[[str, float], None]
 """Told what is being done, and which share of it is."""
 
 
-def evaluations(request: EvaluationRequest, watch: Watch = lambda what, done: None) -> Iterator[Evaluation]:
-    """Evaluate each run on the same episodes. Nothing is written; `kept` does that.
+def evaluations(
+    request: EvaluationRequest, watch: Watch = lambda what, done: None, workers: Workers | None = None
+) -> Iterator[Evaluation]:
+    """Evaluate each run on the same episodes, on these workers or those of the request. Nothing is written.
 
     Raises:
         InputError: Not run directories, not comparable, or more shots and queries than images.
@@ -88,7 +94,9 @@ def evaluations(request: EvaluationRequest, watch: Watch = lambda what, done: No
     request = replace(request, seeds=request.seeds or (runs[0].settings.run.seed,))
     names = _names(runs)
     folders = _folders(request, runs, names)
-    with open_workers(request.workers or available_cores()) as workers:
+    opened = open_workers(request.workers or available_cores()) if workers is None else nullcontext(workers)
+    with opened as workers:
+        check_together(workers, dataset, None, torch.device("cpu"))
         for run, name in zip(runs, names, strict=True):
             if dataset.task.shared_classes is None:
                 content = _adapted(request, run, dataset, workers, partial(_named, watch, name))

@@ -14,9 +14,10 @@ from dpfedmeta.run_directory import EVALUATION
 from dpfedmeta.runs.kept_evaluations import EVALUATIONS
 from dpfedmeta.tracking.bars import share_bar
 from dpfedmeta.tracking.evaluation_tables import evaluation_tables
+from dpfedmeta.workers import Workers
 
 
-def evaluate_runs(request: EvaluationRequest, console: Console) -> None:
+def evaluate_runs(request: EvaluationRequest, console: Console, workers: Workers | None = None) -> None:
     """Evaluate; print tables first, then write, and say where the files are.
 
     Raises:
@@ -27,7 +28,7 @@ def evaluate_runs(request: EvaluationRequest, console: Console) -> None:
             _say(console, f"{run}: cannot be written, so what follows is only printed; --out DIR keeps it")
     found = []
     with share_bar(console) as watch:
-        for evaluation in evaluations(request, watch):
+        for evaluation in evaluations(request, watch, workers):
             found.append(evaluation)
             for printed in evaluation_tables(evaluation.name, evaluation.content):
                 console.print(printed, highlight=False, soft_wrap=isinstance(printed, str))

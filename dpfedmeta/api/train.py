@@ -28,6 +28,7 @@ from dpfedmeta.tracking.callbacks import Callback, tell
 from dpfedmeta.tracking.screen import Terminal
 from dpfedmeta.training.prepared import RunOptions
 from dpfedmeta.training.run import run_training
+from dpfedmeta.workers import Workers
 
 _RESUME = "dpfedmeta.train(resume={path!r})"
 
@@ -45,6 +46,7 @@ def train(
     resume: str | PathLike[str] | Run | None = None,
     extend_to: int | None = None,
     quiet: bool = False,
+    workers: Workers | None = None,
 ) -> Run:
     """Train as the settings say, evaluate on held-out classes, and keep everything in a run directory.
 
@@ -64,6 +66,8 @@ def train(
         resume: A run to go on with.
         extend_to: With `resume`, of a completed run: how many rounds it shall have in all, within its promise.
         quiet: Print nothing.
+        workers: Who computes, in place of worker processes: dpfedmeta.ranks.shell.workers_of_group() on rank 0
+            of a process group of your own.
 
     Raises:
         InputError: Something that was given does not fit; nothing was written.
@@ -85,6 +89,7 @@ def train(
                 population=population,
                 clip_policy=clip_policy,
                 pictures=draw_pictures,
+                workers=workers,
             )
             return Run(run_training(settings, options, told)[0].path)
         if secure_rng:
@@ -107,6 +112,7 @@ def train(
                 resume=run,
                 extend_to=extend_to,
                 pictures=draw_pictures,
+                workers=workers,
             )
             return Run(run_training(kept, options, told)[0].path)
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest
 from dpfedmeta.command_line import DONE, parser
+from dpfedmeta.errors import InputError
 from dpfedmeta.run_directory import check_is_run
+
+if TYPE_CHECKING:
+    from dpfedmeta.ranks.launch import Launch
+    from dpfedmeta.workers import Workers
 
 
 def options_of() -> argparse.ArgumentParser:
@@ -52,6 +58,11 @@ def options_of() -> argparse.ArgumentParser:
 
 def main(words: Sequence[str], console: Console) -> int:
     """Parse and evaluate."""
+    return on_workers(words, console, None, None)
+
+
+def on_workers(words: Sequence[str], console: Console, workers: Workers | None, launch: Launch | None) -> int:
+    """The same on workers that are there already, as a launch brings them."""
     options = options_of().parse_args(words)
     request = EvaluationRequest(
         runs=tuple(options.runs),
@@ -70,5 +81,7 @@ def main(words: Sequence[str], console: Console) -> int:
         check_is_run(path)
     from dpfedmeta.api.shown_evaluation import evaluate_runs
 
-    evaluate_runs(request, console)
+    if workers is not None and request.workers is not None:
+        raise InputError("--workers: under torchrun its processes are the workers (--nproc-per-node); leave it out")
+    evaluate_runs(request, console, workers)
     return DONE

@@ -21,6 +21,11 @@ def options_of() -> argparse.ArgumentParser:
     made.add_argument("file", type=Path, help="a sweep file, as `wandb sweep` takes it (configs/sweeps/)")
     made.add_argument("--out", type=Path, help="folder of the sweep (default: runs/sweep-FILE)")
     made.add_argument("--jobs", type=int, default=1, help="runs at a time; the cores are shared out among them")
+    made.add_argument(
+        "--launch",
+        metavar="WORDS",
+        help="what starts each run on several ranks, as 'torchrun --standalone --nproc-per-node 2' (docs/cluster.md)",
+    )
     made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
     made.add_argument("--dry-run", action="store_true", help="print every command and about how long they take")
     made.add_argument(
@@ -44,7 +49,7 @@ def main(words: Sequence[str], console: Console) -> int:
         check_writable(given.out)
     check_data_folder(given.data_dir)
     from dpfedmeta.sweeps.forecast import show_plan
-    from dpfedmeta.sweeps.runner import SweepOptions, run_sweep
+    from dpfedmeta.sweeps.runner import SweepOptions, launched_words, run_sweep
     from dpfedmeta.sweeps.tuning_cost import cost_lines, tuning_cost
 
     chosen = {name: str(getattr(given, name)) for name in CHOICES if getattr(given, name) is not None}
@@ -53,6 +58,7 @@ def main(words: Sequence[str], console: Console) -> int:
         jobs=given.jobs,
         fixed={**sweep.command, **chosen, **settings},
         data_folder=given.data_dir,
+        **({} if given.launch is None else {"train": launched_words(given.launch)}),
     )
     if given.count_tuning:
         console.print("\n".join(cost_lines(tuning_cost(options.out))), highlight=False, soft_wrap=True)

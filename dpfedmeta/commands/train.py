@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +15,10 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.settings import Settings
 
 if TYPE_CHECKING:
+    from dpfedmeta.ranks.launch import Launch
     from dpfedmeta.run_directory import RunDirectory
     from dpfedmeta.runs.summary import Status
+    from dpfedmeta.workers import Workers
 
 
 def options_of() -> argparse.ArgumentParser:
@@ -38,10 +40,15 @@ def options_of() -> argparse.ArgumentParser:
 
 def main(words: Sequence[str], console: Console) -> int:
     """Parse, train, report."""
+    return on_workers(words, console, None, None)
+
+
+def on_workers(words: Sequence[str], console: Console, workers: Workers | None, launch: Launch | None) -> int:
+    """The same on workers that are there already, as a launch brings them."""
     made = options_of()
     known, _ = made.parse_known_args(words)
     if known.resume is not None or known.extend is not None:
-        return _resume(known, given_settings(made, words), console)
+        return _resume(known, given_settings(made, words), console, workers)
     options, settings = parse_with_settings(made, words)
     if options.calibration is not None and not options.dry_run:
         raise InputError("--calibration belongs to --dry-run; drop it, or add --dry-run")
@@ -50,19 +57,48 @@ def main(words: Sequence[str], console: Console) -> int:
     from dpfedmeta.planning.first_checks import check_first
     from dpfedmeta.run_directory import check_new
 
+    mark = None if launch is None else {"launch": launch.name, "words": list(words)}
+    if launch is not None and mark is not None and not options.dry_run and _goes_on(settings, launch, mark):
+        run = Path(settings.run.dir, str(settings.run.name))
+        return _go_on(run, {}, None, options.data_dir, console, workers)
     if not options.dry_run:
         check_new(Path(settings.run.dir), settings.run.name)
     check_first(settings, options.data_dir)
-    return _train(settings, options, console)
+    return _train(settings, options, console, workers, mark)
 
 
-def _train(settings: Settings, options: argparse.Namespace, console: Console) -> int:
+def _goes_on(settings: Settings, launch: Launch, mark: Mapping[str, object]) -> bool:
+    """Whether this is the next try of a launch at a run that one before has begun.
+
+    Raises:
+        InputError: No later try could find the run.
+    """
+    if launch.may_restart and settings.run.name is None:
+        raise InputError("torchrun --max-restarts: give the run a name (--run.name NAME), so that a restart finds it")
+    from dpfedmeta.runs.resume import begun_by
+
+    return settings.run.name is not None and begun_by(Path(settings.run.dir, settings.run.name), mark)
+
+
+def _train(
+    settings: Settings,
+    options: argparse.Namespace,
+    console: Console,
+    workers: Workers | None,
+    mark: Mapping[str, object] | None,
+) -> int:
     from dpfedmeta.report.pictures import draw_pictures
     from dpfedmeta.tracking.screen import Terminal
     from dpfedmeta.training.prepared import RunOptions
     from dpfedmeta.training.run import run_training
 
-    run_options = RunOptions(data_folder=options.data_dir, secure_rng=options.secure_rng, pictures=draw_pictures)
+    run_options = RunOptions(
+        data_folder=options.data_dir,
+        secure_rng=options.secure_rng,
+        pictures=draw_pictures,
+        workers=workers,
+        launch=mark,
+    )
     if not options.dry_run:
         with Terminal(console) as terminal:
             ended = run_training(settings, run_options, [terminal])
@@ -75,7 +111,7 @@ def _train(settings: Settings, options: argparse.Namespace, console: Console) ->
     return DONE
 
 
-def _resume(options: argparse.Namespace, given: dict[str, str], console: Console) -> int:
+def _resume(options: argparse.Namespace, given: dict[str, str], console: Console, workers: Workers | None) -> int:
     option, path = ("--resume", options.resume) if options.extend is None else ("--extend", options.extend)
     if options.resume is not None and options.extend is not None:
         raise InputError("--extend, --resume: a run that is interrupted is resumed, one that is completed extended")
@@ -85,6 +121,17 @@ def _resume(options: argparse.Namespace, given: dict[str, str], console: Console
     if not path.is_dir():
         raise InputError(f"{option} {path}: there is no such run directory")
     rounds = _whole_number(given) if options.extend is not None else None
+    return _go_on(path, given, rounds, options.data_dir, console, workers)
+
+
+def _go_on(
+    path: Path,
+    given: dict[str, str],
+    rounds: int | None,
+    data_folder: Path | None,
+    console: Console,
+    workers: Workers | None,
+) -> int:
     from dpfedmeta.ledger.ledger import read_content
     from dpfedmeta.report.pictures import draw_pictures
     from dpfedmeta.run_directory import RunDirectory
@@ -105,7 +152,9 @@ def _resume(options: argparse.Namespace, given: dict[str, str], console: Console
         elif status is not None:
             console.print(f"{run.path}: {status} already; nothing is left to do", highlight=False, soft_wrap=True)
             return DONE
-        run_options = RunOptions(data_folder=options.data_dir, resume=run, extend_to=rounds, pictures=draw_pictures)
+        run_options = RunOptions(
+            data_folder=data_folder, resume=run, extend_to=rounds, pictures=draw_pictures, workers=workers
+        )
         with Terminal(console) as terminal:
             _, status = run_training(settings, run_options, [terminal])
     return _finish(run, status, console)

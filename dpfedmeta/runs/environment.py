@@ -13,7 +13,7 @@ import torch
 from dpfedmeta.runs.provenance import processor, source_digest
 
 _LIBRARIES = ("torch", "numpy", "scipy", "opacus", "numba", "llvmlite", "cryptography")
-_SWITCHES = ("MKL_", "ATEN_", "ONEDNN_", "DNNL_", "NUMBA_CPU_", "NUMBA_OPT", "NUMBA_ENABLE_AVX", "NUMBA_DISABLE_JIT")
+SWITCHES = ("MKL_", "ATEN_", "ONEDNN_", "DNNL_", "NUMBA_CPU_", "NUMBA_OPT", "NUMBA_ENABLE_AVX", "NUMBA_DISABLE_JIT")
 
 
 def environment_of(device: torch.device, chunk: int | None = None) -> str | None:
@@ -27,9 +27,14 @@ def environment_of(device: torch.device, chunk: int | None = None) -> str | None
         return None
     parts = {
         "source": source_digest(),
-        "versions": [platform.python_version(), *(metadata.version(name) for name in _LIBRARIES)],
+        "versions": list(versions().values()),
         "machine": [platform.system(), platform.machine(), processor(), torch.backends.cpu.get_cpu_capability()],
-        "switches": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_SWITCHES)},
+        "switches": {name: value for name, value in sorted(os.environ.items()) if name.startswith(SWITCHES)},
         "chunk": chunk or 1,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Of Python and the libraries that the numbers come from."""
+    return {"Python": platform.python_version(), **{name: metadata.version(name) for name in _LIBRARIES}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from dpfedmeta.config import resolve
 from dpfedmeta.durable import SECRET
@@ -19,6 +20,7 @@ from dpfedmeta.settings import Settings
 # What may differ from the run that is continued: it changes no result, or the rounds it touches are charged again.
 MAY_CHANGE = ("run.workers", "run.device", "run.chunk")
 _SEED = "noise_seed.json"
+_LAUNCH = "launch.json"
 # Runs from before the file named it.
 _FIRST_GENERATOR = "philox"
 
@@ -69,6 +71,17 @@ def keep_secret(run: RunDirectory, source: SecretSource) -> None:
     if isinstance(source, KeyedSource):
         content = {"seed": source.seed, "generator": GENERATOR}
         write_text(run.secret / _SEED, json.dumps(content) + "\n", mode=SECRET)
+
+
+def keep_launch(run: RunDirectory, mark: Mapping[str, object] | None) -> None:
+    """Remember which launch began the run, for its restarts."""
+    if mark is not None:
+        run.write_json(_LAUNCH, mark)
+
+
+def begun_by(path: Path, mark: Mapping[str, object]) -> bool:
+    """Whether this launch, with the same words, began the run in a folder before it was started again."""
+    return (path / _LAUNCH).exists() and RunDirectory(path).read_json(_LAUNCH) == mark
 
 
 def secret_of_run(run: RunDirectory) -> SecretSource:

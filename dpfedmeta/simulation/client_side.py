@@ -67,7 +67,7 @@ class ClientSide:
     @property
     def stacks(self) -> bool:
         """Whether exact messages of several clients come from one call."""
-        return not self.algorithm.releases and self.parts == 1 and self._together != 1
+        return not self.algorithm.releases and self.parts == 1 and self.together != 1
 
     @property
     def parts(self) -> int:
@@ -75,7 +75,8 @@ class ClientSide:
         return getattr(self.algorithm, "parts", 1)
 
     @property
-    def _together(self) -> int | None:
+    def together(self) -> int | None:
+        """How many clients are computed by one call; None: all that there are."""
         return self.algorithm.together(_engine(self.engine), self.device.type, self.chunk)
 
     def message_bound(self, bound: float) -> float:
@@ -168,7 +169,7 @@ class ClientSide:
     ) -> Iterator[Params | Released[Record, Params] | None]:
         """As the algorithm gives them; while some are computed side by side, the next ones' data are drawn."""
         context = self.context(model)
-        size = self._together or max(len(clients), 1)
+        size = self.together or max(len(clients), 1)
         groups = [clients[start : start + size] for start in range(0, len(clients), size)]
         drawn = ahead(self._held_by, groups) if self.stacks else map(self._held_by, groups)
         for group, held in zip(groups, drawn, strict=True):

@@ -6,13 +6,13 @@ The sum is that of simulation.secure_sums.added_up, bit for bit: masks cancel, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import FloatArray, IntArray, Purpose
+from dpfedmeta.randomness import FloatArray, IntArray, Purpose, SecretSource
 from dpfedmeta.secure_aggregation.agreement import Agreement, agreed
 from dpfedmeta.secure_aggregation.in_process import run_round
 from dpfedmeta.secure_aggregation.messages import Phase
@@ -132,9 +132,10 @@ def sent_chunk(
     bound_and_share: tuple[float, float],
     round_: int,
     chunk: list[int],
+    source: SecretSource,
 ) -> list[Words]:
     """SECRET: what these clients hand to the protocol, modulo 2^b."""
     assert clients.whole is not None
     most = (1 << clients.whole.bits) - 1
-    sent = rounded_messages(clients, model, bound_and_share, round_, chunk)
+    sent = rounded_messages(replace(clients, source=source), model, bound_and_share, round_, chunk)
     return [(message & most).astype(np.uint32) for _, message in sent]

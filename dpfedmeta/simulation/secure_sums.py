@@ -14,16 +14,16 @@ from dpfedmeta.parameters import Params
 from dpfedmeta.privacy.rounded_messages import RoundedMessages
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Bounded, Client
-from dpfedmeta.randomness import IntArray, Purpose
+from dpfedmeta.randomness import IntArray, Purpose, SecretSource
 from dpfedmeta.simulation.aggregation import RoundAborted
 from dpfedmeta.simulation.client_side import ClientSide
-from dpfedmeta.simulation.processes import clients_per_task
+from dpfedmeta.simulation.processes import shares_of
 from dpfedmeta.workers import Workers
 
 # Name of the one tensor that a sum of whole numbers is.
 _ROTATED = "rotated"
-# What `rounded_messages` takes.
-Task = tuple[ClientSide, dict[str, npt.NDArray[np.float32]], tuple[float, float], int, list[int]]
+# What `rounded_messages` takes, and the source of these clients.
+Task = tuple[ClientSide, dict[str, npt.NDArray[np.float32]], tuple[float, float], int, list[int], SecretSource]
 
 
 class Adder(Protocol):
@@ -75,9 +75,8 @@ class SecureSums:
         share = whole.share(cohort.asked) if enough else 0.0
         if enough:
             arrays = {name: value.cpu().numpy() for name, value in model.items()}
-            size = clients_per_task(clients)
-            chunks = [ids[i : i + size] for i in range(0, len(ids), size)]
-            tasks = [(clients, arrays, (bound, share), cohort.round, chunk) for chunk in chunks]
+            bare, shares = shares_of(clients, self.workers, ids, cohort.round)
+            tasks = [(bare, arrays, (bound, share), cohort.round, chunk, source) for chunk, source in shares]
             total, entered = self.added(clients, self.workers, tasks, cohort)
         if self.abort_on_failure and entered < len(ids):
             raise RoundAborted
@@ -94,11 +93,8 @@ class SecureSums:
 def added_up(clients: ClientSide, workers: Workers, tasks: Sequence[Task], cohort: Cohort) -> tuple[IntArray, int]:
     """SECRET: the ideal result (an `Adder`): a plain sum, in the worker processes as far as it goes."""
     assert clients.whole is not None
-    total, entered = np.zeros(clients.whole.dimension, dtype=np.int64), 0
-    for part, count in workers.map(rounded_chunk, tasks) if tasks else ():
-        total += part
-        entered += count
-    return total, entered
+    common = tasks[0][:4] if tasks else ()
+    return workers.total(rounded_chunk, common, (task[4:] for task in tasks), (clients.whole.dimension,))
 
 
 def rounded_chunk(
@@ -107,8 +103,10 @@ def rounded_chunk(
     bound_and_share: tuple[float, float],
     round_: int,
     chunk: list[int],
+    source: SecretSource,
 ) -> tuple[IntArray, int]:
     """(Sum of what these clients send, how many of them did), with plain arrays at both ends of the pipe."""
+    clients = replace(clients, source=source)
     total, entered = None, 0
     for _, message in rounded_messages(clients, model, bound_and_share, round_, chunk):
         total = message if total is None else total + message

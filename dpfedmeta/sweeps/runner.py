@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,6 +35,27 @@ _POLL_SECONDS = 0.2
 _PATIENCE_SECONDS = 120.0
 
 
+_TRAIN = (sys.executable, "-m", "dpfedmeta", "train")
+
+
+def launched_words(launcher: str) -> tuple[str, ...]:
+    """The words that start `dpfedmeta train` on the ranks of a launcher.
+
+    Raises:
+        InputError: They are no words, or name no program.
+    """
+    try:
+        words = shlex.split(launcher)
+    except ValueError as error:
+        raise InputError(f"--launch {launcher}: {error}") from error
+    found = shutil.which(words[0]) or shutil.which(words[0], path=str(Path(sys.executable).parent)) if words else None
+    if found is None:
+        raise InputError(
+            f"--launch {launcher}: there is no such program; as in 'torchrun --standalone --nproc-per-node 2'"
+        )
+    return (found, *words[1:], *_TRAIN[1:])
+
+
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions:
     """How a sweep is run.
@@ -49,13 +72,13 @@ class SweepOptions:
     jobs: int = 1
     fixed: Mapping[str, str] = field(default_factory=dict)
     data_folder: Path | None = None
-    train: tuple[str, ...] = (sys.executable, "-m", "dpfedmeta", "train")
+    train: tuple[str, ...] = _TRAIN
 
     def words(self, trial: Trial) -> list[str]:
         """The command of a trial."""
         words = [*self.train, *(f"--{name}={value}" for name, value in trial.options.items())]
         words += [f"--run.name={trial.name}", f"--run.dir={SweepDirectory(self.out.absolute()).runs}"]
-        if "run.workers" not in trial.options:
+        if "run.workers" not in trial.options and self.train == _TRAIN:
             words.append(f"--run.workers={max(1, available_cores() // self.jobs)}")
         return [*words, f"--data-dir={self.data_folder.absolute()}"] if self.data_folder else words
 

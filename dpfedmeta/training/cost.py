@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpfedmeta.evaluation import HeldOutEvaluation
 from dpfedmeta.memory import peak_memory_mb
-from dpfedmeta.parameters import Params
+from dpfedmeta.parameters import Params, dimension
 from dpfedmeta.planning.plan import Plan
 from dpfedmeta.simulation.client_side import ClientSide
-from dpfedmeta.simulation.processes import clients_per_task, sum_chunk
+from dpfedmeta.simulation.processes import CLIENTS_PER_CHUNK, clients_per_task, nobody, sum_chunk
 from dpfedmeta.workers import Workers
 
 
@@ -48,25 +48,27 @@ class Cost:
         )
 
 
-def clients_per_second(public: ClientSide, workers: Workers, count: int, seconds: float) -> float:
+def clients_per_second(public: ClientSide, workers: Workers, seconds: float) -> float:
     """Measured on clients of public data; also warms the workers up.
 
     Args:
         public: What every client runs, on public classes.
         workers: Who runs them.
-        count: How many workers these are.
         seconds: The least to spend; 0: one chunk for each worker.
     """
     weights = _learned(public)
     arrays = {name: value.numpy() for name, value in weights.items()}
-    size = clients_per_task(public)
+    count = workers.count
+    size = clients_per_task(public, 2 * CLIENTS_PER_CHUNK * count, count)
     # Of a small population the same ones again.
     chunk = [number % public.population.clients for number in range(size)]
-    tasks = [(public, arrays, 1.0, 0, chunk) for _ in range(count)]
-    list(workers.map(sum_chunk, tasks))
+    common = (replace(public, source=nobody(0)), arrays, 1.0, 0)
+    share, length = (chunk, public.source.of_clients(0, chunk)), dimension(public.form(weights))
+    shape = tuple(public.whole_numbers(1.0, length).zero(length).shape)
+    workers.total(sum_chunk, common, [share] * count, shape)
     done, begun = 0, time.perf_counter()
     while not done or time.perf_counter() - begun < seconds:
-        list(workers.map(sum_chunk, 2 * tasks))
+        workers.total(sum_chunk, common, [share] * 2 * count, shape)
         done += 2 * count * size
     return done / (time.perf_counter() - begun)
 
@@ -76,7 +78,6 @@ def cost_of(
     public: ClientSide,
     held_out_evaluations: Sequence[HeldOutEvaluation],
     workers: Workers,
-    count: int,
     seconds: float,
     before: float,
 ) -> Cost:
@@ -87,14 +88,13 @@ def cost_of(
         public: As in `clients_per_second`.
         held_out_evaluations: On validation classes, and on test classes.
         workers: Who runs clients and episodes.
-        count: How many workers these are.
         seconds: What to spend on the measurement, about.
         before: What this process has spent so far, as the run will.
     """
     begun = time.perf_counter()
-    clients_per_second(public, workers, count, 0.0)  # as a run begins
+    clients_per_second(public, workers, 0.0)  # as a run begins
     start = before + time.perf_counter() - begun
-    rate = clients_per_second(public, workers, count, 0.6 * seconds)
+    rate = clients_per_second(public, workers, 0.6 * seconds)
     validation, test = held_out_evaluations
     network, adaptation, model = plan.network, plan.evaluation, _all_weights(public)
     settings = plan.settings.evaluation
@@ -113,7 +113,7 @@ def cost_of(
         rounds=plan.privacy.expected_participations / rate,
         validations=validations * _scaled(validate, settings.validation_episodes, 0.15 * seconds),
         test=_scaled(compete, settings.episodes, 0.25 * seconds),
-        memory_mb=peak_memory_mb(workers, count),
+        memory_mb=peak_memory_mb(workers),
     )
 
 

@@ -33,4 +33,4 @@ def forecast(
         tell(callbacks, "on_plan", made.planned())
         spent = before + time.perf_counter() - started
         held_out_evaluations = (made.validation, made.test)
-        return cost_of(made.plan, made.public, held_out_evaluations, made.workers, made.count, seconds, spent)
+        return cost_of(made.plan, made.public, held_out_evaluations, made.workers, seconds, spent)

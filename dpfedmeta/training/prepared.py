@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,12 +21,14 @@ from dpfedmeta.planning.own_policy import check_same_policy
 from dpfedmeta.planning.plan import Plan, make_plan
 from dpfedmeta.privacy.clip_policy import ClipPolicy
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, SecretSource, draw_secret_seed
+from dpfedmeta.ranks.agreement import check_together
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.extension import extended_plan
 from dpfedmeta.runs.resume import check_same_sums, secret_of_run
 from dpfedmeta.settings import Settings
 from dpfedmeta.simulation.client_data import check_some_sound
 from dpfedmeta.simulation.client_side import ClientSide
+from dpfedmeta.simulation.processes import check_enough_work
 from dpfedmeta.tracking.planned import Planned, planned_of
 from dpfedmeta.training.data import client_side, held_out_evaluation, population, public_side
 from dpfedmeta.workers import Workers, available_cores, open_workers
@@ -44,6 +46,8 @@ class RunOptions:
         resume: A run to go on with.
         pictures: Draws a report's pictures of a run that ended, for who shows them elsewhere.
         extend_to: Rounds in all that it shall have from now on; it is completed.
+        workers: Who computes, where they are there already (ranks); None: worker processes, as run.workers says.
+        launch: What a restart of this launch knows its run by, or None.
     """
 
     data_folder: Path | None = None
@@ -53,6 +57,8 @@ class RunOptions:
     resume: RunDirectory | None = None
     pictures: Callable[[RunDirectory], Sequence[Path]] = lambda run: ()
     extend_to: int | None = None
+    workers: Workers | None = None
+    launch: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,7 +76,6 @@ class Prepared:
         repeatable: Whether a round can be done again on the same data.
         device: Where clients are computed.
         workers: Who computes.
-        count: How many workers these are.
         clients: What every client runs.
         public: The same clients, made of public data.
     """
@@ -85,7 +90,6 @@ class Prepared:
     repeatable: bool
     device: torch.device
     workers: Workers
-    count: int
     clients: ClientSide
     public: ClientSide
 
@@ -122,10 +126,11 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
     validation, test = held_out_evaluation(plan, dataset, "val"), held_out_evaluation(plan, dataset, "test")
     source = _secret_source(settings, options)
     held, repeatable = _checked_data(settings, dataset, options)
-    count = worker_count(settings, device, remark)
-    with open_workers(count) as workers:
+    with _workers(settings, options, device, remark) as workers:
         clients = client_side(plan, clients_of, source, device)
         check_some_sound(clients_of, clients.data_form, plan.shape)
+        alike = check_together(workers, dataset, options.population, device)
+        check_enough_work(workers, clients, plan.privacy.at(0).cohort)
         yield Prepared(
             plan=plan,
             dataset=dataset,
@@ -134,10 +139,9 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
             test=test,
             source=source,
             held=held,
-            repeatable=repeatable,
+            repeatable=repeatable and alike,
             device=device,
             workers=workers,
-            count=count,
             clients=clients,
             public=public_side(clients, plan, dataset),
         )
@@ -200,6 +204,24 @@ def _use_precision(settings: Settings, device: torch.device) -> None:
     if wanted == "bfloat16" and not on_gpu and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         raise InputError("run.precision = bfloat16: this processor does not have it (avx512_bf16 or amx_bf16)")
     torch.backends.cudnn.allow_tf32 = wanted == "tf32"
+
+
+@contextmanager
+def _workers(
+    settings: Settings, options: RunOptions, device: torch.device, remark: Callable[[str], None]
+) -> Iterator[Workers]:
+    """Those that are there already, or worker processes."""
+    if options.workers is None:
+        with open_workers(worker_count(settings, device, remark)) as workers:
+            yield workers
+        return
+    if settings.run.workers is not None:
+        raise InputError(
+            f"run.workers = {settings.run.workers}: under torchrun its processes are the workers (--nproc-per-node); "
+            "leave out run.workers, or start without torchrun"
+        )
+    remark(f"{options.workers.count} rank{'s'[: options.workers.count > 1]} of torchrun compute; rank 0 writes")
+    yield options.workers
 
 
 def worker_count(settings: Settings, device: torch.device, remark: Callable[[str], None]) -> int:

@@ -37,7 +37,7 @@ from dpfedmeta.runs.environment import environment_of
 from dpfedmeta.runs.extension import extend, promise, set_aside
 from dpfedmeta.runs.lock import only_writer
 from dpfedmeta.runs.provenance import commit
-from dpfedmeta.runs.resume import identity_of, keep_secret, registered
+from dpfedmeta.runs.resume import identity_of, keep_launch, keep_secret, registered
 from dpfedmeta.runs.summary import Status, summary_of
 from dpfedmeta.runs.times import hides_times, seconds_before
 from dpfedmeta.settings import Settings
@@ -77,12 +77,12 @@ def run_training(
 
     check_wandb(settings.track, say)
     with prepared(settings, options, say) as made, ExitStack() as stack:
-        rate = clients_per_second(made.public, made.workers, made.count, 0.0)
+        rate = clients_per_second(made.public, made.workers, 0.0)
         tell(callbacks, "on_plan", made.planned(rate))
         run = options.resume
         if run is None:
             name = _default_name(settings) if settings.run.name is None else settings.run.name
-            run = create(Path(settings.run.dir), name, partial(_first_files, made=made, rate=rate))
+            run = create(Path(settings.run.dir), name, partial(_first_files, made=made, options=options, rate=rate))
             stack.enter_context(only_writer(run.path))
         lineage, missing = stack.enter_context(registered(run))
         if missing:
@@ -160,7 +160,7 @@ def _trained(training: Training, made: Prepared) -> tuple[dict[str, Any], Callba
     except CallbackFailed as error:
         status, failure = "interrupted", error
     with deferred():
-        memory = peak_memory_mb(training.workers, made.count)
+        memory = peak_memory_mb(training.workers)
         summary = summary_of(run, plan, state, status, (seconds, memory), accuracies)
         summary["population"] |= {"kind": made.statement.kind, "statement": dataclasses.asdict(made.statement)}
         run.write_json(SUMMARY, summary)
@@ -223,11 +223,12 @@ def _default_name(settings: Settings) -> str:
     return f"{settings.algo}-{plain}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def _first_files(run: RunDirectory, made: Prepared, rate: float) -> None:
+def _first_files(run: RunDirectory, made: Prepared, options: RunOptions, rate: float) -> None:
     """What a run directory is born with: all that is needed to go on after a crash at any instant."""
     text = to_yaml(made.plan.settings)
     write_text(run.path / CONFIG, text)
     _write_plan(run, made, rate)
+    keep_launch(run, options.launch)
     keep_secret(run, made.source)
     keep_data(run, made.held)
     identity = Identity(run=secrets.token_hex(16), config=text, secure=not made.source.reproducible)

@@ -16,7 +16,9 @@ import random
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -46,14 +48,15 @@ SECURE = ["--algo=dp-agrlr-micro", "--rounds=60", "--secure-rng", "--run.workers
 SIGNALS = [signal.SIGKILL] * 6 + [signal.SIGTERM, signal.SIGINT]
 
 
-def start(words: list[str], folder: Path) -> int:
-    """Fork a training process; its output goes to a file."""
+def start(words: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> int:
+    """Fork a training process, with these variables besides; its output goes to a file."""
     child = os.fork()
     if child:
         return child
     code = 99
     try:
         os.setsid()
+        os.environ |= environment or {}
         os.chdir(folder)
         output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
@@ -63,6 +66,8 @@ def start(words: list[str], folder: Path) -> int:
         code = int(end.code or 0)
     except KeyboardInterrupt:
         code = 130
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         os._exit(code)

@@ -94,4 +94,4 @@ def test_a_protocol_that_fails_is_tried_again_and_never_releases(tiny_strokes, m
 def tasks_of(side, model, cohort: Cohort):
     arrays = {name: value.numpy() for name, value in model.items()}
     share = side.whole.share(cohort.asked)
-    return [(side, arrays, (0.2, share), cohort.round, cohort.clients.tolist())]
+    return [(side, arrays, (0.2, share), cohort.round, cohort.clients.tolist(), side.source)]

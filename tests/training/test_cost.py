@@ -36,15 +36,15 @@ def test_episodes_are_scaled_from_as_many_as_fit(monkeypatch: pytest.MonkeyPatch
 def test_a_population_smaller_than_a_chunk_is_measured_too(tiny_strokes: Dataset, chunk: int | None) -> None:
     _, clients, _ = setting(tiny_strokes, "dp-agr")
     few = replace(clients, chunk=chunk, population=replace(clients.population, clients=3))
-    assert clients_per_second(few, InProcess(), 1, 0.0) > 0.0
+    assert clients_per_second(few, InProcess(), 0.0) > 0.0
 
 
 def test_memory_of_workers_is_counted_for_each() -> None:
     own = own_peak_mb()
     assert own > 50.0
-    assert peak_memory_mb(InProcess(), 1) == pytest.approx(own, rel=0.2)
+    assert peak_memory_mb(InProcess()) == pytest.approx(own, rel=0.2)
     with open_workers(2) as workers:
-        assert peak_memory_mb(workers, 2) > own_peak_mb() + 2 * 50.0
+        assert peak_memory_mb(workers) > own_peak_mb() + 2 * 50.0
 
 
 def test_more_workers_than_cores_are_left_out_and_it_is_said() -> None:

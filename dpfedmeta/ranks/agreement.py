@@ -1,0 +1,152 @@
+"""What all ranks must have in common, compared before round 0."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+
+from dpfedmeta.data.dataset import Dataset
+from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.population import Population, clients_digest
+from dpfedmeta.errors import InputError
+from dpfedmeta.ranks.launch import Launch, launched
+from dpfedmeta.runs.environment import SWITCHES, versions
+from dpfedmeta.runs.provenance import processor, source_digest
+from dpfedmeta.workers import Workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Of one rank.
+
+    Attributes:
+        command: Its command line.
+        code: Digest of the package's modules.
+        versions: Of Python and of the libraries that a result depends on.
+        switches: Environment variables that choose how these compute.
+        host: Its machine's name.
+        machine: Its processor, and what of it is used.
+        gpu: The number of its GPU, as torchrun counts processes of a machine.
+        gpus: How many its machine has.
+    """
+
+    command: str
+    code: str
+    versions: str
+    switches: str
+    host: str
+    machine: str
+    gpu: int
+    gpus: int
+
+
+# By field: what a person calls it, and what to do where it differs.
+_SAME = {
+    "command": ("another command line", "give all ranks the same words, paths included"),
+    "code": ("other code of dpfedmeta", "install the same version (or check out the same commit) on every machine"),
+    "versions": ("other versions", "install with the same constraints.txt on every machine"),
+    "switches": ("other environment variables", "set them alike on every machine"),
+}
+
+
+def facts_of(launch: Launch, words: Sequence[str]) -> Facts:
+    """Of this rank."""
+    return Facts(
+        command=", ".join(_options(words)),
+        code=source_digest(),
+        versions=", ".join(f"{name} {version}" for name, version in versions().items()),
+        switches=", ".join(f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(SWITCHES)) or "none",
+        host=platform.node(),
+        machine=f"{platform.machine()}; {processor()}; {torch.backends.cpu.get_cpu_capability()}",
+        gpu=launch.local_rank,
+        gpus=torch.cuda.device_count(),
+    )
+
+
+def _options(words: Sequence[str]) -> list[str]:
+    """The words with the values behind their names."""
+    listed: list[str] = []
+    for word in words:
+        if word.startswith("--") or not listed or "=" in listed[-1] or " " in listed[-1]:
+            listed.append(word)
+        else:
+            listed[-1] += f" {word}"
+    return listed
+
+
+def check_alike(facts: Sequence[Facts]) -> None:
+    """Compare what must be the same with rank 0's.
+
+    Raises:
+        InputError: It differs; names the rank, what differs, and both values.
+    """
+    first = facts[0]
+    for rank, other in enumerate(facts):
+        for each in fields(Facts):
+            mine, its = getattr(first, each.name), getattr(other, each.name)
+            if each.name in _SAME and mine != its:
+                what, remedy = _SAME[each.name]
+                own, others = _apart(str(mine), str(its))
+                raise InputError(f"rank {rank} ({other.host}): {what}: {others}; rank 0 has {own}; {remedy}")
+
+
+def _apart(mine: str, its: str) -> tuple[str, str]:
+    """The parts of two lists that differ, at most so long that a line holds them."""
+    one, two = mine.split(", "), its.split(", ")
+    own, others = ([part for part in a if part not in b] for a, b in ((one, two), (two, one)))
+    return ", ".join(own)[:200] or "none of that", ", ".join(others)[:200] or "none of that"
+
+
+def check_together(workers: Workers, dataset: Dataset, own: Population | None, device: torch.device) -> bool:
+    """Whether ranks can compute one federation together, and whether all of their processors compute alike.
+
+    Raises:
+        InputError: A rank holds other data, or a machine has fewer GPUs than processes.
+    """
+    found = workers.elsewhere(_data_digest, (dataset.train, dataset.val, dataset.test), own)
+    if not found:
+        return True
+    mine = _data_digest((dataset.train, dataset.val, dataset.test), own)
+    for rank, its in enumerate(found, start=1):
+        if its != mine:
+            raise InputError(
+                f"rank {rank}: holds other data for {dataset.task.name} than rank 0 in {dataset.train.path.parent}; "
+                "put the same files at the same path on every machine (a shared file system does)"
+            )
+    facts = [own_facts(), *workers.elsewhere(own_facts)]
+    if device.type == "cuda":
+        check_gpus(facts)
+    return len({each.machine for each in facts}) == 1
+
+
+def own_facts() -> Facts:
+    """Of the process that asks."""
+    return facts_of(launched() or Launch(rank=0, size=1), sys.argv[1:])
+
+
+def check_gpus(facts: Sequence[Facts]) -> None:
+    """One process for each GPU.
+
+    Raises:
+        InputError: A machine has fewer GPUs than processes.
+    """
+    for rank, each in enumerate(facts):
+        if each.gpu >= each.gpus:
+            raise InputError(
+                f"rank {rank} ({each.host}): process {each.gpu} of its machine, which has {each.gpus} GPUs; start one "
+                "process for each GPU (--nproc-per-node), or compute on CPUs with --run.device cpu"
+            )
+
+
+def _data_digest(pools: tuple[ClassPool, ...], own: Population | None) -> str:
+    """SECRET where the images are: of what a rank would compute with; it stays inside of the federation's ranks."""
+    try:
+        decoded = {pool.path: pool.decoded_digest() for pool in pools}
+    except OSError as error:
+        raise InputError(f"{error.filename}: cannot be read ({error.strerror}); put the same files there") from error
+    return " ".join([*(pool.digest(decoded[pool.path]) for pool in pools), str(own and clients_digest(own))])

@@ -1,0 +1,188 @@
+"""What ranks tell each other, over torch.distributed: objects from rank 0 to all or to one, answers, and sums."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.randomness import seeds_stay
+from dpfedmeta.ranks.launch import TIMEOUT, Launch
+from dpfedmeta.workers import IntArray
+
+
+class Lost(RuntimeError):
+    """Another rank is gone, or says nothing any more."""
+
+
+class Line(Protocol):
+    """The calls of one rank; all but `ask`, `answer`, `asked` and `tell` are made by all ranks together."""
+
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        ...
+
+    def announce(self, message: Any = None) -> Any:
+        """Rank 0's message, on all ranks."""
+        ...
+
+    def gathered(self, message: Any) -> list[Any]:
+        """On rank 0 everybody's messages by rank; nothing on the others."""
+        ...
+
+    def added(self, values: IntArray) -> IntArray:
+        """On rank 0 everybody's sum; the others' are of no use afterwards."""
+        ...
+
+    def ask(self, message: Any) -> Any:
+        """To rank 0, and its answer."""
+        ...
+
+    def asked(self) -> tuple[int, Any]:
+        """On rank 0: (who asks, what it says)."""
+        ...
+
+    def answer(self, rank: int, message: Any) -> None:
+        """On rank 0: to the one that asked."""
+        ...
+
+    def close(self) -> None:
+        """Nothing is said after it."""
+        ...
+
+
+class GroupLine:
+    """Over a process group with the backend gloo.
+
+    Guarantee:
+        No secret seed is sent (randomness.seeds_stay).
+    """
+
+    def __init__(self, group: dist.ProcessGroup, *, own: bool) -> None:
+        self._group, self._own = group, own
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+
+    def announce(self, message: Any = None) -> Any:
+        """By broadcast."""
+        box = [message]
+        with seeds_stay(), _heard():
+            dist.broadcast_object_list(box, group=self._group, group_src=0)
+        return box[0]
+
+    def gathered(self, message: Any) -> list[Any]:
+        """By gather."""
+        box: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        with seeds_stay(), _heard():
+            dist.gather_object(message, box, group=self._group, group_dst=0)
+        return box or []
+
+    def added(self, values: IntArray) -> IntArray:
+        """By reduction in whole numbers: exact in any order."""
+        tensor = torch.from_numpy(values)
+        with _heard():
+            dist.reduce(tensor, group=self._group, group_dst=0)
+        return values
+
+    def ask(self, message: Any) -> Any:
+        """Point to point."""
+        box: list[Any] = [None]
+        with seeds_stay(), _heard():
+            # Whose the next message is, since rank 0 listens to all.
+            dist.send(torch.tensor([self.rank]), group=self._group, group_dst=0)
+            dist.send_object_list([message], group=self._group, group_dst=0)
+            dist.recv_object_list(box, group=self._group, group_src=0)
+        return box[0]
+
+    def asked(self) -> tuple[int, Any]:
+        """Whoever comes first."""
+        rank, box = torch.zeros(1, dtype=torch.int64), [None]
+        with _heard():
+            dist.recv(rank, group=self._group)
+            dist.recv_object_list(box, group=self._group, group_src=int(rank))
+        return int(rank), box[0]
+
+    def answer(self, rank: int, message: Any) -> None:
+        """Point to point."""
+        with seeds_stay(), _heard():
+            dist.send_object_list([message], group=self._group, group_dst=rank)
+
+    def close(self) -> None:
+        """The group of a caller stays as it was."""
+        if self._own:
+            dist.destroy_process_group()
+
+
+class _heard:
+    """What torch.distributed raises, as what it means here."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, RuntimeError) and not isinstance(error, Lost) and "gloo" in str(error):
+            raise Lost("is silent" if "imed out" in str(error) else "is gone") from error
+
+
+def joined(launch: Launch) -> GroupLine:
+    """Meet the other ranks where the environment says.
+
+    Raises:
+        InputError: They do not come.
+    """
+    patience = timedelta(seconds=launch.timeout)
+    try:
+        if dist.is_initialized():
+            return GroupLine(dist.new_group(backend="gloo", timeout=patience), own=False)
+        store, rank, size = next(rendezvous("env://", timeout=patience))
+        store = PrefixStore(_this_try(store, rank, size, launch.timeout), store)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=patience)
+    except (RuntimeError, ValueError) as error:
+        where = f"{os.environ.get('MASTER_ADDR', 'MASTER_ADDR')}:{os.environ.get('MASTER_PORT', 'MASTER_PORT')}"
+        raise InputError(
+            f"rank {launch.rank} of {launch.size} met no others at {where} ({str(error).splitlines()[0][:120]}); start "
+            f"with torchrun, all machines with the same --rdzv-endpoint; {TIMEOUT} says how many seconds it waits"
+        ) from error
+    whole = dist.group.WORLD
+    assert whole is not None
+    return GroupLine(whole, own=True)
+
+
+def _this_try(store: Store, rank: int, size: int, seconds: float) -> str:
+    """A prefix that the ranks of this try agree on, and no other try has.
+
+    torchrun keeps its store over restarts, and with it where the processes of earlier tries listened; how many restarts
+    there were, machines that came later count otherwise. So each rank leaves a word that nobody else has; rank 0
+    answers every word that it sees, also of processes that are gone, until all ranks have taken up the answer.
+    """
+    until = time.monotonic() + seconds
+    name, word = secrets.token_hex(16), secrets.token_hex(16)
+    if rank:
+        store.set(f"dpfedmeta/word/{rank}", word)
+        store.wait([f"dpfedmeta/try/{word}"], timedelta(seconds=seconds))
+        name = store.get(f"dpfedmeta/try/{word}").decode()
+        store.set(f"dpfedmeta/{name}/here/{rank}", "")
+        return f"dpfedmeta/{name}"
+    missing = set(range(1, size))
+    while missing:
+        for each in sorted(missing):
+            if store.check([f"dpfedmeta/word/{each}"]):
+                store.set(f"dpfedmeta/try/{store.get(f'dpfedmeta/word/{each}').decode()}", name)
+        missing = {each for each in missing if not store.check([f"dpfedmeta/{name}/here/{each}"])}
+        if missing and time.monotonic() > until:
+            raise ValueError(f"rank {min(missing)} did not come within {seconds:g} s")
+        time.sleep(0.01)
+    return f"dpfedmeta/{name}"

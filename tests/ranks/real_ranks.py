@@ -1,0 +1,107 @@
+"""Ranks as processes over gloo: told of a sum, killed, stopped, and started again over the store of the try before.
+
+This process holds PyTorch and forks, as tests/faults/kills.py does, and keeps the store as torchrun's agent does.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.ranks.launch import Launch
+from dpfedmeta.ranks.line import Lost, joined
+from dpfedmeta.ranks.rank_zero import Ranks
+from dpfedmeta.ranks.serving import serve
+from dpfedmeta.ranks.shell import workers_of_group
+
+SHARES = [(number,) for number in range(40)]
+
+
+def part(number):
+    time.sleep(0.002)
+    return np.full((2, 50), number, dtype=np.int64), 1
+
+
+def part_of_the_doomed(number):
+    if os.environ["RANK"] == "2":
+        os.kill(os.getpid(), signal.SIGKILL if os.environ["DOOM"] == "killed" else signal.SIGSTOP)
+    return part(number)
+
+
+def total(ranks, function=part):
+    found, count = ranks.total(function, (), SHARES, (2, 50))
+    return [int(found.min()), int(found.max()), count]
+
+
+def rank(number, size, timeout, doom):
+    os.environ |= {"RANK": str(number), "WORLD_SIZE": str(size), "DOOM": doom}
+    begun = time.monotonic()
+    if doom == "group":
+        dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+        with workers_of_group() as workers:
+            return None if workers is None else total(workers)
+    try:
+        line = joined(Launch(rank=number, size=size, timeout=timeout))
+    except InputError as error:
+        return str(error)
+    if number:
+        try:
+            return serve(line)
+        except Lost as error:
+            return f"rank 0 {error}"
+    ranks = Ranks(line, timeout)
+    try:
+        found = total(ranks, part if doom == "none" else part_of_the_doomed)
+    except RuntimeError as error:
+        found = [str(error), time.monotonic() - begun]
+    ranks.close(7)
+    return found
+
+
+def tried(size, timeout=20.0, doom="none"):
+    """What each rank of one try has to say; None of one that was killed."""
+    ends, found = [], []
+    for number in range(size):
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            os.write(write, json.dumps(rank(number, size, timeout, doom)).encode())
+            os._exit(0)
+        os.close(write)
+        ends.append((child, read))
+    for child, read in ends:
+        if doom == "stopped" and child == ends[-1][0]:
+            os.kill(child, signal.SIGKILL)
+        text = os.fdopen(read).read()
+        os.waitpid(child, 0)
+        found.append(json.loads(text) if text else None)
+    return found
+
+
+def main():
+    torch.set_num_threads(1)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }  # fmt: skip
+    found = {
+        "whole": tried(3),
+        "killed": tried(3, doom="killed", timeout=6.0),
+        "again": tried(2),
+        "stopped": tried(3, doom="stopped", timeout=6.0),
+        "again3": tried(3),
+        "group": tried(2, doom="group"),
+    }
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

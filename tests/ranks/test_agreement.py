@@ -1,0 +1,84 @@
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.ranks.agreement import _data_digest, check_alike, check_gpus, check_together, facts_of
+from dpfedmeta.ranks.launch import Launch
+from dpfedmeta.simulation.processes import check_enough_work
+from dpfedmeta.workers import InProcess
+
+WORDS = ["train", "--seed", "1", "--algo", "dp-agr", "--cohort=20"]
+
+
+@pytest.fixture(scope="module")
+def facts():
+    return facts_of(Launch(rank=0, size=2), WORDS)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"command": "train, --seed 2"}, r"rank 2 \(there\): another command line: --seed 2; rank 0 has --seed 1, "),
+        ({"code": "0123"}, r"rank 2 \(there\): other code of dpfedmeta: 0123; .*same version"),
+        (
+            {"versions": "torch 1.0"},
+            r"rank 2 \(there\): other versions: torch 1.0; rank 0 has Python .*constraints.txt",
+        ),
+        ({"switches": "MKL_CBWR=AVX"}, r"rank 2 \(there\): other environment variables: MKL_CBWR=AVX; rank 0 has none"),
+    ],
+)
+def test_a_rank_that_differs_is_named_with_what_differs(facts, changed, words):
+    other = replace(facts, host="there", machine="another processor", gpu=3)
+    check_alike([facts, other, other])
+    with pytest.raises(InputError, match=words):
+        check_alike([facts, other, replace(other, **changed)])
+
+
+def test_each_process_of_a_machine_has_a_gpu_of_its_own(facts):
+    check_gpus([replace(facts, gpu=number, gpus=2) for number in range(2)])
+    with pytest.raises(InputError, match=r"rank 2 .*which has 2 GPUs.*--nproc-per-node"):
+        check_gpus([replace(facts, gpu=number, gpus=2) for number in range(3)])
+
+
+class Elsewhere(InProcess):
+    """Two ranks, of which the other answers so."""
+
+    trusted, count = False, 2
+
+    def __init__(self, **answers):
+        self.answers = answers
+
+    def elsewhere(self, function, *arguments):
+        answer = self.answers.get(function.__name__)
+        return [function(*arguments) if answer is None else answer]
+
+
+def test_other_data_on_a_rank_are_refused_and_other_processors_noted(tiny_strokes, facts):
+    cpu = torch.device("cpu")
+    assert check_together(InProcess(), tiny_strokes, None, cpu)
+    assert check_together(Elsewhere(), tiny_strokes, None, cpu)
+    assert not check_together(Elsewhere(own_facts=replace(facts, machine="another")), tiny_strokes, None, cpu)
+    with pytest.raises(InputError, match="rank 1: holds other data for tiny"):
+        check_together(Elsewhere(_data_digest="0" * 64), tiny_strokes, None, cpu)
+
+
+def test_the_digest_of_the_data_is_of_all_splits_and_says_what_is_missing(tiny_strokes, tmp_path):
+    pools = (tiny_strokes.train, tiny_strokes.val, tiny_strokes.test)
+    assert _data_digest(pools, None) != _data_digest((*pools[:2], tiny_strokes.val), None)
+    with pytest.raises(InputError, match=r"nothing\.npy: cannot be read .*same files there"):
+        _data_digest((replace(tiny_strokes.train, path=tmp_path / "nothing.npy"),), None)
+
+
+def test_more_ranks_than_chunks_are_refused():
+    clients = SimpleNamespace(stacks=False, together=None)  # eight at a time
+    check_enough_work(Elsewhere(), clients, 9.0)
+    with pytest.raises(InputError, match=r"2 ranks, but a cohort of 8 .* in 1 chunks of 8.*at most 1"):
+        check_enough_work(Elsewhere(), clients, 8.0)
+    check_enough_work(InProcess(), clients, 1.0)
+    one_by_one = SimpleNamespace(stacks=False, together=1)
+    check_enough_work(Elsewhere(), one_by_one, 2.0)
+    with pytest.raises(InputError, match="2 ranks"):
+        check_enough_work(Elsewhere(), one_by_one, 1.0)

@@ -1,0 +1,24 @@
+import sys
+
+import pytest
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.sweeps.runner import SweepOptions, launched_words
+from dpfedmeta.sweeps.trials import Trial
+
+
+def test_a_launcher_starts_each_trial_and_brings_the_workers(tmp_path):
+    words = launched_words(f"{sys.executable} -m torch.distributed.run --nproc-per-node 2")
+    assert words[-3:] == ("-m", "dpfedmeta", "train")
+    assert words[:5] == (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+    assert launched_words("torchrun")[0].endswith("torchrun")  # beside this Python
+    trial = Trial(number=0, name="one", key="0", parameters={"server.lr": 1.0}, fixed={})
+    ranked, usual = (SweepOptions(out=tmp_path, **given).words(trial) for given in ({"train": words}, {}))
+    assert not any(word.startswith("--run.workers") for word in ranked)
+    assert any(word.startswith("--run.workers") for word in usual)
+
+
+@pytest.mark.parametrize("launcher", ["", "no-such-launcher --nodes 2", "torchrun 'unfinished"])
+def test_a_launcher_that_is_none_is_refused(launcher):
+    with pytest.raises(InputError, match="--launch"):
+        launched_words(launcher)
