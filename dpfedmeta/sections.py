@@ -261,12 +261,13 @@ class MetaSettings:
     divisions: Annotated[
         Count,
         Field(
-            description="how often a client divides its records into support and query, at most as often as it has "
-            "records of a class; the mean is sent"
+            description="how often a client (each micro-episode, where there are some) divides its records into "
+            "support and query, at most as often as it has records of a class; the mean is sent"
         ),
     ] = 1
     division_shots: Annotated[
-        Count | None, Field(description="support images per class in each of several divisions; null: task.shots")
+        Count | None,
+        Field(description="support images per class in each division; null: task.shots, or record.micro_shots"),
     ] = None
     own: Annotated[Mapping[str, Any], Field(description="what a method of your own takes besides")] = field(
         default_factory=dict, hash=False

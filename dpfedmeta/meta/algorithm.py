@@ -35,7 +35,16 @@ Sends = Literal["query", "update"]
 
 
 class Division(Protocol):
-    """How a client cuts its records into smaller episodes."""
+    """How a client cuts its records into smaller episodes.
+
+    Attributes:
+        linear_head: Whether it counts on a head that is one linear layer.
+    """
+
+    @property
+    def linear_head(self) -> bool:
+        """See above."""
+        ...
 
     def fits(self, episode: Episode) -> bool:
         """Whether the episode can be cut so."""
@@ -226,7 +235,9 @@ class Method(ClientAlgorithm, Protocol):
 class Release(Protocol):
     """The class of a release: how it is planned on top of a method.
 
-    What it makes has `towards_a_sum`: the same where the server sees nothing but the sum of all clients' messages.
+    What it makes has `towards_a_sum`: the same where the server sees nothing but the sum of all clients' messages. One
+    that says `divides = True` clips all that a method's divisions make of a record as one vector; only such a release
+    is given a method that divides records again and again.
     """
 
     @classmethod

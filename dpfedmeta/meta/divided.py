@@ -1,4 +1,7 @@
-"""One client's meta-gradient over several divisions of its records into support and query, for one pass of the body."""
+"""A meta-gradient over several divisions of records into support and query, for one pass of the body.
+
+The records are those of a client, or of a part of them (a micro-episode), which divides its own.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +43,14 @@ def divided_gradient(
 ) -> Params:
     """The mean over the divisions of the gradient of the query loss at the adapted head.
 
-    All divisions share one pass through the body, so batch statistics, if any, are those of all records of the client.
+    All divisions share one pass through the body, so batch statistics, if any, are those of all records of the episode.
     That is for training alone, where all of them are the client's own.
 
     Args:
         network: A body followed by one linear layer, the head.
         model: The released initialisation: what is learned.
         fixed: The rest of the weights.
-        episode: The client's data, as many records of each class.
+        episode: The client's data, or a part of them; as many records of each class.
         adaptation: Of the head.
         order: 2 differentiates through the inner steps, 1 does not.
         divisions: How many, and how they are cut.
@@ -61,7 +64,7 @@ def divided_gradient(
     ways = int(labels.max()) + 1
     features = apply_body(network, leaves, channels_last(images[by_class]), None)
     slots = (part.to(labels.device) for part in division_slots(divisions, len(labels) // ways))
-    support, query = (_divided(features, part, ways) for part in slots)
+    support, query = (divided(features, part, ways) for part in slots)
     if order == 1:
         support = support.detach()
     initial = {name: value.expand(divisions.count, *value.shape) for name, value in head_of(leaves).items()}
@@ -77,6 +80,24 @@ def divided_gradient(
     return {name: value.sum(0) if order == 1 and name in heads else value for name, value in found.items()}
 
 
+def divided_gradients(
+    network: nn.Module,
+    model: Mapping[str, Tensor],
+    fixed: Mapping[str, Tensor],
+    episodes: Episode,
+    adaptation: Adaptation,
+    order: int,
+    divisions: Divisions,
+) -> Params:
+    """SECRET: `divided_gradient` of E episodes, one after the other: each tensor [E, *shape]."""
+    every = (episodes.support_images, episodes.support_labels, episodes.query_images, episodes.query_labels)
+    found = []
+    for own in zip(*every, strict=True):
+        episode = Episode(support_images=own[0], support_labels=own[1], query_images=own[2], query_labels=own[3])
+        found.append(divided_gradient(network, model, fixed, episode, adaptation, order, divisions))
+    return {name: torch.stack([gradient[name] for gradient in found]) for name in model}
+
+
 def adapted_heads(initial: Params, support: LinearSupport, adaptation: Adaptation, order: int) -> Params:
     """theta_K of heads side by side, [S, *shape] each; in first order fresh leaves."""
     with torch.set_grad_enabled(order == 2):
@@ -84,10 +105,10 @@ def adapted_heads(initial: Params, support: LinearSupport, adaptation: Adaptatio
     return heads if order == 2 else as_leaves(heads)
 
 
-def _divided(features: Tensor, slots: Tensor, ways: int) -> Tensor:
-    """[ways * held, d] -> [S, ways * k, d], class by class."""
-    by_class = features.view(ways, -1, features.shape[1])[:, slots]
-    return by_class.transpose(0, 1).flatten(1, 2)
+def divided(features: Tensor, slots: Tensor, ways: int) -> Tensor:
+    """[..., ways * held, d] -> [..., S, ways * k, d], class by class."""
+    by_class = features.unflatten(-2, (ways, -1))[..., slots, :]
+    return by_class.transpose(-4, -3).flatten(-3, -2)
 
 
 def head_logits(heads: Mapping[str, Tensor], features: Tensor) -> Tensor:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from dpfedmeta.data.shape import EpisodeShape
+from dpfedmeta.errors import InputError
+from dpfedmeta.settings import Settings
 
 if TYPE_CHECKING:
     from dpfedmeta.data.episode import Episode
@@ -11,15 +15,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Divisions:
-    """How often, and how, a client divides its own records.
+    """How often, and how, a client divides its own records; or each part of them (a micro-episode) its own.
 
     Attributes:
         count: S.
-        shots: Support records of a class in each; the others of the client are the query set.
+        shots: Support records of a class in each; the others of the client, or of the part, are the query set.
     """
 
     count: int
     shots: int
+    linear_head: ClassVar[bool] = True
+
+    @classmethod
+    def planned(cls, settings: Settings, shape: EpisodeShape) -> Divisions | None:
+        """Those of what holds as many records as an episode of this shape; None: it is divided as it stands, once.
+
+        Raises:
+            InputError: A support set would leave no query record.
+        """
+        count, shots = settings.meta.divisions, settings.meta.division_shots
+        if count == 1 and shots is None:
+            return None
+        held, shots = shape.shots + shape.queries, shots or shape.shots
+        if shots >= held:
+            raise InputError(
+                f"meta.division_shots = {shots}: what is divided, a client or a micro-episode, holds {held} records of "
+                "each class, and a query set needs one"
+            )
+        # A window that moves round has no more than `held` places.
+        return cls(count=min(count, held), shots=shots)
 
     def fits(self, episode: Episode) -> bool:
         """Whether a client holds as many records of each class, and more than go into a support set."""

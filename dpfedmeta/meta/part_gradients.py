@@ -11,7 +11,8 @@ from torch.nn.functional import cross_entropy
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.adaptation import PLAIN, Adaptation
 from dpfedmeta.meta.algorithm import ClientContext
-from dpfedmeta.meta.divided import adapted_heads, head_logits
+from dpfedmeta.meta.divided import adapted_heads, divided, division_slots, head_logits
+from dpfedmeta.meta.divisions import Divisions
 from dpfedmeta.meta.linear_head import LinearSupport
 from dpfedmeta.models.functional import head_of
 from dpfedmeta.models.record_layers import first_values, has_part_layers, part_features
@@ -36,14 +37,18 @@ def parts_share_a_pass(context: ClientContext, adaptation: Adaptation, episodes:
     return first_values(context.module, (height, width)) >= LEAST_VALUES
 
 
-def client_by_client(context: ClientContext, episodes: Episode, adaptation: Adaptation, order: int) -> Params:
+def client_by_client(
+    context: ClientContext, episodes: Episode, adaptation: Adaptation, order: int, divisions: Divisions | None = None
+) -> Params:
     """`part_gradients` of one client after the other, so that no bit depends on who else is computed: [E, *shape]."""
     every = (episodes.support_images, episodes.support_labels, episodes.query_images, episodes.query_labels)
     found: list[Params] = []
     size = context.parts or len(episodes.support_labels)
     for own in zip(*(torch.split(value, size) for value in every), strict=True):
         episode = Episode(support_images=own[0], support_labels=own[1], query_images=own[2], query_labels=own[3])
-        found.append(part_gradients(context.module, context.learned, context.fixed, episode, adaptation, order))
+        found.append(
+            part_gradients(context.module, context.learned, context.fixed, episode, adaptation, order, divisions)
+        )
     return {name: torch.cat([gradients[name] for gradients in found]) for name in context.learned}
 
 
@@ -54,11 +59,13 @@ def part_gradients(
     episodes: Episode,
     adaptation: Adaptation,
     order: int,
+    divisions: Divisions | None = None,
 ) -> Params:
     """SECRET: the gradient of each part's query loss at its own adapted head, each tensor [parts, *shape].
 
-    The parts share one pass through the body and back. Statistics, if any, are those of a part's support set, the head
-    adapts on each part's features, and the body's layers return each part's own gradient (models.record_layers).
+    The parts share one pass through the body and back. The head adapts on each part's features, and the body's layers
+    return each part's own gradient (models.record_layers). Statistics, if any, are those of a part's support set; with
+    divisions those of all its records.
 
     Args:
         network: `has_part_layers`.
@@ -67,25 +74,56 @@ def part_gradients(
         episodes: The parts: images [parts, n, channels, height, width] and labels [parts, n].
         adaptation: Of the head, by plain steps.
         order: 2 differentiates through the inner steps, 1 does not.
+        divisions: Each part divides its own records so, and its gradient is the mean over them; the parts' labels are
+            alike, with as many records of each class. None: as the parts do.
 
     Guarantee:
         None by itself: the values are secret until they are clipped and released. No record of a part enters the
-        gradient of another part, so a record moves one of them only.
+        gradient of another part, so a record moves one of them only, however often the part divides its own.
     """
-    parts, shots = episodes.support_labels.shape
+    parts = len(episodes.support_labels)
     leaves = {name: value.detach().expand(parts, *value.shape) for name, value in {**fixed, **model}.items()}
     for name in model:
         leaves[name].requires_grad_()
     images = torch.cat([episodes.support_images, episodes.query_images], dim=1)
-    features = part_features(network, leaves, images, shots)
-    support, query = features[:, :shots], features[:, shots:]
+    reference = images.shape[1] if divisions is not None else episodes.support_labels.shape[1]
+    features = part_features(network, leaves, images, reference)
+    # [parts * S, n, d] and [parts * S, n], part by part, with S = 1 where there are no divisions.
+    support, query, support_labels, query_labels = _sets(features, episodes, divisions)
     if order == 1:
         support = support.detach()
-    own = LinearSupport(features=support, labels=episodes.support_labels)
-    heads = adapted_heads(head_of(leaves), own, adaptation, order)
+    own = LinearSupport(features=support, labels=support_labels)
+    repeats = len(support) // parts
+    head_of_parts = {name: _repeated(value, repeats) for name, value in head_of(leaves).items()}
+    heads = adapted_heads(head_of_parts, own, adaptation, order)
     logits = head_logits(heads, query)
-    total = cross_entropy(logits.flatten(0, 1), episodes.query_labels.flatten(), reduction="sum")
+    total = cross_entropy(logits.flatten(0, 1), query_labels.flatten(), reduction="sum")
     at = {**leaves, **heads} if order == 1 else leaves
     # The mean over the queries of each part, and the sum over the parts: each has weights of its own.
-    gradients = torch.autograd.grad(total / query.shape[1], tuple(at[name] for name in model), materialize_grads=True)
-    return dict(zip(model, gradients, strict=True))
+    count = repeats * query.shape[1]
+    gradients = torch.autograd.grad(total / count, tuple(at[name] for name in model), materialize_grads=True)
+    found = dict(zip(model, gradients, strict=True))
+    if order == 1 and divisions is not None:
+        # Every division's own head stands for the one of its part.
+        found.update({name: found[name].unflatten(0, (parts, repeats)).sum(1) for name in heads if name in found})
+    return found
+
+
+def _sets(features: Tensor, episodes: Episode, divisions: Divisions | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Support and query features, and their labels."""
+    shots = episodes.support_labels.shape[1]
+    if divisions is None:
+        return features[:, :shots], features[:, shots:], episodes.support_labels, episodes.query_labels
+    labels = torch.cat([episodes.support_labels[0], episodes.query_labels[0]])
+    ways = int(labels.max()) + 1
+    by_class = features[:, torch.argsort(labels, stable=True)]
+    slots = (each.to(labels.device) for each in division_slots(divisions, len(labels) // ways))
+    support, query = (divided(by_class, each, ways).flatten(0, 1) for each in slots)
+    targets = (torch.arange(ways).repeat_interleave(each.shape[1] // ways).to(labels) for each in (support, query))
+    own, other = (each.expand(len(support), -1) for each in targets)
+    return support, query, own, other
+
+
+def _repeated(value: Tensor, times: int) -> Tensor:
+    """[parts, ...] -> [parts * times, ...]."""
+    return value if times == 1 else value.repeat_interleave(times, 0)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from dpfedmeta import members
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.data.task import Task
-from dpfedmeta.errors import InputError
+from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.algorithm import ClientAlgorithm, Method
+from dpfedmeta.meta.divisions import Divisions
 from dpfedmeta.planning.aggregation import clients_make_the_noise
 from dpfedmeta.settings import Settings
 
@@ -34,6 +35,12 @@ def algorithm_of(settings: Settings, task: Task) -> ClientAlgorithm:
     name = settings.record.release
     release = members.find("record.release", name, _RELEASES)
     members.check_protocol("record.release", name, release, "planned")
+    if isinstance(method.needs.division, Divisions) and not getattr(release, "divides", False):
+        raise RefusedPlan(
+            f"meta.divisions = {settings.meta.divisions} with record.release = {name}: a record would enter every "
+            "division's gradient, and the noise is for one; use --meta.divisions 1, or --record.release "
+            "micro-episodes, which clips each part's mean over the divisions as one"
+        )
     made: Any = release.planned(settings, task, method)
     members.check_protocol("record.release", name, made, *_COMMON)
     algorithm: ClientAlgorithm = made.towards_a_sum() if clients_make_the_noise(settings) else made

@@ -16,7 +16,6 @@ from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta.adaptation import PLAIN, Adaptation
 from dpfedmeta.meta.algorithm import ClientAlgorithm
-from dpfedmeta.meta.divisions import Divisions
 from dpfedmeta.models.registry import (
     build_network,
     check_first_gain,
@@ -173,7 +172,8 @@ def _check_network(spec: NetworkSpec, settings: Settings, algorithm: ClientAlgor
         check_has_head(network, spec.name)
     if heads or algorithm.adaptation.rule != PLAIN:
         check_head_is_free(network, spec.name)
-    if isinstance(algorithm.needs.division, Divisions) and not isinstance(network.get_submodule("head"), nn.Linear):
+    division = algorithm.needs.division
+    if division is not None and division.linear_head and not isinstance(network.get_submodule("head"), nn.Linear):
         raise InputError(f"meta.divisions: model.name = {spec.name}: its head must be one torch.nn.Linear")
 
 

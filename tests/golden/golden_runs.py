@@ -42,6 +42,7 @@ SMALL = {
 LOCAL = {"model.name": "linear", "meta.batch": "5", "server.noise_multiplier": "3"}
 REPTILE = {"meta.method": "reptile", "meta.order": "1", "meta.adapt": "all", "meta.learn": "all"}
 FEW_STEPS = {"privacy.client.hostile": "0.0"}
+TWO_PARTS = {"record.micro_shots": "1", "record.micro_queries": "1"}
 SECURE = {"population.sampler": "fixed", "population.cohort": "20", "population.max_participations": "null"}
 
 # name: (algorithm, data set, settings). None as data set: a small one that is drawn.
@@ -55,7 +56,7 @@ RUNS = {
     "meta-sgd": ("meta-sgd", None, {}),
     "proto-maml": ("proto-maml", None, {}),
     "dp-agr-secure": ("dp-agr-secure", None, {**SECURE, "clip.policy": "quantile"}),
-    "dp-agrlr-secure": ("dp-agrlr-secure", None, SECURE),
+    "dp-agrlr-secure": ("dp-agrlr-secure", None, {**SECURE, **TWO_PARTS}),
     "dp-fedavg": ("dp-fedavg", None, LOCAL),
     "dp-fedavg-fixed": ("dp-fedavg-fixed", None, LOCAL),
     "dp-fedavg-adaptive": ("dp-fedavg-adaptive", None, LOCAL),

@@ -13,6 +13,8 @@ from dpfedmeta.meta import side_by_side
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.algorithms.maml import Maml
 from dpfedmeta.meta.algorithms.proto_maml import Prototypes
+from dpfedmeta.meta.divided import divided_gradients, division_slots
+from dpfedmeta.meta.divisions import Divisions
 from dpfedmeta.meta.part_gradients import part_gradients, parts_share_a_pass
 from dpfedmeta.meta.releases.micro_episodes import MicroEpisodes
 from dpfedmeta.meta.side_by_side import batched_query_gradients
@@ -42,6 +44,7 @@ SPECS = {
     "group": GROUP,
     "no norm": replace(BATCH, norm="none", features="raw"),
     "no convolution": replace(BATCH, name="mlp", norm="none"),
+    "head learned": replace(GROUP, learn="all"),
 }
 
 
@@ -141,6 +144,94 @@ def episode_of(spec, seed):
     )
 
 
+def divided_once(episodes, divisions):
+    """What the parts would be if each were dealt out so, one division after the other."""
+    shots, queries = (episodes.support_labels.shape[1] // 3, episodes.query_labels.shape[1] // 3)
+    of_class = torch.cat(
+        [
+            episodes.support_images.unflatten(1, (3, shots)),
+            episodes.query_images.unflatten(1, (3, queries)),
+        ],
+        dim=2,
+    )
+    labels = torch.arange(3).expand(len(of_class), 3)
+    for support, query in zip(*division_slots(divisions, shots + queries), strict=True):
+        yield Episode(
+            support_images=of_class[:, :, support].flatten(1, 2),
+            support_labels=labels.repeat_interleave(len(support), 1),
+            query_images=of_class[:, :, query].flatten(1, 2),
+            query_labels=labels.repeat_interleave(len(query), 1),
+        )
+
+
+@pytest.mark.parametrize("name", ["group", "no norm", "head learned"])
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize(("count", "shots"), [(1, 1), (3, 1), (2, 2)])
+def test_a_divided_part_gets_the_mean_over_its_divisions(monkeypatch, name, order, count, shots):
+    """Each computed on its own; (1, 1) is the part as it stands."""
+    spec, divisions = SPECS[name], Divisions(count=count, shots=shots)
+    network, (model, rest), episodes = build_network(spec), weights_of(spec, torch.float64), doubled(parts_of(spec))
+    found = rows(part_gradients(network, model, rest, episodes, HEAD, order, divisions))
+    alone = [rows(part_gradients(network, model, rest, own, HEAD, order)) for own in divided_once(episodes, divisions)]
+    wanted = torch.stack(alone).mean(0)
+    assert float((found - wanted).norm()) < 1e-12 * float(wanted.norm())
+
+
+@pytest.mark.parametrize("name", ["batch", "batch, head learned", "batch, strided", "group"])
+@pytest.mark.parametrize("order", [1, 2])
+def test_divided_parts_are_what_clients_with_these_records_would_send(name, order):
+    """Statistics over all records of the part, as those of a client that divides all of its own."""
+    spec, divisions = SPECS[name], Divisions(count=3, shots=2)
+    network, (model, rest), episodes = build_network(spec), weights_of(spec, torch.float64), doubled(parts_of(spec))
+    found = rows(part_gradients(network, model, rest, episodes, HEAD, order, divisions))
+    wanted = rows(divided_gradients(network, model, rest, episodes, HEAD, order, divisions))
+    assert float((found - wanted).norm()) < 1e-12 * float(wanted.norm())
+
+
+@pytest.mark.parametrize("name", ["batch", "group"])
+@pytest.mark.parametrize("bad", [0.5, torch.inf, torch.nan])
+@pytest.mark.parametrize("role", ["support_images", "query_images"])
+def test_a_record_does_not_touch_another_divided_parts_gradient(name, bad, role):
+    spec, divisions = SPECS[name], Divisions(count=3, shots=1)
+    network, (model, rest) = build_network(spec), weights_of(spec)
+    honest = parts_of(spec)
+    images = getattr(honest, role).clone()
+    images[1, 2] = bad
+    one, other = (
+        rows(part_gradients(network, model, rest, each, HEAD, 2, divisions))
+        for each in (honest, replace(honest, **{role: images}))
+    )
+    assert torch.equal(one[[0, 2]], other[[0, 2]])
+    assert not torch.equal(one[1], other[1])
+
+
+def test_divisions_across_parts_are_seen(monkeypatch):
+    """The planted mistake: a part's queries are classified by the head of the part before."""
+    kept = parts_module.adapted_heads
+    monkeypatch.setattr(
+        parts_module, "adapted_heads", lambda *given: {n: v.roll(3, 0) for n, v in kept(*given).items()}
+    )
+    with pytest.raises(AssertionError):
+        test_a_record_does_not_touch_another_divided_parts_gradient("group", 0.5, "support_images")
+
+
+def test_parts_agree_more_when_they_divide_more():
+    """Statistical: what divisions inside a part are for."""
+    network, (model, rest) = build_network(GROUP), weights_of(GROUP)
+    common, own = parts_of(GROUP, 1, seed=7, queries=3), parts_of(GROUP, 60, seed=1, queries=3)
+    close = replace(
+        own,
+        support_images=common.support_images + own.support_images,
+        query_images=common.query_images + own.query_images,
+    )
+
+    def agreement(divisions):
+        found = rows(part_gradients(network, model, rest, close, HEAD, 2, divisions))
+        return float((found / found.norm(dim=1, keepdim=True)).mean(0).norm())
+
+    assert agreement(Divisions(count=4, shots=1)) > agreement(None) + 0.02
+
+
 class Silent:
     """Noise of zeros, to look at the signal alone."""
 
@@ -148,8 +239,9 @@ class Silent:
         return np.zeros(size)
 
 
-def micro(noise=None):
-    return MicroEpisodes(method=Maml(order=2, adaptation=HEAD), client=CLIENT, shape=SHAPE, noise=noise)
+def micro(noise=None, divisions=None):
+    method = Maml(order=2, adaptation=HEAD, divisions=divisions)
+    return MicroEpisodes(method=method, client=CLIENT, shape=SHAPE, noise=noise)
 
 
 def client_context(spec, **changes):
@@ -180,9 +272,10 @@ def test_no_bit_of_a_message_depends_on_who_else_is_computed(every_size, monkeyp
         assert all(torch.equal(value, backwards[number][name]) for name, value in alone.items())
 
 
+@pytest.mark.parametrize("divisions", [None, Divisions(count=2, shots=1)])
 @pytest.mark.parametrize("role", ["support_images", "query_images"])
-def test_a_null_record_moves_the_sum_by_at_most_the_bound(every_size, role):
-    context, release, bound = client_context(BATCH), micro(1.0), 1e-3
+def test_a_null_record_moves_the_sum_by_at_most_the_bound(every_size, role, divisions):
+    context, release, bound = client_context(BATCH), micro(1.0, divisions), 1e-3
     whole = episode_of(BATCH, 5)
     for value, allowed in ((torch.nan, bound), (1e4, 2 * bound)):
         images = getattr(whole, role).clone()
@@ -190,6 +283,22 @@ def test_a_null_record_moves_the_sum_by_at_most_the_bound(every_size, role):
         sent = release.messages(context, [whole, replace(whole, **{role: images})], bound, [noise_of(Silent())] * 2)
         one, other = (message.value for message in sent)
         assert 0 < norm(difference(one, other)) * len(release.slots()) <= allowed * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("least", [1, 10**9])
+def test_a_null_record_is_in_one_divided_part_of_a_sum(monkeypatch, least):
+    """In the pass, and part by part without it, which give the same."""
+    context, release, whole = client_context(BATCH), micro(None, Divisions(count=2, shots=1)), episode_of(BATCH, 5)
+    (wanted,) = release.messages(context, [whole], 1.0, [noise_of(Silent())])
+    monkeypatch.setattr(parts_module, "LEAST_VALUES", least)
+    places = [part for part, slots in enumerate(release.slots()) if any(3 in own for own in slots)]
+    images = whole.support_images.clone()
+    images[3] = torch.nan
+    sent = release.messages(context, [whole, replace(whole, support_images=images)], 1.0, [noise_of(Silent())] * 2)
+    one, other = (rows(message) for message in sent)
+    assert torch.allclose(one, rows(wanted), atol=1e-5)
+    assert [part for part in range(len(one)) if not torch.equal(one[part], other[part])] == places
+    assert len(places) == 1
 
 
 def test_what_the_pass_is_not_for_is_left_to_torch_func(monkeypatch):

@@ -112,7 +112,7 @@ REFUSED = [
     ("dp-agrlr-micro", {"record.release": "steps", "meta.order": 1, "model.norm": "group"}, "model.features record"),
     # Divisions.
     ("dp-agrlr", {"meta.divisions": 2}, "a record would enter every division's gradient"),
-    ("dp-agrlr-micro", {"meta.division_shots": 2}, "a record would enter every division's gradient"),
+    ("dp-agrlr", {"meta.division_shots": 2}, "a record would enter every division's gradient"),
     # Promises without what they need.
     ("dp-const", {"server.noise_multiplier": 0}, "infinite"),
     ("dp-agrlr-micro", {"server.noise_mode": "stacked", "server.noise_multiplier": 0}, "infinite"),
@@ -149,7 +149,6 @@ REFUSED = [
     ("dp-agrlr-micro", {"meta.method": "reptile", "meta.adapt": "all", "meta.order": 1}, "micro-episodes"),
     ("dp-agrlr-micro", {"record.support_noise": 2.0}, "no support release"),
     ("dp-agrlr-micro", {"privacy.client.colluding": 10**6, "server.noise_multiplier": 0}, "colluding"),
-    ("dp-agrlr-micro", {"meta.divisions": 5}, "a record would enter every division's gradient"),
     ("dp-agr", {"server.noise_multiplier": 0}, "infinite"),
     ("dp-agr", {"privacy.client.epsilon": "null"}, "neither a target"),
     ("dp-agrlr-micro", {"privacy.record.epsilon": "null"}, "neither a target"),
@@ -232,6 +231,8 @@ WRONG = [
     ("dp-agrlr-micro", {"record.micro_ways": 6}, "do not fit"),
     ("dp-agr", {"model.name": "torch.nn:Identity"}, r"model\.name"),
     ("dp-agr", {"meta.divisions": 2, "meta.division_shots": 10}, "10 records of each class, and a query set needs one"),
+    ("dp-agrlr-micro", {"meta.division_shots": 2}, "2 records of each class, and a query set needs one"),
+    ("dp-agrlr-micro", {"meta.divisions": 2, "model.name": "tests.planning.test_plan:two_layers"}, "one torch.nn.Lin"),
     ("dp-agr", {"meta.divisions": 2, "meta.adapt": "all"}, "one pass through the body"),
     ("dp-agr", {"meta.divisions": 2, "model.name": "tests.planning.test_plan:two_layers"}, r"one torch\.nn\.Linear"),
 ]
@@ -246,6 +247,13 @@ def test_settings_that_do_not_fit_name_the_key(algo, given, reason):
 def test_there_are_no_more_divisions_than_records_of_a_class():
     assert plan_of("dp-agr", **{"meta.divisions": 10}).algorithm.divisions.count == 10
     assert plan_of("dp-agr", **{"meta.divisions": 10, "task.shots": 1}).algorithm.divisions.count == 6
+
+
+def test_micro_episodes_divide_their_own_records():
+    given = {"meta.divisions": 9, "record.micro_shots": 3, "record.micro_queries": 2}
+    divisions = plan_of("dp-agrlr-micro", **given).algorithm.method.divisions
+    assert (divisions.count, divisions.shots) == (5, 3)
+    assert plan_of("dp-agrlr-micro").algorithm.method.divisions is None
 
 
 def test_a_delta_that_exposes_clients_is_warned_about():

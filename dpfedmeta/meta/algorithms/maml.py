@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from dpfedmeta.accounting.record_layer import RecordLayer
-from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.data.shape import EpisodeShape
+from dpfedmeta.errors import InputError
 from dpfedmeta.meta.adaptation import PLAIN, Adaptation, Adapts, InnerRule
 from dpfedmeta.meta.algorithm import ClientContext, ClientNoise, DataNeeds, Sends, Trial
 from dpfedmeta.meta.divisions import Divisions
@@ -34,7 +35,7 @@ class Maml:
     Attributes:
         order: 2 differentiates through the inner steps (equation 1 of the paper), 1 does not (its section 5.2).
         adaptation: The inner loop; `adapt: head` makes it ANIL (Raghu et al. 2020, https://arxiv.org/abs/1909.09157).
-        divisions: How a client divides its records again and again; None: as its episode does, once.
+        divisions: How a client, or each part of its records, divides them again and again; None: as its episode does.
 
     Guarantee:
         None by itself: a message is secret and unbounded until it is clipped, summed and released.
@@ -59,12 +60,15 @@ class Maml:
 
         Raises:
             InputError: A setting does not fit the method.
-            RefusedPlan: Records would be divided more often than their noise covers.
         """
         whole_batches_only(settings)
         adaptation = adaptation_of(settings, cls.default_adapt, cls.rule)
         order = settings.meta.order or cls.default_order
         return cls(order=order, adaptation=adaptation, divisions=_divisions(settings, adaptation))
+
+    def of_parts(self, settings: Settings, shape: EpisodeShape) -> Maml:
+        """The same for parts of this shape, each divided on its own."""
+        return replace(self, divisions=Divisions.planned(settings, shape))
 
     @property
     def needs(self) -> DataNeeds:
@@ -130,11 +134,16 @@ class Maml:
 
     def gradients(self, context: ClientContext, episodes: Episode) -> Params:
         """SECRET: the meta-gradients of E episodes of one form, each tensor [E, *shape]."""
+        from dpfedmeta.meta.divided import divided_gradients
         from dpfedmeta.meta.part_gradients import client_by_client, parts_share_a_pass
         from dpfedmeta.meta.side_by_side import batched_query_gradients
 
         if parts_share_a_pass(context, self.adaptation, episodes):
-            return client_by_client(context, episodes, self.adaptation, self.order)
+            return client_by_client(context, episodes, self.adaptation, self.order, self.divisions)
+        if self.divisions is not None:
+            return divided_gradients(
+                context.module, context.learned, context.fixed, episodes, self.adaptation, self.order, self.divisions
+            )
         return batched_query_gradients(
             context.module, context.learned, context.fixed, episodes, self.adaptation, self.order
         )
@@ -172,27 +181,16 @@ def _form(episode: Episode) -> tuple[object, object]:
 
 
 def _divisions(settings: Settings, adaptation: Adaptation) -> Divisions | None:
-    count, shots = settings.meta.divisions, settings.meta.division_shots
-    if count == 1 and shots is None:
-        return None
-    if settings.record.enabled:
-        raise RefusedPlan(
-            f"meta.divisions = {count} with record-level privacy: a record would enter every division's gradient, "
-            "and the noise is for one; use --meta.divisions 1, or --record.release micro-episodes, "
-            "which divides records so that each enters once"
-        )
-    if adaptation.adapt != "head" or adaptation.rule != PLAIN:
+    sizes = settings.task
+    shape = EpisodeShape(ways=sizes.ways, shots=sizes.shots, queries=sizes.queries)
+    divisions = Divisions.planned(settings, shape)
+    if divisions is not None and (adaptation.adapt != "head" or adaptation.rule != PLAIN):
         raise InputError(
-            f"meta.divisions = {count}: divisions share one pass through the body, so they need a meta-gradient that "
-            "adapts the head (--meta.adapt head, and maml, fomaml or anil); or use --meta.divisions 1"
+            f"meta.divisions = {settings.meta.divisions}: divisions share one pass through the body, so they need a "
+            "meta-gradient that adapts the head (--meta.adapt head, and maml, fomaml or anil); or use "
+            "--meta.divisions 1"
         )
-    held, shots = settings.task.shots + settings.task.queries, shots or settings.task.shots
-    if shots >= held:
-        raise InputError(
-            f"meta.division_shots = {shots}: a client holds {held} records of each class, and a query set needs one"
-        )
-    # A window that moves round has no more than `held` places.
-    return Divisions(count=min(count, held), shots=shots)
+    return divisions
 
 
 MEMBER = Maml

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.data.shape import EpisodeShape
@@ -33,7 +33,8 @@ class MicroEpisodes:
     """The record-level half of a client's round, with one release only.
 
     Attributes:
-        method: Whose meta-gradients; no step inside a micro-episode is released, so any order is as private.
+        method: Whose meta-gradients; no step inside a micro-episode is released, so any order is as private, and any
+            number of divisions of its own records.
         client: What a client holds; public constants.
         shape: A micro-episode.
         noise: z_q; None where the server sees nothing but the sum of all clients' messages, whose noise is enough.
@@ -48,6 +49,7 @@ class MicroEpisodes:
     shape: EpisodeShape
     noise: float | None
     query_to_message_bound: float = 1.0
+    divides: ClassVar[bool] = True
 
     @classmethod
     def planned(cls, settings: Settings, task: Task, method: Any) -> MicroEpisodes:
@@ -67,8 +69,9 @@ class MicroEpisodes:
         shape = EpisodeShape(
             ways=record.micro_ways or client.ways, shots=record.micro_shots, queries=record.micro_queries
         )
+        divided = hasattr(method, "of_parts")
         made = cls(
-            method=method,
+            method=method.of_parts(settings, shape) if divided else method,
             client=client,
             shape=shape,
             noise=record.query_noise or 1.0,
@@ -87,6 +90,12 @@ class MicroEpisodes:
     def needs(self) -> DataNeeds:
         """Records class by class, exactly as many of each as the plan says: they are cut by number."""
         return DataNeeds(counts=(self.client.support_records, self.client.query_records), division=self)
+
+    @property
+    def linear_head(self) -> bool:
+        """Where micro-episodes are divided again and again."""
+        own: DataNeeds = self.method.needs
+        return own.division is not None and own.division.linear_head
 
     def fits(self, episode: Episode) -> bool:
         """Whether records lie so."""
