@@ -107,7 +107,7 @@ def adapted_heads(initial: Params, support: LinearSupport, adaptation: Adaptatio
 
 def divided(features: Tensor, slots: Tensor, ways: int) -> Tensor:
     """[..., ways * held, d] -> [..., S, ways * k, d], class by class."""
-    by_class = features.unflatten(-2, (ways, -1))[..., slots, :]
+    by_class = features.view(*features.shape[:-2], ways, -1, features.shape[-1])[..., slots, :]
     return by_class.transpose(-4, -3).flatten(-3, -2)
 
 

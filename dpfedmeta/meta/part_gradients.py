@@ -105,7 +105,8 @@ def part_gradients(
     found = dict(zip(model, gradients, strict=True))
     if order == 1 and divisions is not None:
         # Every division's own head stands for the one of its part.
-        found.update({name: found[name].unflatten(0, (parts, repeats)).sum(1) for name in heads if name in found})
+        own_heads = {name: found[name] for name in heads if name in found}
+        found.update({name: v.view(parts, repeats, *v.shape[1:]).sum(1) for name, v in own_heads.items()})
     return found
 
 

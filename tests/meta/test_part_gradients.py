@@ -13,7 +13,7 @@ from dpfedmeta.meta import side_by_side
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.algorithms.maml import Maml
 from dpfedmeta.meta.algorithms.proto_maml import Prototypes
-from dpfedmeta.meta.divided import divided_gradients, division_slots
+from dpfedmeta.meta.divided import adapted_heads, divided_gradients, division_slots
 from dpfedmeta.meta.divisions import Divisions
 from dpfedmeta.meta.part_gradients import part_gradients, parts_share_a_pass
 from dpfedmeta.meta.releases.micro_episodes import MicroEpisodes
@@ -207,9 +207,8 @@ def test_a_record_does_not_touch_another_divided_parts_gradient(name, bad, role)
 
 def test_divisions_across_parts_are_seen(monkeypatch):
     """The planted mistake: a part's queries are classified by the head of the part before."""
-    kept = parts_module.adapted_heads
     monkeypatch.setattr(
-        parts_module, "adapted_heads", lambda *given: {n: v.roll(3, 0) for n, v in kept(*given).items()}
+        parts_module, "adapted_heads", lambda *given: {n: v.roll(3, 0) for n, v in adapted_heads(*given).items()}
     )
     with pytest.raises(AssertionError):
         test_a_record_does_not_touch_another_divided_parts_gradient("group", 0.5, "support_images")
