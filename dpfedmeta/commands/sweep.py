@@ -49,7 +49,7 @@ def main(words: Sequence[str], console: Console) -> int:
         check_writable(given.out)
     check_data_folder(given.data_dir)
     from dpfedmeta.sweeps.forecast import show_plan
-    from dpfedmeta.sweeps.runner import SweepOptions, launched_words, run_sweep
+    from dpfedmeta.sweeps.runner import TRAIN, SweepOptions, launched_words, run_sweep
     from dpfedmeta.sweeps.tuning_cost import cost_lines, tuning_cost
 
     chosen = {name: str(getattr(given, name)) for name in CHOICES if getattr(given, name) is not None}
@@ -58,7 +58,8 @@ def main(words: Sequence[str], console: Console) -> int:
         jobs=given.jobs,
         fixed={**sweep.command, **chosen, **settings},
         data_folder=given.data_dir,
-        **({} if given.launch is None else {"train": launched_words(given.launch)}),
+        train=TRAIN if given.launch is None else launched_words(given.launch),
+        launched=given.launch is not None,
     )
     if given.count_tuning:
         console.print("\n".join(cost_lines(tuning_cost(options.out))), highlight=False, soft_wrap=True)

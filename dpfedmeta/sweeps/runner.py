@@ -35,7 +35,7 @@ _POLL_SECONDS = 0.2
 _PATIENCE_SECONDS = 120.0
 
 
-_TRAIN = (sys.executable, "-m", "dpfedmeta", "train")
+TRAIN = (sys.executable, "-m", "dpfedmeta", "train")
 
 
 def launched_words(launcher: str) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def launched_words(launcher: str) -> tuple[str, ...]:
         raise InputError(
             f"--launch {launcher}: there is no such program; as in 'torchrun --standalone --nproc-per-node 2'"
         )
-    return (found, *words[1:], *_TRAIN[1:])
+    return (found, *words[1:], *TRAIN[1:])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,19 +66,21 @@ class SweepOptions:
         fixed: Settings of every run, stronger than the sweep's.
         data_folder: --data-dir.
         train: The words that start `dpfedmeta train`, from any directory.
+        launched: Whether these start several ranks, which are the workers then.
     """
 
     out: Path
     jobs: int = 1
     fixed: Mapping[str, str] = field(default_factory=dict)
     data_folder: Path | None = None
-    train: tuple[str, ...] = _TRAIN
+    train: tuple[str, ...] = TRAIN
+    launched: bool = False
 
     def words(self, trial: Trial) -> list[str]:
         """The command of a trial."""
         words = [*self.train, *(f"--{name}={value}" for name, value in trial.options.items())]
         words += [f"--run.name={trial.name}", f"--run.dir={SweepDirectory(self.out.absolute()).runs}"]
-        if "run.workers" not in trial.options and self.train == _TRAIN:
+        if "run.workers" not in trial.options and not self.launched:
             words.append(f"--run.workers={max(1, available_cores() // self.jobs)}")
         return [*words, f"--data-dir={self.data_folder.absolute()}"] if self.data_folder else words
 

@@ -13,7 +13,9 @@ def test_a_launcher_starts_each_trial_and_brings_the_workers(tmp_path):
     assert words[:5] == (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
     assert launched_words("torchrun")[0].endswith("torchrun")  # beside this Python
     trial = Trial(number=0, name="one", key="0", parameters={"server.lr": 1.0}, fixed={})
-    ranked, usual = (SweepOptions(out=tmp_path, **given).words(trial) for given in ({"train": words}, {}))
+    ranked, usual = (
+        SweepOptions(out=tmp_path, **given).words(trial) for given in ({"train": words, "launched": True}, {})
+    )
     assert not any(word.startswith("--run.workers") for word in ranked)
     assert any(word.startswith("--run.workers") for word in usual)
 
