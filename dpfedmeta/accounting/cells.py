@@ -15,10 +15,9 @@ from dpfedmeta.accounting.bound_words import (
     off_delta,
     rounds_seen,
 )
-from dpfedmeta.accounting.events import Phase, surplus
+from dpfedmeta.accounting.events import Event, Phase, surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.guarantee import Adjacency, Bound, Guarantee, Observer, UnitName
-from dpfedmeta.accounting.noise import Noise
 from dpfedmeta.accounting.participations import mixture_epsilon, worst_participations
 from dpfedmeta.accounting.plan import NoiseMode, PrivacyPlan, ServerSees
 from dpfedmeta.accounting.published_sums import participations_bound, sampled_bound
@@ -201,7 +200,7 @@ def record_public(
     `change`: as in `record_server`; the second bound holds whatever becomes of the record.
     """
     delta = terms.record_delta - surplus(phases)
-    mus = [_worse_role_mu(phase.event.noise, terms, change) for phase in phases]
+    mus = [_worse_role_mu(phase.event, terms, change) for phase in phases]
     limit = "" if terms.max_participations is None else f", at most {terms.max_participations}"
 
     def mixed(delta: float) -> float:
@@ -303,8 +302,9 @@ def _of_local_steps(phases: Sequence[Phase], terms: Terms, record: RecordLayer, 
     )
 
 
-def _worse_role_mu(noise: Noise | None, terms: Terms, change: float) -> float:
+def _worse_role_mu(event: Event, terms: Terms, change: float) -> float:
     """Mu of one participation towards the public: the smaller layer, for the worse role."""
+    noise = event.noise
     whole_message = noise.mu(2.0) if noise else math.inf
     record = terms.record
     if record is None:
@@ -316,7 +316,8 @@ def _worse_role_mu(noise: Noise | None, terms: Terms, change: float) -> float:
         return min(support, whole_message)
     share = change / record.query_records
     if terms.noise_mode == "stacked":
-        share = min(record.query_to_message_bound * share, 2.0)
+        # Of a message that is rounded as a whole: two that are close may be rounded apart.
+        share = min(record.query_to_message_bound * share, 2.0) if event.whole is None else 2.0
     return max(min(query, noise.mu(share) if noise else math.inf), min(support, whole_message))
 
 

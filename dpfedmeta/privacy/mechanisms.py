@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar, cast, final
 
+import numpy as np
 import torch
 
 from dpfedmeta.accounting.events import Event
@@ -200,7 +201,9 @@ class WholeNumberMechanism:
 
     Guarantee:
         The released sum carries discrete Gaussian noise of the variance `whole.total`, whoever took part: the clients'
-        shares, and the server's own for all that is missing. What that costs beyond Gaussian noise of the multiplier
+        shares, and the server's own for all that is missing. It is brought back to the numbers modulo 2^b after the
+        server's noise and not only before: whether the clients' sum alone wrapped round is hidden by their noise
+        alone. What that costs beyond Gaussian noise of the multiplier
         that `noise` states is charged by accounting.whole_noise. Whole numbers have no low-order bits to attack.
     """
 
@@ -220,7 +223,9 @@ class WholeNumberMechanism:
             raise ValueError(
                 f"a sum of sensitivity {query.sensitivity} that lacks noise of {missing} is not of this plan"
             )
-        added = generator.discrete_normal(missing, dimension(query.value)).astype(float)
+        secret = flatten(query.value).double().numpy().astype(np.int64)
+        own = generator.discrete_normal(missing, dimension(query.value))
+        added = (grid.centred(secret + own) - secret).astype(float)
         deviation = math.sqrt(self.whole.total)
         whole = release_with(query, added, noise=self.noise, deviation=deviation, denominator=1.0)
         return post_process(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, final
 
 if TYPE_CHECKING:
     from dpfedmeta.parameters import Params
+    from dpfedmeta.randomness import IntArray
 
 
 class Client:
@@ -33,6 +34,10 @@ class Grid(Protocol):
     @property
     def width(self) -> float:
         """Of one step."""
+        ...
+
+    def centred(self, total: IntArray) -> IntArray:
+        """A sum, as the numbers around 0 that it stands for."""
         ...
 
     def read(self, released: Params) -> Params:

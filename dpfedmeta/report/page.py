@@ -67,6 +67,7 @@ def write_report(run: RunDirectory) -> Path:
             simulation=proven.simulation,
             guarantees=guarantee_rows(proven),
             server=server_words(proven),
+            whole_numbers=proven.content.plan.secure is not None,
             claims=Markup(embedded(claims(proven))),
             held=sum(row.get("clip_mode") == "holding" for row in rows),
             rounds=len(rows),

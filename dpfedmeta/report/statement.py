@@ -53,12 +53,13 @@ def server_words(proven: Proven) -> str:
     if whole is None:
         return "The server sees who takes part and the sum of their messages"
     known = constants_of_the_sum(plan)
-    masked = f" Each client shares masks with {known['degree']} others." if known["degree"] else ""
+    masked = f" For that each client has to share masks with {known['degree']} others." if known["degree"] else ""
     return (
         f"The server sees who takes part, who answers, and the sum of their messages modulo 2^{whole.bits}, with the "
         f"noise that they add, if {known['fewest_survivors']} of {plan.cohort:g} answer; it never sees a message."
         f"{masked} What it then releases has noise of one deviation, whoever took part; a round that was aborted is "
-        "such noise alone, and nobody else can tell"
+        "such noise alone, and nobody else can tell. Clients of a cohort see who takes part in it: towards them the "
+        "cells of the server hold, and not those of the public"
     )
 
 

@@ -5,6 +5,7 @@ The sum is that of simulation.secure_sums.added_up, bit for bit: masks cancel, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import FloatArray, IntArray, Purpose, SecretSource
+from dpfedmeta.randomness import FloatArray, IntArray, OperatingSystemSource, Purpose, SecretSource
 from dpfedmeta.secure_aggregation.agreement import Agreement, agreed
 from dpfedmeta.secure_aggregation.in_process import run_round
 from dpfedmeta.secure_aggregation.messages import Phase
@@ -37,7 +38,8 @@ class ProtocolRounds:
 
     Attributes:
         adversarial: Share of a cohort that may tell the server all they know.
-        absent: Share of invited clients that do not answer; a third of it falls silent in each later phase too.
+        absent: Share of invited clients that do not answer; a third of it falls silent in each later phase too, as far
+            as all of them together are no more than is tolerated.
         processes: For clients of the protocol.
 
     Guarantee:
@@ -74,9 +76,11 @@ class ProtocolRounds:
             dropout=whole.dropout,
             fewest=whole.fewest(invited),
         )
-        coins = clients.source.generator(Purpose.SILENCE, cohort.round)
+        # No part of any result, so a round that is done again meets others.
+        coins = OperatingSystemSource().generator(Purpose.SILENCE, cohort.round)
+        late = max(math.floor(whole.dropout * invited + 1e-9) - (invited - survivors), 0)
         for attempt in range(_ATTEMPTS):
-            silent = self._silent(coins.normal(2 * invited), survivors)
+            silent = self._silent(coins.normal(2 * invited), survivors, late)
             try:
                 found = run_round(
                     seats,
@@ -90,12 +94,12 @@ class ProtocolRounds:
                 continue
             return found.sum.total.astype(np.int64), survivors
         raise RuntimeError(
-            f"round {cohort.round}: the protocol of secure aggregation failed {_ATTEMPTS} times, since more clients "
-            "fell silent than aggregation.dropout tolerates; nothing is released, and the round stays charged"
+            f"round {cohort.round}: the protocol of secure aggregation failed {_ATTEMPTS} times for want of shares; "
+            "nothing is released, and the round stays charged; go on with --resume"
         )
 
-    def _silent(self, coins: FloatArray, survivors: int) -> dict[int, Phase]:
-        """From which phase on who says nothing: those without a vector, and a few of the others."""
+    def _silent(self, coins: FloatArray, survivors: int, most: int) -> dict[int, Phase]:
+        """From which phase on who says nothing: those without a vector, and of the others `most` at most."""
         from scipy.special import ndtr  # a second to import, and only this needs it
 
         first, second = ndtr(coins).reshape(2, -1)
@@ -103,8 +107,8 @@ class ProtocolRounds:
             seat: MISSING_FROM[int(len(MISSING_FROM) * first[seat])] for seat in range(survivors, first.shape[0])
         }
         share = len(LATE_FROM) / len(MISSING_FROM) * self.absent
-        late = {seat: LATE_FROM[int(len(LATE_FROM) * first[seat])] for seat in range(survivors) if second[seat] < share}
-        return missing | late
+        late = [seat for seat in range(survivors) if second[seat] < share]
+        return missing | {seat: LATE_FROM[int(len(LATE_FROM) * first[seat])] for seat in late[:most]}
 
 
 def agreement_of(

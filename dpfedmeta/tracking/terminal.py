@@ -59,7 +59,8 @@ def guarantee_table(guarantees: Sequence[Guarantee], title: str) -> Table:
     """The four cells, with lines that say what the words mean."""
     lines = (
         "client: all of one client; record: one record of it",
-        "server: sees every message, under secure aggregation their sum; public: sees what is released",
+        "server: sees every message, under secure aggregation their sum; public: sees what is released, and under "
+        "secure aggregation takes no part itself, since who does sees who else is there",
         "zero-out: the record is taken away; replaced: epsilon if it is exchanged for another one; inf: no promise",
         HOLDS,
         *why_above(guarantees),

@@ -116,6 +116,36 @@ def test_shares_of_the_noise_are_fresh_in_every_round_and_attempt(tiny_strokes):
     assert float(parts.square().mean()) == pytest.approx(1.0, rel=6 * math.sqrt(2 / len(parts)))
 
 
+def test_a_release_does_not_tell_whether_the_sum_of_the_clients_wrapped(tiny_strokes):
+    """At the edge of the numbers modulo 2^b: what leaves the mechanism is one of these numbers again."""
+    plan, side, model = setting(tiny_strokes)
+    secret = sum_of(side, model, range(54))
+    edge = 2.0 ** (side.whole.bits - 1) - 1
+    whole = replace(side.whole, units=1.0)
+    grid = replace(secret.grid, whole=whole, bound=float(whole.parts))
+    edges = {"rotated": torch.full_like(secret.value["rotated"], edge)}
+    released = []
+    for seed in range(3):
+        generator = KeyedSource(seed).generator(Purpose.SERVER_NOISE, 0)
+        sums, _ = plan.mechanism.release(0, replace(secret, value=edges, grid=_Unread(grid)), {}, generator)
+        released.append(flatten(sums.value) * plan.privacy.cohort)
+    values = torch.cat(released)
+    assert values.min() >= -edge - 1.1
+    assert values.max() <= edge + 0.1
+    # Half of the noise went over the edge, and came back at the other one.
+    assert 0.3 < float((values < 0).double().mean()) < 0.7
+
+
+class _Unread:
+    """A grid that shows the whole numbers as they are."""
+
+    def __init__(self, grid):
+        self.centred, self.width = grid.centred, 1.0
+
+    def read(self, released):
+        return released
+
+
 def test_every_round_turns_messages_another_way(tiny_strokes):
     plan, _, model = setting(tiny_strokes)
     first, second = (replace(grid_of(plan.privacy.at(0).whole, model), round=round_) for round_ in (0, 1))
