@@ -221,12 +221,10 @@ def _fixed(runs: int) -> Iterator[Case]:
     )  # fmt: skip
     examples = 10
     share = CLIENTS * examples / (examples + CLIENTS - 1)
+    many, none = world(_LONG, _NOTHING, examples=examples), world(_NOTHING, _NOTHING, examples=examples)
     yield Case(
         name=name, worlds=f"all or nothing, from a client with {examples} examples; the others have 1 each",
-        true=gaussian_epsilon(share / z, DELTA),
-        ratio=Attack(
-            make=server, one=world(_LONG, _NOTHING, examples=examples), other=world(_NOTHING, _NOTHING, examples=examples)
-        ),
+        true=gaussian_epsilon(share / z, DELTA), ratio=Attack(make=server, one=many, other=none),
         **{**common, "by": "the noise multiplier, read by the same accountant; with its accountant on, Flower refuses"},
     )  # fmt: skip
 

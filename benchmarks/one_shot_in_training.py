@@ -19,7 +19,6 @@ from unittest.mock import patch
 
 import numpy as np
 
-import dpfedmeta.training.prepared as preparing
 import dpfedmeta.training.run as running
 from dpfedmeta.auditing.canaries import RandomDirections, with_canaries
 from dpfedmeta.auditing.crowd import cosines
@@ -28,23 +27,24 @@ from dpfedmeta.auditing.one_shot import one_shot
 from dpfedmeta.config import resolve
 from dpfedmeta.parameters import dimension
 from dpfedmeta.simulation.client_side import ClientSide
+from dpfedmeta.training.data import client_side
 
 
 def trained(
     words: argparse.Namespace, given: Mapping[str, str], canaries: int, folder: Path
 ) -> tuple[dict[str, Any], list[Seen]]:
     """(summary.json, what was released) of one run; canaries are its first clients."""
-    directions, honest, noted = RandomDirections(seed=words.seed), preparing.client_side, list[Seen]()
+    directions, noted = RandomDirections(seed=words.seed), list[Seen]()
 
     def side(*parts: Any) -> ClientSide:
-        clients = honest(*parts)
+        clients = client_side(*parts)
         return with_canaries(clients, dict.fromkeys(range(canaries), 1), directions, others=True)
 
     def noting(**parts: Any) -> AuditedTraining:
         return AuditedTraining(**parts, seen=noted)
 
     settings = resolve(words.algo, words.dataset, None, {**given, "run.dir": str(folder)})
-    with patch.object(preparing, "client_side", side), patch.object(running, "Training", noting):
+    with patch("dpfedmeta.training.prepared.client_side", side), patch.object(running, "Training", noting):
         run, _ = running.run_training(settings)
     return run.read_json("summary.json"), noted
 
