@@ -124,11 +124,14 @@ def test_what_promises_nothing_is_refused(dpfedmeta):
     assert "name a run first" in dpfedmeta("audit", "--runs", "10", code=2).error
 
 
-def test_canaries_that_hide_each_other_and_batch_statistics_are_refused(dpfedmeta):
-    # Noise that is given, or solved for few rounds, takes no time.
+def test_canaries_that_hide_each_other_are_refused(dpfedmeta):
     words = ("--algo", "dp-agr", "--audits", "one-run", "--canaries", "900", "--model.width", "1")
     words += ("--noise-multiplier", "1")
     assert "canaries would hide each other" in dpfedmeta("audit", *words, code=2).error
+
+
+@pytest.mark.slow
+def test_canaries_that_share_a_batch_statistic_are_refused(dpfedmeta):
     words = ("--algo", "dp-agrlr-micro", "--as-planned", "--units", "record", "--dry-run", "--observers", "server")
     words += ("--rounds", "2", "--clients", "2000", "--cohort", "20")
     assert "share a batch statistic" in dpfedmeta("audit", *words, code=2).error
