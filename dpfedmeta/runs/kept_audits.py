@@ -20,6 +20,18 @@ def keep_audit(run: RunDirectory, content: Mapping[str, Any]) -> None:
         run.write_json(SUMMARY, {**run.read_json(SUMMARY), "audited": content["cells"]})
 
 
+def audited_cells(folder: Path) -> dict[str, Any]:
+    """What a new summary.json says of an audit that is kept: {} where there is none.
+
+    A damaged one does not stand in the way of a summary: the report, which reads it next, says what is wrong with it.
+    """
+    try:
+        content = kept_audit(folder)
+    except InputError:
+        return {}
+    return {} if content is None else {"audited": content["cells"]}
+
+
 def kept_audit(folder: Path) -> Mapping[str, Any] | None:
     """What was found; None: the run was not audited.
 

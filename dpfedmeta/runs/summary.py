@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpfedmeta.ledger.ledger import read_content, spent
 from dpfedmeta.planning.aggregation import constants_of_the_sum
 from dpfedmeta.run_directory import PLAN, RunDirectory
+from dpfedmeta.runs.kept_audits import audited_cells
 from dpfedmeta.runs.provenance import made_by
 from dpfedmeta.runs.times import COARSE, coarse, hides_times
 from dpfedmeta.version import __version__
@@ -61,6 +62,7 @@ def summary_of(
         **what_it_took(plan, state.round, *spent_on_it),
         "versions": versions(),
         "made_by": made_by(),
+        **audited_cells(run.path),
     }
 
 

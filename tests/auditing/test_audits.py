@@ -18,6 +18,7 @@ from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.randomness import KeyedSource, Purpose
+from dpfedmeta.runs.kept_audits import audited_cells
 from tests.auditing.mistakes import plan_of
 from tests.golden.golden_runs import SMALL
 
@@ -123,10 +124,16 @@ def test_what_promises_nothing_is_refused(dpfedmeta):
     assert "name a run first" in dpfedmeta("audit", "--runs", "10", code=2).error
 
 
-def test_canaries_that_hide_each_other_and_batch_statistics_are_refused(dpfedmeta):
+def test_canaries_that_hide_each_other_are_refused(dpfedmeta):
     words = ("--algo", "dp-agr", "--audits", "one-run", "--canaries", "900", "--model.width", "1")
+    words += ("--noise-multiplier", "1")
     assert "canaries would hide each other" in dpfedmeta("audit", *words, code=2).error
+
+
+@pytest.mark.slow
+def test_canaries_that_share_a_batch_statistic_are_refused(dpfedmeta):
     words = ("--algo", "dp-agrlr-micro", "--as-planned", "--units", "record", "--dry-run", "--observers", "server")
+    words += ("--rounds", "2", "--clients", "2000", "--cohort", "20")
     assert "share a batch statistic" in dpfedmeta("audit", *words, code=2).error
 
 
@@ -154,7 +161,8 @@ def test_strict_ends_with_1_where_a_promise_is_refuted(dpfedmeta, monkeypatch, a
 
 def test_a_runs_audit_is_kept_beside_it_and_shown(tiny_task_file, tmp_path):
     given = {"run.dir": str(tmp_path), "run.name": "run", "run.workers": "1", "evaluation.episodes": "2"}
-    settings = resolve("dp-agr", str(tiny_task_file), None, {**SMALL, "server.rounds": "2", **given})
+    given |= {"server.rounds": "2", "privacy.client.epsilon": "null", "server.noise_multiplier": "1"}
+    settings = resolve("dp-agr", str(tiny_task_file), None, {**SMALL, **given})
     run = dp.train(settings, quiet=True)
     before = {path: path.read_bytes() for path in (run.path / "ledger.jsonl", *(run.path / "secret").rglob("*.json*"))}
     found = dp.audit(run, {"server.rounds": 2}, runs=10, audits=["distinguish"], units=["client"])
@@ -171,3 +179,23 @@ def test_a_runs_audit_is_kept_beside_it_and_shown(tiny_task_file, tmp_path):
     from dpfedmeta.runs.verification import audit as verified
 
     assert "summary.json agrees" in verified(RunDirectory(run.path)).remarks
+
+    # A run that goes on writes its summary again.
+    longer = dp.train(resume=run.path, extend_to=3, quiet=True)
+    assert longer.summary["rounds"] == 3
+    assert longer.summary["audited"] == kept["cells"]
+    (run.path / "audit.json").write_text("{}")
+    assert audited_cells(run.path) == {}
+
+
+def test_a_run_that_released_nothing_is_refused(tiny_task_file, tmp_path):
+    given = {
+        "run.dir": str(tmp_path), "run.name": "run", "run.workers": "1", "evaluation.episodes": "2",
+        "server.rounds": "2", "server.abort_on_failure": "true", "population.dropout": "0.9",
+        "population.sampler": "fixed", "privacy.client.epsilon": "null", "server.noise_multiplier": "1",
+    }  # fmt: skip
+    run = dp.train(resolve("dp-agr", str(tiny_task_file), None, {**SMALL, **given}), quiet=True)
+    assert all(row["aborted"] for row in map(json.loads, (run.path / "rounds.jsonl").read_text().splitlines()))
+    with pytest.raises(InputError, match=r"none of its 2 rounds released anything"):
+        dp.audit(run, runs=10)
+    assert not (run.path / "audit.json").exists()
