@@ -96,10 +96,30 @@ def largest_cohort(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
     """
     most = max([1.0, *(change.cohort_scale for change in plan.schedule)])
     limit = int(plan.clients / most)
-    cohort = _largest_whole(
-        lambda cohort: _reached(replace(plan, cohort=float(cohort)), targets), limit, "population.cohort"
-    )
+
+    def reached(cohort: int) -> tuple[float, str]:
+        return _reached(replace(plan, cohort=float(cohort)), targets)
+
+    cohort = _largest_whole(reached, limit, "population.cohort", least=_smallest_cohort(plan, limit))
     return replace(plan, cohort=float(cohort))
+
+
+def _smallest_cohort(plan: PrivacyPlan, limit: int) -> int:
+    """A power of two; above 1 where clients make the noise, which too few cannot.
+
+    Raises:
+        RefusedPlan: No cohort can.
+    """
+    cohort = 1
+    while True:
+        try:
+            _ = replace(plan, cohort=float(cohort)).phases
+        except RefusedPlan:
+            if plan.secure is None or 2 * cohort > limit:
+                raise
+            cohort *= 2
+        else:
+            return cohort
 
 
 def fewest_bits(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
@@ -157,16 +177,16 @@ def _of_record(plan: PrivacyPlan, targets: Targets) -> Guarantee:
     return of_record(plan.phases, Terms.of(plan))
 
 
-def _largest_whole(reached: Callable[[int], tuple[float, str]], limit: int, knob: str) -> int:
+def _largest_whole(reached: Callable[[int], tuple[float, str]], limit: int, knob: str, least: int = 1) -> int:
     """The largest number within the targets, where what is reached grows with it.
 
     Interpolates between the logarithms, since an epsilon is close to a power of the rounds and of the cohort; each
     guess is moved a little towards the far end of the bracket, so that both ends come close.
     """
-    share, words = reached(1)
+    share, words = reached(least)
     if share > 1:
-        raise RefusedPlan(f"{words}, even with {knob} = 1; raise the noise, the target or delta")
-    low, below, high, above = 1, share, 2, math.inf
+        raise RefusedPlan(f"{words}, even with {knob} = {least}; raise the noise, the target or delta")
+    low, below, high, above = least, share, 2 * least, math.inf
     while high <= limit and (above := reached(high)[0]) <= 1:
         # As if epsilon grew with the number itself: never further than eightfold in one step.
         step = min(max(1.0 / above if above > 0 else 8.0, 2.0), 8.0)

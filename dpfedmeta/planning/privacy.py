@@ -43,7 +43,7 @@ def make_privacy(settings: Settings, task: Task, solve: Solve = "noise") -> Priv
     plan, targets = _plan(settings, task), _targets(settings)
     _check_client_ledgers(settings, plan)
     found = _solved(plan, targets, solve, settings.privacy.client.limit)
-    if solve == "noise" and not settings.aggregation.rough:
+    if solve != "bits" and not settings.aggregation.rough:
         check_fine(found)
     check_graph(found)
     return found

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from dpfedmeta.accounting.calibration import Targets, calibrate, fewest_bits
+from dpfedmeta.accounting.calibration import Targets, calibrate, fewest_bits, largest_cohort
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.events import Event
 from dpfedmeta.accounting.plan import PrivacyPlan
@@ -86,6 +86,13 @@ def test_a_target_towards_the_server_is_met_and_bound():
         calibrate(
             replace(once, secure=None, server_sees="messages"), Targets(client_epsilon=8, client_observer="server")
         )
+
+
+def test_the_largest_cohort_begins_where_clients_can_make_the_noise():
+    within = Targets(client_epsilon=1.0)
+    found = largest_cohort(replace(PLAN, clients=20_000, rounds=5), within)
+    assert found.cohort > 30
+    assert guarantees(found)[0].epsilon <= 1.0 < guarantees(replace(found, cohort=found.cohort * 1.01))[0].epsilon
 
 
 def test_outsiders_who_collude_know_that_they_were_not_drawn():
