@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,14 +12,12 @@ from dpfedmeta.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.sampled_gaussian import COARSE, GRIDS, MOST_ROUNDS, rdp_epsilon, round_event
+from dpfedmeta.accounting.sampled_gaussian import COARSE, GRIDS, rdp_epsilon, round_event
+from dpfedmeta.accounting.search import largest_whole, smallest_noise
 from dpfedmeta.accounting.secure_rounds import is_fine, with_bits
 from dpfedmeta.accounting.whole_sums import BITS
 from dpfedmeta.errors import RefusedPlan
 
-# A calibrated epsilon lies within this factor below its target.
-TOLERANCE = 0.002
-_LARGEST_NOISE = 1e6
 # Fewer bits are solved for only where rounding lengthens a message by no more.
 _LITTLE_GROWTH = 1.01
 
@@ -59,7 +56,7 @@ def calibrate(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
     """
     if plan.secure is not None:
         return _calibrate_sum(plan, targets)
-    _check_observer(targets)
+    _check_observer(plan, targets)
     server_first = targets.record_observer == "public"
     if targets.client_epsilon is not None and server_first:
         plan = _calibrate_client(plan, targets.client_epsilon)
@@ -70,8 +67,8 @@ def calibrate(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
     return plan
 
 
-def _check_observer(targets: Targets) -> None:
-    if targets.client_epsilon is not None and targets.client_observer == "server":
+def _check_observer(plan: PrivacyPlan, targets: Targets) -> None:
+    if plan.secure is None and targets.client_epsilon is not None and targets.client_observer == "server":
         raise RefusedPlan(
             "(client, server): a server that sees messages learns what it will of a client; use --aggregation secure, "
             "or --privacy.client.observer public"
@@ -84,7 +81,7 @@ def most_rounds(plan: PrivacyPlan, targets: Targets, limit: int = 10_000_000) ->
     Raises:
         RefusedPlan: Not even one round is within the targets.
     """
-    rounds = _largest_whole(lambda rounds: _reached(replace(plan, rounds=rounds), targets), limit, "server.rounds")
+    rounds = largest_whole(lambda rounds: _reached(replace(plan, rounds=rounds), targets), limit, "server.rounds")
     return replace(plan, rounds=rounds)
 
 
@@ -100,7 +97,7 @@ def largest_cohort(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
     def reached(cohort: int) -> tuple[float, str]:
         return _reached(replace(plan, cohort=float(cohort)), targets)
 
-    cohort = _largest_whole(reached, limit, "population.cohort", least=_smallest_cohort(plan, limit))
+    cohort = largest_whole(reached, limit, "population.cohort", least=_smallest_cohort(plan, limit))
     return replace(plan, cohort=float(cohort))
 
 
@@ -149,18 +146,19 @@ def with_local_mu(plan: PrivacyPlan, mu: float) -> PrivacyPlan:
 def _reached(plan: PrivacyPlan, targets: Targets) -> tuple[float, str]:
     """(the largest epsilon of a cell with a target, in parts of its target; that cell in words)."""
     share, words = 0.0, ""
-    if plan.secure is None:
-        _check_observer(targets)
+    _check_observer(plan, targets)
     if targets.client_epsilon is not None:
         epsilon = _of_client(plan, targets.client_observer)
         share = epsilon / targets.client_epsilon
-        cell_of_clients = f"(client, {targets.client_observer})"
-        words = f"{cell_of_clients}: epsilon = {epsilon:.4g} where {targets.client_epsilon:g} is the target"
+        cell = f"(client, {targets.client_observer})"
+        words = f"{cell}: epsilon = {epsilon:.4g} where {targets.client_epsilon:g} is the target"
     if targets.record_epsilon is not None and share <= 1:
-        cell = _of_record(plan, targets)
-        if cell.epsilon / targets.record_epsilon > share:
-            share = cell.epsilon / targets.record_epsilon
-            words = f"{cell.name}: epsilon = {cell.epsilon:.4g} where {targets.record_epsilon:g} is the target"
+        of_record = _of_record(plan, targets)
+        if of_record.epsilon / targets.record_epsilon > share:
+            share = of_record.epsilon / targets.record_epsilon
+            words = (
+                f"{of_record.name}: epsilon = {of_record.epsilon:.4g} where {targets.record_epsilon:g} is the target"
+            )
     return share, words
 
 
@@ -177,51 +175,6 @@ def _of_record(plan: PrivacyPlan, targets: Targets) -> Guarantee:
     return of_record(plan.phases, Terms.of(plan))
 
 
-def _largest_whole(reached: Callable[[int], tuple[float, str]], limit: int, knob: str, least: int = 1) -> int:
-    """The largest number within the targets, where what is reached grows with it.
-
-    Interpolates between the logarithms, since an epsilon is close to a power of the rounds and of the cohort; each
-    guess is moved a little towards the far end of the bracket, so that both ends come close.
-    """
-    share, words = reached(least)
-    if share > 1:
-        raise RefusedPlan(f"{words}, even with {knob} = {least}; raise the noise, the target or delta")
-    low, below, high, above = least, share, 2 * least, math.inf
-    while high <= limit and (above := reached(high)[0]) <= 1:
-        # As if epsilon grew with the number itself: never further than eightfold in one step.
-        step = min(max(1.0 / above if above > 0 else 8.0, 2.0), 8.0)
-        low, below, high = high, above, int(high * step)
-    if high > limit:
-        high, above = limit + 1, math.inf
-    # Beyond these rounds another bound holds, and epsilon jumps: looked at first, since no guess would find it.
-    for middle in (MOST_ROUNDS, MOST_ROUNDS + 1):
-        if low < middle < high:
-            share = reached(middle)[0]
-            low, below, high, above = (middle, share, high, above) if share <= 1 else (low, below, middle, share)
-    upwards, halved, width = True, True, high - low
-    while high - low > 1:
-        # Where epsilon is no power, two guesses may not halve the bracket; then its middle does.
-        middle = _guess(low, below, high, above, upwards) if halved else (low + high) // 2
-        share = reached(middle)[0]
-        upwards = share <= 1
-        if upwards:
-            low, below = middle, share
-        else:
-            high, above = middle, share
-        halved, width = high - low <= 0.7 * width, high - low
-    return low
-
-
-def _guess(low: int, below: float, high: int, above: float, upwards: bool) -> int:
-    """A number strictly between the ends, close to where a power through both would reach 1."""
-    if not math.isfinite(above) or below <= 0 or above <= below:
-        return (low + high) // 2
-    slope = math.log(high / low) / math.log(above / below)
-    margin = (high - low) // 64 + 1
-    guess = round(low * math.exp(-slope * math.log(below))) + (margin if upwards else -margin)
-    return min(max(guess, low + 1), high - 1)
-
-
 def _calibrate_sum(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
     """One noise is there for all cells: the largest that a target asks for."""
     noise = plan.noise_multiplier or 0.0
@@ -232,7 +185,7 @@ def _calibrate_sum(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
         def towards_the_server(noise: float) -> float:
             return _of_client(replace(plan, noise_multiplier=noise), "server")
 
-        noise = _smallest_noise(towards_the_server, targets.client_epsilon, "(client, server)", start=1.0)
+        noise = smallest_noise(towards_the_server, targets.client_epsilon, "(client, server)", start=1.0)
     if targets.record_epsilon is not None:
 
         def reached(noise: float) -> float:
@@ -240,7 +193,7 @@ def _calibrate_sum(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
 
         if not noise or reached(noise) > targets.record_epsilon:
             cell = f"(record, {targets.record_observer})"
-            noise = max(noise, _smallest_noise(reached, targets.record_epsilon, cell, start=1.0))
+            noise = max(noise, smallest_noise(reached, targets.record_epsilon, cell, start=1.0))
     return replace(plan, noise_multiplier=noise)
 
 
@@ -262,7 +215,7 @@ def _calibrate_record(plan: PrivacyPlan, epsilon: float, observer: Literal["serv
             mini_batched = with_noise(noise)
             return record_server(mini_batched.phases, Terms.of(mini_batched)).epsilon
 
-        return with_noise(_smallest_noise(reached, epsilon, "(record, server)", start=1.0))
+        return with_noise(smallest_noise(reached, epsilon, "(record, server)", start=1.0))
     participations, delta = worst_participations(plan.phases, plan.max_participations, plan.record_delta)
     mu = gaussian_mu(epsilon, delta) / math.sqrt(max(participations, 1))
     # Rounding in 1/mu may lift epsilon over its target by parts in 10^16.
@@ -281,13 +234,13 @@ def _calibrate_record_public(plan: PrivacyPlan, epsilon: float) -> PrivacyPlan:
 
         if plan.noise_multiplier and through_the_server(plan.noise_multiplier) <= epsilon:
             return plan
-        return replace(plan, noise_multiplier=_smallest_noise(through_the_server, epsilon, cell, start=1.0))
+        return replace(plan, noise_multiplier=smallest_noise(through_the_server, epsilon, cell, start=1.0))
     plan = replace(plan, noise_multiplier=plan.noise_multiplier or 0.0)
 
     def through_the_clients(noise: float) -> float:
         return _record_public_epsilon(with_local_mu(plan, 1.0 / noise))
 
-    return with_local_mu(plan, 1.0 / _smallest_noise(through_the_clients, epsilon, cell, start=1.0))
+    return with_local_mu(plan, 1.0 / smallest_noise(through_the_clients, epsilon, cell, start=1.0))
 
 
 def _record_public_epsilon(plan: PrivacyPlan) -> float:
@@ -309,50 +262,6 @@ def _calibrate_client(plan: PrivacyPlan, epsilon: float) -> PrivacyPlan:
     # From the loosest bound, in milliseconds, to the tight one: each never lies below the next, so its solution is
     # enough noise for the next.
     known = all(round_event(phase.event) for phase in replace(alone, noise_multiplier=1.0).phases)
-    noise = _smallest_noise(quick, epsilon, "(client, public)", start=1.0) if known else 1.0
-    noise = _smallest_noise(lambda z: tight(z, COARSE), epsilon, "(client, public)", start=noise)
-    return replace(plan, noise_multiplier=_smallest_noise(tight, epsilon, "(client, public)", start=noise))
-
-
-def _smallest_noise(reached: Callable[[float], float], epsilon: float, cell: str, start: float) -> float:
-    """Where a decreasing function of the noise meets epsilon: never above it, within TOLERANCE below.
-
-    Interpolates between the logarithms of noise and epsilon, since epsilon is close to a power of the noise there.
-    """
-    enough, least = _bracket_above(reached, epsilon, cell, start)
-    little, most = enough, least
-    while most <= epsilon:
-        enough, least = little, most
-        if enough < 1.0 / _LARGEST_NOISE or least >= epsilon * (1.0 - TOLERANCE):
-            return enough
-        little = enough / 1.5
-        most = reached(little)
-    while least < epsilon * (1.0 - TOLERANCE) and enough - little > 1e-9 * enough:
-        middle = _between(little, most, enough, least, epsilon * (1.0 - TOLERANCE / 2))
-        value = reached(middle)
-        if value <= epsilon:
-            enough, least = middle, value
-        else:
-            little, most = middle, value
-    return enough
-
-
-def _between(little: float, most: float, enough: float, least: float, wanted: float) -> float:
-    """A noise between the two ends, kept off them so that every step shrinks the bracket."""
-    share = 0.5
-    if math.isfinite(most) and least > 0:
-        share = (math.log(most) - math.log(wanted)) / (math.log(most) - math.log(least))
-    return float(little * (enough / little) ** min(max(share, 0.02), 0.98))
-
-
-def _bracket_above(reached: Callable[[float], float], epsilon: float, cell: str, start: float) -> tuple[float, float]:
-    noise, value = start, reached(start)
-    while value > epsilon:
-        noise *= 2.0
-        if noise > _LARGEST_NOISE:
-            raise RefusedPlan(
-                f"{cell}: epsilon = {epsilon:g} is out of reach at this delta: with a noise of {noise / 2:.0e} it is "
-                f"still {value:.4g}; raise epsilon or delta, or lower server.rounds or population.cohort"
-            )
-        value = reached(noise)
-    return noise, value
+    noise = smallest_noise(quick, epsilon, "(client, public)", start=1.0) if known else 1.0
+    noise = smallest_noise(lambda z: tight(z, COARSE), epsilon, "(client, public)", start=noise)
+    return replace(plan, noise_multiplier=smallest_noise(tight, epsilon, "(client, public)", start=noise))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
@@ -70,10 +71,10 @@ def attack_on(plan: Plan, cell: Guarantee) -> Attack:
     if cell.observer == "public":
         return OnReleases(plan=plan, cell=cell, worlds=worlds)
     if plan.privacy.at(0).whole is not None:
-        return OnSums(plan=plan, cell=cell, worlds=worlds)
+        return OnServer(plan=plan, cell=cell, worlds=worlds, look=the_sum)
     if plan.privacy.server_sees == "sum" or plan.message_clip_ratio is not None:
         raise NoAttack("no attack on messages that are clipped after their noise, or on sums of real numbers")
-    return OnMessages(plan=plan, cell=cell, worlds=worlds)
+    return OnServer(plan=plan, cell=cell, worlds=worlds, look=the_message)
 
 
 # Every number of a canary's record. Of one of the two the network thinks as little as of no other label.
@@ -191,90 +192,73 @@ class OnReleases:
 
 
 @dataclass(kw_only=True, eq=False)
-class OnMessages:
-    """By a server that sees every message; it knows who took part.
+class OnServer:
+    """By the server, which knows who took part.
 
     Attributes:
         plan: What is promised.
         cell: (client, server) or (record, server).
         worlds: What is told apart.
+        look: What it sees of a round in which the canary took part.
     """
 
     plan: Plan
     cell: Guarantee
     worlds: Worlds
+    look: Look
 
     @cached_property
     def curve(self) -> TradeOff:
-        """A normal one."""
-        return normal_curve(self.cell)
-
-    def ratio(self, seen: Observed) -> float:
-        """Summed over the rounds in which the canary took part."""
-        total = 0.0
-        for release, (cohort, _) in zip(seen.releases, seen.sums, strict=True):
-            if CANARY in cohort.clients:
-                variance = seen.clients.message_noise_variance(release.bound)
-                # The same noise as in the loop, since it is keyed.
-                own = replace(seen.clients, source=seen.clients.source.again(cohort.again))
-                total += _ratio(message_of(own, release, [CANARY]), self._messages, release, variance)
-        return total
-
-    @cached_property
-    def _messages(self) -> Known:
-        return Known(worlds=self.worlds)
-
-
-@dataclass(kw_only=True, eq=False)
-class OnSums:
-    """By a server that sees sums alone, before it adds what is missing, and works with some of the clients.
-
-    Attributes:
-        plan: What is promised.
-        cell: (client, server) or (record, server).
-        worlds: What is told apart.
-    """
-
-    plan: Plan
-    cell: Guarantee
-    worlds: Worlds
-
-    @cached_property
-    def curve(self) -> TradeOff:
-        """A normal one: that of the noise that the discrete one is compared with."""
+        """A normal one; of discrete noise that of the noise that it is compared with."""
         return normal_curve(self.cell)
 
     def ratio(self, seen: Observed) -> float:
         """Summed over the rounds in which the canary took part."""
         total = 0.0
         for release, (cohort, secret) in zip(seen.releases, seen.sums, strict=True):
-            if CANARY in cohort.clients and secret.noise_variance:
-                values, variance = self._without_colluders(seen.clients, release, cohort, secret)
-                total += _ratio(values, self._messages, release, variance)
+            if CANARY in cohort.clients and (found := self.look(self.plan, seen.clients, release, cohort, secret)):
+                values, variance = found
+                total += _over_nothing(values, self._messages.message(release, True), variance)
+                total -= _over_nothing(values, self._messages.message(release, False), variance)
         return total
-
-    def _without_colluders(
-        self, clients: ClientSide, release: Seen, cohort: Cohort, secret: Bounded[Client, dict[str, Tensor]]
-    ) -> tuple[Tensor, float]:
-        """(The sum in units of messages, variance of the noise that is left)."""
-        whole, grid = self.plan.privacy.at(release.round).whole, secret.grid
-        assert whole is not None
-        assert grid is not None
-        own = replace(clients, source=clients.source.again(cohort.again))
-        share, arrays = whole.share(cohort.asked), {name: value.numpy() for name, value in release.model.items()}
-        known = [client for client in cohort.clients.tolist() if client != CANARY][: self.plan.privacy.colluding]
-        (name, total), *_ = secret.value.items()
-        left = total.numpy().astype(np.int64)
-        for _, message in rounded_messages(own, arrays, (release.bound, share), release.round, known):
-            left = left - message
-        half = 1 << (whole.bits - 1)
-        left = (left + half) % (2 * half) - half
-        values = grid.read({name: total.new_tensor(left)})
-        return flatten(values).double(), (secret.noise_variance - len(known) * share) * grid.width**2
 
     @cached_property
     def _messages(self) -> Known:
         return Known(worlds=self.worlds)
+
+
+Secret = Bounded[Client, dict[str, Tensor]]
+# (What is seen, in units of messages; variance of the noise in it); None: nothing is.
+Look = Callable[[Plan, ClientSide, Seen, Cohort, Secret], tuple[Tensor, float] | None]
+
+
+def the_message(
+    plan: Plan, clients: ClientSide, release: Seen, cohort: Cohort, secret: Secret
+) -> tuple[Tensor, float] | None:
+    """The canary's own, by a server that sees every message."""
+    # The same noise as in the loop, since it is keyed.
+    own = replace(clients, source=clients.source.again(cohort.again))
+    return message_of(own, release, [CANARY]), clients.message_noise_variance(release.bound)
+
+
+def the_sum(
+    plan: Plan, clients: ClientSide, release: Seen, cohort: Cohort, secret: Secret
+) -> tuple[Tensor, float] | None:
+    """By a server that sees sums alone, before it adds what is missing, and works with some of the clients."""
+    if not secret.noise_variance:
+        return None
+    whole, grid = plan.privacy.at(release.round).whole, secret.grid
+    assert whole is not None
+    assert grid is not None
+    share, arrays = whole.share(cohort.asked), {name: value.numpy() for name, value in release.model.items()}
+    known = [client for client in cohort.clients.tolist() if client != CANARY][: plan.privacy.colluding]
+    (name, total), *_ = secret.value.items()
+    left = total.numpy().astype(np.int64)
+    source = clients.source.again(cohort.again)
+    for message in rounded_messages(clients, arrays, (release.bound, share), release.round, known, source):
+        left = left - message
+    values = grid.read({name: total.new_tensor(grid.centred(left))})
+    return flatten(values).double(), (secret.noise_variance - len(known) * share) * grid.width**2
 
 
 def normal_curve(cell: Guarantee) -> GaussianCurve:
@@ -301,12 +285,6 @@ def message_of(side: ClientSide, release: Seen, clients: list[int]) -> Tensor:
     """What some clients send in a round, as the loop sums it."""
     numbers = side.whole_numbers(release.bound, dimension(side.form(release.model)))
     return numbers.values(side.clipped_sum(release.model, release.bound, release.round, clients)[0])
-
-
-def _ratio(values: Tensor, known: Known, release: Seen, variance: float) -> float:
-    return _over_nothing(values, known.message(release, True), variance) - _over_nothing(
-        values, known.message(release, False), variance
-    )
 
 
 def _over_nothing(values: Tensor, message: Tensor, variance: float) -> float:

@@ -174,18 +174,7 @@ def _one_run(request: AuditRequest, watch: Watch) -> Iterator[Finding]:
 
 def nothing(cell: Guarantee, audit: AuditName, why: str) -> Finding:
     """A cell that is not audited, and why."""
-    return Finding(
-        unit=cell.unit,
-        observer=cell.observer,
-        promised=cell.epsilon,
-        delta=cell.delta,
-        audited=None,
-        confidence=None,
-        audit=audit,
-        method=why,
-        runs=0,
-        canaries=0,
-    )
+    return Finding.of(cell, audit, None, why, runs=0, canaries=0)
 
 
 def forecast(request: AuditRequest) -> Iterator[Finding]:
@@ -211,15 +200,13 @@ def forecast(request: AuditRequest) -> Iterator[Finding]:
 
 
 def _expected(cell: Guarantee, audit: AuditName, seen: float | None, request: AuditRequest, how: str) -> Finding:
-    return Finding(
-        unit=cell.unit,
-        observer=cell.observer,
-        promised=cell.epsilon,
-        delta=cell.delta,
-        audited=seen,
+    many = audit == "distinguish"
+    return Finding.of(
+        cell,
+        audit,
+        seen,
+        f"expected: {how}",
         confidence=request.confidence,
-        audit=audit,
-        method=f"expected: {how}",
-        runs=request.runs if audit == "distinguish" else 1,
-        canaries=1 if audit == "distinguish" else request.canaries,
+        runs=request.runs if many else 1,
+        canaries=1 if many else request.canaries,
     )

@@ -10,7 +10,7 @@ import torch
 
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.auditing.canaries import RandomDirections, with_canaries
-from dpfedmeta.auditing.findings import AuditName, Finding
+from dpfedmeta.auditing.findings import Finding
 from dpfedmeta.auditing.loop import Seen
 from dpfedmeta.auditing.one_run import FEWEST_GUESSES, one_run_epsilon
 from dpfedmeta.auditing.one_shot import one_shot
@@ -54,13 +54,14 @@ class Crowd:
         scores, _ = self._scores(inside)
         for gaussian in (False, True):
             audited = one_run_epsilon(scores[inside], scores[~inside], cell.delta, miss, gaussian=gaussian)
-            yield self._finding(cell, "one-run", audited, 1.0 - miss, BY_GAUSSIAN if gaussian else BY_GUESSES)
+            method = BY_GAUSSIAN if gaussian else BY_GUESSES
+            yield Finding.of(cell, "one-run", audited, method, confidence=1.0 - miss, canaries=self.canaries)
 
     def one_shot(self, cell: Guarantee) -> Iterator[Finding]:
         """An estimate."""
         cosines, size = self._scores(np.ones(self.canaries, bool))
         found = one_shot(cosines, size, cell.delta)
-        yield self._finding(cell, "one-shot", found.epsilon, None, BY_COSINES)
+        yield Finding.of(cell, "one-shot", found.epsilon, BY_COSINES, canaries=self.canaries)
 
     def _scores(self, inside: FloatArray) -> tuple[FloatArray, int]:
         """(Cosine of each canary with what was released, d); the canaries marked in `inside` took part."""
@@ -76,22 +77,6 @@ class Crowd:
         signs = {client: int(there) for client, there in enumerate(inside)}
         seen = observe(self.plan, with_canaries(side, signs, directions, others=False), source).releases
         return cosines(seen, directions, self.canaries), size
-
-    def _finding(
-        self, cell: Guarantee, audit: AuditName, audited: float, confidence: float | None, method: str
-    ) -> Finding:
-        return Finding(
-            unit=cell.unit,
-            observer=cell.observer,
-            promised=cell.epsilon,
-            delta=cell.delta,
-            audited=audited,
-            confidence=confidence,
-            audit=audit,
-            method=method,
-            runs=1,
-            canaries=self.canaries,
-        )
 
 
 def cosines(seen: Sequence[Seen], directions: RandomDirections, canaries: int) -> FloatArray:

@@ -105,16 +105,12 @@ def expected_epsilon(curve: TradeOff, runs: int, miss: float) -> float:
 def _finding(
     ratios: Ratios, cell: Guarantee, audited: float, miss: float, method: str, audit: AuditName = "distinguish"
 ) -> Finding:
-    return Finding(
-        unit=cell.unit,
-        observer=cell.observer,
-        promised=cell.epsilon,
-        delta=cell.delta,
-        audited=audited if math.isfinite(audited) else None,
+    return Finding.of(
+        cell,
+        audit,
+        audited if math.isfinite(audited) else None,
+        method,
         confidence=1.0 - miss,
-        audit=audit,
-        method=method,
         runs=ratios.runs,
-        canaries=1,
         right=ratios.right,
     )

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dpfedmeta.accounting.guarantee import Guarantee
+
 AuditName = Literal["distinguish", "one-run", "one-shot", "many-runs"]
 AUDITS: tuple[AuditName, ...] = ("distinguish", "one-run", "one-shot", "many-runs")
 
@@ -40,6 +42,34 @@ class Finding:
     runs: int
     canaries: int
     right: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        cell: Guarantee,
+        audit: AuditName,
+        audited: float | None,
+        method: str,
+        *,
+        confidence: float | None = None,
+        runs: int = 1,
+        canaries: int = 1,
+        right: int | None = None,
+    ) -> Finding:
+        """What an audit says of this cell."""
+        return cls(
+            unit=cell.unit,
+            observer=cell.observer,
+            promised=cell.epsilon,
+            delta=cell.delta,
+            audited=audited,
+            confidence=confidence,
+            audit=audit,
+            method=method,
+            runs=runs,
+            canaries=canaries,
+            right=right,
+        )
 
     @property
     def cell(self) -> str:

@@ -59,7 +59,7 @@ def _check_attachment(settings: Settings, policy: ClipPolicy[Any], name: str) ->
     if settings.record.enabled:
         raise RefusedPlan(
             f"clip_policy = {name}: it counts norms of the clients' exact messages, which {settings.algo} never "
-            "computes: every touch of a record is noisy there; let its attachment be None"
+            "computes: each record is clipped or noised there before a message is formed; let its attachment be None"
         )
 
 

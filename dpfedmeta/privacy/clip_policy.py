@@ -151,7 +151,8 @@ def check_counts(clip: ClipSettings, around: Surroundings) -> None:
     if not around.exact:
         raise RefusedPlan(
             f"clip.policy = {clip.policy}: it counts norms of the clients' exact messages, which {around.algo} never "
-            "computes: every touch of a record is noisy there; use window, window-literal or constant"
+            "computes: each record is clipped or noised there before a message is formed; use window, window-literal "
+            "or constant"
         )
 
 

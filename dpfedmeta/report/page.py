@@ -47,11 +47,7 @@ def write_report(run: RunDirectory) -> Path:
     rows = run.rounds() if snapshot.rows is None and proven.rounds else snapshot.rows or []
     summary = snapshot.summary if snapshot.ended else None
     summary = summary_so_far(snapshot, proven) if summary is None else summary
-    pictures = {
-        "accuracy": run.path / "accuracy.png",
-        "clip": run.path / "clip.png",
-        "guarantees": run.path / "guarantees.png",
-    }
+    pictures = {name: run.path / f"{name}.png" for name in ("accuracy", "clip", "guarantees")}
     with _complete(run.path):
         plots.accuracy_plot(pictures["accuracy"], rows, summary)
         plots.clip_plot(pictures["clip"], rows)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import FloatArray, IntArray, OperatingSystemSource, Purpose, SecretSource
-from dpfedmeta.secure_aggregation.agreement import Agreement, agreed
+from dpfedmeta.secure_aggregation.agreement import agreed
 from dpfedmeta.secure_aggregation.in_process import run_round
 from dpfedmeta.secure_aggregation.messages import Phase
 from dpfedmeta.secure_aggregation.refusals import Aborted
@@ -68,12 +68,13 @@ class ProtocolRounds:
             return np.zeros(whole.dimension, dtype=np.int64), 0
         nothing = np.zeros(whole.dimension, dtype=np.uint32)
         seats = vectors + [nothing] * (invited - survivors)
-        agreement = agreement_of(
+        agreement = agreed(
             clients=invited,
             dimension=whole.dimension,
             bits=whole.bits,
             adversarial=self.adversarial,
             dropout=whole.dropout,
+            malicious=False,
             fewest=whole.fewest(invited),
         )
         # No part of any result, so a round that is done again meets others.
@@ -111,25 +112,6 @@ class ProtocolRounds:
         return missing | {seat: LATE_FROM[int(len(LATE_FROM) * first[seat])] for seat in late[:most]}
 
 
-def agreement_of(
-    *, clients: int, dimension: int, bits: int, adversarial: float, dropout: float, fewest: int
-) -> Agreement:
-    """What the parties of a simulated round agree on: the server follows the protocol.
-
-    Raises:
-        InputError: No graph exists, or too few clients stay.
-    """
-    return agreed(
-        clients=clients,
-        dimension=dimension,
-        bits=bits,
-        adversarial=adversarial,
-        dropout=dropout,
-        malicious=False,
-        fewest=fewest,
-    )
-
-
 def sent_chunk(
     clients: ClientSide,
     model: dict[str, npt.NDArray[np.float32]],
@@ -141,5 +123,5 @@ def sent_chunk(
     """SECRET: what these clients hand to the protocol, modulo 2^b."""
     assert clients.whole is not None
     most = (1 << clients.whole.bits) - 1
-    sent = rounded_messages(replace(clients, source=source), model, bound_and_share, round_, chunk)
-    return [(message & most).astype(np.uint32) for _, message in sent]
+    sent = rounded_messages(clients, model, bound_and_share, round_, chunk, source)
+    return [(message & most).astype(np.uint32) for message in sent]

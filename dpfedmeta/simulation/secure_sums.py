@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -106,13 +106,12 @@ def rounded_chunk(
     source: SecretSource,
 ) -> tuple[IntArray, int]:
     """(Sum of what these clients send, how many of them did), with plain arrays at both ends of the pipe."""
-    clients = replace(clients, source=source)
-    total, entered = None, 0
-    for _, message in rounded_messages(clients, model, bound_and_share, round_, chunk):
-        total = message if total is None else total + message
-        entered += 1
     assert clients.whole is not None
-    return np.zeros(clients.whole.dimension, dtype=np.int64) if total is None else total, entered
+    total, entered = np.zeros(clients.whole.dimension, dtype=np.int64), 0
+    for message in rounded_messages(clients, model, bound_and_share, round_, chunk, source):
+        total += message
+        entered += 1
+    return total, entered
 
 
 def rounded_messages(
@@ -121,21 +120,20 @@ def rounded_messages(
     bound_and_share: tuple[float, float],
     round_: int,
     chunk: list[int],
-) -> list[tuple[int, IntArray]]:
-    """SECRET: (client, what it hands to the protocol): its rounded message and its share of the noise.
+    source: SecretSource,
+) -> Iterator[IntArray]:
+    """SECRET: what each of these clients hands to the protocol: its rounded message and its share of the noise.
 
     A client whose message is not of the model's form hands over its noise alone: if it stayed away, its data would
     decide whether enough survive, and so over the whole sum.
     """
-    bound, share = bound_and_share
+    clients, (bound, share) = replace(clients, source=source), bound_and_share
     params = {name: torch.from_numpy(value.copy()) for name, value in model.items()}
     grid = _grid(clients, params, bound, round_)
-    found = []
     for client, parts in zip(chunk, clients.bounded_parts(params, bound, round_, chunk), strict=True):
-        rounded = grid.of(parts, clients.source.generator(Purpose.ROUNDING, round_, client))
-        noise = clients.source.generator(Purpose.MESSAGE_NOISE, round_, client)
-        found.append((client, rounded + noise.discrete_normal(share, grid.whole.dimension)))
-    return found
+        rounded = grid.of(parts, source.generator(Purpose.ROUNDING, round_, client))
+        noise = source.generator(Purpose.MESSAGE_NOISE, round_, client)
+        yield rounded + noise.discrete_normal(share, grid.whole.dimension)
 
 
 def _grid(clients: ClientSide, model: Params, bound: float, round_: int) -> RoundedMessages:

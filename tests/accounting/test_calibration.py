@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from dpfedmeta.accounting import calibration
+from dpfedmeta.accounting import search
 from dpfedmeta.accounting.calibration import Targets, calibrate, largest_cohort, most_rounds
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.plan import Change, PrivacyPlan
@@ -130,4 +130,4 @@ def test_no_noise_is_enough_that_exceeds_the_target_by_however_little(excess):
     def reached(noise):
         return 2.0 * (1 + excess) if noise < 1.2345 else 0.5
 
-    assert reached(calibration._smallest_noise(reached, 2.0, "(client, public)", start=1.0)) <= 2.0
+    assert reached(search.smallest_noise(reached, 2.0, "(client, public)", start=1.0)) <= 2.0

@@ -6,6 +6,7 @@ import pytest
 from dpfedmeta.accounting.calibration import Targets, calibrate, fewest_bits, largest_cohort
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.events import Event
+from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.accounting.secure_rounds import SecureRounds, check_fine, is_fine, with_bits
@@ -93,6 +94,17 @@ def test_the_largest_cohort_begins_where_clients_can_make_the_noise():
     found = largest_cohort(replace(PLAN, clients=20_000, rounds=5), within)
     assert found.cohort > 30
     assert guarantees(found)[0].epsilon <= 1.0 < guarantees(replace(found, cohort=found.cohort * 1.01))[0].epsilon
+
+
+def test_a_message_that_is_rounded_as_a_whole_is_charged_as_a_whole():
+    """Two messages that a record moved apart a little may be rounded apart, so its clip bound says nothing of a sum."""
+    steps = RecordLayer(support_noise=60, query_noise=3, support_steps=1, support_records=25, query_records=25)
+    fixed = replace(FIXED, noise_multiplier=0.6, rounds=1, cohort=1000, clients=1000)
+    rounded = replace(fixed, record=steps, noise_mode="stacked")
+    of_record = guarantees(rounded)[3]
+    message, (noise,) = 1 / 3, {phase.event.noise for phase in rounded.phases}
+    # What the query gradient itself carries, or the whole message, whichever is less; both far above 2/(25 z).
+    assert of_record.epsilon >= 0.99 * gaussian_epsilon(min(message, noise.mu(2.0)), rounded.record_delta)
 
 
 def test_outsiders_who_collude_know_that_they_were_not_drawn():

@@ -121,13 +121,11 @@ def test_a_release_does_not_tell_whether_the_sum_of_the_clients_wrapped(tiny_str
     plan, side, model = setting(tiny_strokes)
     secret = sum_of(side, model, range(54))
     edge = 2.0 ** (side.whole.bits - 1) - 1
-    whole = replace(side.whole, units=1.0)
-    grid = replace(secret.grid, whole=whole, bound=float(whole.parts))
     edges = {"rotated": torch.full_like(secret.value["rotated"], edge)}
     released = []
     for seed in range(3):
         generator = KeyedSource(seed).generator(Purpose.SERVER_NOISE, 0)
-        sums, _ = plan.mechanism.release(0, replace(secret, value=edges, grid=_Unread(grid)), {}, generator)
+        sums, _ = plan.mechanism.release(0, replace(secret, value=edges, grid=_Unread(secret.grid)), {}, generator)
         released.append(flatten(sums.value) * plan.privacy.cohort)
     values = torch.cat(released)
     assert values.min() >= -edge - 1.1
