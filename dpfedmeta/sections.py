@@ -95,6 +95,13 @@ class PopulationSettings:
             "omniglot, a client holds one alphabet by the same drawers; natural, too: the clients that your data name"
         ),
     ] = "virtual"
+    separation: Annotated[
+        Count | None,
+        Field(
+            description="b, rounds between two participations of a client, at least (correlated noise); null: as many "
+            "as the population allows, clients / cohort"
+        ),
+    ] = None
     most_shots: Annotated[
         Count | None,
         Field(description="clients of unequal size: task.shots to this many support images per class; null: equal"),
@@ -142,6 +149,13 @@ class ServerSettings:
     noise: Annotated[
         str, one_of("dpfedmeta.privacy.noises"), Field(description="the mechanism; or package.module:name")
     ] = "independent"
+    buffers: Annotated[
+        Count | None,
+        Field(
+            description="vectors that correlated noise remembers: blt, null: 3; banded, null: separation - 1; "
+            "toeplitz remembers every round"
+        ),
+    ] = None
     abort_on_failure: Annotated[
         bool,
         Field(description="release nothing of a round in which an invited client failed; it is charged all the same"),

@@ -14,8 +14,6 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.signal import fftconvolve, lfilter
 
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.randomness import FloatArray
@@ -136,6 +134,8 @@ def _joined(c: FloatArray, count: int, separation: int) -> FloatArray:
 
 def inverse(coefficients: FloatArray) -> FloatArray:
     """The first column of C^-1: the noise of round t is sum_k inverse_k Z_(t-k)."""
+    from scipy.signal import lfilter
+
     c = np.asarray(coefficients, dtype=float)
     impulse = np.zeros(len(c))
     impulse[:1] = 1.0
@@ -187,6 +187,8 @@ def optimizer_errors(
         decay: Weight decay.
         steps: s_t, step sizes over the first one, by round; None: all 1.
     """
+    from scipy.signal import lfilter
+
     noise = lfilter([1.0 - momentum], [1.0, -momentum], inverse(coefficients))
     rounds = len(noise)
     sizes = np.ones(rounds) if steps is None else np.asarray(steps, dtype=float)
@@ -291,6 +293,8 @@ def fit_banded(
 
 def _objective(c: FloatArray, participations: int, separation: int, objective: Objective) -> tuple[float, FloatArray]:
     """(log of squared error times squared sensitivity, its gradient by coefficient)."""
+    from scipy.signal import fftconvolve
+
     rounds = len(c)
     count = most_participations(rounds, separation, participations)
     joined = _joined(c, count, separation)
@@ -309,6 +313,9 @@ def _objective(c: FloatArray, participations: int, separation: int, objective: O
 
 
 def _descend(value: Callable[[FloatArray], tuple[float, FloatArray]], start: FloatArray) -> tuple[float, FloatArray]:
+    # A mechanism needs the coefficients alone, and no optimiser.
+    from scipy.optimize import minimize
+
     bounds = [(-_FAR, _FAR)] * len(start)
     found = minimize(value, start, jac=True, method="L-BFGS-B", bounds=bounds, options=_PATIENCE)
     return float(found.fun), found.x

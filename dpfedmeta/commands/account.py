@@ -217,7 +217,23 @@ def parameters(plan: PrivacyPlan) -> dict[str, object]:
         "cohort": plan.cohort,
         "max_participations": plan.max_participations,
         "observer_of_server": plan.server_sees,
+        **_correlated(plan),
         **constants_of_the_sum(plan),
+    }
+
+
+def _correlated(plan: PrivacyPlan) -> dict[str, object]:
+    """What only correlated noise has: the multiplier over it is 1/mu of all rounds together."""
+    from dpfedmeta.accounting.correlated_noise import CorrelatedNoise
+
+    noise = plan.at(0).noise
+    if not isinstance(noise, CorrelatedNoise):
+        return {}
+    return {
+        "noise_sensitivity": noise.sensitivity(),
+        "separation": noise.separation,
+        "most_participations": noise.participations,
+        "coefficients": list(noise.numbers),
     }
 
 

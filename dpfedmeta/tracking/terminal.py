@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from dpfedmeta.accounting.correlated_noise import CorrelatedNoise
 from dpfedmeta.accounting.events import Event
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.plan import PrivacyPlan
@@ -130,7 +131,7 @@ def noise_lines(plan: PrivacyPlan) -> list[str]:
             f"noise z = {first.total_noise:.4g} in all, {first.message_noise:.4g} by each client" + _doubt(plan)
         )
     elif record is None:
-        lines.append(f"server noise z = {plan.noise_multiplier:.4g}")
+        lines.append(f"server noise z = {plan.noise_multiplier:.4g}" + _taken_back(first))
     else:
         lines.append(
             f"server noise ({plan.noise_mode}): total z_T = {first.total_noise:.4g}, "
@@ -169,6 +170,17 @@ def _faced(event: Event) -> str:
     return f"{1.0 / event.noise.mu(1.0):.4g}" if event.noise else "none"
 
 
+def _taken_back(event: Event) -> str:
+    """Of correlated noise: what it is weighed against."""
+    noise = event.noise
+    if not isinstance(noise, CorrelatedNoise):
+        return ""
+    return (
+        f", of which later rounds take a part back; a client moves all rounds together by {noise.sensitivity():.4g} "
+        f"clip bounds, in at most {noise.participations} of them, {noise.separation} apart"
+    )
+
+
 def _doubt(plan: PrivacyPlan) -> str:
     """How far the clients' own noise is counted on."""
     if plan.noise_site == "server" and plan.noise_mode == "stacked":
@@ -184,6 +196,8 @@ def _doubt(plan: PrivacyPlan) -> str:
 def _cohort(plan: PrivacyPlan) -> str:
     if plan.sampler == "fixed":
         return f"cohorts of exactly {plan.cohort:g} (q = {plan.at(0).rate:.3g})"
+    if plan.correlation is not None:
+        return f"expected cohort {plan.cohort:g} of those that are free"
     return f"expected cohort {plan.cohort:g} (Poisson, q = {plan.at(0).rate:.3g})"
 
 
