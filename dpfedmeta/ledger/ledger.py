@@ -268,9 +268,13 @@ class Budget:
 
     def further_rounds(self, plan: PrivacyPlan, charges: Sequence[Charge], first: int) -> int:
         """How many rounds of the plan, from round `first` on, may still be charged after `charges`."""
+        known = {charge.round for charge in charges}
 
         def allowed(more: int) -> bool:
-            further = [planned_charge(plan, round_) for round_ in range(first, first + more)]
+            further = [
+                replace(planned_charge(plan, round_), attempt=int(round_ in known))
+                for round_ in range(first, first + more)
+            ]
             return self.allows(four_cells(phases_of([*charges, *further]), Terms.of(plan)))
 
         low, high = 0, plan.rounds - first

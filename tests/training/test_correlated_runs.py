@@ -1,12 +1,15 @@
 """Whole runs with correlated noise: resumed bit for bit, done again as something else, and refused."""
 
 import json
+import math
 import shutil
 
 import pytest
 import torch
 
+from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.errors import InputError
+from dpfedmeta.ledger.ledger import read
 from dpfedmeta.run_directory import load_weights
 from dpfedmeta.runs.verification import audit
 from tests.seams.trained import gone_on, interrupted, trained
@@ -30,6 +33,12 @@ def runs(tiny_task_file, tmp_path_factory):
     return trained(tiny_task_file, folder / "whole", "dp-agr", GIVEN), interrupted(
         tiny_task_file, folder / "cut", "dp-agr", GIVEN, after=3
     )
+
+
+@pytest.fixture(autouse=True)
+def on_another_machine(tmp_path, monkeypatch):
+    """Where nobody knows how far other copies of the run went."""
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
 
 
 def copy_of(run, folder):
@@ -79,7 +88,26 @@ def test_participations_that_lie_too_close_end_a_resume(runs, tmp_path):
         gone_on(run)
 
 
-# The last one: this machine then knows how far the run went.
+def test_a_round_that_comes_out_otherwise_is_a_further_attempt_and_charged_as_one(runs, tmp_path):
+    run = copy_of(runs[1], tmp_path)
+    # The row of a round that was released after the last checkpoint, as if the machine had computed something else.
+    for path in run.path.glob("checkpoint/round-000003.safetensors"):
+        path.unlink()
+    rows = run.rounds()
+    rows[2]["release"] = "0" * 16
+    run.rounds_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    gone_on(run)
+    plan, charges = read(run.ledger)
+    assert [(charge.round, charge.attempt) for charge in charges][2:4] == [(2, 0), (2, 1)]
+    noise = plan.at(0).noise
+    done = len({charge.round for charge in charges})
+    squared = noise.sensitivity(done) ** 2 + (len(charges) - done) * noise.largest_row**2
+    spent = audit(run).guarantees[0]
+    assert spent.epsilon == pytest.approx(gaussian_epsilon(math.sqrt(squared) / 4.0, spent.delta), rel=1e-6)
+    # Within the promise: so it ends early, rather than spend more.
+    assert spent.epsilon <= audit(run).proven.planned[0].epsilon
+
+
 def test_a_resumed_run_is_the_same_bit_for_bit(runs, tmp_path):
     whole, cut = runs
     run = copy_of(cut, tmp_path)
