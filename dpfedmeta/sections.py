@@ -321,7 +321,11 @@ class RecordSettings:
         Literal["pld", "rdp", "prv"], Field(description="what composes mini-batched local steps (fedavg)")
     ] = "pld"
     client_ledgers: Annotated[
-        bool, Field(description="each client keeps a ledger of its own and declines beyond its promise")
+        bool,
+        Field(
+            description="each client keeps a ledger of its own and declines beyond its promise: to its records, or, "
+            "with correlated noise, of how often and how far apart it takes part"
+        ),
     ] = False
     engine: Annotated[Literal["auto", "vmap", "opacus"], Field(description="how per-record gradients are computed")] = (
         "auto"

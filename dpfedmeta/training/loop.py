@@ -36,7 +36,7 @@ from dpfedmeta.simulation.aggregation import Backend, RoundAborted
 from dpfedmeta.simulation.availability import Availability
 from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.public_clients import update_spread
-from dpfedmeta.simulation.willingness import ClientLedgers
+from dpfedmeta.simulation.willingness import Willing
 from dpfedmeta.tracking.callbacks import Callback, CallbackFailed, tell
 from dpfedmeta.workers import Watched, Workers
 
@@ -84,7 +84,7 @@ class Training:
     source: SecretSource
     trackers: tuple[Callback, ...]
     budget: Budget
-    client_ledgers: ClientLedgers | None = None
+    client_ledgers: Willing | None = None
     public_clients: ClientSide | None = None
     environment: str | None = ""
     lineage: Lineage | None = None

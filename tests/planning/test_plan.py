@@ -44,6 +44,10 @@ def test_every_preset_keeps_what_it_promises(algo):
         assert 2.47 <= record_server.epsilon <= 2.5
         assert isinstance(plan.mechanism.at(0), NoMechanism)
         return
+    if algo == "dp-agr-correlated":
+        assert plan.privacy.clients == 10_000
+        assert 0.99 * 4.0 <= client_public.epsilon <= 4.0
+        return
     assert isinstance(plan.mechanism.at(0), GaussianMechanism | WholeNumberMechanism)
     assert client_public.epsilon <= 1.5
     assert client_public.delta == 1e-6

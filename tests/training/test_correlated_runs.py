@@ -23,6 +23,7 @@ GIVEN = {
     "privacy.client.epsilon": "null",
     "server.rounds": "6",
     "run.checkpoint_every": "2",
+    "record.client_ledgers": "true",
 }
 
 
@@ -55,6 +56,8 @@ def test_clients_keep_apart_and_the_ledger_says_what_the_noise_is(runs):
         for client in json.loads(line)["clients"]:
             joined.setdefault(client, []).append(json.loads(line)["round"])
     assert all(len(rounds) <= 2 and rounds[-1] - rounds[0] in (0, 4, 5) for rounds in joined.values())
+    # The clients keep count themselves.
+    assert {int(path.stem) for path in (whole.secret / "clients").iterdir()} == set(joined)
     assert audit(whole).guarantees[0].epsilon == pytest.approx(audit(whole).proven.planned[0].epsilon)
 
 
