@@ -26,9 +26,9 @@ def composition(method: ComposedBy, pair: str) -> str:
 
 
 def of_one_release(phases: Sequence[Phase], moved: float) -> str | None:
-    """The formula of rounds that are one Gaussian release together; None: they compose round by round."""
+    """The formula of rounds that are one Gaussian release together; None: some of them compose round by round."""
     released = as_released(phases)
-    if released is phases:
+    if released is phases or len(released) > 1:
         return None
     mu = math.sqrt(sum(phase.event.noise.mu(moved) ** 2 for phase in released if phase.event.noise))
     further = sum(phase.rounds for phase in phases if phase.again or phase.copy)

@@ -17,7 +17,7 @@ from dpfedmeta.accounting.bound_words import (
     rounds_seen,
 )
 from dpfedmeta.accounting.earlier import seen_before
-from dpfedmeta.accounting.events import Event, Phase, surplus
+from dpfedmeta.accounting.events import Event, Phase, as_released, surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.guarantee import Adjacency, Bound, Guarantee, Observer, UnitName
 from dpfedmeta.accounting.participations import mixture_epsilon, worst_participations
@@ -239,7 +239,7 @@ def record_public(
         formula=of_one_release(phases, 2.0)
         or composition(method, FIXED_PAIR if _fixed(phases) else REPLACED_PAIR) + folded(phases),
     )
-    if of_one_release(phases, 2.0) is not None:
+    if as_released(phases) is not phases:
         # Its rounds have no mixture over participations: what one round adds, the next ones take back.
         return _guarantee("record", "public", terms.record_delta, "zero-out", replaced)
     bounds = [mixture, replaced]

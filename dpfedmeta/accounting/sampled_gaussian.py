@@ -88,7 +88,7 @@ def composed(
     if delta <= 0 or not all(phase.event.noise for phase in phases):
         return math.inf, "pld"
     released = as_released(phases)
-    if released is not phases and all(phase.event.rate == 1 for phase in released):
+    if released is not phases and len(released) == 1:
         # One Gaussian release, for which the closed form is exact.
         return closed_epsilon(released, neighbours, delta)
     phases = released

@@ -14,7 +14,7 @@ from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.correlated_noise import KINDS, BandedNoise, BltNoise, Correlation, ToeplitzNoise
 from dpfedmeta.accounting.correlated_plan import with_fitted_numbers
 from dpfedmeta.accounting.cross_checks import second_opinion
-from dpfedmeta.accounting.events import Event, Phase, as_released
+from dpfedmeta.accounting.events import Earlier, Event, Phase, as_released
 from dpfedmeta.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.plan import Change, PrivacyPlan
@@ -161,6 +161,17 @@ def test_epsilon_grows_with_rounds_and_with_attempts_and_with_copies():
     assert epsilons(replace(plan, rounds=20))["(client, public)"] == pytest.approx(
         guarantees(plan, rounds=20)[0].epsilon
     )
+
+
+def test_what_was_spent_before_composes_with_it():
+    gaussian = Phase(event=replace(event_of(GaussianNoise(multiplier=3.0)), rate=1.0), rounds=2)
+    plan = plan_with()
+    both = replace(plan, earlier=(Earlier(run="0" * 32, head="", phases=(gaussian,)),))
+    mu = math.hypot(plan.at(0).noise.mu(1.0), math.sqrt(2) / 3.0)
+    cells = {cell.name: cell for cell in guarantees(both)}
+    assert cells["(client, public)"].epsilon == pytest.approx(gaussian_epsilon(mu, 1e-6), rel=5e-3)
+    assert cells["(record, public)"].epsilon == pytest.approx(gaussian_epsilon(2 * mu, 1e-5), rel=5e-3)
+    assert "sens/z" not in cells["(client, public)"].binding.formula
 
 
 def test_several_runs_cost_as_their_squares_add_up():
