@@ -17,7 +17,7 @@ from dpfedmeta.analytics.analysis import Asking
 from dpfedmeta.analytics.asked import Asked
 from dpfedmeta.analytics.request import Request
 from dpfedmeta.analytics.statement import STATEMENT, statement
-from dpfedmeta.durable import SECRET, whole_lines
+from dpfedmeta.durable import SECRET, cut_torn_line, whole_lines
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.charges import Charge
 from dpfedmeta.ledger.ledger import Identity, Ledger, LedgerContent, check_rounds, read_content, spent
@@ -140,6 +140,9 @@ def _complete(run: RunDirectory, content: LedgerContent, asked: Asked, source: S
         if lineage is not None:
             check_lineage(run, content, lineage, mended=bool(torn) and source.reproducible)
         charge = content.charges[-1] if content.charges and source.reproducible else _next(plan, content, source)
+        if torn:
+            # A line that was never finished was never used.
+            cut_torn_line(run.ledger)
         if charge not in content.charges:
             ledger = Ledger.resume(run.ledger, content, size)
             ledger.charge(charge)
