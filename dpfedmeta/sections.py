@@ -227,6 +227,13 @@ class ClipSettings:
         ),
     ] = "constant"
     initial: Annotated[Positive, Field(description="C_0")] = 0.3
+    start: Annotated[
+        Literal["given", "quantile"],
+        Field(
+            description="where C_0 comes from: clip.initial; or quantile: a private analysis before round 0 (the "
+            "share of clients is clip.quantile, epsilon 0.1), which every cell counts"
+        ),
+    ] = "given"
     window: Annotated[Count, Field(description="W, past noisy aggregates the policy looks at")] = 4
     percentile: Annotated[
         float, Field(ge=0, le=100, allow_inf_nan=False, description="k of the last W norms (window-literal)")

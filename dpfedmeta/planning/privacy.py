@@ -48,6 +48,12 @@ def make_privacy(
     from dpfedmeta.accounting.secure_rounds import check_fine
 
     check_asked(settings, task)
+    if settings.clip.start != "given":
+        raise InputError(
+            f"clip.start = {settings.clip.start}: nothing is planned before the analysis that it stands for; train "
+            "without --dry-run does it first, or: dpfedmeta analyse quantile, then --clip.initial and "
+            "--privacy.spent_before"
+        )
     before = earlier_releases(settings) if earlier is None else earlier
     plan, targets = replace(_plan(settings, task), earlier=before), _targets(settings)
     _check_client_ledgers(settings, plan)

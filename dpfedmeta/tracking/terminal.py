@@ -112,6 +112,9 @@ def noise_lines(plan: PrivacyPlan) -> list[str]:
         f"from round {change.from_round} on: cohort x {change.cohort_scale:g}, server noise x {change.noise_scale:g}"
         for change in plan.schedule
     ]
+    if plan.before:
+        releases = sum(phase.rounds for phase in plan.before)
+        lines.append(f"spent before and counted in every cell: {releases} releases of {len(plan.earlier)} analyses")
     record, first = plan.record, plan.at(0)
     if first.whole is not None:
         return [*lines, *_whole_lines(plan, first.whole)]
@@ -143,11 +146,12 @@ def noise_lines(plan: PrivacyPlan) -> list[str]:
 def _whole_lines(plan: PrivacyPlan, whole: WholeSum) -> list[str]:
     """The noise of a sum that is all that the server sees."""
     total = math.sqrt(whole.total) / whole.of_a_client
+    unit = "what a client adds" if whole.exact else "the clip bound"
     parts = f", each message the sum of {whole.parts} that are rounded one by one" if whole.parts > 1 else ""
     return [
         f"noise z = {plan.noise_multiplier:.4g} made by the clients together, topped up to {total:.4g} by the server",
-        f"whole numbers modulo 2^{whole.bits} in {whole.dimension:,} coordinates, steps of 1/{whole.units:.4g} of the "
-        f"clip bound{parts}; up to {whole.dropout:.0%} of a cohort may be missing",
+        f"whole numbers modulo 2^{whole.bits} in {whole.dimension:,} coordinates, steps of 1/{whole.units:.4g} of "
+        f"{unit}{parts}; up to {whole.dropout:.0%} of a cohort may be missing",
         *_graph_lines(plan),
     ]
 
