@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,8 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
         check_same_policy(options.resume, settings, options.clip_policy)
     device = _device(settings)
     _use_precision(settings, device)
-    dataset = open_dataset(settings.dataset, options.data_folder, settings.task.ways)
+    opened = partial(open_dataset, settings.dataset, options.data_folder, settings.task.ways)
+    dataset = opened()
     earlier = None if options.resume is None else read_content(options.resume.ledger, torn=True).plan.earlier
     plan = _extended(make_plan(settings, dataset.task, options.clip_policy, earlier), options)
     clients_of = population(plan, dataset, options.population)
@@ -130,7 +132,7 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
     with _workers(settings, options, device, remark) as workers:
         clients = client_side(plan, clients_of, source, device)
         check_some_sound(clients_of, clients.data_form, plan.shape)
-        alike = check_together(workers, dataset, options.population, device)
+        alike = check_together(workers, dataset, options.population, device, opened)
         check_enough_work(workers, clients, plan.privacy.at(0).cohort)
         yield Prepared(
             plan=plan,
