@@ -28,6 +28,7 @@ from dpfedmeta.privacy.whole_numbers import WholeNumbers
 from dpfedmeta.randomness import FloatArray, Purpose, SecretSource
 from dpfedmeta.simulation.chunks import Chunks, ahead
 from dpfedmeta.simulation.client_data import DataForm
+from dpfedmeta.simulation.row_sums import RowSum
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,6 +69,11 @@ class ClientSide:
     def stacks(self) -> bool:
         """Whether exact messages of several clients come from one call."""
         return not self.algorithm.releases and self.parts == 1 and self.together != 1
+
+    @property
+    def as_rows(self) -> bool:
+        """Whether messages are clipped and added many at a time, as a GPU does it; a CPU's arithmetic stays its own."""
+        return self.device.type == "cuda" and self.parts == 1 and self.together != 1
 
     @property
     def parts(self) -> int:
@@ -111,6 +117,9 @@ class ClientSide:
         noise (privacy rule 4).
         """
         model = {name: value.to(self.device) for name, value in model.items()}
+        if self.as_rows:
+            raw = (m if m is None else _value(m) for m in self._raw(model, bound, round_, clients))
+            return RowSum(clients=self, model=model, bound=bound, round_=round_).of(clients, raw)
         form = self.form(model)
         numbers = self.whole_numbers(bound, dimension(form))
         total, entered = numbers.zero(dimension(form), self.device), 0
