@@ -85,6 +85,11 @@ class ClientSide:
         """How many clients are computed by one call; None: all that there are."""
         return self.algorithm.together(_engine(self.engine), self.device.type, self.chunk)
 
+    @property
+    def chunk_found(self) -> int | None:
+        """How many are computed at once, once that is known."""
+        return _chunks(self.network, self.device, self.chunk).size
+
     def message_bound(self, bound: float) -> float:
         """Largest norm by which one client moves the sum: C, or C_q in shared mode; more with an attachment."""
         attached = self.attachment.scale * self.attachment.sensitivity if self.attachment else 0.0
@@ -180,7 +185,7 @@ class ClientSide:
         context = self.context(model)
         size = self.together or max(len(clients), 1)
         groups = [clients[start : start + size] for start in range(0, len(clients), size)]
-        drawn = ahead(self._held_by, groups) if self.stacks else map(self._held_by, groups)
+        drawn = ahead(self.held_by, groups) if self.stacks else map(self.held_by, groups)
         for group, held in zip(groups, drawn, strict=True):
             yield from self._of_group(context, bound, round_, group, held)
 
@@ -232,7 +237,8 @@ class ClientSide:
             divided=needs.division,
         )
 
-    def _held_by(self, clients: Sequence[int]) -> list[Episode | None]:
+    def held_by(self, clients: Sequence[int]) -> list[Episode | None]:
+        """SECRET: the data of some clients; None for one whose data do not have the form of the plan."""
         return [self._held(client) for client in clients]
 
     def _held(self, client: int) -> Episode | None:

@@ -110,7 +110,11 @@ class Odd:
 
 @pytest.mark.parametrize(
     ("algo", "odd", "entered"),
-    [("dp-agr", {2: "short", 4: "whole"}, 3), ("dp-agr", {2: "long"}, 5), ("dp-agrlr-micro", {1: "long", 3: "short"}, 3)],
+    [
+        ("dp-agr", {2: "short", 4: "whole"}, 3),
+        ("dp-agr", {2: "long"}, 5),
+        ("dp-agrlr-micro", {1: "long", 3: "short"}, 3),
+    ],
 )
 def test_what_is_not_of_the_form_or_too_long_does_not_enter(tiny_strokes, monkeypatch, algo, odd, entered):
     _, clients, model = setting(tiny_strokes, algo)
