@@ -1,4 +1,4 @@
-"""Whole rounds of dp-agr on one device: data, meta-gradients, clipping and the sum. `python -m benchmarks.device_rounds`.
+"""`python -m benchmarks.device_rounds`: whole rounds on one device: data, meta-gradients, clipping and the sum.
 
 The paper's network (Conv4-64, all parameters adapt in 5 steps) on `strokes`, which needs no file; and what 400,000
 clients of the second order take: for real where the time allows it, else extrapolated, and then it says so.
@@ -87,6 +87,8 @@ def _backend(device: torch.device, algo: str, options: Mapping[str, str]) -> tup
     dataset = open_dataset("strokes", None)
     network = PAPER if device.type == "cuda" else SMALL
     given = {**network, "population.cohort": str(_COHORT[device.type]), **options}
+    if device.type == "cpu" and algo == "dp-agr":
+        given["run.chunk"] = "2"  # side by side, as on a GPU
     plan = make_plan(resolve(algo, "strokes", None, given), dataset.task)
     clients = client_side(plan, population(plan, dataset), KeyedSource(1), device)
     state = initial_state(learned_part(plan.network, initial_weights(plan.network, 0)), plan.policy)

@@ -7,7 +7,6 @@ what there is so far stands in the folder after each part: gpu.json (all numbers
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import shutil
@@ -75,7 +74,7 @@ def parts(device: str, scratch: Path, data: Path | None) -> list[Part]:
             most=most,
             least=1 if small else 25,
         )
-        for setting, most in ([("tiny", 30.0)] if small else [("paper", 110.0), ("cifar-fs", 60.0)])
+        for setting, most in ([("tiny", 150.0)] if small else [("paper", 110.0), ("cifar-fs", 60.0)])
     ]
     tests = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_devices*.py"))]
     chosen = ["-k", "tf32_is_on or hardware_lacks"] if small else []
@@ -95,7 +94,7 @@ def parts(device: str, scratch: Path, data: Path | None) -> list[Part]:
             words="whole rounds of dp-agr, order 1 and 2, and what 400,000 second-order clients take",
             command=["-m", "benchmarks.device_rounds", "--device", device, "--json", "{json}",
                      "--most", "{most}", "--seconds", "0" if small else "4"],
-            most=100.0,
+            most=180.0 if small else 100.0,
             least=1 if small else 20,
         ),
         engines[0],

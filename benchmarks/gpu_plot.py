@@ -21,8 +21,7 @@ def bars(found: Mapping[str, Any]) -> list[tuple[str, float, bool]]:
     made: list[tuple[str, float, bool]] = []
     for part in found["parts"]:
         held = part["found"] or {}
-        for row in held.get("rows", []):
-            made.append((row["case"], row["clients_per_second"], False))
+        made += [(row["case"], row["clients_per_second"], False) for row in held.get("rows", [])]
         for setting in held.get("device", []):
             for row in setting["rows"]:
                 name = f"{row['setting']}: {row['algorithm']}, {row['engine']}"

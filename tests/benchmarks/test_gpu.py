@@ -74,7 +74,9 @@ def test_parts_that_fail_hang_or_do_not_fit_cost_the_others_nothing(tmp_path, mo
 def test_all_of_it_ends_by_its_own_clock(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "_GRACE", 0.2)
     begun = time.monotonic()
-    found, _ = measured([part(str(n), "import time; time.sleep(60)") for n in range(5)], tmp_path, seconds=20.6)
+    found, _ = measured(
+        [part(str(n), "import time; time.sleep(60)", least=0.1) for n in range(5)], tmp_path, seconds=20.6
+    )
     assert time.monotonic() - begun < 10.0
     assert [each["ended"] for each in found.values()] == ["out of time", *["skipped"] * 4] or found["1"][
         "seconds"
@@ -209,7 +211,7 @@ def test_the_cpu_half_measures_everything_at_tiny_sizes(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["gpu.json", "gpu.png", "log.txt"]
     parts = {each["name"]: each for each in json.loads((tmp_path / "out" / "gpu.json").read_text())["parts"]}
-    assert {each["ended"] for each in parts.values()} <= {"done", "out of time"}
+    assert {each["ended"] for each in parts.values()} == {"done"}
     assert parts["tests"]["found"]["last_line"].startswith("2 passed")
     assert parts["rounds"]["found"]["left_out"] == []
     assert parts["rounds"]["found"]["all_clients"]["how"].startswith("extrapolated from ")

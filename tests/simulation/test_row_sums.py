@@ -98,14 +98,16 @@ class Odd:
         for message in self._inner.messages(context, episodes, bound, noises):
             self._sent += 1
             made = message if isinstance(message, dict) else message.value
-            change = self._odd.get(self._sent)
-            first = next(iter(made))
-            yield {
-                None: lambda: made,
-                "short": lambda: {key: value for key, value in made.items() if key != first},
-                "whole": lambda: {**made, first: made[first].long()},
-                "long": lambda: {key: 1e9 * value for key, value in made.items()},
-            }[change]()
+            yield changed(made, self._odd.get(self._sent))
+
+
+def changed(message, how):
+    first = next(iter(message))
+    if how == "short":
+        return {key: value for key, value in message.items() if key != first}
+    if how == "whole":
+        return {**message, first: message[first].long()}
+    return {key: 1e9 * value for key, value in message.items()} if how == "long" else message
 
 
 @pytest.mark.parametrize(
