@@ -196,6 +196,6 @@ def _check_chunk(settings: Settings, algorithm: ClientAlgorithm) -> None:
     chunk = settings.run.chunk or 1
     if chunk > 1 and (algorithm.releases or algorithm.together(per_record_engine("auto"), "cpu", chunk) == 1):
         raise InputError(
-            f"run.chunk = {chunk}: only meta-gradients of one support and query set without record-level privacy are "
-            "computed for several clients at once; leave it out"
+            f"run.chunk = {chunk}: only meta-gradients without record-level privacy are computed for several clients "
+            "at once, as many as it says; leave it out"
         )

@@ -218,8 +218,7 @@ WRONG = [
     ("dp-agr", {"clip.window": 1}, "at least 2"),
     ("dp-agrlr-micro", {"record.engine": "opacus"}, "micro-episodes"),
     ("dp-agrlr", {"record.engine": "opacus", "run.precision": "bfloat16"}, "hooks see float32 only"),
-    ("dp-agrlr-micro", {"run.chunk": 4}, "for several clients at once"),
-    ("dp-agr", {"run.chunk": 4, "meta.divisions": 2}, "for several clients at once"),
+    ("dp-agrlr-micro", {"run.chunk": 4}, "several clients at once"),
     (
         "maml",
         {"run.chunk": 4, "meta.method": "reptile", "meta.adapt": "all", "meta.order": 1},
