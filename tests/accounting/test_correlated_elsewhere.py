@@ -39,6 +39,7 @@ def test_the_optimum_is_theirs():
     assert optimal_toeplitz(266) == pytest.approx(np.asarray(toeplitz.optimal_max_error_strategy_coefs(266)), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rounds", "most", "separation"), [(266, 1, 1), (100, 4, 25)])
 def test_a_fit_is_no_worse_than_theirs(rounds, most, separation):
     theirs = buffered.optimize(
@@ -53,6 +54,7 @@ def test_a_fit_is_no_worse_than_theirs(rounds, most, separation):
     assert total(ours) <= 1.001 * total(c / c[0])
 
 
+@pytest.mark.slow
 def test_banded_coefficients_are_no_worse_than_theirs():
     rounds, bands, most = 60, 15, 4
     theirs = np.zeros(rounds)
