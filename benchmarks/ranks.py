@@ -3,7 +3,7 @@
 Starts 1 to 4 ranks with nothing to compute, so that all the time of a round is spent on telling and adding up. Then
 rank 0 rests while the others ask for one chunk after the other: what it takes to deal out clients. CPU seconds beside
 those of the clock tell what ranks cost on a machine that has other work too. `--turns N` compares 2 ranks with 2 worker
-processes on N rounds of the paper's network on Omniglot instead, in turns, and compares their sums.
+processes on N rounds of dp-agr on Omniglot instead, in turns, and compares their sums.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.rounds import PAPER, federation
+from benchmarks.rounds import federation
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource
 from dpfedmeta.ranks.launch import Launch
@@ -152,7 +152,7 @@ def in_turns(cohort: int, turns: int) -> dict[str, Any]:
     other.start()
     line, launch = joined_rank(0, 2, port)
     ranks = Ranks(line, launch.timeout)
-    made = federation("dp-agr", "omniglot", cohort, PAPER)
+    made = federation("dp-agr", "omniglot", cohort)
     with open_workers(2) as workers:
         kinds: dict[str, Workers] = {"ranks": ranks, "workers": workers}
 
@@ -198,7 +198,7 @@ def main() -> None:
     """Measure and print JSON."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 3, 4])
-    options.add_argument("--sizes", type=int, nargs="+", default=[28_000, 1_000_000])
+    options.add_argument("--sizes", type=int, nargs="+", default=[28_192, 112_005, 1_000_000])
     options.add_argument("--cohort", type=int, default=200)
     options.add_argument("--rounds", type=int, default=9)
     options.add_argument("--turns", type=int, default=0)
