@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal, Protocol, get_args, runtime_checkable
 
 from dpfedmeta.data.enough import check_shape
-from dpfedmeta.data.episode import Episode, draw_episode
+from dpfedmeta.data.episode import Chosen, Episode, choose_episode
 from dpfedmeta.data.partition import DisjointPopulation, NaturalPopulation
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.real_clients import RealPopulation
@@ -66,15 +66,21 @@ class VirtualPopulation:
         Raises:
             IndexError: There is no such client.
         """
+        return self.chosen(client).episode()
+
+    def chosen(self, client: int) -> Chosen:
+        """Which images these are."""
         if not 0 <= client < self.clients:
             raise IndexError(f"client {client} of a population of {self.clients}")
         generator = public_generator(self.seed, Purpose.CLIENT_DATA, client)
         shape = self.shape
         if self.most_shots is not None:
             shape = replace(shape, shots=int(generator.integers(shape.shots, self.most_shots, endpoint=True)))
-        return draw_episode(self.pool, generator, shape)
+        return choose_episode(self.pool, generator, shape)
 
 
+# Those that can say which images a client holds before anybody looks at a pixel.
+Choosing = VirtualPopulation | DisjointPopulation | NaturalPopulation | RealPopulation
 Made = VirtualPopulation | DisjointPopulation | NaturalPopulation | RealPopulation | ShardPopulation
 
 

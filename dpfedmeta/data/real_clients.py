@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dpfedmeta.data.enough import able_clients
-from dpfedmeta.data.episode import Episode, draw_from
+from dpfedmeta.data.episode import Chosen, Episode, choose_from
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
@@ -48,6 +48,10 @@ class RealPopulation:
             IndexError: There is no such client.
             InputError: It holds too little.
         """
+        return self.chosen(client).episode()
+
+    def chosen(self, client: int) -> Chosen:
+        """Which records these are."""
         if not 0 <= client < self.clients:
             raise IndexError(f"client {client} of a population of {self.clients}")
         names = sorted(set(self.pool.clients))
@@ -56,7 +60,7 @@ class RealPopulation:
         if held is None:
             raise InputError(f"client {client} holds too little for {self.shape}")
         generator = public_generator(self.seed, Purpose.CLIENT_DATA, client)
-        return draw_from(self.pool, generator, self._own_shape(held), held)
+        return choose_from(self.pool, generator, self._own_shape(held), held)
 
     def _own_shape(self, held: list[int]) -> EpisodeShape:
         """More shots where every class that may be drawn has them: a support set has as many of each."""

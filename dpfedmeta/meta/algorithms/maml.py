@@ -10,7 +10,7 @@ from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta.adaptation import PLAIN, Adaptation, Adapts, InnerRule
-from dpfedmeta.meta.algorithm import ClientContext, ClientNoise, DataNeeds, Sends, Trial
+from dpfedmeta.meta.algorithm import TOGETHER, ClientContext, ClientNoise, DataNeeds, Sends, Trial
 from dpfedmeta.meta.divisions import Divisions
 from dpfedmeta.meta.planned import Order, adaptation_of, whole_batches_only
 from dpfedmeta.settings import Settings
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from dpfedmeta.models.spec import NetworkSpec
     from dpfedmeta.parameters import Params
     from dpfedmeta.privacy.per_record import PerRecordGradients
-
-# Clients that are computed side by side are taken so many at a time (or run.chunk), twice that being held in memory.
-_TOGETHER = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +99,7 @@ class Maml:
     def together(self, engine: PerRecordGradients, device: str, chunk: int | None) -> int | None:
         """Several on a GPU, or where run.chunk asks for it."""
         several = device == "cuda" or (chunk or 1) > 1
-        return max(_TOGETHER, chunk or 1) if several else 1
+        return max(TOGETHER, chunk or 1) if several else 1
 
     def messages(
         self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
@@ -141,8 +138,7 @@ class Maml:
         if parts_share_a_pass(context, self.adaptation, episodes):
             return client_by_client(context, episodes, self.adaptation, self.order, self.divisions)
         if self.divisions is not None:
-            at_once = context.side_by_side or context.device.type == "cuda"
-            return (batched_divided_gradients if at_once else divided_gradients)(
+            return (batched_divided_gradients if context.side_by_side else divided_gradients)(
                 context.module, context.learned, context.fixed, episodes, self.adaptation, self.order, self.divisions
             )
         return batched_query_gradients(
