@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.data.episode import Chosen, Episode
+from dpfedmeta.data.placing import placed
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.randomness import IntArray
 
@@ -73,11 +74,11 @@ def _records(chosen: Sequence[Chosen], device: torch.device) -> Tensor:
     moves = np.concatenate([_moves(own) for own in chosen])
     if height != width and (moves > 1).any():
         raise ValueError(f"images of {height} x {width} pixels cannot be turned")
-    found = _held(pool.path, device)[torch.from_numpy(places).to(device)].flatten(2)
+    found = _held(pool.path, device)[placed(torch.from_numpy(places), device)].flatten(2)
     if moves.any():
-        sources = _sources(height, width, device)[torch.from_numpy(moves).to(device)]
+        sources = _sources(height, width, device)[placed(torch.from_numpy(moves), device)]
         found = found.gather(2, sources[:, None, :].expand(-1, channels, -1))
-    values = torch.from_numpy(pool.byte_values().copy()).to(device)
+    values = placed(torch.from_numpy(pool.byte_values().copy()), device)
     records = torch.empty(found.shape, dtype=torch.float32, device=device)
     for channel in range(channels):
         records[:, channel] = values[channel][found[:, channel].int()]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dpfedmeta.data import drawing_kernels
 from dpfedmeta.data.enough import able_clients
+from dpfedmeta.data.placing import placed
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.shape import EpisodeShape
 
@@ -36,10 +37,10 @@ class Episode:
     def to(self, device: torch.device) -> Episode:
         """The same episode on another device."""
         return Episode(
-            support_images=self.support_images.to(device),
-            support_labels=self.support_labels.to(device),
-            query_images=self.query_images.to(device),
-            query_labels=self.query_labels.to(device),
+            support_images=placed(self.support_images, device),
+            support_labels=placed(self.support_labels, device),
+            query_images=placed(self.query_images, device),
+            query_labels=placed(self.query_labels, device),
         )
 
 

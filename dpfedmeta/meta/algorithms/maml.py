@@ -16,6 +16,7 @@ from dpfedmeta.meta.planned import Order, adaptation_of, whole_batches_only
 from dpfedmeta.settings import Settings
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from dpfedmeta.data.episode import Episode
@@ -113,7 +114,7 @@ class Maml:
         form = self._form(episodes[0])
 
         def several(part: Sequence[Episode]) -> list[Params]:
-            found = self.gradients(context, batched(part).to(context.device))
+            found = self.gradients(context, self._placed(batched(part), context.device))
             return [{name: value[index] for name, value in found.items()} for index in range(len(part))]
 
         computed = iter(context.pieces(several, [episode for episode in episodes if self._form(episode) == form]))
@@ -144,6 +145,13 @@ class Maml:
         return batched_query_gradients(
             context.module, context.learned, context.fixed, episodes, self.adaptation, self.order
         )
+
+    def _placed(self, episodes: Episode, device: torch.device) -> Episode:
+        """On the device; labels that are read to divide records stay with the host."""
+        there = episodes.to(device)
+        if self.divisions is None:
+            return there
+        return replace(there, support_labels=episodes.support_labels, query_labels=episodes.query_labels)
 
     def _form(self, episode: Episode) -> tuple[object, ...]:
         """What clients that are computed by one call have in common; divisions count on as many classes too."""

@@ -1,4 +1,4 @@
-"""Records that a device makes are those of the host, bit for bit; here the device is the CPU."""
+"""Records that a device makes are those of the host, bit for bit; the CPU is a device too."""
 
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.population import VirtualPopulation
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.simulation.client_side import ClientSide
+from tests.simulation.test_devices import DEVICES
 from tests.simulation.test_processes import setting
 
 CPU, SHAPE = torch.device("cpu"), EpisodeShape(ways=3, shots=2, queries=2)
@@ -34,21 +35,25 @@ def pool_of(folder, *, height=6, width=6, channels=3, **more):
     )
 
 
-def check_same(population, clients=12):
-    found = list(drawn([population.chosen(client) for client in range(clients)], CPU))
+def check_same(population, clients=12, device=CPU):
+    found = list(drawn([population.chosen(client) for client in range(clients)], device))
     assert len(found) == clients
     for client, episode in enumerate(found):
         for part in PARTS:
-            assert torch.equal(getattr(episode, part), getattr(population.episode(client), part)), (client, part)
+            assert torch.equal(getattr(episode, part).cpu(), getattr(population.episode(client), part)), (client, part)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("most", [None, 5])
 @pytest.mark.parametrize(
     "given", [{}, {"flip": False}, {"rotations": 1}, {"flip": False, "rotations": 1, "mean": (), "deviation": ()}]
 )
-def test_turned_mirrored_and_standardised_alike(tmp_path, monkeypatch, given, most):
+def test_turned_mirrored_and_standardised_alike(tmp_path, monkeypatch, given, most, device):
     monkeypatch.setattr(device_drawing, "_MOST_VALUES", 4 * SHAPE.ways * 4 * 3 * 36)
-    check_same(VirtualPopulation(pool=pool_of(tmp_path, **given), shape=SHAPE, clients=12, seed=3, most_shots=most))
+    pool = pool_of(tmp_path, **given)
+    check_same(
+        VirtualPopulation(pool=pool, shape=SHAPE, clients=12, seed=3, most_shots=most), device=torch.device(device)
+    )
 
 
 def test_images_that_are_no_squares_are_mirrored_and_never_turned(tmp_path):
