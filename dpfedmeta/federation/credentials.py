@@ -94,7 +94,7 @@ def read_card(line: str) -> Card:
 
 
 def read_roster(path: Path) -> tuple[Card, ...]:
-    """The clients of a federation, one card a line; their order gives their numbers, so lines are only added at the end.
+    """The clients of a federation, one card a line; their order gives their numbers, so new ones go last.
 
     Raises:
         InputError: No file, no card in it, one that is not whole, or a client twice.
