@@ -76,7 +76,8 @@ class RealClient:
     ) -> None:
         if not images.is_dir():
             raise InputError(f"{images}: no such folder")
-        self._images, self._identity, self._server = images, Identity(identity), server
+        self._images, self._private, self._server = images, identity, server
+        self._identity = Identity(identity)
         self._folder = ledger.parent
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._promise, self._ledger = promise, ClientLedger(ledger, promise.budget())
@@ -117,11 +118,12 @@ class RealClient:
         return Said.ADAPTED, self._adapted(joined, question)
 
     def _accepted(self, question: Question) -> bytes:
-        offer = Offer.decode(question.body)
+        offer, before = Offer.decode(question.body), kept_offer(self._folder, question.attempt.run)
+        if question.plan in self._joined and before == question.body:
+            return b""  # the server was started again, or had lost sight of this client
         signed = opened_plan(offer.text, offer.signature, self._server)
         if signed.digest != question.plan or signed.run != question.attempt.run:
             raise Refused("the plan is not the one that the question names")
-        before = kept_offer(self._folder, signed.run)
         if before is not None and before != question.body:
             raise Refused(f"run {signed.run.hex()[:8]} has another plan, or this client another number, than it joined")
         self._joined[signed.digest] = self._join(signed, offer)
@@ -182,7 +184,7 @@ class RealClient:
             before = self._masked
             if before is not None and before.place >= (joined.signed.run, attempt.key, step.protocol):
                 raise Refused("an attempt at the protocol that is not after the last one")
-            opened = MaskedRound(joined, attempt, step.protocol, start, self._identity)
+            opened = MaskedRound(joined, attempt, step.protocol, start, self._private)
             self._charged(joined, attempt, asked_digest(start.task, start.invited))
             self._masked = opened
         masked = self._masked

@@ -13,7 +13,6 @@ from dpfedmeta.randomness import IntArray
 from dpfedmeta.secure_aggregation import pairwise
 from dpfedmeta.secure_aggregation.agreement import Agreement, Identities, Round, agreed
 from dpfedmeta.secure_aggregation.client import Client
-from dpfedmeta.secure_aggregation.keys import Identity
 from dpfedmeta.secure_aggregation.messages import SERVER, Phase, Survivors, opened
 from dpfedmeta.secure_aggregation.refusals import Refused
 
@@ -64,13 +63,13 @@ class MaskedRound:
         attempt: At which round.
         protocol: Which attempt at the protocol; a number that only grows.
         start: Who is invited, and what is computed.
-        identity: The client's.
+        identity: The client's private key.
 
     Raises:
         Refused: The client is not invited itself, or a cohort of a size that the plan does not count with.
     """
 
-    def __init__(self, joined: Joined, attempt: Attempt, protocol: int, start: Start, identity: Identity) -> None:
+    def __init__(self, joined: Joined, attempt: Attempt, protocol: int, start: Start, identity: bytes) -> None:
         if joined.number not in start.invited:
             raise Refused(f"asked into round {attempt.round}, to which it is not invited")
         self.place = (joined.signed.run, attempt.key, protocol)

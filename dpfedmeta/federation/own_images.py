@@ -61,7 +61,7 @@ class OwnImages:
     def labelled(self) -> tuple[ImageArray, IntArray]:
         """SECRET: all images of all classes, uint8 [n, channels, height, width], and the places of their classes."""
         labels = np.repeat(np.arange(self.pool.classes), self.pool.counts)
-        return np.asarray(self.pool.images), labels
+        return np.array(self.pool.images), labels
 
 
 def open_images(folder: Path, task: Task, decoded: Path) -> ClassPool:
