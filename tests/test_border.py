@@ -74,6 +74,7 @@ ROOMS = (
     ("tracking",),
     ("training", "personal", "report"),
     ("auditing",),
+    ("federation",),
     ("api",),
     ("sweeps",),
     ("commands",),
