@@ -180,7 +180,7 @@ class LinkGrid(Grid):
         self._objects.delete(name)
         try:
             found = inflate_object_from_contents(name, parts)
-        except Exception:  # noqa: BLE001 - whatever a client sends, it ends here
+        except Exception:
             return None
         if not isinstance(found, Message):
             return None

@@ -182,7 +182,7 @@ class _Node:
         )
         try:
             found = inflate_object_from_contents(tree.object_id, parts)
-        except Exception:  # noqa: BLE001 - whatever a server sends, it ends here
+        except Exception:
             return None, None
         content = content_of(found) if isinstance(found, Message) else None
         return question, content if content is None or len(content) <= self._most else None
