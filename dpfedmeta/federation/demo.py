@@ -1,4 +1,4 @@
-"""A whole federation on this machine: a server and clients as processes, with TLS, keys, and images of each one's own."""
+"""A whole federation on this machine: a server and clients as processes, with TLS, keys, and images of their own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dpfedmeta.federation.invitation import INVITATION, ROSTER, make_operator
 _CHARACTERS, _TRIED = 10, 5
 _FEWEST, _MOST = 3, 50
 _END_SECONDS = 120.0
-Say = Callable[[str], object]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)

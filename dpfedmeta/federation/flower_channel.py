@@ -41,9 +41,9 @@ class FlowerChannel:
         nodes: Callable[[], Mapping[bytes, int]],
         *,
         most_bytes: int = MOST_BYTES,
-        finish: Callable[[], object] = lambda: None,
+        finish: Callable[[], None] = lambda: None,
     ) -> None:
-        self._grid, self._nodes, self._most, self.close = grid, nodes, most_bytes, finish
+        self._grid, self._nodes, self._most, self._finish = grid, nodes, most_bytes, finish
 
     def present(self) -> tuple[bytes, ...]:
         """Identities of those whose heartbeats arrive, in the order of the roster."""
@@ -66,7 +66,8 @@ class FlowerChannel:
         return answers
 
     def close(self) -> None:
-        """Set by the constructor."""
+        """Give back what the wire holds."""
+        self._finish()
 
 
 def _question(node: int, content: bytes, ttl: float) -> Message:

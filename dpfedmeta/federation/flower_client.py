@@ -96,7 +96,8 @@ def attend(
         InputError: A wrong certificate or key, a client of this identity that is connected already.
         RuntimeError: No server for so long as `wire.patience` says.
     """
-    lost, told, pause = time.monotonic(), False, 0.25
+    lost: float | None = time.monotonic()
+    told, pause = False, 0.25
     while not over():
         try:
             with _connected(wire) as node:
@@ -192,7 +193,7 @@ class _Node:
 def _connected(wire: Wire) -> Iterator[_Node]:
     """A node of Flower that is let in, with its heartbeat."""
     key = wire_key(wire.private)
-    with _client(wire) as client, _client(wire) as pulse:
+    with _Client(wire) as client, _Client(wire) as pulse:
         request = ActivateNodeRequest(
             public_key=public_key_to_bytes(key.public_key()), heartbeat_interval=HEARTBEAT_MIN_INTERVAL
         )
@@ -230,10 +231,6 @@ class _Client(FleetHttpClient):
         transport = _Bounded(httpx.HTTPTransport(verify=_context(wire.authority)), wire.most_bytes + ROOM_BYTES)
         # Neither proxies nor authorities of this machine: the federation has its own.
         self._client = httpx.Client(transport=transport, timeout=_SECONDS, trust_env=False, follow_redirects=False)
-
-
-def _client(wire: Wire) -> _Client:
-    return _Client(wire)
 
 
 def _context(authority: bytes) -> ssl.SSLContext:

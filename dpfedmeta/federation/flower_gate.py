@@ -11,7 +11,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from datetime import datetime
 from threading import Event
-from typing import Any
+from typing import Any, TypeAlias
 
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
 from flwr.proto.fleet_pb2 import PushMessagesRequest
@@ -22,9 +22,11 @@ from google.protobuf.message import DecodeError
 
 from dpfedmeta.federation.flower import MOST_BYTES, ROOM_BYTES
 
-Scope, Message = MutableMapping[str, Any], MutableMapping[str, Any]
-Receive, Send = Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _FLEET = "/v1/fleet/"
 _PULL, _HEARTBEAT, _PUSH, _OBJECT = (
@@ -138,9 +140,9 @@ class Gate:
         for task in waiting:
             task.cancel()
         if left:
-            task = asyncio.ensure_future(self._leave(node, self._heard[node]))
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            leaving = asyncio.ensure_future(self._leave(node, self._heard[node]))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
         elif path == _PULL:
             news.clear()
         return not left

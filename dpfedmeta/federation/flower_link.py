@@ -1,7 +1,7 @@
 """Flower's SuperLink in the server's own process, with the roster's nodes and nobody else; no code travels over it.
 
 `flower-superlink` serves on one port what lets nodes in and what starts apps (any code) on the server, and its nodes
-run the app that the server sends them. Here only the part for nodes is served, and a client runs what is installed there.
+run the app that the server sends them. Here only the part for nodes is served, and a client runs its own program.
 """
 
 from __future__ import annotations

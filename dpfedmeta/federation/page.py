@@ -88,7 +88,8 @@ class Progress(Callback):
         there = {*self._present()}
         clients = [{"name": name, "connected": identity in there} for identity, name in self._names.items()]
         with self._lock:
-            return _finite({**self._state, "connected": clients})
+            found: dict[str, Any] = _finite({**self._state, "connected": clients})
+            return found
 
     def _set(self, **values: Any) -> None:
         with self._lock:

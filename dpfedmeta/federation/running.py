@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dpfedmeta.settings import Settings
     from dpfedmeta.tracking.callbacks import Callback
 
-Say = Callable[[str], object]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
