@@ -25,8 +25,11 @@ SMALL = {
     "task.queries": "2", "evaluation.episodes": "2", "evaluation.validation_episodes": "2", "evaluation.queries": "2",
     "evaluation.every": "2", "privacy.client.delta": "1.0e-3", "clip.window": "2", "model.width": "4",
     "model.name": "conv3-blur", "meta.steps": "2", "privacy.client.hostile": "0.0", "evaluation.steps": "1",
-    "privacy.client.epsilon": "null", "server.noise_multiplier": "2.0",
+    "privacy.client.epsilon": "null", "privacy.record.epsilon": "null", "server.noise_multiplier": "2.0",
 }  # fmt: skip
+# Record-level noise, and sums that nobody looks into. Noises are given, since solving them takes a second.
+MICRO = {"record.micro_shots": "1", "record.micro_queries": "1", "record.query_noise": "3.0"}
+SECURE = {"record.micro_shots": "1", "record.micro_queries": "1", "aggregation.dropout": "0.25"}
 
 
 def private_key(name):
