@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,10 +48,10 @@ class FailingWire(InProcessChannel):
 class Session:
     """One plan; `heard` holds how every question went."""
 
-    silos: object
-    plan: object
-    signed: object
-    side: object
+    silos: Any
+    plan: Any
+    signed: Any
+    side: Any
     model: dict
     parties: dict
     heard: list = field(default_factory=list)

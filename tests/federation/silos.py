@@ -16,6 +16,7 @@ from dpfedmeta.federation.promise import Promise
 from dpfedmeta.federation.server import serve
 from dpfedmeta.randomness import Purpose, public_generator
 from dpfedmeta.secure_aggregation.keys import Identity
+from dpfedmeta.training.run import run_training
 
 CLIENTS, SEED, NOISE = 4, 3, 11
 SMALL = {
@@ -90,6 +91,10 @@ class Silos:
 
     def parties(self, home, **given):
         return {self.roster[number]: self.client(number, home, **given) for number in range(CLIENTS)}
+
+    def simulated(self, algo, folder, **given):
+        given |= {"run.noise_seed": str(NOISE), "run.dir": str(folder), "run.name": "simulation"}
+        return run_training(self.settings(algo, self.everybody, **given))[0]
 
     def serve(self, settings, home, channel=None, *, parties=None, **given):
         channel = channel or InProcessChannel(parties=self.parties(home) if parties is None else parties)

@@ -112,6 +112,7 @@ def test_a_question_of_ten_gigabytes_is_declined_unread(plain):
     assert len(declined) < MOST_BYTES
 
 
+@pytest.mark.slow
 def test_five_percent_of_messages_are_lost(plain, masked):
     """Whatever is lost, the sum is that of some clients, or of nobody."""
     coins, lost = np.random.default_rng(5), []
@@ -121,7 +122,7 @@ def test_five_percent_of_messages_are_lost(plain, masked):
         return lost[-1]
 
     of_some = [numbers for size in (4, 3, 2, 1) for numbers in itertools.combinations(range(4), size)]
-    for session, rounds in ((plain, 4), (masked, 1)):
+    for session, rounds in ((plain, 6), (masked, 6)):
         asking = session.asking(lost=loses, late=loses)
         for round_ in range(rounds):
             found = session.asked(round_, asking=asking)
