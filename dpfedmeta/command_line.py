@@ -165,7 +165,7 @@ def run_command(main: Callable[[Console], int]) -> None:
 
 
 def _remedy(error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO):
         return "stopped; what was written before is whole: make room (or the disk writable), then go on with --resume"
     return "stopped"
 

@@ -16,7 +16,7 @@ from dpfedmeta.validation import first_problem, nearest
 Form = TypeVar("Form")
 
 # Settings that are lists; on the command line in YAML: '[{from_round: 100, noise_scale: 0.8}]'.
-LISTS = ("server.schedule", "track.tags")
+LISTS = ("server.schedule", "track.tags", "privacy.spent_before")
 # Settings of members of the user's own: any key below these.
 OPEN = ("clip.own.", "meta.own.")
 

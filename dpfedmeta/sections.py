@@ -59,6 +59,11 @@ Words = Annotated[
     tuple[Annotated[str, Field(min_length=1, max_length=64)], ...],
     BeforeValidator(lambda given: tuple(_words(given)) if isinstance(given, str | list) else given),
 ]
+# Folders, commas between them; in YAML also as a list.
+Folders = Annotated[
+    tuple[Annotated[str, Field(min_length=1)], ...],
+    BeforeValidator(lambda given: tuple(_words(given)) if isinstance(given, str | list) else given),
+]
 Probability = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
@@ -352,6 +357,10 @@ class PrivacySettings:
 
     client: ClientTarget = field(default_factory=ClientTarget)
     record: RecordTarget = field(default_factory=RecordTarget)
+    spent_before: Annotated[
+        Folders,
+        Field(description="folders of analyses of the same clients, commas between them: every cell counts them too"),
+    ] = ()
 
 
 @explained("task.")

@@ -6,8 +6,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dpfedmeta.accounting.cells import Terms, client_public_epsilon, client_server, record_public, record_server
-from dpfedmeta.accounting.events import surplus
+from dpfedmeta.accounting.cells import (
+    Terms,
+    client_public,
+    client_public_epsilon,
+    client_server,
+    record_public,
+    record_server,
+)
+from dpfedmeta.accounting.events import Phase, surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.participations import worst_participations
@@ -54,6 +61,7 @@ def calibrate(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
     Raises:
         RefusedPlan: No noise reaches a target; says which cell, what is reachable and what helps.
     """
+    _check_left(plan, targets)
     if plan.secure is not None:
         return _calibrate_sum(plan, targets)
     _check_observer(plan, targets)
@@ -65,6 +73,27 @@ def calibrate(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
     if targets.client_epsilon is not None and not server_first:
         plan = _calibrate_client(plan, targets.client_epsilon)
     return plan
+
+
+def _check_left(plan: PrivacyPlan, targets: Targets) -> None:
+    """Whether what was spent before leaves anything of the targets.
+
+    Raises:
+        RefusedPlan: It does not.
+    """
+    if not plan.before:
+        return
+    terms = replace(Terms.of(plan), server_sees="sum", record=None)
+    for cell, target, observer, cells in (
+        ("client", targets.client_epsilon, targets.client_observer, (client_server, client_public)),
+        ("record", targets.record_epsilon, targets.record_observer, (record_server, record_public)),
+    ):
+        spent = None if target is None else cells[observer == "public"]((), terms).epsilon
+        if target is not None and spent is not None and spent >= target:
+            raise RefusedPlan(
+                f"privacy.spent_before: ({cell}, {observer}): epsilon = {spent:.4g} is spent already, and {target:g} "
+                "is the target for all together; raise the target, or spend less before"
+            )
 
 
 def _check_observer(plan: PrivacyPlan, targets: Targets) -> None:
@@ -166,7 +195,7 @@ def _of_client(plan: PrivacyPlan, observer: Literal["server", "public"]) -> floa
     """Epsilon of the client cell that a target is for."""
     if observer == "server":
         return client_server(plan.phases, Terms.of(plan)).epsilon
-    return client_public_epsilon(plan.phases, plan.client_delta)
+    return client_public_epsilon((*plan.before, *plan.phases), plan.client_delta)
 
 
 def _of_record(plan: PrivacyPlan, targets: Targets) -> Guarantee:
@@ -216,6 +245,13 @@ def _calibrate_record(plan: PrivacyPlan, epsilon: float, observer: Literal["serv
             return record_server(mini_batched.phases, Terms.of(mini_batched)).epsilon
 
         return with_noise(smallest_noise(reached, epsilon, "(record, server)", start=1.0))
+    if plan.before:
+
+        def beside(noise: float) -> float:
+            layered = with_local_mu(plan, 1.0 / noise)
+            return record_server(layered.phases, Terms.of(layered)).epsilon
+
+        return with_local_mu(plan, 1.0 / smallest_noise(beside, epsilon, "(record, server)", start=1.0))
     participations, delta = worst_participations(plan.phases, plan.max_participations, plan.record_delta)
     mu = gaussian_mu(epsilon, delta) / math.sqrt(max(participations, 1))
     # Rounding in 1/mu may lift epsilon over its target by parts in 10^16.
@@ -253,15 +289,19 @@ def _calibrate_client(plan: PrivacyPlan, epsilon: float) -> PrivacyPlan:
     beta = surplus(replace(plan, noise_multiplier=1.0).phases)
     alone, delta = replace(plan, record=None), plan.client_delta - beta
 
+    def seen(noise: float) -> tuple[Phase, ...]:
+        return *plan.before, *replace(alone, noise_multiplier=noise).phases
+
     def tight(noise: float, grids: tuple[float, ...] = GRIDS) -> float:
-        return client_public_epsilon(replace(alone, noise_multiplier=noise).phases, delta, grids)
+        return client_public_epsilon(seen(noise), delta, grids)
 
     def quick(noise: float) -> float:
-        return rdp_epsilon(replace(alone, noise_multiplier=noise).phases, delta)
+        return rdp_epsilon(seen(noise), delta - surplus(plan.before))
 
     # From the loosest bound, in milliseconds, to the tight one: each never lies below the next, so its solution is
     # enough noise for the next.
-    known = all(round_event(phase.event) for phase in replace(alone, noise_multiplier=1.0).phases)
+    events = [phase.event for phase in seen(1.0)]
+    known = all(round_event(event) for event in events) and len({event.sampler for event in events}) == 1
     noise = smallest_noise(quick, epsilon, "(client, public)", start=1.0) if known else 1.0
     noise = smallest_noise(lambda z: tight(z, COARSE), epsilon, "(client, public)", start=noise)
     return replace(plan, noise_multiplier=smallest_noise(tight, epsilon, "(client, public)", start=noise))

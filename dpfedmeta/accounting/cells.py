@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dpfedmeta.accounting.bound_words import (
@@ -15,6 +15,7 @@ from dpfedmeta.accounting.bound_words import (
     off_delta,
     rounds_seen,
 )
+from dpfedmeta.accounting.earlier import seen_before
 from dpfedmeta.accounting.events import Event, Phase, surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.guarantee import Adjacency, Bound, Guarantee, Observer, UnitName
@@ -25,13 +26,19 @@ from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.accounting.sampled_gaussian import (
     GRIDS,
     ComposedBy,
+    Neighbours,
     composed,
     neighbours_of_a_client,
     poisson_steps_epsilon,
     quick_grid,
     replaced_steps_epsilon,
 )
-from dpfedmeta.accounting.whole_noise import epsilon_of_discrete, released_coordinates, summed_coordinates
+from dpfedmeta.accounting.whole_noise import (
+    Coordinates,
+    epsilon_of_discrete,
+    released_coordinates,
+    summed_coordinates,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +52,7 @@ class Terms:
         max_participations: R, or None.
         client_delta: delta of the client cells.
         record_delta: delta of the record cells.
+        before: Releases about the same clients that other ledgers charge, made before these rounds.
     """
 
     record: RecordLayer | None
@@ -53,6 +61,7 @@ class Terms:
     max_participations: int | None
     client_delta: float
     record_delta: float
+    before: tuple[Phase, ...] = ()
 
     @classmethod
     def of(cls, plan: PrivacyPlan) -> Terms:
@@ -64,6 +73,7 @@ class Terms:
             max_participations=plan.max_participations,
             client_delta=plan.client_delta,
             record_delta=plan.record_delta,
+            before=plan.before,
         )
 
 
@@ -92,16 +102,17 @@ def epsilon_curve(plan: PrivacyPlan, points: int = 40) -> tuple[list[int], dict[
 
 def running_grid(plan: PrivacyPlan) -> float:
     """A grid for the many epsilons along the way: within 1% of this plan's own."""
-    if not _has_noise(plan.phases):
+    phases = (*plan.before, *plan.phases)
+    if not _has_noise(phases):
         return GRIDS[0]
-    neighbours = {neighbours_of_a_client(plan.sampler), "replace-one"}
-    return min(quick_grid(plan.phases, each, min(plan.client_delta, plan.record_delta)) for each in neighbours)
+    neighbours = {_neighbours(phases), "replace-one"}
+    return min(quick_grid(phases, each, min(plan.client_delta, plan.record_delta)) for each in neighbours)
 
 
 def four_cells(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] = GRIDS) -> tuple[Guarantee, ...]:
     """The four cells of any rounds in a row: those of a plan, or those that a ledger holds."""
     return (
-        _client_public(phases, terms, grids),
+        client_public(phases, terms, grids),
         client_server(phases, terms),
         record_server(phases, terms),
         record_public(phases, terms, grids),
@@ -127,8 +138,7 @@ def client_public_epsilon(phases: Sequence[Phase], delta: float, grids: tuple[fl
 def _client_composed(phases: Sequence[Phase], delta: float, grids: tuple[float, ...]) -> tuple[float, ComposedBy]:
     if not _has_noise(phases):
         return (0.0 if not phases else math.inf), "pld"
-    neighbours = neighbours_of_a_client(phases[0].event.sampler)
-    return composed(phases, neighbours, delta - surplus(phases), grids)
+    return composed(phases, _neighbours(phases), delta - surplus(phases), grids)
 
 
 def _replaced_composed(phases: Sequence[Phase], delta: float, grids: tuple[float, ...]) -> tuple[float, ComposedBy]:
@@ -138,10 +148,10 @@ def _replaced_composed(phases: Sequence[Phase], delta: float, grids: tuple[float
     return composed(phases, "replace-one", delta, grids)
 
 
-def _client_public(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...]) -> Guarantee:
-    """T-fold composition of the sampled Gaussian with z (z_eff in shared mode)."""
-    fixed = _fixed(phases)
-    adjacency: Adjacency = "replace-one" if fixed else "add-remove"
+def client_public(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] = GRIDS) -> Guarantee:
+    """T-fold composition of the sampled Gaussian with z (z_eff in shared mode), and of what was released before."""
+    phases = (*terms.before, *phases)
+    adjacency: Adjacency = "replace-one" if _fixed(phases) else "add-remove"
     bounds = _client_bounds(phases, terms.client_delta, grids)
     return _guarantee("client", "public", terms.client_delta, adjacency, *bounds)
 
@@ -156,7 +166,7 @@ def _client_bounds(phases: Sequence[Phase], delta: float, grids: tuple[float, ..
         formula=composition(method, FIXED_PAIR if fixed else REMOVED_PAIR) + folded(phases),
     )
     released, left = released_coordinates(phases), delta - surplus(phases)
-    if not released:
+    if not released or len(released) < len(phases):
         return [ours]
     if fixed:
         return [ours, participations_bound(phases, released, 2.0, None, left)]
@@ -199,12 +209,16 @@ def record_public(
 
     `change`: as in `record_server`; the second bound holds whatever becomes of the record.
     """
+    own, earlier = phases, len(terms.before)
+    phases = (*terms.before, *phases)
     delta = terms.record_delta - surplus(phases)
-    mus = [_worse_role_mu(phase.event, terms, change) for phase in phases]
+    # What was released before knows no record-level layer, and no cap limits it.
+    mus = [phase.event.noise.mu(2.0) if phase.event.noise else math.inf for phase in terms.before]
+    mus += [_worse_role_mu(phase.event, terms, change) for phase in own]
     limit = "" if terms.max_participations is None else f", at most {terms.max_participations}"
 
     def mixed(delta: float) -> float:
-        return mixture_epsilon(phases, mus, terms.max_participations, delta)
+        return mixture_epsilon(phases, mus, terms.max_participations, delta, uncapped=earlier)
 
     discrete = released_coordinates(phases)
     mixture = Bound(
@@ -225,25 +239,41 @@ def record_public(
     bounds = [mixture, replaced]
     if terms.record is not None and terms.record.batch_rate < 1:
         # What the public sees is computed from what the server sees.
-        bounds.append(record_server(phases, terms, change).binding)
-    if discrete:
+        bounds.append(record_server(own, terms, change).binding)
+    if discrete and not earlier:
         moved = change / terms.record.query_records if terms.record is not None and terms.record.of_sum else 2.0
         bounds.append(participations_bound(phases, discrete, moved, terms.max_participations, delta))
     return _guarantee("record", "public", terms.record_delta, "zero-out", *bounds)
 
 
 def _worst_participations(phases: Sequence[Phase], terms: Terms, mu: float, formula: str, delta: float) -> Bound:
-    """sqrt(R) * mu-GDP for the worst R."""
+    """sqrt(R) * mu-GDP for the worst R, and in squares what was seen before."""
     worst, left = worst_participations(phases, terms.max_participations, delta)
+    seen = seen_before(terms.before, 2.0, delta)
+
+    def at(delta: float) -> float:
+        return gaussian_epsilon(math.hypot(math.sqrt(worst) * mu, math.sqrt(seen.squared)), delta)
+
     how = f"exceeded with probability <= {delta / 100:g}"
     if terms.max_participations is not None:
         how = "the cap" if len({phase.copy for phase in phases}) < 2 else "the cap in each copy"
     return Bound(
         method="gdp",
-        epsilon=gaussian_epsilon(math.sqrt(worst) * mu, left),
-        event=f"{worst} participation{'s' if worst != 1 else ''} ({how}), each one {mu:.4g}-GDP release",
+        epsilon=_with_discrete(at, left - seen.rare, seen.coordinates),
+        event=f"{worst} participation{'s' if worst != 1 else ''} ({how}), each one {mu:.4g}-GDP release"
+        + _seen(terms.before),
         formula=f"sqrt(R) * {formula}-GDP",
     )
+
+
+def _with_discrete(at: Callable[[float], float], delta: float, coordinates: Sequence[Coordinates]) -> float:
+    """Epsilon at delta, with what discrete noise costs more where there is such."""
+    return epsilon_of_discrete(at, delta, at(delta), coordinates) if coordinates else at(delta)
+
+
+def _seen(before: Sequence[Phase]) -> str:
+    """Behind what is seen."""
+    return f", besides {rounds_seen(before)} before" if before else ""
 
 
 def _of_what_is_sent(phases: Sequence[Phase], terms: Terms, delta: float) -> list[Bound]:
@@ -271,33 +301,44 @@ def _of_the_sum(phases: Sequence[Phase], terms: Terms, change: float, delta: flo
     mu = max((noise.mu(change) if noise else math.inf for noise in noises), default=0.0)
     cap, delta = terms.max_participations, delta - surplus(phases)
     worst, left = worst_participations(phases, cap, delta)
+    # Whatever a record moves its client's message by: what it said before may have changed as a whole.
+    seen = seen_before(terms.before, 2.0, delta)
 
     def at(delta: float) -> float:
-        return gaussian_epsilon(math.sqrt(worst) * mu, delta)
+        return gaussian_epsilon(math.hypot(math.sqrt(worst) * mu, math.sqrt(seen.squared)), delta)
 
     discrete = summed_coordinates(phases)
     ours = Bound(
         method="gdp",
-        epsilon=epsilon_of_discrete(at, left, at(left), discrete) if discrete else at(left),
-        event=f"the sum in {worst} participation{'s' if worst != 1 else ''}, each one {mu:.4g}-GDP release",
+        epsilon=_with_discrete(at, left - seen.rare, [*seen.coordinates, *discrete]),
+        event=f"the sum in {worst} participation{'s' if worst != 1 else ''}, each one {mu:.4g}-GDP release"
+        + _seen(terms.before),
         formula=f"sqrt(R) * {change:.4g} / z_sum-GDP",
     )
-    return [ours, participations_bound(phases, discrete, change, cap, delta)] if discrete else [ours]
+    alone = discrete and not terms.before
+    return [ours, participations_bound(phases, discrete, change, cap, delta)] if alone else [ours]
 
 
 def _of_local_steps(phases: Sequence[Phase], terms: Terms, record: RecordLayer, change: float) -> Bound:
     """Mini-batches that the client draws for itself: sqrt(K)-GDP does not hold, each of the K R steps is composed."""
     worst, left = worst_participations(phases, terms.max_participations, terms.record_delta)
     steps, rate, noise = worst * record.support_steps, record.batch_rate, record.support_noise or 0.0
+    earlier = 0.0
+    if terms.before:
+        # Two bounds of different kinds: half of delta for each, and their epsilons added.
+        left /= 2.0
+        seen = seen_before(terms.before, 2.0, terms.record_delta)
+        mu = math.sqrt(seen.squared)
+        earlier = _with_discrete(lambda delta: gaussian_epsilon(mu, delta), left - seen.rare, seen.coordinates)
     if change > 1:
-        epsilon = replaced_steps_epsilon(rate, noise, steps, left)
+        epsilon = earlier + replaced_steps_epsilon(rate, noise, steps, left)
     else:
-        epsilon = poisson_steps_epsilon(rate, noise, steps, left, record.accountant)
+        epsilon = earlier + poisson_steps_epsilon(rate, noise, steps, left, record.accountant)
     return Bound(
         method=record.accountant,
         epsilon=epsilon,
         event=f"{worst} participations of {record.support_steps} steps (each record in a step with probability "
-        f"{record.batch_rate:.4g}) with Gaussian noise of z_s = {noise:.4g}",
+        f"{record.batch_rate:.4g}) with Gaussian noise of z_s = {noise:.4g}" + _seen(terms.before),
         formula=f"{record.accountant.upper()} of (1-b) N(0, z_s^2) + b N(1, z_s^2) against N(0, z_s^2), K R-fold",
     )
 
@@ -319,6 +360,11 @@ def _worse_role_mu(event: Event, terms: Terms, change: float) -> float:
         # Of a message that is rounded as a whole: two that are close may be rounded apart.
         share = min(record.query_to_message_bound * share, 2.0) if event.whole is None else 2.0
     return max(min(query, noise.mu(share) if noise else math.inf), min(support, whole_message))
+
+
+def _neighbours(phases: Sequence[Phase]) -> Neighbours:
+    """Where one round shows that nobody was added, a client's data is replaced, in all of them."""
+    return neighbours_of_a_client("fixed" if _fixed(phases) else "poisson")
 
 
 def _fixed(phases: Sequence[Phase]) -> bool:

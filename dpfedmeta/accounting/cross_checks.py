@@ -76,6 +76,8 @@ def second_opinion(phases: Sequence[Phase], delta: float) -> tuple[str, float] |
     if not phases or not all(phase.event.noise and round_event(phase.event) for phase in phases):
         return None
     left = delta - surplus(phases)
+    if len({phase.event.sampler for phase in phases}) > 1:
+        return None
     if any(phase.event.sampler == "fixed" for phase in phases):
         return "dp-accounting RDP (looser)", rdp_epsilon(phases, left)
     epsilon, far = math.inf, max(phase.event.noise.largest_loss(1.0) for phase in phases if phase.event.noise)

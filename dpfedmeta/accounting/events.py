@@ -63,7 +63,7 @@ class Event:
         del content["whole"], content["sum_noise"]
         if self.whole is None:
             return content
-        return {**content, "whole": asdict(self.whole), "sum_noise": stated(self.sum_noise)}
+        return {**content, "whole": self.whole.as_json(), "sum_noise": stated(self.sum_noise)}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Event:
@@ -92,6 +92,38 @@ class Phase:
     event: Event
     rounds: int
     copy: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """The releases of another ledger about the same clients, made before a plan begins and counted in its promise.
+
+    Attributes:
+        run: Random name of what it is the ledger of.
+        head: Hash of its last line when it was counted.
+        phases: What its lines charge.
+    """
+
+    run: str
+    head: str
+    phases: tuple[Phase, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """As the first line of a later ledger holds it."""
+        phases = [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in self.phases]
+        return {"run": self.run, "head": self.head, "phases": phases}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Earlier:
+        """The inverse.
+
+        Raises:
+            InputError: A kind of noise that the accountant does not know.
+            LookupError: Something is missing.
+            TypeError: A constant of an event is missing, or is none.
+        """
+        phases = [Phase(event=Event.from_json(each["event"]), rounds=each["rounds"]) for each in content["phases"]]
+        return cls(run=content["run"], head=content["head"], phases=tuple(phases))
 
 
 def first_rounds(phases: Sequence[Phase], rounds: int) -> tuple[Phase, ...]:

@@ -114,6 +114,59 @@ class GaussianNoise:
         return f"Gaussian noise of z = {self.multiplier:.4g}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ThresholdedNoise:
+    """Gaussian noise on counts of names that nobody listed, of which those above a threshold are released.
+
+    Attributes:
+        multiplier: z: standard deviation of the noise over the sensitivity of the counts.
+        missed: p: probability that a name which only one client holds is released all the same, or that the release
+            fails; over all names of a client.
+
+    Guarantee:
+        Exactly the pair P = (1-p) N(1, z^2) + p A and Q = (1-p) N(0, z^2) + p B, with A and B told apart for sure.
+        With c and without it (or with another client's data in its place), counts of names that others hold too are
+        the Gaussian mechanism; the noise of the other names is independent of theirs, so whatever follows from one of
+        these being released has probability p at most on either side. With p' <= p and p'' <= p on the two sides,
+        H_a = (1-p') H_{a(1-p'')/(1-p')} + p' grows with p' and with p'', hence is at most (1-p) H_a + p.
+    """
+
+    multiplier: float
+    missed: float
+    steady: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.multiplier, int | float) and 0 < self.multiplier < math.inf):
+            raise ValueError(f"multiplier = {self.multiplier!r}: expected a finite number above 0")
+        if not (isinstance(self.missed, int | float) and 0 <= self.missed < 1):
+            raise ValueError(f"missed = {self.missed!r}: expected a probability below 1")
+
+    def profile(self, epsilons: FloatArray, distance: float) -> FloatArray:
+        """(1-p) times that of the noise alone, plus p."""
+        return (1.0 - self.missed) * gaussian_delta(epsilons, distance / self.multiplier) + self.missed
+
+    def largest_loss(self, distance: float) -> float:
+        """That of the noise; what is beyond has probability p and counts as certain failure."""
+        return GaussianNoise(multiplier=self.multiplier).largest_loss(distance)
+
+    def mu(self, distance: float) -> float:
+        """None is known: p is lost at any epsilon."""
+        return math.inf
+
+    def replaced(self, rate: float, grid: float) -> PrivacyLossDistribution | None:
+        """The general bound."""
+        return None
+
+    def dp_event(self, distance: float) -> DpEvent | None:
+        """Other accountants cannot say."""
+        return None
+
+    @property
+    def words(self) -> str:
+        """With z and p."""
+        return f"Gaussian noise of z = {self.multiplier:.4g} and a threshold (p = {self.missed:.2g})"
+
+
 def noise_of(name: str, multiplier: float) -> Noise:
     """The noise that a mechanism of this name adds at a multiplier.
 
@@ -187,5 +240,5 @@ def _imported(name: object) -> type[Any]:
 
 
 _BUILT_IN_MECHANISMS = ("independent",)
-_BUILT_IN: Mapping[object, type[Any]] = {"gaussian": GaussianNoise}
+_BUILT_IN: Mapping[object, type[Any]] = {"gaussian": GaussianNoise, "thresholded": ThresholdedNoise}
 _BUILT_IN_NAMES: Mapping[type[Any], object] = {kind: name for name, kind in _BUILT_IN.items()}

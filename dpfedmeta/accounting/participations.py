@@ -91,12 +91,15 @@ class _Patterns:
     beyond: float
 
 
-def mixture_epsilon(phases: Sequence[Phase], mus: Sequence[float], cap: int | None, delta: float) -> float:
+def mixture_epsilon(
+    phases: Sequence[Phase], mus: Sequence[float], cap: int | None, delta: float, *, uncapped: int = 0
+) -> float:
     """Epsilon of a mixture over participation patterns, where one participation in phase t is mus[t]-GDP.
 
     delta(eps) = E over patterns tau of delta_{sqrt(sum of mu_t^2 over tau)}(eps), by joint convexity of the
     hockey-stick divergence (privacy.md section 3). With a cap the first participations count; nothing is renormalised.
-    Another copy of a run counts anew: its participations are at most the cap, whatever happened in the others.
+    Another copy of a run counts anew: its participations are at most the cap, whatever happened in the others. The
+    first `uncapped` phases are not of this run: no cap limits them.
 
     Guarantee:
         Holds for an observer who even knows in which rounds the client took part.
@@ -105,10 +108,11 @@ def mixture_epsilon(phases: Sequence[Phase], mus: Sequence[float], cap: int | No
         return float("inf") if phases else 0.0
     patterns = _Patterns(taken=np.zeros(1, np.int64), squared=np.zeros(1), mass=np.ones(1), beyond=0.0)
     counting = 0
-    for phase, mu in zip(phases, mus, strict=True):
+    for place, (phase, mu) in enumerate(zip(phases, mus, strict=True)):
+        limit = None if place < uncapped else cap
         if phase.copy != counting:
             counting, patterns = phase.copy, replace(patterns, taken=np.zeros_like(patterns.taken))
-        patterns = _merged(_with(patterns, phase, mu**2, cap))
+        patterns = _merged(_with(patterns, phase, mu**2, limit))
     scales = np.sqrt(patterns.squared)
 
     def delta_at(epsilon: float) -> float:

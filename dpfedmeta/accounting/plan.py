@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from dpfedmeta.accounting.events import Event, Phase, SamplerName, first_rounds
-from dpfedmeta.accounting.noise import Noise, noise_of
+from dpfedmeta.accounting.events import Earlier, Event, Phase, SamplerName, first_rounds
+from dpfedmeta.accounting.noise import Noise, ThresholdedNoise, noise_of
 from dpfedmeta.accounting.rare_events import RARE_SHARE, largest_cohort, most_hostile
 from dpfedmeta.accounting.record_layer import RecordLayer, check
 from dpfedmeta.accounting.secure_rounds import SecureRounds, secure_event
@@ -68,6 +68,8 @@ class PrivacyPlan:
         client_delta: delta of the client cells.
         record_delta: delta of the record cells.
         ends: Rounds that it had before it was extended, in order; none where it never was.
+        missed: p of a release of counts above a threshold (accounting.noise.ThresholdedNoise); None: there is none.
+        earlier: What other ledgers charge the same clients with, before the first round: every cell counts it.
 
     Raises:
         RefusedPlan: A constant for which no guarantee can be computed.
@@ -91,6 +93,8 @@ class PrivacyPlan:
     client_delta: float = 1e-6
     record_delta: float = 1e-5
     ends: tuple[int, ...] = ()
+    missed: float | None = None
+    earlier: tuple[Earlier, ...] = ()
 
     def __post_init__(self) -> None:
         check("clients", self.clients, self.clients >= 1, "at least 1")
@@ -132,6 +136,10 @@ class PrivacyPlan:
             # Only independent Gaussian noise adds up with that of messages.
             alone = self.noise_site == "server" and (self.record is None or self.noise_mode == "stacked")
             check("noise", self.noise, alone, "independent noise where clients' noise pays for the server's")
+        runs = [other.run for other in self.earlier]
+        check("earlier", runs, len(set(runs)) == len(runs), "every ledger once")
+        plain = self.secure is None and self.record is None and self.noise_site == "server"
+        check("missed", self.missed, self.missed is None or (0 <= self.missed < 1 and plain), "a probability, or null")
         ends = [*self.ends, self.rounds]
         check("ends", self.ends, ends[0] >= 1 and ends == sorted(set(ends)), "at least 1, and growing up to rounds")
         starts = [change.from_round for change in self.schedule]
@@ -167,6 +175,11 @@ class PrivacyPlan:
             RefusedPlan: Shared mode leaves no noise towards colluding clients.
         """
         return tuple(Phase(event=self._event(change), rounds=rounds) for rounds, change in self._changes())
+
+    @cached_property
+    def before(self) -> tuple[Phase, ...]:
+        """All releases that were made before."""
+        return tuple(phase for other in self.earlier for phase in other.phases)
 
     @property
     def expected_participations(self) -> float:
@@ -252,6 +265,8 @@ class PrivacyPlan:
 
     def _faced(self, multiplier: float | None) -> Noise | None:
         """Noise of multiplier 0, as of a server that adds none yet, is none."""
+        if self.missed is not None and multiplier:
+            return ThresholdedNoise(multiplier=multiplier, missed=self.missed)
         return noise_of(self.noise, multiplier) if multiplier else None
 
     def _noises(self, squared: float, own: float, hostile: int) -> tuple[float, float, float]:

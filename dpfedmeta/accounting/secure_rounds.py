@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpfedmeta.accounting.events import Event
 from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.rare_events import largest_cohort, most_hostile, smallest_cohort
-from dpfedmeta.accounting.whole_sums import WholeSum, units_of
+from dpfedmeta.accounting.whole_sums import ROOM, WholeSum, units_of
 from dpfedmeta.errors import RefusedPlan
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class SecureRounds:
         absent: Share of invited clients that do not answer, each by a coin of its own.
         adversarial: Share of a cohort that may tell the server all it knows, and masks hide the others' messages all
             the same; None: they are hidden in another way.
+        longest: Largest length of a client's vector where it is one of whole numbers (counts); None: messages are
+            vectors of floats, and rounded.
     """
 
     bits: int
@@ -42,10 +45,13 @@ class SecureRounds:
     dropout: float = 0.0
     absent: float = 0.0
     adversarial: float | None = None
+    longest: float | None = None
 
     @property
     def rotated(self) -> int:
-        """The next power of two: what is rotated."""
+        """The next power of two: what is rotated; counts are not."""
+        if self.longest is not None:
+            return self.dimension
         return 1 << max(self.dimension - 1, 0).bit_length()
 
 
@@ -137,13 +143,15 @@ def _whole(plan: PrivacyPlan, secure: SecureRounds, sizes: tuple[int, int], unsu
     }
     try:
         # In units of sigma.
-        of_one = WholeSum(units=1.0, deviation=1.0, **fixed)  # type: ignore[arg-type]
+        of_one = WholeSum(units=1.0, deviation=1.0, exact=secure.longest is not None, **fixed)  # type: ignore[arg-type]
         surplus = max(of_one.clients_noise(size) for size in (least, most))
     except ValueError as error:
         raise RefusedPlan(
             f"population.cohort = {plan.cohort:g}: a cohort of {least} is not rare enough, and {error}; raise the "
             "cohort, or lower aggregation.dropout, privacy.client.colluding or privacy.client.hostile"
         ) from error
+    if secure.longest is not None:
+        return _counted(plan.noise_multiplier, secure, fixed, of_one)
     units = units_of(
         secure.bits,
         dimension=secure.rotated,
@@ -159,6 +167,26 @@ def _whole(plan: PrivacyPlan, secure: SecureRounds, sizes: tuple[int, int], unsu
         )
     one = WholeSum(units=units, deviation=1.0, **fixed)  # type: ignore[arg-type]
     return WholeSum(units=units, deviation=plan.noise_multiplier * one.of_a_client, **fixed)  # type: ignore[arg-type]
+
+
+def _counted(noise: float, secure: SecureRounds, fixed: Mapping[str, Any], of_one: WholeSum) -> WholeSum:
+    """Counts in the coarsest whole steps in which every client's share of the noise is LEAST_DEVIATION steps or more.
+
+    Raises:
+        RefusedPlan: A sum in these steps does not fit into the bits.
+    """
+    assert secure.longest is not None
+    sigma = noise * secure.longest
+    steps = max(1, math.ceil(LEAST_DEVIATION / (sigma * math.sqrt(of_one.smallest_share))))
+    surplus = max(of_one.clients_noise(size) for size in (of_one.least, of_one.most))
+    largest = steps * (secure.longest * fixed["most"] + ROOM * sigma * math.sqrt(surplus))
+    if largest >= 2.0 ** (secure.bits - 1):
+        raise RefusedPlan(
+            f"aggregation.bits = {secure.bits}: too few for counts of {fixed['most']:,} clients with noise z = "
+            f"{noise:.3g}; lower the cohort, or give a larger epsilon"
+        )
+    units = steps * secure.longest
+    return WholeSum(units=units, deviation=noise * units, exact=True, **fixed)
 
 
 def _faced(variance: float, whole: WholeSum) -> GaussianNoise:

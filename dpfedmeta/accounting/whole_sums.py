@@ -7,8 +7,9 @@ are in units of the grid that messages are rounded to.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -17,13 +18,15 @@ from dpfedmeta.randomness import FloatArray
 
 # How many deviations of the sum fit between its centre and the end of the numbers modulo 2^bits. Beyond it a coordinate
 # wraps round, which costs accuracy and never privacy.
-_ROOM = 4.0
+ROOM = 4.0
 # The server's own noise is at least so large, so that it blends with the clients' (docs/guarantees.md).
 LEAST_OWN_VARIANCE = 4.0
 # What a release checks for and the accountant counts with: the difference of two large floats is not exact.
 SURE_OWN_VARIANCE = LEAST_OWN_VARIANCE / 2
 # More bits gain nothing: at 16 the rounding costs half a percent.
 BITS = range(8, 21)
+# Vectors of whole numbers are added in steps that are as fine as noise in small shares needs.
+COUNT_BITS = range(8, 32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,7 @@ class WholeSum:
         most: Largest one.
         dropout: Share of an invited cohort that may be missing.
         unsure: Clients whose share of the noise is not counted: those that collude, and those that leave it out.
+        exact: Whether vectors are whole multiples of the grid to begin with (counts): nothing is rotated or rounded.
     """
 
     bits: int
@@ -51,13 +55,15 @@ class WholeSum:
     most: int
     dropout: float
     unsure: int
+    exact: bool = False
 
     def __post_init__(self) -> None:
-        if self.bits not in BITS:
+        bits = COUNT_BITS if self.exact else BITS
+        if self.bits not in bits:
             raise RefusedPlan(
-                f"aggregation.bits = {self.bits}: expected a whole number from {BITS.start} to {BITS.stop - 1}"
+                f"aggregation.bits = {self.bits}: expected a whole number from {bits.start} to {bits.stop - 1}"
             )
-        if self.dimension < 1 or self.dimension & (self.dimension - 1):
+        if self.dimension < 1 or (not self.exact and self.dimension & (self.dimension - 1)):
             raise RefusedPlan(f"dimension = {self.dimension}: a rotated message has a power of two of coordinates")
         if not (0 < self.units < math.inf and 0 < self.deviation < math.inf):
             raise RefusedPlan(
@@ -68,7 +74,16 @@ class WholeSum:
     @property
     def sensitivity(self) -> float:
         """Delta: largest length of a rounded part; a record that is zeroed out moves the sum by no more."""
+        if self.exact:
+            return self.units
         return rounded_length(self.units, self.dimension)
+
+    def as_json(self) -> dict[str, Any]:
+        """Its constants; what came later stands there only where it says something."""
+        content = asdict(self)
+        if not self.exact:
+            del content["exact"]
+        return content
 
     @property
     def growth(self) -> float:
@@ -145,7 +160,7 @@ def units_of(bits: int, *, dimension: int, parts: int, clients: int, noise: floa
         noise: z: sigma over M Delta.
         surplus: All noise of that cohort over sigma, as variances.
     """
-    allowed = (2.0**bits / (2.0 * _ROOM)) ** 2 - parts * clients / 4.0
+    allowed = (2.0**bits / (2.0 * ROOM)) ** 2 - parts * clients / 4.0
 
     def spread(units: float) -> float:
         signal = (parts * units * clients) ** 2 / dimension

@@ -100,7 +100,7 @@ def train(
         with only_writer(run.path):
             if aggregation is not None or mechanism is not None:
                 raise InputError("aggregation, mechanism: a run remembers them by name; leave them out with resume")
-            kept = _kept_settings(run, settings, clip_policy)
+            kept = _kept_settings(run, settings, clip_policy, brought=workers is not None)
             status = None if extend_to is not None else finished(run)
             if status is not None:
                 tell(told, "on_remark", f"{run.path}: {status} already; nothing is left to do")
@@ -133,9 +133,11 @@ def with_members(
     return settings
 
 
-def _kept_settings(run: RunDirectory, given: Settings | None, clip_policy: ClipPolicy[Any] | None) -> Settings:
+def _kept_settings(
+    run: RunDirectory, given: Settings | None, clip_policy: ClipPolicy[Any] | None, *, brought: bool
+) -> Settings:
     """What the run began with; of what is given only what changes no result may differ."""
-    kept = settings_of_run(run, {})
+    kept = settings_of_run(run, {}, brought=brought)
     if given is None:
         return kept
     check_settings(given)

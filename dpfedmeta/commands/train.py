@@ -137,27 +137,29 @@ def _go_on(
     from dpfedmeta.run_directory import RunDirectory
     from dpfedmeta.runs.extension import extended_plan
     from dpfedmeta.runs.lock import only_writer
-    from dpfedmeta.runs.resume import finished, settings_of_run
+    from dpfedmeta.runs.resume import finished, reported, settings_of_run
     from dpfedmeta.tracking.screen import Terminal
     from dpfedmeta.training.prepared import RunOptions
     from dpfedmeta.training.run import run_training
 
     run = RunDirectory(path)
     with only_writer(run.path):
-        settings = settings_of_run(run, given)
-        status = finished(run)
+        settings = settings_of_run(run, given, brought=workers is not None)
         if rounds is not None:
             # Before PyTorch and the data are read.
             extended_plan(run, settings, read_content(run.ledger, torn=True), rounds)
-        elif status is not None:
-            console.print(f"{run.path}: {status} already; nothing is left to do", highlight=False, soft_wrap=True)
-            return DONE
-        run_options = RunOptions(
-            data_folder=data_folder, resume=run, extend_to=rounds, pictures=draw_pictures, workers=workers
-        )
-        with Terminal(console) as terminal:
-            _, status = run_training(settings, run_options, [terminal])
-    return _finish(run, status, console)
+        before = finished(run) if rounds is None else None
+        if before is None:
+            run_options = RunOptions(
+                data_folder=data_folder, resume=run, extend_to=rounds, pictures=draw_pictures, workers=workers
+            )
+            with Terminal(console) as terminal:
+                _, status = run_training(settings, run_options, [terminal])
+    if before is None:
+        return _finish(run, status, console)
+    left = "nothing" if reported(run) else "only its report"
+    console.print(f"{run.path}: {before} already; {left} is left to do", highlight=False, soft_wrap=True)
+    return DONE if reported(run) else _finish(run, "completed", console)
 
 
 def _whole_number(given: dict[str, str]) -> int:

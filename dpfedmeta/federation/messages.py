@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +34,9 @@ MOST_BYTES = 2**29
 DIGEST_BYTES = 32
 _QUESTION, _ANSWER = struct.Struct(">4sHB32s32s32sIIQ"), struct.Struct(">4sHB32s")
 _QUESTION_MAGIC, _ANSWER_MAGIC = b"DPFQ", b"DPFA"
-_FLOATS = {4: np.dtype("<f4"), 8: np.dtype("<f8")}
+_FLOATS: dict[int, np.dtype[np.floating[Any]]] = {4: np.dtype("<f4"), 8: np.dtype("<f8")}
 
-Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]
 
 
 class Asked(IntEnum):

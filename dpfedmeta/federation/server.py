@@ -29,7 +29,7 @@ from dpfedmeta.secure_aggregation.keys import Identity
 from dpfedmeta.settings import Settings, setting_fields, value_of
 from dpfedmeta.simulation.aggregation import Backend
 from dpfedmeta.simulation.secure_sums import SecureSums
-from dpfedmeta.tracking.callbacks import Callback
+from dpfedmeta.tracking.callbacks import Callback, Row
 from dpfedmeta.training.prepared import Prepared, RunOptions
 from dpfedmeta.training.run import run_training
 
@@ -149,7 +149,7 @@ class Presence(Callback):
         """Before the first round."""
         self._wait()
 
-    def on_round(self, row: dict[str, object]) -> None:
+    def on_round(self, row: Row) -> None:
         """Before the next one."""
         self._wait()
 

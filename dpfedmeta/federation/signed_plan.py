@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from dpfedmeta.accounting.events import Earlier
 from dpfedmeta.config import resolve_text, to_yaml
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError
@@ -182,8 +183,9 @@ def _made(text: bytes) -> tuple[Plan, Task]:
         problem = _foreign(settings)
         if problem is not None:
             raise Refused(f"the plan has {problem}")
-        plan = make_plan(settings, task)
-    except (InputError, ValidationError, TypeError) as error:
+        earlier = tuple(Earlier.from_json(each) for each in content["privacy"].get("earlier", ()))
+        plan = make_plan(settings, task, earlier=earlier)
+    except (InputError, ValidationError, TypeError, LookupError, AttributeError) as error:
         raise Refused(f"the plan is refused here: {error}") from error
     difference = _difference(json.loads(json.dumps(constants(plan.privacy))), content["privacy"], "privacy")
     if difference is not None:
@@ -196,7 +198,9 @@ def _made(text: bytes) -> tuple[Plan, Task]:
 def _for_clients(settings: Settings, task: Task) -> Settings:
     """Without what is the server's alone: its secret seed, its folders, its trackers, its limits of the machine."""
     run = RunSettings(seed=settings.run.seed, precision=settings.run.precision, device="cpu", dir="", name="federation")
-    return replace(settings, dataset=task.name, run=run, track=TrackSettings())
+    # What other ledgers charged is among the plan's numbers.
+    privacy = replace(settings.privacy, spent_before=())
+    return replace(settings, dataset=task.name, run=run, track=TrackSettings(), privacy=privacy)
 
 
 def _foreign(settings: Settings) -> str | None:

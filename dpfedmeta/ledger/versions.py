@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from dpfedmeta.accounting.events import Phase
+from dpfedmeta.accounting.events import Earlier, Phase
 from dpfedmeta.accounting.noise import GaussianNoise, restored
 from dpfedmeta.accounting.plan import Change, PrivacyPlan
 from dpfedmeta.accounting.record_layer import RecordLayer
@@ -60,10 +60,12 @@ def plan_of(stated: Mapping[str, Any], version: int) -> PrivacyPlan:
     record, secure = fields.pop("record"), fields.pop("secure", None)
     schedule = tuple(Change(**change) for change in fields.pop("schedule"))
     ends = tuple(fields.pop("ends", ()))
+    earlier = tuple(Earlier.from_json(each) for each in fields.pop("earlier", ()))
     return PrivacyPlan(
         **fields,
         schedule=schedule,
         ends=ends,
+        earlier=earlier,
         record=_record_of(record, version) if record else None,
         secure=SecureRounds(**secure) if secure else None,
     )
@@ -72,14 +74,21 @@ def plan_of(stated: Mapping[str, Any], version: int) -> PrivacyPlan:
 def constants(plan: PrivacyPlan) -> dict[str, Any]:
     """The inverse: as a ledger's first line and plan.json hold them.
 
-    What came later stands there only where it says something: `ends` of an extended run, and what only a sum of whole
-    numbers has.
+    What came later stands there only where it says something: `ends` of an extended run, what only a sum of whole
+    numbers has, and what was spent before.
     """
     stated = asdict(plan)
     if not plan.ends:
         del stated["ends"]
     if plan.secure is None:
         del stated["secure"]
+    elif plan.secure.longest is None:
+        del stated["secure"]["longest"]
+    if plan.missed is None:
+        del stated["missed"]
+    del stated["earlier"]
+    if plan.earlier:
+        stated["earlier"] = [each.as_json() for each in plan.earlier]
     if plan.record is not None and not plan.record.of_sum:
         del stated["record"]["of_sum"]
     return stated

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from dpfedmeta.accounting.cells import guarantees, running_grid
+from dpfedmeta.accounting.events import Earlier
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.data.shape import EpisodeShape
@@ -116,13 +117,19 @@ class Plan:
         return clip_policy(self.settings, self.privacy) if self.own_policy is None else self.own_policy
 
 
-def make_plan(settings: Settings, task: Task, own_policy: ClipPolicy[Any] | None = None) -> Plan:
+def make_plan(
+    settings: Settings,
+    task: Task,
+    own_policy: ClipPolicy[Any] | None = None,
+    earlier: tuple[Earlier, ...] | None = None,
+) -> Plan:
     """Check the settings, solve the noise, state the promise.
 
     Args:
         settings: What the user gave.
         task: The data set, without its images.
         own_policy: A clip policy of the caller's; clip.policy of the plan then says `own`.
+        earlier: What privacy.spent_before stands for, where a ledger has it already; None: it is read.
 
     Raises:
         InputError: A value does not fit another one.
@@ -131,7 +138,7 @@ def make_plan(settings: Settings, task: Task, own_policy: ClipPolicy[Any] | None
     if own_policy is not None:
         settings = with_own_policy(settings, own_policy)
     check_protocol(settings, task)
-    privacy = make_privacy(settings, task)
+    privacy = make_privacy(settings, task, earlier=earlier)
     algorithm = algorithm_of(settings, task)
     if privacy.record is not None:
         algorithm = algorithm.with_noise(privacy.record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from dpfedmeta.accounting.rare_events import MOST_MESSAGES
@@ -13,18 +14,22 @@ from dpfedmeta.planning.clients import algorithm_of, method_of
 from dpfedmeta.planning.clip import bounds_clients
 from dpfedmeta.planning.dimension import message_dimension
 from dpfedmeta.planning.masking_graph import check_graph
+from dpfedmeta.planning.spent_before import earlier_releases
 from dpfedmeta.settings import Settings
 
 if TYPE_CHECKING:
     # The accountant takes a second to import; what is refused at once needs none of it.
     from dpfedmeta.accounting.calibration import Targets
+    from dpfedmeta.accounting.events import Earlier
     from dpfedmeta.accounting.plan import PrivacyPlan
     from dpfedmeta.accounting.secure_rounds import SecureRounds
 
 Solve = Literal["noise", "rounds", "cohort", "bits"]
 
 
-def make_privacy(settings: Settings, task: Task, solve: Solve = "noise") -> PrivacyPlan:
+def make_privacy(
+    settings: Settings, task: Task, solve: Solve = "noise", earlier: tuple[Earlier, ...] | None = None
+) -> PrivacyPlan:
     """Check the settings and solve what the targets leave open.
 
     Args:
@@ -32,6 +37,7 @@ def make_privacy(settings: Settings, task: Task, solve: Solve = "noise") -> Priv
         task: The benchmark; of its images nothing is needed.
         solve: What follows from the targets: the noise; or, with noises given, the most rounds or the largest cohort;
             bits: the noise, and the fewest bits with which rounding costs next to nothing.
+        earlier: What privacy.spent_before stands for, where a ledger has it already; None: it is read.
 
     Raises:
         InputError: A value does not fit another one.
@@ -40,7 +46,8 @@ def make_privacy(settings: Settings, task: Task, solve: Solve = "noise") -> Priv
     from dpfedmeta.accounting.secure_rounds import check_fine
 
     check_asked(settings, task)
-    plan, targets = _plan(settings, task), _targets(settings)
+    before = earlier_releases(settings) if earlier is None else earlier
+    plan, targets = replace(_plan(settings, task), earlier=before), _targets(settings)
     _check_client_ledgers(settings, plan)
     found = _solved(plan, targets, solve, settings.privacy.client.limit)
     if solve != "bits" and not settings.aggregation.rough:

@@ -46,7 +46,11 @@ def on_ranks(launch: Launch, words: Sequence[str], command: Callable[[Workers], 
         return _serve(line, launch, words)
     interrupt_once()
     with ranks_over(line, launch, words) as ranks:
-        ranks.code = command(ranks)
+        try:
+            ranks.code = command(ranks)
+        finally:
+            # The others end first, and where they fail torchrun ends this process, which has its own words to say yet.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return ranks.code
 
 
@@ -94,8 +98,7 @@ def workers_of_group(timeout: float | None = None) -> Iterator[Ranks | None]:
     """
     if not dist.is_initialized():
         raise InputError("workers_of_group: call torch.distributed.init_process_group on every rank before")
-    known = launched() or Launch(rank=dist.get_rank(), size=dist.get_world_size())
-    launch = replace(known, timeout=timeout or known.timeout)
+    launch = _launch_of_group(timeout)
     line = joined(launch)
     prepare(launch)
     if line.rank:
@@ -105,6 +108,16 @@ def workers_of_group(timeout: float | None = None) -> Iterator[Ranks | None]:
     with ranks_over(line, launch, sys.argv) as ranks:
         ranks.code = DONE
         yield ranks
+
+
+def _launch_of_group(timeout: float | None) -> Launch:
+    """The caller's group may be a part of what torchrun started, or have been started by something else."""
+    known = launched()
+    if known is None:
+        # Who set a group up has chosen each process's GPU too.
+        gpu = torch.cuda.current_device() if torch.cuda.is_available() else 0
+        known = Launch(rank=0, size=1, local_rank=gpu)
+    return replace(known, rank=dist.get_rank(), size=dist.get_world_size(), timeout=timeout or known.timeout)
 
 
 def _leave(code: int) -> None:

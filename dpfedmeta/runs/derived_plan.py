@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ def check_plan(path: Path, content: LedgerContent, settings: Settings) -> str:
     except InputError as error:
         return f"its plan was not derived again from its settings: {error}"
     try:
-        plan = make_privacy(settings, task)
+        plan = make_privacy(settings, task, earlier=content.plan.earlier)
     except RefusedPlan as error:
         raise RefusedPlan(f"{path}: the settings of this run are refused today: {error}") from error
     solved = _SOLVED if settings.privacy.client.epsilon or settings.privacy.record.epsilon else ()
@@ -62,7 +62,8 @@ def check_plan(path: Path, content: LedgerContent, settings: Settings) -> str:
 
 def _pairs(stated: PrivacyPlan, derived: PrivacyPlan) -> Iterator[tuple[str, Any, Any]]:
     """(name, in the ledger, derived) of every constant."""
-    left, right = _flat(asdict(stated)), _flat(asdict(derived))
+    # What was spent before is compared with the ledgers that it was read from (planning.spent_before).
+    left, right = (_flat(asdict(replace(plan, earlier=()))) for plan in (stated, derived))
     for name in sorted({*left, *right}):
         yield name, left.get(name), right.get(name)
 

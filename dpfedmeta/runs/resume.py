@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from dpfedmeta.config import resolve
@@ -14,7 +15,7 @@ from dpfedmeta.ledger.ledger import Identity, read_content
 from dpfedmeta.ledger.lineage import Lineage
 from dpfedmeta.ledger.versions import VERSION
 from dpfedmeta.randomness import GENERATOR, SEEDS, KeyedSource, OperatingSystemSource, SecretSource
-from dpfedmeta.run_directory import CONFIG, SUMMARY, RunDirectory, load_weights, write_text
+from dpfedmeta.run_directory import CONFIG, REPORT, SUMMARY, RunDirectory, load_weights, write_text
 from dpfedmeta.settings import Settings
 
 # What may differ from the run that is continued: it changes no result, or the rounds it touches are charged again.
@@ -25,8 +26,13 @@ _LAUNCH = "launch.json"
 _FIRST_GENERATOR = "philox"
 
 
-def settings_of_run(run: RunDirectory, given: Mapping[str, str]) -> Settings:
+def settings_of_run(run: RunDirectory, given: Mapping[str, str], *, brought: bool = False) -> Settings:
     """The settings that a run began with, with the workers and the device of today.
+
+    Args:
+        run: The run.
+        given: Settings of today, by their full names.
+        brought: Whether the workers are there already (ranks): the number that the run began with is not theirs.
 
     Raises:
         InputError: Not a run, or another setting is given.
@@ -42,7 +48,10 @@ def settings_of_run(run: RunDirectory, given: Mapping[str, str]) -> Settings:
     if not path.exists() or path.read_bytes() != text.encode():
         # The ledger holds it too.
         write_text(path, text)
-    return resolve(None, None, path, given)
+    settings = resolve(None, None, path, given)
+    if brought and "run.workers" not in given:
+        settings = replace(settings, run=replace(settings.run, workers=None))
+    return settings
 
 
 def check_same_sums(run: RunDirectory) -> None:
@@ -120,6 +129,15 @@ def finished(run: RunDirectory) -> str | None:
     if read_content(run.ledger, torn=True).plan.rounds != summary.get("rounds") and status == "completed":
         return None  # extended since
     return str(status) if status in ("completed", "budget") else None
+
+
+def reported(run: RunDirectory) -> bool:
+    """Whether the page of a finished run is of its end: a crash, or a full disk, may have come between the two."""
+    try:
+        page, summary = ((run.path / name).stat().st_mtime_ns for name in (REPORT, SUMMARY))
+    except OSError:
+        return False
+    return page >= summary
 
 
 @contextmanager

@@ -73,9 +73,9 @@ def running_epsilons(plan: Plan, charged: Sequence[Phase]) -> Mapping[str, float
 
 def delta_at_limit(charged: Sequence[Phase], epsilon: float) -> float:
     """Delta of (client, public) at the limit's epsilon after these charges (Geyer et al. stop by it)."""
-    return min(
-        1.0, sampled_delta(charged, neighbours_of_a_client(charged[0].event.sampler), epsilon) + surplus(charged)
-    )
+    fixed = any(phase.event.sampler == "fixed" for phase in charged)
+    neighbours = neighbours_of_a_client("fixed" if fixed else "poisson")
+    return min(1.0, sampled_delta(charged, neighbours, epsilon) + surplus(charged))
 
 
 def signal_to_noise(aggregate: float, noise: float) -> float | None:

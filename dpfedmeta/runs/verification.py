@@ -18,6 +18,7 @@ from dpfedmeta.durable import end_of_whole_lines
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.charges import Charge
 from dpfedmeta.ledger.ledger import phases_of
+from dpfedmeta.planning.spent_before import check_still_there
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.claims_beside import Proven, check_config, check_plan_file, check_summary
 from dpfedmeta.runs.derived_plan import check_plan
@@ -76,6 +77,7 @@ def audit(run: RunDirectory) -> Audit:
     count = f"{proven.rounds} rounds" + (f" and {again} of them done again and charged again" if again else "")
     remarks = [f"{count}, hash chain intact", check_plan(run.ledger, content, settings)]
     check_extension(run, settings, content)
+    remarks += check_still_there(settings, content.plan.earlier)
     remarks += [f"extended from {end} rounds, within its promise" for end in content.plan.ends]
     remarks += [*_opinion(content.plan, content.charges, cells), *beside]
     remarks += [f"{name}: its last line was never finished, so it was never used: left out" for name in snapshot.torn]
@@ -143,7 +145,7 @@ def _check_noise(left: Sequence[Charge], right: Sequence[Charge], one: RunDirect
 
 def _opinion(plan: PrivacyPlan, events: tuple[Charge, ...], cells: tuple[Guarantee, ...]) -> list[str]:
     """(client, public) once more, by somebody else's accountant."""
-    other = second_opinion(phases_of(events), plan.client_delta)
+    other = second_opinion((*plan.before, *phases_of(events)), plan.client_delta)
     if other is None:
         return []
     name, epsilon = other

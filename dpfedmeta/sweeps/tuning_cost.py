@@ -86,7 +86,10 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False) -> TuningCo
             "the runs of this bayes search differ in noise, cohort or rounds, which earlier results chose: composition "
             "with such choices is not proven here; sweep them with grid or random"
         )
-    phases = [phase for plan in plans for phase in plan.phases]
+    # What was spent before all of them counts once.
+    earlier = {other.run: other for plan in plans for other in plan.earlier}
+    before = [phase for other in earlier.values() for phase in other.phases]
+    phases = [*before, *(phase for plan in plans for phase in plan.phases)]
     beta = surplus(phases)
     if beta >= first.client_delta:
         raise RefusedPlan(f"{len(plans)} runs: the rare events of shared mode add up to delta = {first.client_delta:g}")
@@ -96,7 +99,9 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False) -> TuningCo
         adjacency="replace-one" if first.sampler == "fixed" else "add-remove",
         client_public=client_public_epsilon(phases, first.client_delta),
         client_delta=first.client_delta,
-        single=max(client_public_epsilon(plan.phases, plan.client_delta) for plan in dict.fromkeys(plans)),
+        single=max(
+            client_public_epsilon((*plan.before, *plan.phases), plan.client_delta) for plan in dict.fromkeys(plans)
+        ),
         record_server=_record_server(plans),
         record_replaced=_record_server(plans, change=2.0),
         record_delta=first.record_delta,
@@ -127,8 +132,8 @@ def _record_server(plans: Sequence[PrivacyPlan], change: float = 1.0) -> float |
     """
     squared = 0.0
     for plan in plans:
-        if plan.record is None:
-            return math.inf
+        if plan.record is None or plan.earlier:
+            return math.inf  # of both together nothing is proven here
         if plan.max_participations is None:
             return None
         squared += min(plan.max_participations, plan.rounds) * (change * max(plan.record.roles())) ** 2

@@ -232,7 +232,9 @@ class Training:
             count = settings.track.public_clients
             measured |= asdict(update_spread(self.public_clients, state.model, state.round, count))
         if settings.privacy.client.limit is not None:
-            measured["delta_at_limit"] = delta_at_limit(charged, settings.privacy.client.limit)
+            measured["delta_at_limit"] = delta_at_limit(
+                (*self.plan.privacy.before, *charged), settings.privacy.client.limit
+            )
         return measured
 
     def _validated(self, state: ServerState) -> dict[str, object]:

@@ -135,7 +135,8 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
     device = _device(settings)
     _use_precision(settings, device)
     dataset = open_dataset(settings.dataset, options.data_folder, settings.task.ways)
-    plan = _extended(make_plan(settings, dataset.task, options.clip_policy), options)
+    earlier = None if options.resume is None else read_content(options.resume.ledger, torn=True).plan.earlier
+    plan = _extended(make_plan(settings, dataset.task, options.clip_policy, earlier), options)
     clients_of = _clients(plan, dataset, options)
     statement = population_statement(clients_of)
     validation, test = held_out_evaluation(plan, dataset, "val"), held_out_evaluation(plan, dataset, "test")

@@ -16,6 +16,7 @@ from dpfedmeta.federation.promise import Promise
 from dpfedmeta.federation.server import serve
 from dpfedmeta.randomness import Purpose, public_generator
 from dpfedmeta.secure_aggregation.keys import Identity
+from dpfedmeta.training.run import run_training
 
 CLIENTS, SEED, NOISE = 4, 3, 11
 SMALL = {
@@ -25,8 +26,11 @@ SMALL = {
     "task.queries": "2", "evaluation.episodes": "2", "evaluation.validation_episodes": "2", "evaluation.queries": "2",
     "evaluation.every": "2", "privacy.client.delta": "1.0e-3", "clip.window": "2", "model.width": "4",
     "model.name": "conv3-blur", "meta.steps": "2", "privacy.client.hostile": "0.0", "evaluation.steps": "1",
-    "privacy.client.epsilon": "null", "server.noise_multiplier": "2.0",
+    "privacy.client.epsilon": "null", "privacy.record.epsilon": "null", "server.noise_multiplier": "2.0",
 }  # fmt: skip
+# Record-level noise, and sums that nobody looks into. Noises are given, since solving them takes a second.
+MICRO = {"record.micro_shots": "1", "record.micro_queries": "1", "record.query_noise": "3.0"}
+SECURE = {"record.micro_shots": "1", "record.micro_queries": "1", "aggregation.dropout": "0.25"}
 
 
 def private_key(name):
@@ -87,6 +91,10 @@ class Silos:
 
     def parties(self, home, **given):
         return {self.roster[number]: self.client(number, home, **given) for number in range(CLIENTS)}
+
+    def simulated(self, algo, folder, **given):
+        given |= {"run.noise_seed": str(NOISE), "run.dir": str(folder), "run.name": "simulation"}
+        return run_training(self.settings(algo, self.everybody, **given))[0]
 
     def serve(self, settings, home, channel=None, *, parties=None, **given):
         channel = channel or InProcessChannel(parties=self.parties(home) if parties is None else parties)

@@ -1,5 +1,7 @@
 """Ranks as processes over gloo: told of a sum, killed, stopped, and started again over the store of the try before.
 
+    python tests/ranks/real_ranks.py TASK_FILE FOLDER
+
 This process holds PyTorch and forks, as tests/faults/kills.py does, and keeps the store as torchrun's agent does.
 """
 
@@ -8,11 +10,10 @@ import os
 import signal
 import sys
 import time
-from datetime import timedelta
 
 import numpy as np
 import torch
-import torch.distributed as dist
+from own_group import trained
 from torch._C._distributed_c10d import TCPStore
 
 from dpfedmeta.errors import InputError
@@ -20,7 +21,6 @@ from dpfedmeta.ranks.launch import Launch
 from dpfedmeta.ranks.line import Lost, joined
 from dpfedmeta.ranks.rank_zero import Ranks
 from dpfedmeta.ranks.serving import serve
-from dpfedmeta.ranks.shell import workers_of_group
 
 SHARES = [(number,) for number in range(40)]
 
@@ -44,10 +44,6 @@ def total(ranks, function=part):
 def rank(number, size, timeout, doom):
     os.environ |= {"RANK": str(number), "WORLD_SIZE": str(size), "DOOM": doom}
     begun = time.monotonic()
-    if doom == "group":
-        dist.init_process_group("gloo", timeout=timedelta(seconds=30))
-        with workers_of_group() as workers:
-            return None if workers is None else total(workers)
     try:
         line = joined(Launch(rank=number, size=size, timeout=timeout))
     except InputError as error:
@@ -98,7 +94,7 @@ def main():
         "again": tried(2),
         "stopped": tried(3, doom="stopped", timeout=6.0),
         "again3": tried(3),
-        "group": tried(2, doom="group"),
+        "group": trained(*sys.argv[1:]),
     }
     json.dump(found, sys.stdout)
 

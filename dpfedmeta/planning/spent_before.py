@@ -1,0 +1,103 @@
+"""From `privacy.spent_before` to what other ledgers charge the same clients with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.run_directory import LEDGER
+from dpfedmeta.settings import Settings
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.events import Earlier
+    from dpfedmeta.ledger.ledger import LedgerContent
+
+
+def earlier_releases(settings: Settings) -> tuple[Earlier, ...]:
+    """What the ledgers in these folders charge, to be counted in every cell of the plan.
+
+    Guarantee:
+        Every line of each ledger counts, whether its release was ever looked at.
+
+    Raises:
+        InputError: A folder holds no whole ledger of an analysis, its analysis is not finished, or it is given twice.
+    """
+    if not settings.privacy.spent_before:
+        return ()
+    from dpfedmeta.accounting.events import Earlier
+    from dpfedmeta.ledger.ledger import phases_of
+
+    found: dict[str, str] = {}
+    earlier = []
+    for name in settings.privacy.spent_before:
+        content = _content(name)
+        if content.identity.run in found:
+            raise InputError(
+                f"privacy.spent_before = {name}: the same ledger as {found[content.identity.run]}; name it once"
+            )
+        found[content.identity.run] = name
+        phases = phases_of(content.charges)
+        earlier.append(Earlier(run=content.identity.run, head=content.heads[-1], phases=phases))
+    return tuple(earlier)
+
+
+def check_still_there(settings: Settings, earlier: tuple[Earlier, ...]) -> list[str]:
+    """Compare what a plan counts as spent before with the ledgers that it was read from; remarks.
+
+    Raises:
+        InputError: A ledger that is there states something else than was counted.
+    """
+    from dpfedmeta.ledger.ledger import phases_of, read_content
+
+    names = settings.privacy.spent_before
+    if len(names) != len(earlier):
+        raise InputError(
+            f"privacy.spent_before: names {len(names)} ledgers, but the ledger's first line counts {len(earlier)}"
+        )
+    remarks = []
+    for name, counted in zip(names, earlier, strict=True):
+        path = Path(name, LEDGER)
+        if not path.exists():
+            remarks.append(f"spent before: {name} is not here; it counts with what the first line says of it")
+            continue
+        content = read_content(path, torn=True)
+        if content.identity.run != counted.run or counted.head not in content.heads:
+            raise InputError(f"{path}: is not the ledger that privacy.spent_before counts, or was edited since")
+        lines = content.heads.index(counted.head)
+        if phases_of(content.charges[:lines]) != counted.phases:
+            raise InputError(f"{path}: charges something else than privacy.spent_before counts")
+        more = len(content.charges) - lines
+        remarks.append(
+            f"spent before: {name} agrees"
+            + (f"; {more} later charges there are not counted here: they came afterwards" if more > 0 else "")
+        )
+    return remarks
+
+
+def _content(name: str) -> LedgerContent:
+    from dpfedmeta.ledger.ledger import check_rounds, read_content
+
+    path = Path(name, LEDGER)
+    if not path.exists():
+        raise InputError(
+            f"privacy.spent_before = {name}: there is no {LEDGER} in it; expected the folder of an analysis (dpfedmeta "
+            "analyse)"
+        )
+    content = read_content(path)
+    if not content.identity.config.startswith(ANALYSIS):
+        raise InputError(
+            f"privacy.spent_before = {name}: is the ledger of a training run; only analyses (dpfedmeta analyse) can be "
+            "counted here"
+        )
+    check_rounds(content.plan, content.charges)
+    if len(content.charges) < content.plan.rounds:
+        raise InputError(
+            f"privacy.spent_before = {name}: the analysis is not finished, so it may still be charged; finish it with "
+            f"dpfedmeta analyse --resume {name}"
+        )
+    return content
+
+
+# How the configuration in the first line of an analysis' ledger begins.
+ANALYSIS = "analysis:"
