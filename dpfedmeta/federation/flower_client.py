@@ -54,6 +54,10 @@ class Refused(Exception):
     """The server does not take this client; in its words, or in ours where it showed another certificate."""
 
 
+class Taken(Refused):
+    """A client of this identity is connected."""
+
+
 class TooLong(Exception):
     """A message that is longer than the stated most, or compressed: it was not read to its end."""
 
@@ -104,13 +108,13 @@ def attend(
                 say(f"connected to {wire.server}")
                 lost, told, pause = None, False, 0.25
                 while not over():
-                    node.turn(party, say)
-        except Refused as error:
-            if "could not be activated" not in str(error):
-                raise InputError(f"{wire.server}: {error}") from None
+                    _turn(node, party, say)
+        except Taken:
             reason = "a client of this identity is connected already"
             failure: Exception = InputError(f"{wire.server}: {reason}; each identity is one client")
             patience = min(wire.patience, 3 * HEARTBEAT_MIN_INTERVAL)
+        except Refused as error:
+            raise InputError(f"{wire.server}: {error}") from None
         except (httpx.HTTPError, ValueError) as error:
             if (wrong := _wrong_certificate(error)) is not None:
                 raise InputError(f"{wire.server}: not the server of this federation: {wrong}") from None
@@ -127,6 +131,15 @@ def attend(
             told = True
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _turn(node: _Node, party: Party, say: Callable[[str], object]) -> None:
+    """One turn. What is refused after the connection is no end: a server that began anew has to let this in again."""
+    try:
+        node.turn(party, say)
+    except Refused as error:
+        say(str(error))
+        raise httpx.RemoteProtocolError(str(error)) from None
 
 
 class _Node:
@@ -263,8 +276,8 @@ class _Bounded(httpx.BaseTransport):
         response = httpx.Response(
             response.status_code, headers=response.headers, stream=_Counted(stream, self._most), request=request
         )
-        if response.status_code in (400, 401, 403, 409, 413):
-            raise Refused(_reason(response))
+        if response.status_code in (401, 403, 412, 413):
+            raise (Taken if response.status_code == 412 else Refused)(_reason(response))
         return response
 
     def close(self) -> None:

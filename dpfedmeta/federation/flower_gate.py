@@ -18,7 +18,7 @@ from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from dpfedmeta.federation.flower import MOST_BYTES, ROOM_BYTES
 
@@ -64,7 +64,7 @@ class Gate:
         self._most = most_bytes + ROOM_BYTES
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = {node: asyncio.Event() for node in self._nodes.values()}
-        self._heard = dict.fromkeys(self._nodes.values(), 0)
+        self._heard, self._open = (dict.fromkeys(self._nodes.values(), 0) for _ in range(2))
         self._leaving: set[asyncio.Task[None]] = set()
         self._closed, self._closing = False, asyncio.Event()
 
@@ -93,13 +93,33 @@ class Gate:
         except ValueError as error:
             return await _refuse(send, 401, str(error))
         self._heard[node] += 1
+        self._open[node] += 1
+        try:
+            await self._admitted(path, node, headers, scope, receive, send)
+        finally:
+            self._open[node] -= 1
+
+    async def _admitted(
+        self, path: str, node: int, headers: Mapping[str, str], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """A request of a node of the roster."""
         body = await _body(headers, receive, self._most)
         if body is None:
             return await _refuse(send, 413, f"a message may have {self._most - ROOM_BYTES:,} bytes")
         if path == _PUSH and not _in_own_name(body, node):
             return await _refuse(send, 403, "an answer in another's name, or in too many parts")
-        if not await self._waited(path, node, receive):
+        if path == _HEARTBEAT:
+            # It counts from its arrival: one that is answered late must not bring back who has said goodbye.
+            answer: list[Message] = []
+            await self._application(scope, _once(body, receive), _kept(answer))
+            if await self._waited(_HEARTBEAT_SECONDS, asyncio.Event(), node, receive):
+                for message in answer:
+                    await send(message)
             return None
+        if path == _PULL:
+            if not await self._waited(_PULL_SECONDS, self._news[node], node, receive):
+                return None
+            self._news[node].clear()
         if self._closed:
             return await _refuse(send, 503, "the server ends")
         await self._application(scope, _once(body, receive), send)
@@ -127,14 +147,10 @@ class Gate:
             raise ValueError(f"this machine's clock differs from the server's by {abs(age):.0f} s; set it")
         return self._nodes[key]
 
-    async def _waited(self, path: str, node: int, receive: Receive) -> bool:
-        """Hold a request that asks for news until there are some; whether there is still somebody to tell."""
-        if path not in (_PULL, _HEARTBEAT) or self._closed:
-            return True
-        news = self._news[node] if path == _PULL else asyncio.Event()
+    async def _waited(self, seconds: float, news: asyncio.Event, node: int, receive: Receive) -> bool:
+        """Hold a request until there are news; whether there is still somebody to tell."""
         ends = (_disconnected(receive), self._closing.wait(), news.wait())
         waiting = [asyncio.ensure_future(end) for end in ends]
-        seconds = _PULL_SECONDS if path == _PULL else _HEARTBEAT_SECONDS
         await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         left = waiting[0].done()
         for task in waiting:
@@ -143,13 +159,11 @@ class Gate:
             leaving = asyncio.ensure_future(self._leave(node, self._heard[node]))
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
-        elif path == _PULL:
-            news.clear()
         return not left
 
     async def _leave(self, node: int, heard: int) -> None:
         await asyncio.sleep(_GRACE_SECONDS)
-        if self._heard[node] == heard and not self._closed:
+        if self._heard[node] == heard and not self._open[node] and not self._closed:
             self._gone(node)
 
 
@@ -208,6 +222,15 @@ def _once(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return again
+
+
+def _kept(answer: list[Message]) -> Send:
+    """What the application behind says, kept for later."""
+
+    async def keep(message: Message) -> None:
+        answer.append(message)
+
+    return keep
 
 
 async def _refuse(send: Send, status: int, reason: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from ssl import SSLError, TLSVersion
 
@@ -148,15 +147,15 @@ def _load(config: uvicorn.Config, certificate: Path, key: Path) -> None:
 
 def _listening(host: str, port: int) -> socket.socket:
     """A socket that is listened on already: a port in use is known before anything is promised."""
+    listening = None
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
-        with suppress(OSError):
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
         listening.listen(1024)
     except OSError as error:
+        if listening is not None:
+            listening.close()
         raise InputError(f"{host}:{port} cannot be listened on: {error.strerror}; choose another --port") from None
     return listening
