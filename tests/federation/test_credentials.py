@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 
 import pytest
 from cryptography import x509
-from cryptography.x509.oid import ExtensionOID
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.certificates import make_certificates
@@ -117,7 +116,7 @@ def test_the_authority_can_sign_only_for_its_own_and_the_server_cannot_sign():
     made = make_certificates(["fed.example.org", "10.0.0.7", "::1"])
     authority, server = (x509.load_pem_x509_certificate(pem) for pem in (made.authority, made.certificate))
     server.verify_directly_issued_by(authority)
-    names = server.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["fed.example.org"]
     assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7", "::1"]
     for certificate, signs in ((authority, True), (server, False)):

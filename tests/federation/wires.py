@@ -6,6 +6,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from dpfedmeta.federation.certificates import Certificates, make_certificates
 from dpfedmeta.federation.credentials import card_line, read_card
@@ -53,8 +54,8 @@ class Loopback:
     folder: Path
     certificates: Certificates
     names: tuple
-    link: Link = None
-    channel: object = None
+    link: Any = None
+    channel: Any = None
 
     def begin(self, port=0):
         files = {"certificate": self.folder / "tls.pem", "key": self.folder / "tls.key"}
