@@ -149,21 +149,31 @@ class LinkGrid(Grid):
         """Send, and wait until every answer is here whole, or the time is over."""
         end = time.monotonic() + (float("inf") if timeout is None else timeout)
         asked = set(self.push_messages(messages))
-        waiting, coming, done = set(asked), list[Message](), list[Message]()
+        waiting, coming, done, seen = set(asked), list[Message](), list[Message](), set[str]()
         try:
             while (waiting or coming) and (left := end - time.monotonic()) > 0:
                 self._link.gate.arrived.clear()
-                for reply in self.pull_messages(waiting):
-                    waiting.discard(reply.metadata.reply_to_message_id)
-                    coming.extend([reply] if not reply.has_error() else [])
+                coming += self._fetched(waiting, seen)
                 whole = [reply for reply in coming if self._tree(reply) is not None]
                 coming = [reply for reply in coming if reply not in whole]
                 done += [found for reply in whole if (found := self._inflated(reply)) is not None]
                 if waiting or coming:
                     self._link.gate.arrived.wait(min(left, 0.5))
         finally:
-            self._forget(asked, [*coming, *done])
+            with self._state.lock:
+                # Between the two nothing may arrive: its parts would stay.
+                self._fetched(waiting, seen)
+                self._state.delete_messages(asked)
+            for name in asked | seen:
+                self._objects.delete(name)
         return done
+
+    def _fetched(self, waiting: set[str], seen: set[str]) -> list[Message]:
+        """Answers that began to arrive, out of those that are waited for; Flower answers for a node that is gone."""
+        found = list(self.pull_messages(waiting))
+        seen.update(reply.metadata.message_id for reply in found)
+        waiting.difference_update(reply.metadata.reply_to_message_id for reply in found)
+        return [reply for reply in found if not reply.has_error()]
 
     def _tree(self, reply: Message) -> ObjectTree | None:
         """Its parts, if all of them are here."""
@@ -188,11 +198,3 @@ class LinkGrid(Grid):
         # What the body says of its sender was written by the sender; this was checked by the gate.
         found.metadata.__dict__["_src_node_id"] = reply.metadata.src_node_id
         return found
-
-    def _forget(self, asked: set[str], replies: Iterable[Message]) -> None:
-        """Nothing of a question stays: an answer that comes later is for nobody."""
-        for reply in replies:
-            self._objects.delete(reply.metadata.message_id)
-        self._state.delete_messages(asked)
-        for name in asked:
-            self._objects.delete(name)

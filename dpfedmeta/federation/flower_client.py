@@ -157,7 +157,12 @@ class _Node:
             return
         if question is None or content is None:
             return
-        reply = Message(record_of(party.answer(content)), reply_to=question)
+        try:
+            self._send(Message(record_of(party.answer(content)), reply_to=question), question)
+        except httpx.HTTPStatusError as error:
+            say(f"an answer was not taken ({error.response.status_code}): it came too late")
+
+    def _send(self, reply: Message, question: Message) -> None:
         reply.metadata.__dict__["_src_node_id"] = self._node.node_id
         with no_object_id_recompute():
             reply.metadata.__dict__["_message_id"] = reply.object_id

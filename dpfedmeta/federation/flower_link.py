@@ -11,11 +11,12 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from ssl import SSLError, TLSVersion
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
-from flwr.server.superlink.linkstate import LinkStateFactory
+from flwr.server.superlink.linkstate import InMemoryLinkState, LinkStateFactory
 from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.error import http_error_translator
 from flwr.supercore.object_store import ObjectStoreFactory
@@ -61,7 +62,7 @@ class Link:
         self, cards: Sequence[Card], *, host: str, port: int, certificate: Path, key: Path, most_bytes: int = MOST_BYTES
     ) -> None:
         factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
-        self.state = factory.state()
+        self.state = cast(InMemoryLinkState, factory.state())
         self.nodes = {card.identity: self._node(card.wire_pem) for card in cards}
         self.run, self.task = self._begun()
         numbers = {card.wire_pem: self.nodes[card.identity] for card in cards}
