@@ -77,6 +77,9 @@ def test_promises_are_the_cells_of_the_plan(silos, tmp_path, algo, unit):
     assert epsilon_after(plan, promise, plan.rounds) == pytest.approx(cell.epsilon, rel=1e-9)
     assert most_participations(plan, promise) == plan.rounds
     assert most_participations(plan, replace(promise, epsilon=cell.epsilon / 2)) < plan.rounds
+    # What a ledger adds up is the same, but for what discrete noise costs more.
+    mu = participation(plan, promise, 0).mu
+    assert gaussian_epsilon(math.sqrt(plan.rounds) * mu, cell.delta) == pytest.approx(cell.epsilon, rel=0.02)
 
 
 def test_a_promise_that_no_round_fits_is_declined_with_the_plan(silos, tmp_path):
