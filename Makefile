@@ -14,7 +14,7 @@ SAY_SIZE = @echo "installing into $(VENV): $(SIZE) ($(if $(TORCH),the CPU build 
 DATA := $(wildcard ../shared/data)
 export DPFEDMETA_DATA ?= $(if $(DATA),$(abspath $(DATA)))
 
-.PHONY: demo demo-federation test test-slow mutants lint audit peers clean
+.PHONY: demo demo-federation test test-slow mutants lint audit peers gpu gpu-carry gpu-wheels gpu-data clean
 
 demo: $(VENV)/.installed
 	name=demo-$$(date +%Y%m%d-%H%M%S) && \
@@ -51,6 +51,39 @@ peers: $(VENV)/.installed-test
 	PYTHONPATH=$(abspath $(VENV)/peers) $(INSTALL) --no-deps --no-build-isolation --use-pep517 \
 	    --config-settings=--global-option=build_ext --target $(VENV)/peers learn2learn==0.2.0
 	rm -rf $(VENV)/peers/tests  # it brings a package of this name, which would hide this project's
+
+# Everything that is measured on a GPU, in 9 minutes, with the PyTorch of PYTHON; nothing is installed into it.
+# DEVICE=cpu runs the same at tiny sizes.
+OUT ?= gpu-results
+DEVICE ?= cuda
+gpu:
+	@$(if $(wildcard $(BIN)/python),$(if $(filter file,$(origin PYTHON)),$(BIN)/python,$(PYTHON)),$(PYTHON)) scripts/gpu.py --device $(DEVICE) --out "$(OUT)"
+
+# What a machine without a network lacks: wheels for its Python, learn2learn in source, and data in pieces that fit
+# into one transfer each.
+gpu-carry: gpu-wheels gpu-data
+	@du -sh .gpu/*
+
+GPU_PYTHON ?= 3.12
+GPU_WHEELS := annotated-types cffi cryptography dm-tree dp-accounting higher opacus platformdirs pycparser pydantic \
+    pydantic_core typing-inspection
+gpu-wheels:
+	mkdir -p .gpu/wheels
+	$(PYTHON) -m pip download -q --disable-pip-version-check --no-deps -c constraints.txt -d .gpu/wheels \
+	    --only-binary=:all: --python-version $(GPU_PYTHON) --implementation cp \
+	    $(foreach n,34 28 27 24 17 5,--platform manylinux_2_$(n)_x86_64) --platform manylinux2014_x86_64 \
+	    --platform manylinux1_x86_64 $(filter-out higher,$(GPU_WHEELS))
+	$(PYTHON) -m pip wheel -q --disable-pip-version-check --no-deps -c constraints.txt -w .gpu/wheels higher
+	# Its source: what is measured of it is plain Python, and pip asks for Cython to look at it.
+	$(PYTHON) -m pip install -q --disable-pip-version-check --target .gpu/cython cython==3.3.1
+	PYTHONPATH=$(abspath .gpu/cython) $(PYTHON) -m pip download -q --disable-pip-version-check --no-deps \
+	    --no-build-isolation --no-binary=:all: -d .gpu/wheels learn2learn==0.2.0
+	rm -rf .gpu/cython
+
+gpu-data:
+	@test -d "$$DPFEDMETA_DATA" || { echo "error: set DPFEDMETA_DATA to the folder with cifar-fs/ and mini-imagenet/" >&2; exit 2; }
+	rm -rf .gpu/data-*
+	$(PYTHON) scripts/gpu_data.py "$$DPFEDMETA_DATA" .gpu
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

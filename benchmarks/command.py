@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,11 +14,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.device import CLIENTS, device_rows
+from benchmarks.device import CLIENTS, Effort, device_rows
 from benchmarks.measure import Options, measure
+from benchmarks.results import write
 from benchmarks.rounds import durability_rows, seconds
 from benchmarks.secure_aggregation import Crowd, rows, save_plot
-from benchmarks.settings import SETTINGS
+from benchmarks.settings import SETTINGS, TINY
 from dpfedmeta.accounting import PrivacyPlan, Targets, calibrate, guarantees
 from dpfedmeta.command_line import DONE, parser
 from dpfedmeta.errors import InputError
@@ -70,12 +70,17 @@ def main(words: Sequence[str], console: Console) -> int:
     """Parse, measure, print."""
     made = parser("Measure this machine: the engines, by default.", settings=False)
     made.add_argument("--peers", action="store_true", help="other libraries beside the engines (make peers)")
-    made.add_argument("--setting", action="append", choices=list(SETTINGS), help="only this one; may be repeated")
+    made.add_argument(
+        "--setting", action="append", choices=[*SETTINGS, TINY.name], help="only this one; may be repeated"
+    )
     made.add_argument("--workers", type=int, default=available_cores(), help="processes of one thread (all cores)")
     made.add_argument("--repetitions", type=int, default=3, help="of every cell, in turns (3)")
     made.add_argument("--accountant", action="store_true", help="instead: planning, calibration and verification")
     made.add_argument("--durability", action="store_true", help="instead: ledger and checkpoint beside a round")
     made.add_argument("--device", choices=["cpu", "cuda"], help="instead: the engines there, clients side by side")
+    made.add_argument("--seconds", type=float, default=5.0, help="of --device: the least to spend on an engine (5)")
+    made.add_argument("--most", type=float, help="of --device: seconds after which no further engine is begun")
+    made.add_argument("--patient", action="store_true", help="of --device: an engine that fails is left out, and said")
     made.add_argument("--secure-aggregation", action="store_true", help="instead: rounds of 100 to 10,000 clients")
     made.add_argument("--clients", type=int, help="of secure aggregation: this number alone")
     made.add_argument("--dimension", type=int, default=Crowd.dimension, help="of its vectors (32,768)")
@@ -96,26 +101,43 @@ def main(words: Sequence[str], console: Console) -> int:
         measured["durability"] = durability_rows()
         _show(console, "Seconds, and shares of a round of 200 clients in one process", measured["durability"])
     if options.device:
-        measured["device"] = [_on_device(console, options.device, name) for name in options.setting or SETTINGS]
+        measured["device"] = _on_device(console, options)
     if options.secure_aggregation:
         measured["rows"] = _secure_aggregation(console, options)
     if not measured:
         measured = _engines(console, options)
     if options.json is not None:
-        options.json.write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")
+        write(options.json, measured)
     return DONE
 
 
-def _on_device(console: Console, name: str, setting: str) -> dict[str, Any]:
+def _on_device(console: Console, options: argparse.Namespace) -> list[dict[str, Any]]:
+    name = options.device
     if name == "cuda" and not torch.cuda.is_available():
         raise InputError("--device cuda: PyTorch sees no CUDA device here")
-    device = torch.device(name)
-    # A CPU takes seconds for what a GPU does at once.
-    found = device_rows(SETTINGS[setting], device, clients=CLIENTS if name == "cuda" else 4)
+    device, made = torch.device(name), list[dict[str, Any]]()
     what = torch.cuda.get_device_name(device) if name == "cuda" else "this machine's CPU, one process"
-    _show(console, f"Clients side by side on {what}", found["rows"])
-    _show(console, "Ratios", [found["ratios"]])
-    return {"on": what, **found}
+    effort = Effort(
+        # A CPU takes seconds for what a GPU does at once.
+        clients=CLIENTS if name == "cuda" else 4,
+        seconds=options.seconds,
+        most=options.most,
+        patient=options.patient,
+    )
+
+    def keep(found: dict[str, Any]) -> None:
+        if options.json is not None:
+            write(options.json, {"device": [*made, {"on": what, **found}]})
+
+    for setting in options.setting or SETTINGS:
+        found = device_rows({**SETTINGS, TINY.name: TINY}[setting], device, effort, keep)
+        made.append({"on": what, **found})
+        if found["rows"]:
+            _show(console, f"Clients side by side on {what}", found["rows"])
+        _show(console, "Ratios", [found["ratios"]])
+        for words in found["left_out"]:
+            console.print(f"left out: {words}", highlight=False)
+    return made
 
 
 def _secure_aggregation(console: Console, options: argparse.Namespace) -> list[dict[str, Any]]:

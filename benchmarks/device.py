@@ -1,124 +1,126 @@
-"""Engines on one device, a GPU above all: clients side by side, beside learn2learn's loop on the same device."""
+"""Engines on one device, a GPU above all: clients side by side, beside other libraries' loops on the same device."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from benchmarks.engines import EngineName, apart, distance_of_rounded, missing_peers, private_on, reference
+from benchmarks.device_engines import SHORTER, Contestant, Together, contestants, in_one_step
+from benchmarks.engines import apart, distance_of_rounded
 from benchmarks.measure import MOST_DISAGREEMENT, MOST_OF_ROUNDED
-from benchmarks.peers import Engine, learn2learn_loop
-from benchmarks.settings import Algorithm, Setting, episodes, moved_problem
+from benchmarks.settings import Setting, episodes
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.errors import InputError
-from dpfedmeta.meta.side_by_side import batched, batched_query_gradients
-from dpfedmeta.models.spec import Precision
-from dpfedmeta.parameters import Params
-from dpfedmeta.simulation.chunks import Chunks
 
-Together = Callable[[Sequence[Episode]], list[Params]]
-"""Meta-gradients of several clients whose episodes lie on the device."""
-
-SHORTER: tuple[Precision, ...] = ("tf32", "bfloat16")
 # A GPU is not busy with fewer; enough for the search for a chunk to end.
 CLIENTS = 512
+# Clients that differ; the others are these again.
+_KNOWN = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How much to measure.
+
+    Attributes:
+        clients: How many episodes to cycle through.
+        seconds: The least to spend on each engine.
+        peers: Other libraries too, where they are installed.
+        most: Seconds after which no further engine is begun; None: all are measured.
+        patient: Whether an engine that fails is a row that says why, instead of the end.
+    """
+
+    clients: int = CLIENTS
+    seconds: float = 5.0
+    peers: bool = True
+    most: float | None = None
+    patient: bool = False
 
 
 def device_rows(
-    setting: Setting, device: torch.device, *, clients: int = CLIENTS, seconds: float = 5.0, peers: bool = True
+    setting: Setting, device: torch.device, effort: Effort, kept: Callable[[dict[str, Any]], None] = lambda _: None
 ) -> dict[str, Any]:
-    """{"rows", "ratios"}: clients per second of every engine, after a check of one step against the loop on a CPU.
+    """{"rows", "ratios", "left_out"}: clients per second of every engine, after a check of one step against a CPU.
 
     Args:
         setting: Network and episodes.
         device: Where to compute.
-        clients: How many episodes to cycle through.
-        seconds: The least to spend on each.
-        peers: learn2learn too, where it is installed.
+        effort: How much to measure.
+        kept: Told what there is after each engine.
 
     Raises:
-        InputError: An engine does not compute the same meta-gradient there.
+        InputError: An engine does not compute the same meta-gradient there, and nobody is patient.
     """
-    known = episodes(setting, min(clients, 64))
-    held = [known[i % len(known)].to(device) for i in range(clients)]
-    before, rows = torch.backends.cudnn.allow_tf32, list[dict[str, Any]]()
-    # More steps amplify rounding until engines of the same function are a tenth apart.
-    quick = replace(setting, steps=1)
-    pairs = zip(_contestants(setting, device, peers=peers), _contestants(quick, device, peers=peers), strict=True)
-    for (algorithm, name, together), (*_, in_one_step) in pairs:
-        torch.backends.cudnn.allow_tf32 = name == "tf32"
-        difference = _difference(quick, algorithm, name, in_one_step(held[:2])[1])
-        most = MOST_OF_ROUNDED if name in SHORTER else MOST_DISAGREEMENT
-        if not difference <= most:
-            raise InputError(f"{name} on {device} and a loop on a CPU differ by {difference:.1e} in {algorithm}")
-        rows.append(
-            {
-                "setting": setting.name,
-                "algorithm": algorithm,
-                "engine": name,
-                "clients_per_second": _rate(together, held, device, seconds),
-                "difference": difference,
-            }
-        )
+    known = episodes(setting, min(effort.clients, _KNOWN))
+    held = [known[i % len(known)].to(device) for i in range(effort.clients)]
+    before, begun = torch.backends.cudnn.allow_tf32, time.perf_counter()
+    rows, left_out = list[dict[str, Any]](), list[str]()
+    found: dict[str, Any] = {"rows": rows, "ratios": {}, "left_out": left_out}
+    quick = contestants(in_one_step(setting), device, peers=effort.peers)
+    for own, checked in zip(contestants(setting, device, peers=effort.peers), quick, strict=True):
+        if effort.most is not None and time.perf_counter() - begun >= effort.most:
+            left_out.append(f"{own.algorithm}, {own.name}: no time was left")
+            continue
+        torch.backends.cudnn.allow_tf32 = own.name == "tf32"
+        try:
+            rows.append(_row(setting, own, checked, held, effort.seconds))
+        except Exception as error:
+            if not effort.patient:
+                raise
+            left_out.append(f"{own.algorithm}, {own.name}: {type(error).__name__}: {str(error).strip()[:300]}")
+        found["ratios"] = _ratios(rows)
+        kept(found)
     torch.backends.cudnn.allow_tf32 = before
-    return {"rows": rows, "ratios": _ratios(rows)}
+    return found
+
+
+def _row(
+    setting: Setting, own: Contestant, checked: Contestant, held: Sequence[Episode], seconds: float
+) -> dict[str, Any]:
+    device = held[0].support_images.device
+    difference = _difference(in_one_step(setting), checked, checked.together(held[:2])[1])
+    most = MOST_OF_ROUNDED if own.name in SHORTER else MOST_DISAGREEMENT
+    if not difference <= most:
+        raise InputError(f"{own.name} on {device} and a loop on a CPU differ by {difference:.1e} in {own.algorithm}")
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    rate = _rate(own.together, held, device, seconds)
+    return {
+        "setting": setting.name,
+        "algorithm": own.algorithm,
+        "engine": own.name,
+        "clients_per_second": rate,
+        "difference": difference,
+        "chunk": None if own.chunks is None else own.chunks.size,
+        "peak_memory_mb": torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else None,
+    }
 
 
 def _ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     found = {(row["algorithm"], row["engine"]): row["clients_per_second"] for row in rows}
 
-    def ratio(algorithm: str) -> float | None:
-        ours, theirs = found.get((algorithm, "float32")), found.get((algorithm, "learn2learn"))
-        return ours / theirs if ours and theirs else None
+    def ratio(algorithm: str, ours: str, theirs: str) -> float | None:
+        one, two = found.get((algorithm, ours)), found.get((algorithm, theirs))
+        return one / two if one and two else None
 
-    return {f"{algorithm}_vs_learn2learn": ratio(algorithm) for algorithm in ("maml-1", "maml-2")}
-
-
-def _contestants(setting: Setting, device: torch.device, *, peers: bool) -> list[tuple[Algorithm, str, Together]]:
-    found: list[tuple[Algorithm, str, Together]] = []
-    orders: tuple[Algorithm, ...] = ("maml-1", "maml-2")
-    for algorithm in orders:
-        offered = ["float32", *(precision for precision in SHORTER if device.type == "cuda" or precision != "tf32")]
-        found += [(algorithm, precision, _stacked(setting, algorithm, device, precision)) for precision in offered]
-        if peers and "learn2learn" not in missing_peers():
-            found.append((algorithm, "learn2learn", _learn2learn(setting, algorithm, device)))
-    engines: tuple[EngineName, ...] = ("auto", "vmap", "opacus")
-    for engine in engines:
-        found += [("dp-agrlr", f"per record, {engine}", _one_by_one(private_on(device, setting, engine)))]
-    return found
+    return {
+        "maml-1_vs_learn2learn": ratio("maml-1", "float32", "learn2learn"),
+        "maml-2_vs_learn2learn": ratio("maml-2", "float32", "learn2learn"),
+        "dp-agrlr_vs_opacus": ratio("dp-agrlr", "side by side", "opacus hooks"),
+        "divided_vs_one_at_a_time": ratio("divided", "side by side", "one client at a time"),
+    }
 
 
-def _learn2learn(setting: Setting, algorithm: Algorithm, device: torch.device) -> Together:
-    with torch.device(device):
-        return _one_by_one(learn2learn_loop(setting, algorithm))
-
-
-def _one_by_one(engine: Engine) -> Together:
-    return lambda part: [engine(episode) for episode in part]
-
-
-def _stacked(setting: Setting, algorithm: Algorithm, device: torch.device, precision: Precision) -> Together:
-    network, model = moved_problem(setting, algorithm, device, precision)
-    spec, chunks = setting.meta(algorithm), Chunks(device=device, fixed=None if device.type == "cuda" else 2)
-
-    def piece(part: Sequence[Episode]) -> list[Params]:
-        gradients = batched_query_gradients(network, model, {}, batched(part), spec.adaptation, spec.order)
-        return [{name: value[index] for name, value in gradients.items()} for index in range(len(part))]
-
-    return partial(chunks.compute, piece)
-
-
-def _difference(setting: Setting, algorithm: Algorithm, name: str, found: Params) -> float:
+def _difference(setting: Setting, own: Contestant, found: Mapping[str, Any]) -> float:
     """Distance of the second client's meta-gradient from that of the CPU's loop in float32, over the length of that."""
-    own = {key: value.cpu() for key, value in found.items()}
-    if name in SHORTER:
-        return distance_of_rounded(setting, algorithm, own, 1)
-    return apart(own, reference(setting, algorithm)(episodes(setting, 2)[1]))
+    there = {key: value.cpu() for key, value in found.items()}
+    if own.name in SHORTER and own.algorithm in ("maml-1", "maml-2"):
+        return distance_of_rounded(setting, own.algorithm, there, 1)  # type: ignore[arg-type]
+    return apart(there, own.truth(episodes(setting, 2)[1]))
 
 
 def _rate(together: Together, held: Sequence[Episode], device: torch.device, seconds: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Literal
 
@@ -50,14 +50,26 @@ def _private(
 
 def private_on(device: torch.device, setting: Setting, engine: EngineName, precision: Precision = "float32") -> Engine:
     """Record-level steps of clients whose episodes lie on a device."""
+    together = private_together(device, setting, engine, precision)
+    return lambda episode: together([episode])[0]
+
+
+def private_together(
+    device: torch.device, setting: Setting, engine: EngineName = "vmap", precision: Precision = "float32"
+) -> Callable[[Sequence[Episode]], list[Params]]:
+    """The same of several clients by one call; their noise is one and the same here."""
     network, weights = moved_problem(setting, "dp-agrlr", device, precision)
     spec, per_record, source = setting.record(), per_record_engine(engine), KeyedSource(0)
 
-    def computed(episode: Episode) -> Params:
+    def noise() -> ClientNoise:
         purposes = (Purpose.SUPPORT_NOISE, Purpose.QUERY_NOISE, Purpose.LOCAL_BATCHES)
         support, query, batches = (source.generator(purpose, 0, 0) for purpose in purposes)
-        noise = ClientNoise(support=support, query=query, batches=batches)
-        return private_messages(network, weights, {}, [episode], CLIP, [noise], spec, per_record)[0].value
+        return ClientNoise(support=support, query=query, batches=batches)
+
+    def computed(part: Sequence[Episode]) -> list[Params]:
+        noises = [noise() for _ in part]
+        messages = private_messages(network, weights, {}, part, CLIP, noises, spec, per_record)
+        return [message.value for message in messages]
 
     return computed
 

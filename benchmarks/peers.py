@@ -89,8 +89,9 @@ def learn2learn_loop(setting: Setting, algorithm: Algorithm) -> Engine:
     folder = str(Path(sys.prefix) / "peers")  # where `make peers` puts it
     if folder not in sys.path:
         sys.path.append(folder)
-    # The package imports its reinforcement learning and vision parts, whose own dependencies are no longer there.
-    for part in ("gym", "vision"):
+    # The package imports its reinforcement learning, vision and text parts, whose own dependencies are no longer there,
+    # and its data sets, which have to be compiled. None of them is measured.
+    for part in ("data", "gym", "text", "vision"):
         sys.modules.setdefault(f"learn2learn.{part}", types.ModuleType(f"learn2learn.{part}"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -93,6 +93,9 @@ SETTINGS = {
     )
 }
 
+# For a look at whether everything runs; measures nothing.
+TINY = Setting(name="tiny", channels=3, size=16, width=8, steps=2)
+
 
 @lru_cache(maxsize=8)
 def episodes(setting: Setting, count: int) -> list[Episode]:

@@ -20,6 +20,7 @@ COMMANDS = {
     "federate": "clients that hold their own data: keys, server, client, demo (all of it here)",
     "evaluate": "runs on held-out test classes: by steps, shots and ways, beside baselines",
     "account": "who is promised what: by a plan, by a run, or from a run's ledger (--verify)",
+    "analyse": "private counts before training: a first clip bound, classes, names; the gain after it",
     "audit": "attacks on the program as it runs: lower bounds beside the promised epsilon",
     "sweep": "the YAML of `wandb sweep`, run on this machine",
     "report": "report.html of a run, or a comparison of several; tables and pictures for a paper",

@@ -57,6 +57,7 @@ class Purpose(IntEnum):
     ROTATION = 13
     SILENCE = 14
     CANARY = 15
+    NAME_HASHES = 16
 
 
 # What a client draws itself; its generators are keyed by (round, client).

@@ -95,6 +95,13 @@ class PopulationSettings:
             "omniglot, a client holds one alphabet by the same drawers; natural, too: the clients that your data name"
         ),
     ] = "virtual"
+    separation: Annotated[
+        Count | None,
+        Field(
+            description="b, rounds between two participations of a client, at least (correlated noise); null: as many "
+            "as the population allows, clients / cohort"
+        ),
+    ] = None
     most_shots: Annotated[
         Count | None,
         Field(description="clients of unequal size: task.shots to this many support images per class; null: equal"),
@@ -142,6 +149,13 @@ class ServerSettings:
     noise: Annotated[
         str, one_of("dpfedmeta.privacy.noises"), Field(description="the mechanism; or package.module:name")
     ] = "independent"
+    buffers: Annotated[
+        Count | None,
+        Field(
+            description="vectors that correlated noise remembers: blt, null: 3; banded, null: separation - 1; "
+            "toeplitz remembers every round"
+        ),
+    ] = None
     abort_on_failure: Annotated[
         bool,
         Field(description="release nothing of a round in which an invited client failed; it is charged all the same"),
@@ -213,6 +227,13 @@ class ClipSettings:
         ),
     ] = "constant"
     initial: Annotated[Positive, Field(description="C_0")] = 0.3
+    start: Annotated[
+        Literal["given", "quantile"],
+        Field(
+            description="where C_0 comes from: clip.initial; or quantile: a private analysis before round 0 (the "
+            "share of clients is clip.quantile, epsilon 0.1), which every cell counts"
+        ),
+    ] = "given"
     window: Annotated[Count, Field(description="W, past noisy aggregates the policy looks at")] = 4
     percentile: Annotated[
         float, Field(ge=0, le=100, allow_inf_nan=False, description="k of the last W norms (window-literal)")
@@ -307,7 +328,11 @@ class RecordSettings:
         Literal["pld", "rdp", "prv"], Field(description="what composes mini-batched local steps (fedavg)")
     ] = "pld"
     client_ledgers: Annotated[
-        bool, Field(description="each client keeps a ledger of its own and declines beyond its promise")
+        bool,
+        Field(
+            description="each client keeps a ledger of its own and declines beyond its promise: to its records, or, "
+            "with correlated noise, of how often and how far apart it takes part"
+        ),
     ] = False
     engine: Annotated[Literal["auto", "vmap", "opacus"], Field(description="how per-record gradients are computed")] = (
         "auto"

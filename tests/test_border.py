@@ -73,7 +73,7 @@ ROOMS = (
     ("ranks",),
     ("tracking",),
     ("training", "personal", "report"),
-    ("auditing",),
+    ("auditing", "analytics"),
     ("federation",),
     ("api",),
     ("sweeps",),

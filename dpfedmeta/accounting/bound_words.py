@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dpfedmeta.accounting.events import Event, Phase, surplus
+from dpfedmeta.accounting.events import Event, Phase, as_released, surplus
+from dpfedmeta.accounting.noise import JointNoise
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.sampled_gaussian import ComposedBy
@@ -23,6 +25,18 @@ def composition(method: ComposedBy, pair: str) -> str:
     return f"{how} of {pair} (a closed bound, where their distribution is too much to compute)"
 
 
+def of_one_release(phases: Sequence[Phase], moved: float) -> str | None:
+    """The formula of rounds that are one Gaussian release together; None: some of them compose round by round."""
+    released = as_released(phases)
+    if released is phases or len(released) > 1:
+        return None
+    mu = math.sqrt(sum(phase.event.noise.mu(moved) ** 2 for phase in released if phase.event.noise))
+    further = sum(phase.rounds for phase in phases if phase.again or phase.copy)
+    words = f"; {further} further attempts add the largest row of C squared" if further else ""
+    twice = "2 " if moved == 2 else ""
+    return f"({twice}sens/z)-GDP of all rounds as one Gaussian release, mu = {mu:.4g}, nothing amplified{words}"
+
+
 def rounds_seen(phases: Sequence[Phase]) -> str:
     """How many rounds of which kind, with what noise."""
     return (
@@ -32,6 +46,8 @@ def rounds_seen(phases: Sequence[Phase]) -> str:
 
 
 def _drawn(event: Event) -> str:
+    if isinstance(event.noise, JointNoise):
+        return "whoever takes part, seen or not"
     if event.sampler == "fixed":
         return f"{event.cohort:g} of {event.clients}"
     return f"each client with q = {event.rate:.4g}"

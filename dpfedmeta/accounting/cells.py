@@ -12,11 +12,12 @@ from dpfedmeta.accounting.bound_words import (
     REPLACED_PAIR,
     composition,
     folded,
+    of_one_release,
     off_delta,
     rounds_seen,
 )
 from dpfedmeta.accounting.earlier import seen_before
-from dpfedmeta.accounting.events import Event, Phase, surplus
+from dpfedmeta.accounting.events import Event, Phase, as_released, surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.guarantee import Adjacency, Bound, Guarantee, Observer, UnitName
 from dpfedmeta.accounting.participations import mixture_epsilon, worst_participations
@@ -163,7 +164,8 @@ def _client_bounds(phases: Sequence[Phase], delta: float, grids: tuple[float, ..
         method=method,
         epsilon=epsilon,
         event=rounds_seen(phases),
-        formula=composition(method, FIXED_PAIR if fixed else REMOVED_PAIR) + folded(phases),
+        formula=of_one_release(phases, 1.0)
+        or composition(method, FIXED_PAIR if fixed else REMOVED_PAIR) + folded(phases),
     )
     released, left = released_coordinates(phases), delta - surplus(phases)
     if not released or len(released) < len(phases):
@@ -234,8 +236,12 @@ def record_public(
         method=method,
         epsilon=epsilon,
         event=rounds_seen(phases),
-        formula=composition(method, FIXED_PAIR if _fixed(phases) else REPLACED_PAIR) + folded(phases),
+        formula=of_one_release(phases, 2.0)
+        or composition(method, FIXED_PAIR if _fixed(phases) else REPLACED_PAIR) + folded(phases),
     )
+    if as_released(phases) is not phases:
+        # Its rounds have no mixture over participations: what one round adds, the next ones take back.
+        return _guarantee("record", "public", terms.record_delta, "zero-out", replaced)
     bounds = [mixture, replaced]
     if terms.record is not None and terms.record.batch_rate < 1:
         # What the public sees is computed from what the server sees.

@@ -13,7 +13,7 @@ from dp_accounting import GaussianDpEvent, NeighboringRelation
 from dp_accounting.pld import PLDAccountant
 from scipy.stats import binom, norm
 
-from dpfedmeta.accounting.events import Phase, SamplerName, surplus
+from dpfedmeta.accounting.events import Phase, SamplerName, as_released, surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon, smallest_epsilon
 from dpfedmeta.accounting.participations import mixture_epsilon
 from dpfedmeta.accounting.plan import PrivacyPlan
@@ -31,7 +31,7 @@ def dp_accounting_pld(
     """dp-accounting's own PLD accountant on the rounds' events; Poisson only. inf for noise that it does not know."""
     relation = NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = PLDAccountant(relation, value_discretization_interval=width)
-    for phase in phases:
+    for phase in as_released(phases):
         event = round_event(phase.event)
         if event is None:
             return math.inf
@@ -41,7 +41,7 @@ def dp_accounting_pld(
 
 def _history(phases: Sequence[Phase]) -> list[tuple[float, float, int]]:
     """(z, q, rounds), for Gaussian noise alone."""
-    return [(1.0 / p.event.noise.mu(1.0), p.event.rate, p.rounds) for p in phases if p.event.noise]
+    return [(1.0 / p.event.noise.mu(1.0), p.event.rate, p.rounds) for p in as_released(phases) if p.event.noise]
 
 
 def opacus_rdp(phases: Sequence[Phase], delta: float) -> float:
@@ -73,6 +73,7 @@ def second_opinion(phases: Sequence[Phase], delta: float) -> tuple[str, float] |
     Fixed-size sampling has only the looser RDP there. It rounds privacy losses up to a grid, which at a small epsilon
     would be most of its number (0.00207 for 0.00188): the grid becomes finer until it is not.
     """
+    phases = as_released(phases)
     if not phases or not all(phase.event.noise and round_event(phase.event) for phase in phases):
         return None
     left = delta - surplus(phases)

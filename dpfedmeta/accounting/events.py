@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from dpfedmeta.accounting.noise import Noise, restored, stated
+from dpfedmeta.accounting.noise import JointNoise, Noise, restored, stated
 from dpfedmeta.accounting.whole_sums import WholeSum
 
 SamplerName = Literal["poisson", "fixed"]
@@ -87,11 +87,13 @@ class Phase:
         event: What each of them costs.
         rounds: How many.
         copy: Which copy of a run made them: each counts participations for itself.
+        again: Whether they are further attempts; said where noise is accounted for over all rounds together.
     """
 
     event: Event
     rounds: int
     copy: int = 0
+    again: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +137,29 @@ def first_rounds(phases: Sequence[Phase], rounds: int) -> tuple[Phase, ...]:
         kept.append(replace(phase, rounds=min(phase.rounds, left)))
         left -= phase.rounds
     return tuple(kept)
+
+
+def as_released(phases: Sequence[Phase]) -> Sequence[Phase]:
+    """The same with all rounds of correlated noise as the one release that they are; all else as it is.
+
+    Of one run and its copies: several runs are joined one by one, then put in a row.
+
+    Raises:
+        RefusedPlan: More rounds than the noise was fitted for.
+    """
+    joint: dict[JointNoise, list[Phase]] = {}
+    others = []
+    for phase in phases:
+        if isinstance(phase.event.noise, JointNoise):
+            joint.setdefault(phase.event.noise, []).append(phase)
+        else:
+            others.append(phase)
+    for noise, own in joint.items():
+        course = sum(phase.rounds for phase in own if not (phase.again or phase.copy))
+        further = sum(phase.rounds for phase in own) - course
+        event = replace(own[0].event, noise=noise.together(course, further), rate=1.0)
+        others.append(Phase(event=event, rounds=1))
+    return others if joint else phases
 
 
 def surplus(phases: Sequence[Phase]) -> float:

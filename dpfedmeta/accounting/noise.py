@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, runtime_checkable
 
 from dpfedmeta.accounting.gaussian import gaussian_delta
 from dpfedmeta.errors import InputError
@@ -56,6 +56,22 @@ class Noise(Hashable, Protocol):
     @property
     def words(self) -> str:
         """For people: 'Gaussian noise of z = 1.2'."""
+        ...
+
+
+@runtime_checkable
+class JointNoise(Noise, Protocol):
+    """Noise of which only all rounds together are accounted for."""
+
+    multiplier: float
+
+    def together(self, rounds: int, further: int = 0) -> Noise:
+        """The noise of a single release, of nobody in secret, that costs as much as `rounds` rounds of one run.
+
+        Args:
+            rounds: Rounds of one course of the run.
+            further: Releases of the same run besides: further attempts, and copies of it that went on apart.
+        """
         ...
 
 
@@ -177,7 +193,7 @@ def noise_of(name: str, multiplier: float) -> Noise:
     Raises:
         InputError: There is no such mechanism, or it has no `noise`.
     """
-    if name in _BUILT_IN_MECHANISMS:
+    if name == "independent":
         return GaussianNoise(multiplier=multiplier)
     kind = _imported(name)
     try:
@@ -194,7 +210,8 @@ def stated(noise: Noise | None) -> dict[str, Any] | None:
     if noise is None:
         return None
     kind = type(noise)
-    name = _BUILT_IN_NAMES.get(kind, f"{kind.__module__}:{kind.__qualname__}")
+    names = {built_in: name for name, built_in in _built_in().items()}
+    name = names.get(kind, f"{kind.__module__}:{kind.__qualname__}")
     return {"kind": name, **asdict(cast(Any, noise))}
 
 
@@ -208,7 +225,7 @@ def restored(content: Mapping[str, Any] | None) -> Noise | None:
         return None
     values = dict(content)
     name = values.pop("kind", None)
-    kind = _BUILT_IN.get(name) or _imported(name)
+    kind = _built_in().get(name) or _imported(name)
     names = {field.name for field in fields(kind)} if is_dataclass(kind) else None
     if names is None:
         raise InputError(f"noise of kind {name}: is not known here as a noise: {kind.__name__} is no dataclass")
@@ -239,6 +256,9 @@ def _imported(name: object) -> type[Any]:
     return kind
 
 
-_BUILT_IN_MECHANISMS = ("independent",)
-_BUILT_IN: Mapping[object, type[Any]] = {"gaussian": GaussianNoise, "thresholded": ThresholdedNoise}
-_BUILT_IN_NAMES: Mapping[type[Any], object] = {kind: name for name, kind in _BUILT_IN.items()}
+def _built_in() -> Mapping[object, type[Any]]:
+    from dpfedmeta.accounting.correlated_noise import KINDS
+
+    known: dict[object, type[Any]] = {"gaussian": GaussianNoise, "thresholded": ThresholdedNoise}
+    known.update(KINDS)
+    return known

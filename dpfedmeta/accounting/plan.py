@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from dpfedmeta.accounting.correlated_noise import KINDS, Correlation
+from dpfedmeta.accounting.correlated_plan import check_correlated, check_kept, correlated_noise
 from dpfedmeta.accounting.events import Earlier, Event, Phase, SamplerName, first_rounds
 from dpfedmeta.accounting.noise import Noise, ThresholdedNoise, noise_of
 from dpfedmeta.accounting.rare_events import RARE_SHARE, largest_cohort, most_hostile
@@ -58,7 +60,8 @@ class PrivacyPlan:
         schedule: Changes of z and L by round, fixed before training; in order.
         noise_mode: How the server treats messages that carry record-level noise.
         noise_site: Who adds the client-level noise: the server, or each of the L clients of a cohort its share.
-        noise: Which noise: independent, or package.module:Mechanism.
+        noise: Which noise: independent, a correlated one, or package.module:Mechanism.
+        correlation: What correlated noise needs besides; None with any other.
         server_sees: Every message, or only their sum: what the aggregation shows.
         colluding: c, how many clients of the cohort pool the knowledge of their own noise.
         hostile: Share of the population that may send messages without their noise; so many are not counted on where
@@ -85,6 +88,7 @@ class PrivacyPlan:
     noise_mode: NoiseMode = "shared"
     noise_site: NoiseSite = "server"
     noise: str = "independent"
+    correlation: Correlation | None = None
     server_sees: ServerSees = "messages"
     colluding: int = 1
     hostile: float = 0.0
@@ -112,6 +116,10 @@ class PrivacyPlan:
             check("max_participations", self.max_participations, self.max_participations >= 1, "at least 1")
             # A capped client's place stays empty, so with a cap the others' histories depend on who was drawn before.
             check("max_participations", self.max_participations, self.sampler == "poisson", "no cap (null) under fixed")
+        if self.correlation is not None:
+            check_correlated(self, self.correlation)
+        else:
+            check("noise", self.noise, self.noise not in KINDS, "a separation too: its clients keep apart")
         if self.noise_site == "clients":
             # A cohort of unknown size, or another noise, would make another share than was planned.
             plain = self.sampler == "fixed" and self.record is None and not self.schedule
@@ -146,6 +154,7 @@ class PrivacyPlan:
         check("schedule", starts, starts == sorted(set(starts)), "in the order of distinct from_round")
         for _, change in self._changes():
             self._check_cohort(self.cohort * change.cohort_scale)
+        check_kept(self)
 
     def _check_secure(self, secure: SecureRounds) -> None:
         check("server_sees", self.server_sees, self.server_sees == "sum", "sum where messages are added up securely")
@@ -250,7 +259,8 @@ class PrivacyPlan:
             sampler=self.sampler,
             clients=self.clients,
             cohort=cohort,
-            rate=self.rate_of(cohort),
+            # Correlated noise counts with no secret coins.
+            rate=self.rate_of(cohort) if self.correlation is None else 1.0,
             largest_cohort=largest,
             hostile=hostile,
             surplus_probability=rare,
@@ -265,9 +275,11 @@ class PrivacyPlan:
 
     def _faced(self, multiplier: float | None) -> Noise | None:
         """Noise of multiplier 0, as of a server that adds none yet, is none."""
-        if self.missed is not None and multiplier:
+        if not multiplier:
+            return None
+        if self.missed is not None:
             return ThresholdedNoise(multiplier=multiplier, missed=self.missed)
-        return noise_of(self.noise, multiplier) if multiplier else None
+        return noise_of(self.noise, multiplier) if self.correlation is None else correlated_noise(self, multiplier)
 
     def _noises(self, squared: float, own: float, hostile: int) -> tuple[float, float, float]:
         """(total, assured, effective) from the assured variance and that of one message's own noise."""

@@ -13,7 +13,7 @@ from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf_pessimistic_connect_dot
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant, compute_delta, compute_epsilon
 
-from dpfedmeta.accounting.events import Event, Phase, SamplerName
+from dpfedmeta.accounting.events import Event, Phase, SamplerName, as_released
 from dpfedmeta.accounting.gaussian import gaussian_epsilon, smallest_epsilon
 from dpfedmeta.accounting.noise import GaussianNoise, Noise
 from dpfedmeta.accounting.record_layer import AccountantName
@@ -87,6 +87,11 @@ def composed(
         return 0.0, "pld"
     if delta <= 0 or not all(phase.event.noise for phase in phases):
         return math.inf, "pld"
+    released = as_released(phases)
+    if released is not phases and len(released) == 1:
+        # One Gaussian release, for which the closed form is exact.
+        return closed_epsilon(released, neighbours, delta)
+    phases = released
     count = sum(phase.rounds for phase in phases)
     if count > MOST_ROUNDS or count * _ROUNDING > _LOST_SHARE * delta or _beyond_reason(phases, delta):
         closed = closed_epsilon(phases, neighbours, delta)
@@ -125,7 +130,7 @@ def closed_epsilon(phases: Sequence[Phase], neighbours: Neighbours, delta: float
         replaced client under Poisson sampling is one removed and one added, so (e, d) for either gives
         (2 e, (1 + exp(e)) d) for both. gdp: the rounds without their sampling, which only helps.
     """
-    moved = 1.0 if neighbours == "add-remove" else 2.0
+    phases, moved = as_released(phases), 1.0 if neighbours == "add-remove" else 2.0
     noises = [(phase.event.noise, phase.rounds) for phase in phases]
     squared = sum(count * noise.mu(moved) ** 2 for noise, count in noises if noise is not None)
     unsampled = gaussian_epsilon(math.sqrt(squared), delta)
@@ -187,7 +192,7 @@ def sampled_delta(phases: Sequence[Phase], neighbours: Neighbours, epsilon: floa
         return 0.0
     if not all(phase.event.noise for phase in phases):
         return 1.0
-    rounds = _rounds(phases)
+    rounds = _rounds(as_released(phases))
     widest = max(_largest_loss(sampler, rate, noise) for sampler, rate, noise, _ in rounds)
     if widest > _LARGEST_LOSS:
         return 1.0
@@ -338,6 +343,7 @@ def rdp_epsilon(phases: Sequence[Phase], delta: float, orders: tuple[int, ...] =
 
 def _moments(phases: Sequence[Phase], orders: tuple[int, ...]) -> FloatArray | None:
     """Renyi divergences of all rounds together, by order; None for noise unknown to RDP."""
+    phases = as_released(phases)
     poisson = all(phase.event.sampler == "poisson" for phase in phases)
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE if poisson else NeighboringRelation.REPLACE_ONE
     total = np.zeros(len(orders))

@@ -86,7 +86,8 @@ def evaluations(
     runs = [open_run(path, request.data_folder) for path in request.runs]
     check_comparable(request, runs)
     trained = runs[0].settings
-    dataset = open_dataset(trained.dataset, request.data_folder, trained.task.ways)
+    opens = partial(open_dataset, trained.dataset, request.data_folder, trained.task.ways)
+    dataset = opens()
     if dataset.task.shared_classes is None:
         # Before the first minute of work.
         for shape in request.shapes(runs[0]):
@@ -96,7 +97,7 @@ def evaluations(
     folders = _folders(request, runs, names)
     opened = open_workers(request.workers or available_cores()) if workers is None else nullcontext(workers)
     with opened as workers:
-        check_together(workers, dataset, None, torch.device("cpu"))
+        check_together(workers, dataset, None, torch.device("cpu"), opens)
         for run, name in zip(runs, names, strict=True):
             if dataset.task.shared_classes is None:
                 content = _adapted(request, run, dataset, workers, partial(_named, watch, name))

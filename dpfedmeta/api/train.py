@@ -83,6 +83,8 @@ def train(
             check_settings(settings)
             assert settings is not None
             settings = with_members(settings, aggregation, mechanism)
+            if settings.clip.start == "quantile":
+                settings = _started(settings, folder, population, told, secure_rng=secure_rng)
             options = RunOptions(
                 data_folder=folder,
                 secure_rng=secure_rng,
@@ -115,6 +117,26 @@ def train(
                 workers=workers,
             )
             return Run(run_training(kept, options, told)[0].path)
+
+
+def _started(
+    settings: Settings,
+    folder: Path | None,
+    population: Population | None,
+    told: Sequence[Callback],
+    *,
+    secure_rng: bool,
+) -> Settings:
+    """With the C_0 that clip.start asks for."""
+    if population is not None:
+        raise InputError(
+            "clip.start = quantile: asks the clients of the settings, not a population of your own; drop one"
+        )
+    from dpfedmeta.analytics.start import with_private_start
+
+    started, words = with_private_start(settings, folder, secure_rng=secure_rng)
+    tell(told, "on_remark", words)
+    return started
 
 
 def with_members(

@@ -76,11 +76,13 @@ class AuditedTraining(Training):
         state = initial_state(plan.algorithm.learned(plan.network, weights), policy)
         remembered = plan.mechanism.init(with_attachment(state.model, policy.attachment))
         counts: dict[int, int] = {}
+        latest: dict[int, int] = {}
         while state.round < plan.privacy.rounds:
             round_ = state.round
-            drawn = plan.sampler(round_).draw(round_, counts, self.source.generator(Purpose.COHORT, round_))
+            drawn = plan.sampler(round_).draw(round_, counts, self.source.generator(Purpose.COHORT, round_), latest)
             for client in drawn.clients.tolist():
                 counts[client] = counts.get(client, 0) + 1
+                latest[client] = round_
             released, remembered = self._released(state, remembered, drawn)
             if released is None:
                 state = skip(state)

@@ -111,9 +111,25 @@ def _of_runs(console: Console, options: argparse.Namespace, chosen: Sequence[Pat
     from dpfedmeta.run_directory import RunDirectory
 
     runs = [RunDirectory(path) for path in chosen]
+    if len(runs) == 1 and options.realised is None:
+        from dpfedmeta.analytics.verification import is_analysis
+
+        if is_analysis(runs[0].path):
+            return _of_analysis(console, options, runs[0])
     if options.realised is not None:
         return _realised(console, runs[0], options.json)
     return _of_copies(console, options, runs) if len(runs) > 1 else _of_run(console, options, runs[0])
+
+
+def _of_analysis(console: Console, options: argparse.Namespace, run: RunDirectory) -> int:
+    from dpfedmeta.analytics.verification import verify
+
+    found = verify(run)
+    title = "What the analysis spent, from the ledger alone"
+    code = _show(console, options, found.plan, found.guarantees, title, {"simulation": found.simulation})
+    for remark in found.remarks if options.verify is not None and not options.json else ():
+        console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
+    return code
 
 
 def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) -> int:
@@ -217,7 +233,23 @@ def parameters(plan: PrivacyPlan) -> dict[str, object]:
         "cohort": plan.cohort,
         "max_participations": plan.max_participations,
         "observer_of_server": plan.server_sees,
+        **_correlated(plan),
         **constants_of_the_sum(plan),
+    }
+
+
+def _correlated(plan: PrivacyPlan) -> dict[str, object]:
+    """What only correlated noise has: the multiplier over it is 1/mu of all rounds together."""
+    from dpfedmeta.accounting.correlated_noise import CorrelatedNoise
+
+    noise = plan.at(0).noise
+    if not isinstance(noise, CorrelatedNoise):
+        return {}
+    return {
+        "noise_sensitivity": noise.sensitivity(),
+        "separation": noise.separation,
+        "most_participations": noise.participations,
+        "coefficients": list(noise.numbers),
     }
 
 

@@ -100,6 +100,11 @@ def _train(
         launch=mark,
     )
     if not options.dry_run:
+        if settings.clip.start == "quantile":
+            from dpfedmeta.analytics.start import with_private_start
+
+            settings, words = with_private_start(settings, options.data_dir, secure_rng=options.secure_rng)
+            console.print(words, highlight=False, soft_wrap=True)
         with Terminal(console) as terminal:
             ended = run_training(settings, run_options, [terminal])
         return _finish(*ended, console)

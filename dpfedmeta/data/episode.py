@@ -108,13 +108,18 @@ def draw_episode(pool: ClassPool, generator: np.random.Generator, shape: Episode
 
 def draw_from(pool: ClassPool, generator: np.random.Generator, shape: EpisodeShape, held: Sequence[int]) -> Episode:
     """As `draw_episode`, from these classes of the pool."""
-    chosen = generator.choice(len(held), size=shape.ways, replace=False).tolist()
-    classes = [held[place] for place in chosen]
+    classes = drawn_classes(generator, shape, held)
     turns = generator.integers(pool.rotations, size=shape.ways).tolist()
     wanted = shape.shots + shape.queries
     slots = [generator.choice(pool.counts[index], size=wanted, replace=False) for index in classes]
     flips = generator.random((shape.ways, wanted)) < 0.5 if pool.flip else None
     return episode_of(pool, shape, classes, slots, turns, flips)
+
+
+def drawn_classes(generator: np.random.Generator, shape: EpisodeShape, held: Sequence[int]) -> list[int]:
+    """The classes of an episode, by its labels: what is drawn first."""
+    chosen = generator.choice(len(held), size=shape.ways, replace=False).tolist()
+    return [held[place] for place in chosen]
 
 
 def episode_of(

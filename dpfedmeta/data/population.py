@@ -6,8 +6,10 @@ import hashlib
 from dataclasses import dataclass, fields, replace
 from typing import Literal, Protocol, get_args, runtime_checkable
 
+import numpy as np
+
 from dpfedmeta.data.enough import check_shape
-from dpfedmeta.data.episode import Episode, draw_episode
+from dpfedmeta.data.episode import Episode, draw_episode, drawn_classes
 from dpfedmeta.data.partition import DisjointPopulation, NaturalPopulation
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.real_clients import RealPopulation
@@ -68,11 +70,19 @@ class VirtualPopulation:
         """
         if not 0 <= client < self.clients:
             raise IndexError(f"client {client} of a population of {self.clients}")
-        generator = public_generator(self.seed, Purpose.CLIENT_DATA, client)
-        shape = self.shape
+        generator, shape = self._begun(client)
+        return draw_episode(self.pool, generator, shape)
+
+    def classes_of(self, client: int) -> list[int]:
+        """Its classes' places in the pool, by the labels of its episode."""
+        generator, shape = self._begun(client)
+        return drawn_classes(generator, shape, range(self.pool.classes))
+
+    def _begun(self, client: int) -> tuple[np.random.Generator, EpisodeShape]:
+        generator, shape = public_generator(self.seed, Purpose.CLIENT_DATA, client), self.shape
         if self.most_shots is not None:
             shape = replace(shape, shots=int(generator.integers(shape.shots, self.most_shots, endpoint=True)))
-        return draw_episode(self.pool, generator, shape)
+        return generator, shape
 
 
 Made = VirtualPopulation | DisjointPopulation | NaturalPopulation | RealPopulation | ShardPopulation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from dpfedmeta.data.enough import able_clients
 from dpfedmeta.data.episode import Episode, draw_from
@@ -50,13 +51,20 @@ class RealPopulation:
         """
         if not 0 <= client < self.clients:
             raise IndexError(f"client {client} of a population of {self.clients}")
-        names = sorted(set(self.pool.clients))
-        order = public_generator(self.seed, Purpose.CLIENT_DATA, _PARTITION, _NAMES).permutation(len(names))
-        held = able_clients(self.pool, self.shape).get(names[int(order[client])])
+        held = able_clients(self.pool, self.shape).get(self._name(client))
         if held is None:
             raise InputError(f"client {client} holds too little for {self.shape}")
         generator = public_generator(self.seed, Purpose.CLIENT_DATA, client)
         return draw_from(self.pool, generator, self._own_shape(held), held)
+
+    def classes_of(self, client: int) -> list[int]:
+        """The places in the pool of all its classes, also those that have too few records for an episode."""
+        return _held(self.pool)[self._name(client)]
+
+    def _name(self, client: int) -> str:
+        names = sorted(_held(self.pool))
+        order = public_generator(self.seed, Purpose.CLIENT_DATA, _PARTITION, _NAMES).permutation(len(names))
+        return names[int(order[client])]
 
     def _own_shape(self, held: list[int]) -> EpisodeShape:
         """More shots where every class that may be drawn has them: a support set has as many of each."""
@@ -64,3 +72,12 @@ class RealPopulation:
             return self.shape
         fewest = min(self.pool.counts[index] for index in held)
         return replace(self.shape, shots=min(self.most_shots, fewest - self.shape.queries))
+
+
+@lru_cache(maxsize=4)
+def _held(pool: ClassPool) -> dict[str, list[int]]:
+    """Each client's classes."""
+    held: dict[str, list[int]] = {}
+    for index, name in enumerate(pool.clients):
+        held.setdefault(name, []).append(index)
+    return held

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 from PIL import Image
@@ -142,14 +143,14 @@ def _enrolled(client: _Client) -> str:
 
 def _server_words(options: DemoOptions, operator: Path, dataset: str, out: Path) -> list[str]:
     n = str(options.clients)
-    algo = "dp-agrlr-micro" if options.plain else "dp-agrlr-secure"
-    words = ["server", "--keys", str(operator), "--roster", str(operator / ROSTER), "--algo", algo]
-    words += ["--dataset", dataset, "--run.dir", str(out), "--run.name", "run", "--rounds", str(options.rounds)]
-    words += ["--clients", n, "--cohort", n, "--population.sampler", "fixed", "--privacy.client.epsilon", "null"]
-    words += ["--population.max_participations", "null", "--privacy.record.epsilon", "8", "--run.workers", "1"]
-    words += ["--noise-multiplier", "1", "--evaluation.every", "5", "--evaluation.episodes", "100"]
-    words += ["--evaluation.validation_episodes", "60", "--seconds", "60", "--wait", "180"]
-    words += [] if options.plain else ["--aggregation.dropout", "0.25"]
+    words = ["server", "--keys", str(operator), "--roster", str(operator / ROSTER), "--dataset", dataset]
+    words += ["--run.dir", str(out), "--run.name", "run", "--rounds", str(options.rounds), "--run.workers", "1"]
+    # The preset of silos, for the 15 drawings of a character that each has.
+    words += ["--config", str(files("dpfedmeta.configs").joinpath("federations/cross-silo.yaml"))]
+    words += ["--clients", n, "--cohort", n, "--shots", "7", "--queries", "7", "--privacy.record.epsilon", "8"]
+    words += ["--evaluation.episodes", "100", "--evaluation.validation_episodes", "60"]
+    words += ["--seconds", "60", "--wait", "180"]
+    words += ["--algo", "dp-agrlr-micro"] if options.plain else []
     return words + ([] if options.data_folder is None else ["--data-dir", str(options.data_folder)])
 
 
@@ -164,8 +165,8 @@ def _process(name: str, words: Sequence[str], folder: Path | None = None) -> Ite
     """One of the federation's processes, which does not outlive this one's call."""
     command = [sys.executable, "-m", "dpfedmeta", "federate", *words]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with ExitStack() as files:
-        output = None if folder is None else files.enter_context((folder / "output.txt").open("wb"))
+    with ExitStack() as opened:
+        output = None if folder is None else opened.enter_context((folder / "output.txt").open("wb"))
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
         )

@@ -19,6 +19,7 @@ from typing import Any
 from dpfedmeta.accounting.cells import Terms, four_cells, guarantees, stated
 from dpfedmeta.accounting.events import Phase
 from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.accounting.noise import JointNoise
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.charges import Charge, planned_charge
@@ -190,7 +191,8 @@ def spent(plan: PrivacyPlan, charges: Sequence[Charge]) -> tuple[Guarantee, ...]
             never accounted for approximately.
 
     Guarantee:
-        Every attempt counts: a further attempt has a cohort and noise of its own, so it composes like one more round.
+        Every attempt counts: a further attempt has a cohort and noise of its own, so it composes like one more round;
+        with correlated noise it adds the most that one release can move (accounting.correlated_noise).
     """
     check_rounds(plan, charges)
     return stated(phases_of(charges), Terms.of(plan))
@@ -230,8 +232,13 @@ def _is_planned(plan: PrivacyPlan, charge: Charge) -> bool:
 
 def phases_of(charges: Sequence[Charge]) -> tuple[Phase, ...]:
     """The charges as phases of equal rounds."""
-    grouped = groupby(charges, key=lambda charge: charge.event)
-    return tuple(Phase(event=event, rounds=len(list(group))) for event, group in grouped)
+    grouped = groupby(charges, key=lambda charge: (charge.event, _apart(charge)))
+    return tuple(Phase(event=event, rounds=len(list(group)), again=again) for (event, again), group in grouped)
+
+
+def _apart(charge: Charge) -> bool:
+    """Whether it is a further attempt that does not compose like one more round."""
+    return charge.attempt > 0 and isinstance(charge.event.noise, JointNoise)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,9 +268,13 @@ class Budget:
 
     def further_rounds(self, plan: PrivacyPlan, charges: Sequence[Charge], first: int) -> int:
         """How many rounds of the plan, from round `first` on, may still be charged after `charges`."""
+        known = {charge.round for charge in charges}
 
         def allowed(more: int) -> bool:
-            further = [planned_charge(plan, round_) for round_ in range(first, first + more)]
+            further = [
+                replace(planned_charge(plan, round_), attempt=int(round_ in known))
+                for round_ in range(first, first + more)
+            ]
             return self.allows(four_cells(phases_of([*charges, *further]), Terms.of(plan)))
 
         low, high = 0, plan.rounds - first

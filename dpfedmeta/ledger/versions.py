@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from dpfedmeta.accounting.correlated_noise import Correlation
 from dpfedmeta.accounting.events import Earlier, Phase
 from dpfedmeta.accounting.noise import GaussianNoise, restored
 from dpfedmeta.accounting.plan import Change, PrivacyPlan
@@ -58,6 +59,7 @@ def plan_of(stated: Mapping[str, Any], version: int) -> PrivacyPlan:
         raise InputError(f"{known}; verify it with the dpfedmeta that wrote it")
     fields = {**UNSAID[version].plan, **stated}
     record, secure = fields.pop("record"), fields.pop("secure", None)
+    correlation = fields.pop("correlation", None)
     schedule = tuple(Change(**change) for change in fields.pop("schedule"))
     ends = tuple(fields.pop("ends", ()))
     earlier = tuple(Earlier.from_json(each) for each in fields.pop("earlier", ()))
@@ -68,6 +70,7 @@ def plan_of(stated: Mapping[str, Any], version: int) -> PrivacyPlan:
         earlier=earlier,
         record=_record_of(record, version) if record else None,
         secure=SecureRounds(**secure) if secure else None,
+        correlation=Correlation(**correlation) if correlation else None,
     )
 
 
@@ -75,7 +78,7 @@ def constants(plan: PrivacyPlan) -> dict[str, Any]:
     """The inverse: as a ledger's first line and plan.json hold them.
 
     What came later stands there only where it says something: `ends` of an extended run, what only a sum of whole
-    numbers has, and what was spent before.
+    numbers has, what was spent before, and what only correlated noise has.
     """
     stated = asdict(plan)
     if not plan.ends:
@@ -89,6 +92,8 @@ def constants(plan: PrivacyPlan) -> dict[str, Any]:
     del stated["earlier"]
     if plan.earlier:
         stated["earlier"] = [each.as_json() for each in plan.earlier]
+    if plan.correlation is None:
+        del stated["correlation"]
     if plan.record is not None and not plan.record.of_sum:
         del stated["record"]["of_sum"]
     return stated

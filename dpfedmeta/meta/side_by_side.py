@@ -12,8 +12,11 @@ from torch.nn.functional import cross_entropy
 
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.adaptation import Adaptation
+from dpfedmeta.meta.divided import divided, division_slots, head_logits
+from dpfedmeta.meta.divisions import Divisions
 from dpfedmeta.meta.inner_loop import InnerProblem, inner_problem, inner_step
-from dpfedmeta.meta.linear_head import descended_head
+from dpfedmeta.meta.linear_head import LinearSupport, descended_head
+from dpfedmeta.models.functional import apply_body, head_of
 from dpfedmeta.parameters import Params, added, detached, difference
 
 
@@ -54,6 +57,52 @@ def batched_query_gradients(
     return gradients
 
 
+def batched_divided_gradients(
+    network: nn.Module,
+    model: Mapping[str, Tensor],
+    fixed: Mapping[str, Tensor],
+    episodes: Episode,
+    adaptation: Adaptation,
+    order: Literal[1, 2],
+    divisions: Divisions,
+) -> Params:
+    """SECRET: `meta.divided.divided_gradient` of each of E episodes, all at once: each tensor [E, *shape].
+
+    Args:
+        network: A body followed by one linear layer, the head.
+        model: What to differentiate by.
+        fixed: The rest of the weights.
+        episodes: E of one form, with the same number of classes and as many records of each.
+        adaptation: Of the head.
+        order: 2 differentiates through the inner steps, 1 does not.
+        divisions: How many, and how they are cut.
+    """
+    labels = torch.cat([episodes.support_labels, episodes.query_labels], dim=1)
+    # A number of all episodes: one wait for the device.
+    ways = int(labels.max()) + 1
+    by_class = torch.argsort(labels, dim=1, stable=True)
+    images = torch.cat([episodes.support_images, episodes.query_images], dim=1)
+    images = images[torch.arange(len(images), device=images.device)[:, None], by_class]
+    slots = [part.to(labels.device) for part in division_slots(divisions, labels.shape[1] // ways)]
+    every = torch.arange(ways, device=labels.device)
+    targets = [every.repeat_interleave(part.shape[1]) for part in slots]
+
+    def query_loss(theta: Params, own: Tensor) -> Tensor:
+        params = {**fixed, **theta}
+        features = apply_body(network, params, own, None)
+        support, query = (divided(features, part, ways) for part in slots)
+        support = support.detach() if order == 1 else support
+        initial = {name: value.expand(divisions.count, *value.shape) for name, value in head_of(params).items()}
+        found = descended_head(
+            initial, LinearSupport(features=support, labels=targets[0]), adaptation.steps, adaptation.lr
+        )
+        heads = found if order == 2 else _first_order(initial, found)
+        return cross_entropy(head_logits(heads, query).flatten(0, 1), targets[1].repeat(divisions.count))
+
+    gradients: Params = vmap(grad(query_loss), in_dims=(None, 0))(dict(model), images)
+    return gradients
+
+
 def batched(episodes: Sequence[Episode]) -> Episode:
     """Episodes of one form with a leading dimension."""
     return Episode(
@@ -72,8 +121,13 @@ def _adapted(problem: InnerProblem, adaptation: Adaptation, order: Literal[1, 2]
     theta, rates = problem.initial, problem.rates
     if problem.linear is not None and not isinstance(rates, dict):
         found = descended_head(theta, problem.linear, adaptation.steps, rates)
-        return found if order == 2 else added([theta, detached(difference(found, theta))])
+        return found if order == 2 else _first_order(theta, found)
     for _ in range(adaptation.steps):
         step: Params = grad(problem.support_loss)(theta)
         theta = inner_step(theta, step if order == 2 else detached(step), rates)
     return theta
+
+
+def _first_order(start: Params, found: Params) -> Params:
+    """The value of `found`, with the derivative of `start`."""
+    return added([start, detached(difference(found, start))])

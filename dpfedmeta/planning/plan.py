@@ -9,9 +9,11 @@ from typing import Any
 from torch import nn
 
 from dpfedmeta.accounting.cells import guarantees, running_grid
+from dpfedmeta.accounting.correlated_plan import spacing_of
 from dpfedmeta.accounting.events import Earlier
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.spacing import joining_rates
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError
@@ -43,7 +45,7 @@ from dpfedmeta.planning.rehearsal import rehearsal_of
 from dpfedmeta.privacy.clip_policy import ClipPolicy
 from dpfedmeta.privacy.mechanisms import Mechanism
 from dpfedmeta.privacy.per_record import per_record_engine
-from dpfedmeta.privacy.samplers import Sampler, sampler_of
+from dpfedmeta.privacy.samplers import Sampler, SpacedSampler, sampler_of
 from dpfedmeta.settings import Settings
 
 
@@ -104,7 +106,12 @@ class Plan:
 
     def sampler(self, round_: int) -> Sampler:
         """Who draws the cohort of a round."""
-        return sampler_of(self.privacy.at(round_), self.privacy.max_participations)
+        spacing = spacing_of(self.privacy)
+        if spacing is None:
+            return sampler_of(self.privacy.at(round_), self.privacy.max_participations)
+        clients, cohort = self.privacy.clients, self.privacy.cohort
+        rates = joining_rates(clients, cohort, self.privacy.rounds, spacing)
+        return SpacedSampler(clients=clients, rates=rates, spacing=spacing)
 
     @cached_property
     def mechanism(self) -> Mechanism:
@@ -189,6 +196,6 @@ def _check_chunk(settings: Settings, algorithm: ClientAlgorithm) -> None:
     chunk = settings.run.chunk or 1
     if chunk > 1 and (algorithm.releases or algorithm.together(per_record_engine("auto"), "cpu", chunk) == 1):
         raise InputError(
-            f"run.chunk = {chunk}: only meta-gradients of one support and query set without record-level privacy are "
-            "computed for several clients at once; leave it out"
+            f"run.chunk = {chunk}: only meta-gradients without record-level privacy are computed for several clients "
+            "at once, as many as it says; leave it out"
         )

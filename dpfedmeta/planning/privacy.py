@@ -20,6 +20,7 @@ from dpfedmeta.settings import Settings
 if TYPE_CHECKING:
     # The accountant takes a second to import; what is refused at once needs none of it.
     from dpfedmeta.accounting.calibration import Targets
+    from dpfedmeta.accounting.correlated_noise import Correlation
     from dpfedmeta.accounting.events import Earlier
     from dpfedmeta.accounting.plan import PrivacyPlan
     from dpfedmeta.accounting.secure_rounds import SecureRounds
@@ -43,13 +44,20 @@ def make_privacy(
         InputError: A value does not fit another one.
         RefusedPlan: A guarantee that is asked for would not hold.
     """
+    from dpfedmeta.accounting.correlated_plan import with_fitted_numbers
     from dpfedmeta.accounting.secure_rounds import check_fine
 
     check_asked(settings, task)
+    if settings.clip.start != "given":
+        raise InputError(
+            f"clip.start = {settings.clip.start}: nothing is planned before the analysis that it stands for; train "
+            "without --dry-run does it first, or: dpfedmeta analyse quantile, then --clip.initial and "
+            "--privacy.spent_before"
+        )
     before = earlier_releases(settings) if earlier is None else earlier
     plan, targets = replace(_plan(settings, task), earlier=before), _targets(settings)
     _check_client_ledgers(settings, plan)
-    found = _solved(plan, targets, solve, settings.privacy.client.limit)
+    found = with_fitted_numbers(_solved(plan, targets, solve, settings.privacy.client.limit))
     if solve != "bits" and not settings.aggregation.rough:
         check_fine(found)
     check_graph(found)
@@ -69,6 +77,12 @@ def _solved(plan: PrivacyPlan, targets: Targets, solve: Solve, limit: float | No
         raise InputError(f"--solve {solve}: give a target too (--epsilon, --privacy.record.epsilon)")
     if not plan.noise_multiplier:
         raise InputError(f"--solve {solve}: give the noise too (--noise-multiplier)")
+    if solve == "cohort" and plan.correlation is not None:
+        most = plan.clients / plan.correlation.separation
+        raise InputError(
+            f"--solve cohort with server.noise = {plan.noise}: no guarantee depends on the cohort there; clients that "
+            f"keep {plan.correlation.separation} rounds apart allow population.cohort up to {most:.4g}"
+        )
     return most_rounds(plan, targets) if solve == "rounds" else largest_cohort(plan, targets)
 
 
@@ -152,6 +166,7 @@ def _plan(settings: Settings, task: Task) -> PrivacyPlan:
         rounds=settings.server.rounds,
         noise_multiplier=settings.server.noise_multiplier or 0.0 if bounds_clients(settings) else None,
         noise=settings.server.noise,
+        correlation=_correlation(settings),
         server_sees=aggregation_of(settings).sees,
         sampler=settings.population.sampler,
         max_participations=settings.population.max_participations,
@@ -168,6 +183,29 @@ def _plan(settings: Settings, task: Task) -> PrivacyPlan:
         client_delta=settings.privacy.client.delta,
         record_delta=settings.privacy.record.delta,
     )
+
+
+def _correlation(settings: Settings) -> Correlation | None:
+    """What correlated noise is planned with; clients keep as far apart as the population allows where nothing is said.
+
+    Raises:
+        RefusedPlan: Something of it is given to another noise.
+    """
+    from dpfedmeta.accounting.correlated_noise import KINDS, Correlation
+
+    population, server = settings.population, settings.server
+    if server.noise in KINDS:
+        apart = population.separation
+        if apart is None:
+            apart = min(server.rounds, max(1, int(population.clients / population.cohort)))
+        return Correlation(separation=apart, buffers=server.buffers)
+    for name, value in (("population.separation", population.separation), ("server.buffers", server.buffers)):
+        if value is not None:
+            raise RefusedPlan(
+                f"{name} = {value} with server.noise = {server.noise}: only correlated noise ({', '.join(KINDS)}) has "
+                "a use for it; leave it out"
+            )
+    return None
 
 
 def _secure(settings: Settings, task: Task) -> SecureRounds | None:
@@ -278,7 +316,9 @@ def _check_promises(settings: Settings, task: Task) -> None:
                 "dp-const, dp-agr or dp-agrlr-micro"
             )
         return
-    through_records = settings.privacy.record.epsilon is not None and settings.privacy.record.observer == "public"
+    # Where clients make the noise of a sum, it is the same noise that both units and both observers face.
+    one_noise = clients_make_the_noise(settings) or settings.privacy.record.observer == "public"
+    through_records = settings.privacy.record.epsilon is not None and one_noise
     if noise is None and target is None and not through_records:
         raise RefusedPlan(
             f"{algo} promises (client, public), but neither a target (privacy.client.epsilon, --epsilon) nor a "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -102,21 +102,36 @@ def _apart(mine: str, its: str) -> tuple[str, str]:
     return ", ".join(own)[:200] or "none of that", ", ".join(others)[:200] or "none of that"
 
 
-def check_together(workers: Workers, dataset: Dataset, own: Population | None, device: torch.device) -> bool:
+def check_together(
+    workers: Workers,
+    dataset: Dataset,
+    own: Population | None,
+    device: torch.device,
+    opened: Callable[[], Dataset],
+) -> bool:
     """Whether ranks can compute one federation together, and whether all of their processors compute alike.
 
+    Args:
+        workers: The ranks.
+        dataset: As rank 0 has opened it.
+        own: Clients of the caller's own.
+        device: Where clients are computed.
+        opened: What opened it; a rank whose machine has not decoded these images yet calls it too.
+
     Raises:
-        InputError: A rank holds other data, or a machine has fewer GPUs than processes.
+        InputError: A rank holds other data or none, or a machine has fewer GPUs than processes.
     """
-    found = workers.elsewhere(_data_digest, (dataset.train, dataset.val, dataset.test), own)
+    pools = (dataset.train, dataset.val, dataset.test)
+    found = workers.elsewhere(_data_digest, pools, own, opened)
     if not found:
         return True
-    mine = _data_digest((dataset.train, dataset.val, dataset.test), own)
+    mine = _data_digest(pools, own, opened)
     for rank, its in enumerate(found, start=1):
         if its != mine:
             raise InputError(
-                f"rank {rank}: holds other data for {dataset.task.name} than rank 0 in {dataset.train.path.parent}; "
-                "put the same files at the same path on every machine (a shared file system does)"
+                f"rank {rank}: holds other data for {dataset.task.name} than rank 0, decoded in "
+                f"{dataset.train.path.parent}; put the same files at the same path on every machine (a shared file "
+                f"system does), and delete what rank {rank} has decoded"
             )
     facts = [own_facts(), *workers.elsewhere(own_facts)]
     if device.type == "cuda":
@@ -143,10 +158,15 @@ def check_gpus(facts: Sequence[Facts]) -> None:
             )
 
 
-def _data_digest(pools: tuple[ClassPool, ...], own: Population | None) -> str:
+def _data_digest(pools: tuple[ClassPool, ...], own: Population | None, opened: Callable[[], Dataset]) -> str:
     """SECRET where the images are: of what a rank would compute with; it stays inside of the federation's ranks."""
+    if not all(pool.path.exists() for pool in pools):
+        opened()
     try:
         decoded = {pool.path: pool.decoded_digest() for pool in pools}
     except OSError as error:
-        raise InputError(f"{error.filename}: cannot be read ({error.strerror}); put the same files there") from error
+        raise InputError(
+            f"{error.filename}: cannot be read ({error.strerror}), where rank 0 has the decoded images; let "
+            "DPFEDMETA_CACHE name the same folder on every machine"
+        ) from error
     return " ".join([*(pool.digest(decoded[pool.path]) for pool in pools), str(own and clients_digest(own))])

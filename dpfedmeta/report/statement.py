@@ -41,6 +41,8 @@ def plan_words(proven: Proven, rounds: int) -> str:
     """The sizes that the guarantees are for."""
     plan = proven.content.plan
     words = f"{rounds} rounds, expected cohort {plan.cohort} of {plan.clients:,} clients"
+    if plan.earlier:
+        words += f", after {len(plan.earlier)} analyses of the same clients, which every cell counts"
     return words + (f", at most {plan.max_participations} participation(s) each" if plan.max_participations else "")
 
 

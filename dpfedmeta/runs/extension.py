@@ -71,8 +71,8 @@ def extended_plan(run: RunDirectory, settings: Settings, content: LedgerContent,
         )
     if plan.noise != "independent":
         raise RefusedPlan(
-            f"server.noise = {plan.noise}: nobody knows whether a noise of your own goes on beyond the rounds that it "
-            "was planned for; start a new run with more rounds"
+            f"server.noise = {plan.noise}: its noise was planned for {plan.rounds} rounds, and nobody knows what more "
+            "of them would cost; start a new run with more rounds"
         )
     longer = plan.extended(rounds)
     _check_promise(run, promise(settings, plan.begun), longer)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dpfedmeta.accounting.correlated_plan import spacing_of
 from dpfedmeta.durable import SECRET, cut_torn_line, replace_file
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.charges import Charge
@@ -37,6 +38,7 @@ class Participations:
         self._path = path
         self._cohorts: dict[Key, Cohort] = {}
         self.counts: dict[int, int] = {}
+        self.latest: dict[int, int] = {}
         for cohort in cohorts:
             self._count(cohort)
 
@@ -59,6 +61,7 @@ class Participations:
         self._cohorts[key] = cohort
         for client in cohort.clients.tolist():
             self.counts[client] = self.counts.get(client, 0) + 1
+            self.latest[client] = max(self.latest.get(client, 0), cohort.round)
 
 
 def reopen_participations(
@@ -69,7 +72,8 @@ def reopen_participations(
     A line without a charge invited nobody and is dropped. Lines that are lost are drawn again from the secret seed.
 
     Raises:
-        InputError: The file contradicts the ledger, or lost lines that only the operating system's randomness knew.
+        InputError: The file contradicts the ledger, or lost lines that only the operating system's randomness knew, or
+            a client joined rounds that lie closer together than the plan counts with, or too many of them.
     """
     path = participations_file(run)
     remarks = (
@@ -87,6 +91,7 @@ def reopen_participations(
             f"{path}, line {len(keys) + 2}: more rounds than the ledger charged; restore the ledger from a backup"
         )
     kept = cohorts[: len(keys)]
+    _check_spacing(path, plan, kept)
     if len(kept) < len(keys):
         if not source.reproducible:
             raise InputError(
@@ -99,6 +104,22 @@ def reopen_participations(
         text = "".join(json.dumps(_line(cohort)) + "\n" for cohort in kept)
         replace_file(path, text.encode(), SECRET)
     return Participations(path, kept), remarks
+
+
+def _check_spacing(path: Path, plan: Plan, cohorts: Sequence[Cohort]) -> None:
+    spacing = spacing_of(plan.privacy)
+    if spacing is None:
+        return
+    known = Participations(Path())
+    for number, cohort in enumerate(cohorts, start=1):
+        for client in cohort.clients.tolist():
+            if not spacing.allows(cohort.round, known.counts.get(client, 0), known.latest.get(client)):
+                raise InputError(
+                    f"{path}, line {number}: client {client} takes part in round {cohort.round} again, but the plan "
+                    f"counts with at most {spacing.participations} rounds, {spacing.separation} apart; restore it from "
+                    "a backup"
+                )
+        known._count(cohort)
 
 
 def _line(cohort: Cohort) -> dict[str, object]:
@@ -136,5 +157,5 @@ def _drawn_again(plan: Plan, source: SecretSource, kept: Sequence[Cohort], event
 def draw(plan: Plan, source: SecretSource, event: Charge, participations: Participations) -> Cohort:
     """SECRET: the cohort of a charge; a further attempt draws independently of those before it."""
     generator = source.again(event.again).generator(Purpose.COHORT, event.round)
-    drawn = plan.sampler(event.round).draw(event.round, participations.counts, generator)
+    drawn = plan.sampler(event.round).draw(event.round, participations.counts, generator, participations.latest)
     return Cohort(round=event.round, clients=drawn.clients, again=event.again)

@@ -4,43 +4,74 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from safetensors import safe_open
 from safetensors.torch import save
 
 from dpfedmeta.durable import SECRET, replace_file
 from dpfedmeta.errors import InputError
-from dpfedmeta.parameters import Params
+from dpfedmeta.parameters import Params, digest
 from dpfedmeta.run_directory import RunDirectory, load_weights
 
 
-def keep_noise_state(run: RunDirectory, round_: int, state: Params, keep: int) -> None:
-    """Write the state before round `round_`, and drop all but the last `keep`; nothing for a mechanism without one."""
+def keep_noise_state(run: RunDirectory, round_: int, state: Params, keep: int, head: str) -> None:
+    """Write the state before round `round_`, and drop all but the last `keep`; nothing for a mechanism without one.
+
+    Args:
+        run: Where.
+        round_: The next round.
+        state: SECRET: of the mechanism.
+        keep: How many files stay.
+        head: Hash of the ledger's last line: the file says which course of which run it belongs to.
+    """
     if not state:
         return
     _folder(run).mkdir(mode=0o700, exist_ok=True)
-    content = save({name: value.contiguous().cpu() for name, value in state.items()})
-    replace_file(_file(run, round_), content, SECRET)
+    tensors = {name: value.contiguous().cpu() for name, value in state.items()}
+    content = save(tensors, {"head": head, "digest": digest(tensors)})
+    replace_file(_file(run, round_, head), content, SECRET)
     for path in sorted(_folder(run).glob("round-*.safetensors"))[:-keep]:
         path.unlink(missing_ok=True)
 
 
-def kept_noise_state(run: RunDirectory, round_: int, initial: Params) -> Params:
+def kept_noise_state(run: RunDirectory, round_: int, initial: Params, head: str) -> Params:
     """The state before round `round_`, of the form of `initial`.
 
+    Args:
+        run: Where.
+        round_: The next round.
+        initial: The state before the first round.
+        head: Hash of the ledger's last line when the round was reached.
+
     Raises:
-        InputError: It is lost or damaged, so the noise of the rounds to come would not be the one that was planned.
+        InputError: It is lost, damaged, or that of another run or another attempt, so the noise of the rounds to come
+            would not be the one that was planned.
     """
     if not initial or not round_:
         return initial
-    path = _file(run, round_)
+    path = _file(run, round_, head)
     state = load_weights(path)
     if {name: value.shape for name, value in state.items()} != {name: value.shape for name, value in initial.items()}:
         raise InputError(f"{path}: is not the state of this run's mechanism; restore it from a backup")
+    words = _words(path)
+    if words.get("head") != head:
+        raise InputError(
+            f"{path}: is the noise of another run, or of another attempt at this one: later rounds would take back "
+            "what was never added; restore it from a backup"
+        )
+    if words.get("digest") != digest(state):
+        raise InputError(f"{path}: is damaged: its numbers are not those that were written; restore it from a backup")
     return state
+
+
+def _words(path: Path) -> dict[str, str]:
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}
 
 
 def _folder(run: RunDirectory) -> Path:
     return run.secret / "noise"
 
 
-def _file(run: RunDirectory, round_: int) -> Path:
-    return _folder(run) / f"round-{round_:06d}.safetensors"
+def _file(run: RunDirectory, round_: int, head: str) -> Path:
+    # Two attempts at a round never share a file: a crash may leave the checkpoint of either.
+    return _folder(run) / f"round-{round_:06d}-{head[:16]}.safetensors"

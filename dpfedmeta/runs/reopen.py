@@ -30,11 +30,13 @@ class Reopened:
         journal: Its charges so far.
         state: Before the next round.
         remarks: What was mended, and what is done again; a line each.
+        head: Hash of the ledger's last line when the state was reached; empty before the first round.
     """
 
     journal: Journal
     state: ServerState
     remarks: tuple[str, ...]
+    head: str = ""
 
 
 def reopen(
@@ -84,7 +86,10 @@ def reopen(
         lineage=lineage,
     )
     return Reopened(
-        journal=journal, state=state, remarks=(*remarks, *mended, *more, *skipped, *_progress(journal, state))
+        journal=journal,
+        state=state,
+        remarks=(*remarks, *mended, *more, *skipped, *_progress(journal, state)),
+        head=chosen.head if chosen else "",
     )
 
 

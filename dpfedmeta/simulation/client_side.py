@@ -28,6 +28,7 @@ from dpfedmeta.privacy.whole_numbers import WholeNumbers
 from dpfedmeta.randomness import FloatArray, Purpose, SecretSource
 from dpfedmeta.simulation.chunks import Chunks, ahead
 from dpfedmeta.simulation.client_data import DataForm
+from dpfedmeta.simulation.row_sums import RowSum
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,6 +71,11 @@ class ClientSide:
         return not self.algorithm.releases and self.parts == 1 and self.together != 1
 
     @property
+    def as_rows(self) -> bool:
+        """Whether messages are clipped and added many at a time, as a GPU does it; a CPU's arithmetic stays its own."""
+        return self.device.type == "cuda" and self.parts == 1 and self.together != 1
+
+    @property
     def parts(self) -> int:
         """How many vectors a message is the mean of, each clipped on its own; an algorithm need not say 1."""
         return getattr(self.algorithm, "parts", 1)
@@ -78,6 +84,11 @@ class ClientSide:
     def together(self) -> int | None:
         """How many clients are computed by one call; None: all that there are."""
         return self.algorithm.together(_engine(self.engine), self.device.type, self.chunk)
+
+    @property
+    def chunk_found(self) -> int | None:
+        """How many are computed at once, once that is known."""
+        return _chunks(self.network, self.device, self.chunk).size
 
     def message_bound(self, bound: float) -> float:
         """Largest norm by which one client moves the sum: C, or C_q in shared mode; more with an attachment."""
@@ -111,6 +122,9 @@ class ClientSide:
         noise (privacy rule 4).
         """
         model = {name: value.to(self.device) for name, value in model.items()}
+        if self.as_rows:
+            raw = (m if m is None else _value(m) for m in self._raw(model, bound, round_, clients))
+            return RowSum(clients=self, model=model, bound=bound, round_=round_).of(clients, raw)
         form = self.form(model)
         numbers = self.whole_numbers(bound, dimension(form))
         total, entered = numbers.zero(dimension(form), self.device), 0
@@ -177,7 +191,7 @@ class ClientSide:
         context = self.context(model)
         size = self.together or max(len(clients), 1)
         groups = [clients[start : start + size] for start in range(0, len(clients), size)]
-        drawn = ahead(self._held_by, groups) if self.stacks else map(self._held_by, groups)
+        drawn = ahead(self.held_by, groups) if self.stacks else map(self.held_by, groups)
         for group, held in zip(groups, drawn, strict=True):
             yield from self._of_group(context, bound, round_, group, held)
 
@@ -229,7 +243,8 @@ class ClientSide:
             divided=needs.division,
         )
 
-    def _held_by(self, clients: Sequence[int]) -> list[Episode | None]:
+    def held_by(self, clients: Sequence[int]) -> list[Episode | None]:
+        """SECRET: the data of some clients; None for one whose data do not have the form of the plan."""
         return [self._held(client) for client in clients]
 
     def _held(self, client: int) -> Episode | None:

@@ -1,15 +1,63 @@
-"""The clients' own record-level ledgers in a simulation, where this machine holds everybody's disk."""
+"""The clients' own ledgers in a simulation, where this machine holds everybody's disk."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from dpfedmeta.accounting.record_layer import RecordLayer
+from dpfedmeta.accounting.spacing import Spacing
 from dpfedmeta.ledger.client_ledger import ClientLedger, RecordBudget
+from dpfedmeta.ledger.spaced_ledger import SpacedLedger
 from dpfedmeta.privacy.samplers import Cohort
+
+
+class Willing(Protocol):
+    """Clients that may decline."""
+
+    def willing(self, cohort: Cohort) -> Cohort:
+        """The clients that do not, each of which wrote it down before it answers."""
+        ...
+
+
+def _those(folder: Path, cohort: Cohort, accepts: Callable[[Path, Cohort], bool]) -> Cohort:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    stay = [client for client in cohort.clients.tolist() if accepts(folder / f"{client}.jsonl", cohort)]
+    return replace(cohort, clients=np.asarray(stay, dtype=np.int64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpacedClients:
+    """One ledger for each client that was ever drawn, of the rounds that it joined.
+
+    Attributes:
+        folder: Where they are kept; as secret as the list of participants.
+        spacing: What every client keeps to.
+    """
+
+    folder: Path
+    spacing: Spacing
+
+    def willing(self, cohort: Cohort) -> Cohort:
+        """The clients that are not asked too soon, or too often.
+
+        Guarantee:
+            Whether a client declines depends on its own participations alone.
+        """
+        return _those(self.folder, cohort, self._accepts)
+
+    def _accepts(self, path: Path, cohort: Cohort) -> bool:
+        ledger = SpacedLedger(path, self.spacing)
+        if ledger.holds(cohort.round, cohort.again):
+            return True
+        if not ledger.accepts(cohort.round):
+            return False
+        ledger.join(cohort.round, cohort.again)
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +81,10 @@ class ClientLedgers:
             Whether a client declines depends on its own participations alone, never on data, so under Poisson sampling
             it acts like a participation cap. Fixed-size sampling with client ledgers is refused.
         """
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        stay = [client for client in cohort.clients.tolist() if self._accepts(client, cohort)]
-        return replace(cohort, clients=np.asarray(stay, dtype=np.int64))
+        return _those(self.folder, cohort, self._accepts)
 
-    def _accepts(self, client: int, cohort: Cohort) -> bool:
-        ledger = ClientLedger(self.folder / f"{client}.jsonl", self.budget)
+    def _accepts(self, path: Path, cohort: Cohort) -> bool:
+        ledger = ClientLedger(path, self.budget)
         if ledger.holds(cohort.round, cohort.again):
             return True
         if not ledger.accepts(self.layer):

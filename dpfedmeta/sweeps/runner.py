@@ -99,6 +99,8 @@ def prepare(sweep: Sweep, options: SweepOptions) -> tuple[Sweep, tuple[Trial, ..
     left = without_fixed(sweep, options.fixed)
     check_can_search(left.method)
     trials = grid(left, options.fixed) if left.method == "grid" else tuple(corners(left, options.fixed))
+    if options.launched and any("run.workers" in trial.options for trial in trials):
+        raise InputError("run.workers: the ranks that --launch starts are the workers; leave out run.workers")
     check_same(options.out, left, options.fixed)
     check(trials)
     return left, trials
@@ -260,4 +262,6 @@ def _signal(child: subprocess.Popen[bytes], which: signal.Signals) -> None:
 
 def _last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return f"{lines[-1] if lines else 'nothing printed'} (all of it in {log})"
+    # A launcher says more behind it.
+    said = [line for line in lines if line.startswith("error: ")] or lines
+    return f"{said[-1] if said else 'nothing printed'} (all of it in {log})"

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from dpfedmeta.accounting.cells import client_public_epsilon
-from dpfedmeta.accounting.events import surplus
+from dpfedmeta.accounting.events import as_released, surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.errors import InputError, RefusedPlan
@@ -89,7 +89,7 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False) -> TuningCo
     # What was spent before all of them counts once.
     earlier = {other.run: other for plan in plans for other in plan.earlier}
     before = [phase for other in earlier.values() for phase in other.phases]
-    phases = [*before, *(phase for plan in plans for phase in plan.phases)]
+    phases = [*before, *(phase for plan in plans for phase in as_released(plan.phases))]
     beta = surplus(phases)
     if beta >= first.client_delta:
         raise RefusedPlan(f"{len(plans)} runs: the rare events of shared mode add up to delta = {first.client_delta:g}")

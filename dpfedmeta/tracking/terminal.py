@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from dpfedmeta.accounting.correlated_noise import CorrelatedNoise
 from dpfedmeta.accounting.events import Event
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.plan import PrivacyPlan
@@ -111,6 +112,9 @@ def noise_lines(plan: PrivacyPlan) -> list[str]:
         f"from round {change.from_round} on: cohort x {change.cohort_scale:g}, server noise x {change.noise_scale:g}"
         for change in plan.schedule
     ]
+    if plan.before:
+        releases = sum(phase.rounds for phase in plan.before)
+        lines.append(f"spent before and counted in every cell: {releases} releases of {len(plan.earlier)} analyses")
     record, first = plan.record, plan.at(0)
     if first.whole is not None:
         return [*lines, *_whole_lines(plan, first.whole)]
@@ -130,7 +134,7 @@ def noise_lines(plan: PrivacyPlan) -> list[str]:
             f"noise z = {first.total_noise:.4g} in all, {first.message_noise:.4g} by each client" + _doubt(plan)
         )
     elif record is None:
-        lines.append(f"server noise z = {plan.noise_multiplier:.4g}")
+        lines.append(f"server noise z = {plan.noise_multiplier:.4g}" + _taken_back(first))
     else:
         lines.append(
             f"server noise ({plan.noise_mode}): total z_T = {first.total_noise:.4g}, "
@@ -142,11 +146,12 @@ def noise_lines(plan: PrivacyPlan) -> list[str]:
 def _whole_lines(plan: PrivacyPlan, whole: WholeSum) -> list[str]:
     """The noise of a sum that is all that the server sees."""
     total = math.sqrt(whole.total) / whole.of_a_client
+    unit = "what a client adds" if whole.exact else "the clip bound"
     parts = f", each message the sum of {whole.parts} that are rounded one by one" if whole.parts > 1 else ""
     return [
         f"noise z = {plan.noise_multiplier:.4g} made by the clients together, topped up to {total:.4g} by the server",
-        f"whole numbers modulo 2^{whole.bits} in {whole.dimension:,} coordinates, steps of 1/{whole.units:.4g} of the "
-        f"clip bound{parts}; up to {whole.dropout:.0%} of a cohort may be missing",
+        f"whole numbers modulo 2^{whole.bits} in {whole.dimension:,} coordinates, steps of 1/{whole.units:.4g} of "
+        f"{unit}{parts}; up to {whole.dropout:.0%} of a cohort may be missing",
         *_graph_lines(plan),
     ]
 
@@ -169,6 +174,17 @@ def _faced(event: Event) -> str:
     return f"{1.0 / event.noise.mu(1.0):.4g}" if event.noise else "none"
 
 
+def _taken_back(event: Event) -> str:
+    """Of correlated noise: what it is weighed against."""
+    noise = event.noise
+    if not isinstance(noise, CorrelatedNoise):
+        return ""
+    return (
+        f", of which later rounds take a part back; a client moves all rounds together by {noise.sensitivity():.4g} "
+        f"clip bounds, in at most {noise.participations} of them, {noise.separation} apart"
+    )
+
+
 def _doubt(plan: PrivacyPlan) -> str:
     """How far the clients' own noise is counted on."""
     if plan.noise_site == "server" and plan.noise_mode == "stacked":
@@ -184,6 +200,8 @@ def _doubt(plan: PrivacyPlan) -> str:
 def _cohort(plan: PrivacyPlan) -> str:
     if plan.sampler == "fixed":
         return f"cohorts of exactly {plan.cohort:g} (q = {plan.at(0).rate:.3g})"
+    if plan.correlation is not None:
+        return f"expected cohort {plan.cohort:g} of those that are free"
     return f"expected cohort {plan.cohort:g} (Poisson, q = {plan.at(0).rate:.3g})"
 
 

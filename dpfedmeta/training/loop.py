@@ -36,7 +36,7 @@ from dpfedmeta.simulation.aggregation import Backend, RoundAborted
 from dpfedmeta.simulation.availability import Availability
 from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.public_clients import update_spread
-from dpfedmeta.simulation.willingness import ClientLedgers
+from dpfedmeta.simulation.willingness import Willing
 from dpfedmeta.tracking.callbacks import Callback, CallbackFailed, tell
 from dpfedmeta.workers import Watched, Workers
 
@@ -84,7 +84,7 @@ class Training:
     source: SecretSource
     trackers: tuple[Callback, ...]
     budget: Budget
-    client_ledgers: ClientLedgers | None = None
+    client_ledgers: Willing | None = None
     public_clients: ClientSide | None = None
     environment: str | None = ""
     lineage: Lineage | None = None
@@ -109,7 +109,7 @@ class Training:
             for cohort in found.journal.participations.before(found.state.round):
                 self._answering(cohort)
         form = with_attachment(found.state.model, plan.policy.attachment)
-        remembered = kept_noise_state(self.run, found.state.round, plan.mechanism.init(form))
+        remembered = kept_noise_state(self.run, found.state.round, plan.mechanism.init(form), found.head)
         return self._rounds(found.state, remembered, found.journal, found.remarks)
 
     def _check_initial(self, weights: Params) -> None:
@@ -158,8 +158,9 @@ class Training:
 
     def _save(self, state: ServerState, remembered: Params, journal: Journal) -> None:
         # Before the checkpoint, which needs it; one more is kept, for a crash between the two.
-        keep_noise_state(self.run, state.round, remembered, self.plan.settings.run.keep_checkpoints + 1)
         checkpoint = Checkpoint(state=state, lines=journal.ledger.lines, head=journal.ledger.head)
+        kept = self.plan.settings.run.keep_checkpoints + 1
+        keep_noise_state(self.run, state.round, remembered, kept, checkpoint.head)
         save_checkpoint(self.run.path / "checkpoint", checkpoint, self.plan.settings.run.keep_checkpoints)
         save_weights(self.run.weights, complete(self.plan, state))
 

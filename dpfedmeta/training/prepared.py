@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -134,7 +135,8 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
         check_same_policy(options.resume, settings, options.clip_policy)
     device = _device(settings)
     _use_precision(settings, device)
-    dataset = open_dataset(settings.dataset, options.data_folder, settings.task.ways)
+    opened = partial(open_dataset, settings.dataset, options.data_folder, settings.task.ways)
+    dataset = opened()
     earlier = None if options.resume is None else read_content(options.resume.ledger, torn=True).plan.earlier
     plan = _extended(make_plan(settings, dataset.task, options.clip_policy, earlier), options)
     clients_of = _clients(plan, dataset, options)
@@ -146,7 +148,7 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
         clients = client_side(plan, clients_of, source, device)
         if options.elsewhere is None:
             check_some_sound(clients_of, clients.data_form, plan.shape)
-        alike = check_together(workers, dataset, options.population, device)
+        alike = check_together(workers, dataset, options.population, device, opened)
         check_enough_work(workers, clients, plan.privacy.at(0).cohort)
         yield Prepared(
             plan=plan,

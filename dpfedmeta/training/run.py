@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dpfedmeta.accounting.correlated_plan import spacing_of
 from dpfedmeta.config import to_yaml
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Accuracy, HeldOutEvaluation
@@ -42,7 +43,7 @@ from dpfedmeta.runs.summary import Status, summary_of
 from dpfedmeta.runs.times import hides_times, seconds_before
 from dpfedmeta.settings import Settings
 from dpfedmeta.simulation.aggregation import Backend
-from dpfedmeta.simulation.willingness import ClientLedgers
+from dpfedmeta.simulation.willingness import ClientLedgers, SpacedClients, Willing
 from dpfedmeta.tracking.callbacks import Callback, CallbackFailed, check_callbacks, tell
 from dpfedmeta.tracking.trackers import JsonLines, TensorBoard
 from dpfedmeta.tracking.weights_and_biases import Tracked, WeightsAndBiases, check_wandb
@@ -196,9 +197,11 @@ def _keep_episodes(run: RunDirectory, workers: Workers, test: HeldOutEvaluation,
         run.write_json(EPISODES, {"protocol": test.protocol, **kept.as_json()})
 
 
-def _client_ledgers(run: RunDirectory, plan: Plan) -> ClientLedgers | None:
-    """As the settings say; each client holds the server to the promise made to its records."""
-    layer = plan.privacy.record
+def _client_ledgers(run: RunDirectory, plan: Plan) -> Willing | None:
+    """As the settings say; each client holds the server to the promise made to its records, or to its rests."""
+    layer, spacing = plan.privacy.record, spacing_of(plan.privacy)
+    if spacing is not None and plan.settings.record.client_ledgers:
+        return SpacedClients(folder=run.secret / "clients", spacing=spacing)
     if layer is None or not plan.settings.record.client_ledgers:
         return None
     promised = next(cell for cell in plan.planned if (cell.unit, cell.observer) == ("record", "server"))

@@ -1,20 +1,21 @@
 import json
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 
-from benchmarks import device, measure, settings, timing
+from benchmarks import device, device_engines, measure, settings, timing
 from benchmarks import engines as engines
 from benchmarks.machine import client_operations, convolution_seconds
-from benchmarks.settings import ALGORITHMS, SETTINGS, Setting
+from benchmarks.settings import ALGORITHMS, SETTINGS, TINY
 from benchmarks.timing import CONVOLUTIONS, Cell, Speed
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta.side_by_side import batched_query_gradients
 from dpfedmeta.report.bench_plot import save_bench_plot
 
-TINY = Setting(name="tiny", channels=3, size=16, width=8, steps=2)
+QUICK = device.Effort(clients=2, seconds=0.0, peers=False)
 
 
 @pytest.fixture(autouse=True)
@@ -110,15 +111,33 @@ def test_a_cell_is_timed_by_clients_and_drawn(tmp_path):
 
 
 def test_engines_side_by_side_agree_with_the_loop_and_say_how_fast():
-    found = device.device_rows(TINY, torch.device("cpu"), clients=2, seconds=0.0, peers=False)
+    found = device.device_rows(TINY, torch.device("cpu"), QUICK)
     engines = {(row["algorithm"], row["engine"]) for row in found["rows"]}
     assert {("maml-2", "float32"), ("maml-1", "bfloat16"), ("dp-agrlr", "per record, opacus")} <= engines
     assert all(row["clients_per_second"] > 0 for row in found["rows"])
-    assert found["ratios"] == {"maml-1_vs_learn2learn": None, "maml-2_vs_learn2learn": None}
+    assert {("divided", "side by side"), ("divided", "one pass for all clients")} <= engines
+    assert ("dp-agrlr", "side by side") in engines
+    assert found["ratios"]["maml-1_vs_learn2learn"] is None
+    assert found["ratios"]["divided_vs_one_at_a_time"] > 0
 
 
 def test_an_engine_that_computes_something_else_is_refused(monkeypatch):
     first_order = partial(batched_query_gradients, order=1)
-    monkeypatch.setattr(device, "batched_query_gradients", lambda *given: first_order(*given[:-1]))
+    monkeypatch.setattr(device_engines, "batched_query_gradients", lambda *given: first_order(*given[:-1]))
     with pytest.raises(InputError, match=r"float32 on cpu and a loop on a CPU differ by .* in maml-2"):
-        device.device_rows(TINY, torch.device("cpu"), clients=2, seconds=0.0, peers=False)
+        device.device_rows(TINY, torch.device("cpu"), QUICK)
+
+
+def test_a_patient_look_goes_on_and_says_what_failed_and_what_had_no_time(monkeypatch):
+    first_order = partial(batched_query_gradients, order=1)
+    monkeypatch.setattr(device_engines, "batched_query_gradients", lambda *given: first_order(*given[:-1]))
+    kept = []
+    effort = replace(QUICK, patient=True)
+    found = device.device_rows(TINY, torch.device("cpu"), effort, lambda found: kept.append(len(found["rows"])))
+    (failed,) = (words for words in found["left_out"] if words.startswith("maml-2, float32"))
+    assert "differ by" in failed
+    assert kept == sorted(kept)
+    assert kept[-1] == len(found["rows"]) > 6
+    none = device.device_rows(TINY, torch.device("cpu"), replace(effort, most=0.0))
+    assert none["rows"] == []
+    assert all(words.endswith("no time was left") for words in none["left_out"])

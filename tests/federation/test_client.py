@@ -77,6 +77,9 @@ def test_promises_are_the_cells_of_the_plan(silos, tmp_path, algo, unit):
     assert epsilon_after(plan, promise, plan.rounds) == pytest.approx(cell.epsilon, rel=1e-9)
     assert most_participations(plan, promise) == plan.rounds
     assert most_participations(plan, replace(promise, epsilon=cell.epsilon / 2)) < plan.rounds
+    # What a ledger adds up is the same, but for what discrete noise costs more.
+    mu = participation(plan, promise, 0).mu
+    assert gaussian_epsilon(math.sqrt(plan.rounds) * mu, cell.delta) == pytest.approx(cell.epsilon, rel=0.02)
 
 
 def test_a_promise_that_no_round_fits_is_declined_with_the_plan(silos, tmp_path):
@@ -126,6 +129,8 @@ def test_a_client_that_died_before_it_answered_answers_once_it_is_back(silos, tm
         patch.setattr("dpfedmeta.federation.joined.Joined.vector", killed)
         with pytest.raises(KeyboardInterrupt):
             session.parties[silos.roster[0]].answer(session.question(0))
+    # It was charged before it was computed.
+    assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 2
     session.parties[silos.roster[0]] = silos.client(0, tmp_path)
     assert ask(session, session.question(0)) == expected
     assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 2
@@ -186,7 +191,7 @@ def test_a_plan_is_believed_in_nothing(silos, tmp_path):
         "numbers are not what its settings give": changed(session, privacy=weaker),
         "of another version": changed(session, version="9"),
         "no plan": changed(session, more=1),
-        "clip.policy = os:system": changed(
+        "the plan has clip.policy = os:system": changed(
             session, settings=content["settings"].replace("policy: window", "policy: os:system")
         ),
         "not signed": replace(session.signed, signature=bytes(64)),

@@ -32,6 +32,10 @@ class Huge(bytes):
 def test_everybody_answers(plain, masked):
     for session in (plain, masked):
         assert same(session.asked(), session.simulated(range(4)))
+        # A further attempt has noise of its own.
+        again = session.asked(again=(1, 7))
+        assert same(again, session.simulated(range(4), again=(1, 7)))
+        assert not same(again, session.simulated(range(4)))
         assert {heard.answered for heard in session.heard} == {4}
 
 

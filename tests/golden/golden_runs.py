@@ -55,6 +55,7 @@ RUNS = {
     "dp-agrlr": ("dp-agrlr", None, FEW_STEPS),
     "meta-sgd": ("meta-sgd", None, {}),
     "proto-maml": ("proto-maml", None, {}),
+    "dp-agr-correlated": ("dp-agr-correlated", None, {}),
     "dp-agr-secure": ("dp-agr-secure", None, {**SECURE, "clip.policy": "quantile"}),
     "dp-agrlr-secure": ("dp-agrlr-secure", None, {**SECURE, **TWO_PARTS}),
     "dp-fedavg": ("dp-fedavg", None, LOCAL),

@@ -19,6 +19,8 @@ from dpfedmeta.command_line import parse_with_settings, parser
 from dpfedmeta.commands import account, decompose
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import read
+from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs.resume import reported, settings_of_run
 from dpfedmeta.training.run import run_training
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +87,26 @@ def test_a_run_is_repeated_bit_for_bit_from_its_config_and_noise_seed(dpfedmeta,
     weights = [(run / "checkpoint/model.safetensors").read_bytes() for run in (seeded, again)]
     assert weights[0] == weights[1]
     assert read(seeded / "ledger.jsonl") == read(again / "ledger.jsonl")
+
+
+def test_a_run_whose_report_a_crash_kept_away_gets_it_on_the_next_try(dpfedmeta, seeded, tmp_path):
+    run = shutil.copytree(seeded, tmp_path / "a")
+    assert "nothing is left to do" in dpfedmeta("train", "--resume", run).out
+    page = (run / "report.html").read_text()
+    (run / "report.html").unlink()
+    assert "only its report is left to do" in dpfedmeta("train", "--resume", run).out
+    assert (run / "report.html").read_text() == page
+    # What was written while it trained is not of its end.
+    os.utime(run / "report.html", (0, 0))
+    assert not reported(RunDirectory(run))
+
+
+def test_the_workers_that_a_run_began_with_are_not_those_of_ranks(seeded):
+    def workers(given, **brought):
+        return settings_of_run(RunDirectory(seeded), given, **brought).run.workers
+
+    assert (workers({}), workers({}, brought=True)) == (1, None)
+    assert workers({"run.workers": "2"}, brought=True) == 2  # and refused, since somebody asks for it
 
 
 def test_an_altered_claim_is_refused_by_every_command_that_states_it(dpfedmeta, seeded, tmp_path):

@@ -83,7 +83,7 @@ def replay(tiny_strokes, tmp_path, plan, seed):
 
 
 # Of presets that differ in no part of the loop one is enough in a hurry.
-ALIKE = ("dp-const", "dp-fedavg", "dp-fedavg-fixed", "meta-sgd", "proto-maml", "dp-agrlr-secure")
+ALIKE = ("dp-const", "dp-fedavg", "dp-fedavg-adaptive", "dp-fedavg-fixed", "meta-sgd", "proto-maml", "dp-agrlr-secure")
 
 
 @pytest.mark.parametrize(

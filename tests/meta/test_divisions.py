@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -6,6 +8,7 @@ from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.algorithms.maml import Maml
 from dpfedmeta.meta.divided import division_slots
 from dpfedmeta.meta.divisions import Divisions
+from dpfedmeta.meta.side_by_side import batched, batched_divided_gradients
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import build_network, learned_part
 from dpfedmeta.models.spec import NetworkSpec
@@ -142,3 +145,23 @@ def test_clients_that_cannot_be_divided_are_seen():
             query_labels=uneven.query_labels,
         )
     )
+
+
+@pytest.mark.parametrize("learn", ["body", "all"])
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("norm_", ["none", "batch"])
+def test_clients_side_by_side_send_what_each_sends_alone(learn, order, norm_):
+    network, model, fixed = network_of(norm_, learn)
+    divisions, alone = Divisions(count=3, shots=1), spec_of(order=order)
+    episodes = [episode_of(records(seed), [0, 1], [2, 3]) for seed in range(3)]
+    turned = episodes[1]
+    mixed = torch.randperm(len(turned.support_labels), generator=torch.Generator().manual_seed(3))
+    # The order of a client's records is its own affair.
+    episodes[1] = replace(
+        turned, support_images=turned.support_images[mixed], support_labels=turned.support_labels[mixed]
+    )
+    found = batched_divided_gradients(network, model, fixed, batched(episodes), alone.adaptation, order, divisions)
+    for client, episode in enumerate(episodes):
+        expected = gradient_of(network, model, fixed, episode, spec_of(divisions, order))
+        own = {name: value[client] for name, value in found.items()}
+        assert float(norm(difference(own, expected))) < 1e-9 * max(1.0, float(norm(expected)))

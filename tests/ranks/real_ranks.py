@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 import torch
-from own_group import trained
+from own_group import trained  # type: ignore[import-not-found]
 from torch._C._distributed_c10d import TCPStore
 
 from dpfedmeta.errors import InputError

@@ -1,3 +1,4 @@
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -57,19 +58,34 @@ class Elsewhere(InProcess):
 
 
 def test_other_data_on_a_rank_are_refused_and_other_processors_noted(tiny_strokes, facts):
-    cpu = torch.device("cpu")
-    assert check_together(InProcess(), tiny_strokes, None, cpu)
-    assert check_together(Elsewhere(), tiny_strokes, None, cpu)
-    assert not check_together(Elsewhere(own_facts=replace(facts, machine="another")), tiny_strokes, None, cpu)
+    def check(workers):
+        return check_together(workers, tiny_strokes, None, torch.device("cpu"), lambda: tiny_strokes)
+
+    assert check(InProcess())
+    assert check(Elsewhere())
+    assert not check(Elsewhere(own_facts=replace(facts, machine="another")))
     with pytest.raises(InputError, match="rank 1: holds other data for tiny"):
-        check_together(Elsewhere(_data_digest="0" * 64), tiny_strokes, None, cpu)
+        check(Elsewhere(_data_digest="0" * 64))
 
 
-def test_the_digest_of_the_data_is_of_all_splits_and_says_what_is_missing(tiny_strokes, tmp_path):
+def test_the_digest_of_the_data_is_of_all_splits(tiny_strokes):
     pools = (tiny_strokes.train, tiny_strokes.val, tiny_strokes.test)
-    assert _data_digest(pools, None) != _data_digest((*pools[:2], tiny_strokes.val), None)
-    with pytest.raises(InputError, match=r"nothing\.npy: cannot be read .*same files there"):
-        _data_digest((replace(tiny_strokes.train, path=tmp_path / "nothing.npy"),), None)
+    assert _data_digest(pools, None, never) != _data_digest((*pools[:2], tiny_strokes.val), None, never)
+
+
+def never():
+    raise AssertionError("the images are there already")
+
+
+def test_a_machine_without_the_decoded_images_makes_them_or_says_where_they_belong(tiny_strokes, tmp_path):
+    pools = (tiny_strokes.train, tiny_strokes.val, tiny_strokes.test)
+    absent = tmp_path / "nothing.npy"
+    elsewhere = tuple(replace(pool, path=absent) for pool in pools)
+    with pytest.raises(InputError, match=r"nothing\.npy: cannot be read .*DPFEDMETA_CACHE"):
+        _data_digest(elsewhere, None, lambda: tiny_strokes)
+    assert _data_digest(elsewhere, None, lambda: shutil.copy(tiny_strokes.train.path, absent)) == _data_digest(
+        pools, None, never
+    )
 
 
 def test_more_ranks_than_chunks_are_refused():

@@ -103,14 +103,18 @@ def test_what_fails_ahead_fails_in_its_turn():
         next(drawn)
 
 
+# Divisions adapt the head.
+FORMS = [*((a, n, "1") for a in ("head", "all") for n in ("batch", "group")), ("head", "batch", "3")]
+
+
 @pytest.mark.parametrize("order", ["1", "2"])
-@pytest.mark.parametrize("adapt", ["head", "all"])
-@pytest.mark.parametrize("norm", ["batch", "group"])
-def test_several_at_once_send_what_each_sends_alone(tiny_strokes, monkeypatch, order, adapt, norm):
+@pytest.mark.parametrize(("adapt", "norm", "divisions"), FORMS)
+def test_several_at_once_send_what_each_sends_alone(tiny_strokes, monkeypatch, order, adapt, norm, divisions):
     monkeypatch.setattr("dpfedmeta.meta.algorithms.maml._TOGETHER", 2)
     given = {
         "meta.order": order,
         "meta.adapt": adapt,
+        "meta.divisions": divisions,
         "model.norm": norm,
         "meta.lr": "0.05",
         "meta.steps": "3",

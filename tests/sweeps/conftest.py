@@ -17,6 +17,7 @@ print("workers", options["run.workers"])
 ending = options.get("model.width")
 if ending == "13":
     print("error: no luck")
+    print("ChildFailedError: as torchrun goes on")
     sys.exit(1)
 while ending == "14" and not Path(options["run.dir"]).with_name("go").exists():
     time.sleep(0.02)

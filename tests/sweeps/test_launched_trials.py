@@ -3,7 +3,8 @@ import sys
 import pytest
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.sweeps.runner import SweepOptions, launched_words
+from dpfedmeta.sweeps.definition import read_sweep
+from dpfedmeta.sweeps.runner import SweepOptions, launched_words, prepare
 from dpfedmeta.sweeps.trials import Trial
 
 
@@ -24,3 +25,13 @@ def test_a_launcher_starts_each_trial_and_brings_the_workers(tmp_path):
 def test_a_launcher_that_is_none_is_refused(launcher):
     with pytest.raises(InputError, match="--launch"):
         launched_words(launcher)
+
+
+def test_workers_beside_ranks_are_refused_before_the_first_trial(sweep_file, tmp_path):
+    parameters = {"algo": {"value": "maml"}, "dataset": {"value": "strokes"}, "run.workers": {"values": [1, 2]}}
+    sweep = read_sweep(sweep_file(parameters=parameters))
+    for fixed in ({}, {"run.workers": "2"}):
+        prepare(sweep, SweepOptions(out=tmp_path / "out", fixed=fixed))
+        with pytest.raises(InputError, match=r"run\.workers: the ranks that --launch starts are the workers"):
+            prepare(sweep, SweepOptions(out=tmp_path / "out", fixed=fixed, launched=True))
+    assert not (tmp_path / "out").exists()

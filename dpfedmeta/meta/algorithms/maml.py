@@ -100,9 +100,9 @@ class Maml:
         return learned_part(network, weights)
 
     def together(self, engine: PerRecordGradients, device: str, chunk: int | None) -> int | None:
-        """Several on a GPU, or where run.chunk asks for it; divisions are computed client by client."""
+        """Several on a GPU, or where run.chunk asks for it."""
         several = device == "cuda" or (chunk or 1) > 1
-        return max(_TOGETHER, chunk or 1) if several and self.divisions is None else 1
+        return max(_TOGETHER, chunk or 1) if several else 1
 
     def messages(
         self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
@@ -113,15 +113,15 @@ class Maml:
         if not context.side_by_side or not episodes:
             yield from (self.gradient(context, episode.to(context.device)) for episode in episodes)
             return
-        form = _form(episodes[0])
+        form = self._form(episodes[0])
 
         def several(part: Sequence[Episode]) -> list[Params]:
             found = self.gradients(context, batched(part).to(context.device))
             return [{name: value[index] for name, value in found.items()} for index in range(len(part))]
 
-        computed = iter(context.pieces(several, [episode for episode in episodes if _form(episode) == form]))
+        computed = iter(context.pieces(several, [episode for episode in episodes if self._form(episode) == form]))
         for episode in episodes:
-            alone = _form(episode) != form
+            alone = self._form(episode) != form
             yield self.gradient(context, episode.to(context.device)) if alone else next(computed)
 
     def gradient(self, context: ClientContext, episode: Episode) -> Params:
@@ -136,17 +136,25 @@ class Maml:
         """SECRET: the meta-gradients of E episodes of one form, each tensor [E, *shape]."""
         from dpfedmeta.meta.divided import divided_gradients
         from dpfedmeta.meta.part_gradients import client_by_client, parts_share_a_pass
-        from dpfedmeta.meta.side_by_side import batched_query_gradients
+        from dpfedmeta.meta.side_by_side import batched_divided_gradients, batched_query_gradients
 
         if parts_share_a_pass(context, self.adaptation, episodes):
             return client_by_client(context, episodes, self.adaptation, self.order, self.divisions)
         if self.divisions is not None:
-            return divided_gradients(
+            at_once = context.side_by_side or context.device.type == "cuda"
+            return (batched_divided_gradients if at_once else divided_gradients)(
                 context.module, context.learned, context.fixed, episodes, self.adaptation, self.order, self.divisions
             )
         return batched_query_gradients(
             context.module, context.learned, context.fixed, episodes, self.adaptation, self.order
         )
+
+    def _form(self, episode: Episode) -> tuple[object, ...]:
+        """What clients that are computed by one call have in common; divisions count on as many classes too."""
+        shapes = (episode.support_images.shape, episode.query_images.shape)
+        if self.divisions is None:
+            return shapes
+        return (*shapes, *(int(labels.max()) for labels in (episode.support_labels, episode.query_labels)))
 
     def shortened(self) -> Maml:
         """Two steps, two divisions."""
@@ -174,10 +182,6 @@ def whole_client_trial(network: NetworkSpec) -> Trial:
     return Trial(
         unit="message of another client", one="client", each=1, ways=network.ways, changed=(None, None), apart=True
     )
-
-
-def _form(episode: Episode) -> tuple[object, object]:
-    return episode.support_images.shape, episode.query_images.shape
 
 
 def _divisions(settings: Settings, adaptation: Adaptation) -> Divisions | None:

@@ -1,0 +1,241 @@
+"""What correlated noise costs: all rounds of a run together are one Gaussian release.
+
+Proof, with everything in units of the round's clip bound C_t. Let x_t be the contributions of one client to round t,
+of length 1 at most, and Z_t the independent noise of deviation z. What is released is
+r_t = x_t + others_t + (C^-1 Z)_t. As C is lower triangular with ones on its diagonal, (C r)_t is made from r_0, ...,
+r_t and the other way round: to see the releases is to see y_t = (C x)_t + (C others)_t + Z_t, one after the other.
+Given y_0, ..., y_(t-1), the populations with and without the client differ in the mean of y_t by (C x)_t, and Z_t is
+fresh. What x_t is may depend on all that was seen, and so may C_t, which is a function of it: on every path the client
+joins at most R rounds, at least b apart, so sum_t |(C x)_t|^2 <= sens^2, and a sequence of Gaussian releases with
+adaptive shifts whose squares never add up to more is sens/z-GDP (Smith, Thakurta 2022,
+https://arxiv.org/abs/2210.17520; for matrices Denisov et al. 2022, https://arxiv.org/abs/2202.08312, theorem 2.1).
+Nobody's part has to be secret: the coins of the other clients are independent of this client's, and nothing is
+amplified.
+
+A round that is done again with new noise makes a tree of releases: each has fresh Z, and its shift is the sum of c over
+the client's rounds on its own path, at most `largest_row`. The course of the run that goes on is charged as above; each
+other release adds `largest_row`^2 to the sum of squares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+from dpfedmeta.accounting.noise import GaussianNoise
+from dpfedmeta.accounting.spacing import Spacing
+from dpfedmeta.errors import RefusedPlan
+from dpfedmeta.randomness import FloatArray
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+_BUFFERS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correlation:
+    """What a plan says of its correlated noise.
+
+    Attributes:
+        separation: b, rounds between two participations of one client, at least.
+        buffers: How many vectors the mechanism may remember; None: what its strategy takes.
+        numbers: What its coefficients are made of, as they were fitted; () before.
+    """
+
+    separation: int
+    buffers: int | None = None
+    numbers: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "numbers", tuple(map(float, self.numbers)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorrelatedNoise:
+    """Gaussian noise that later rounds take back in part. Members say what its coefficients are.
+
+    Attributes:
+        multiplier: z: deviation of the fresh noise of a round over the clip bound.
+        rounds: T that it was fitted for; it makes no more.
+        participations: R.
+        separation: b.
+        numbers: What the coefficients are made of.
+
+    Guarantee:
+        All rounds together are (sensitivity * distance / multiplier)-GDP; see the module. One release alone is counted
+        as if it were all of them.
+    """
+
+    multiplier: float
+    rounds: int
+    participations: int
+    separation: int
+    numbers: tuple[float, ...] = ()
+    steady: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _ = GaussianNoise(multiplier=self.multiplier), self.spacing
+        if not (isinstance(self.rounds, int) and self.rounds >= 1):
+            raise ValueError(f"rounds = {self.rounds!r}: expected a whole number, at least 1")
+        object.__setattr__(self, "numbers", tuple(map(float, self.numbers)))
+
+    @property
+    def spacing(self) -> Spacing:
+        """R and b."""
+        return Spacing(participations=self.participations, separation=self.separation)
+
+    @staticmethod
+    def fitted(rounds: int, spacing: Spacing, buffers: int | None) -> tuple[float, ...]:
+        """The numbers that its coefficients are made of, for so many rounds.
+
+        Raises:
+            RefusedPlan: They cannot be made with so many buffers.
+        """
+        raise NotImplementedError
+
+    def coefficients(self, rounds: int) -> FloatArray:
+        """c_0, ..., c_(rounds-1)."""
+        raise NotImplementedError
+
+    def sensitivity(self, rounds: int | None = None) -> float:
+        """Of the first `rounds` rounds, all of them by default, in clip bounds.
+
+        Raises:
+            RefusedPlan: More rounds than it was fitted for.
+        """
+        return _moved(replace(self, multiplier=1.0), self.rounds if rounds is None else rounds)[0]
+
+    @property
+    def largest_row(self) -> float:
+        """How far one release may move that the run did not go on from."""
+        return _moved(replace(self, multiplier=1.0), self.rounds)[1]
+
+    def together(self, rounds: int, further: int = 0) -> GaussianNoise:
+        """The noise of a single release that costs as much.
+
+        Args:
+            rounds: How many rounds are charged, without further attempts.
+            further: How many charges there are besides, of attempts and of copies of the run.
+
+        Raises:
+            RefusedPlan: More rounds than it was fitted for.
+        """
+        squared = (self.sensitivity(rounds) if rounds else 0.0) ** 2 + further * self.largest_row**2
+        return GaussianNoise(multiplier=self.multiplier / math.sqrt(squared))
+
+    def profile(self, epsilons: FloatArray, distance: float) -> FloatArray:
+        """That of all rounds."""
+        return self.together(self.rounds).profile(epsilons, distance)
+
+    def largest_loss(self, distance: float) -> float:
+        """That of all rounds."""
+        return self.together(self.rounds).largest_loss(distance)
+
+    def mu(self, distance: float) -> float:
+        """That of all rounds."""
+        return self.together(self.rounds).mu(distance)
+
+    def replaced(self, rate: float, grid: float) -> PrivacyLossDistribution | None:
+        """Nothing is sampled."""
+        return None
+
+    def dp_event(self, distance: float) -> DpEvent | None:
+        """Other accountants are asked about all rounds together, not about one."""
+        return None
+
+    @property
+    def words(self) -> str:
+        """With z, and what all rounds are."""
+        return (
+            f"noise of z = {self.multiplier:.4g} that is correlated over rounds ({self._name}); a client that joins at "
+            f"most {self.participations} rounds, {self.separation} apart, moves all {self.rounds} by "
+            f"{self.sensitivity():.4g} clip bounds"
+        )
+
+    @property
+    def _name(self) -> str:
+        return next(name for name, kind in KINDS.items() if kind is type(self))
+
+
+@lru_cache(maxsize=1024)
+def _moved(noise: CorrelatedNoise, rounds: int) -> tuple[float, float]:
+    """(sensitivity, largest row)."""
+    from dpfedmeta.accounting.correlated import largest_row, sensitivity
+
+    if rounds > noise.rounds:
+        raise RefusedPlan(
+            f"correlated noise was fitted for {noise.rounds} rounds, and {rounds} are asked for: nobody knows what "
+            "more would cost; start a new run that is planned for all of them"
+        )
+    c, spacing = noise.coefficients(rounds), (noise.participations, noise.separation)
+    return sensitivity(c, *spacing), largest_row(c, *spacing)
+
+
+class ToeplitzNoise(CorrelatedNoise):
+    """c_k = c_(k-1) (2k-1)/(2k): the least largest error of prefix sums for one participation; remembers all rounds."""
+
+    @staticmethod
+    def fitted(rounds: int, spacing: Spacing, buffers: int | None) -> tuple[float, ...]:
+        """There is nothing to fit."""
+        if buffers is not None:
+            raise RefusedPlan(
+                f"server.buffers = {buffers}: server.noise = toeplitz remembers the noise of every round; leave it "
+                "out, or use --server.noise blt"
+            )
+        return ()
+
+    def coefficients(self, rounds: int) -> FloatArray:
+        """c_0, ..., c_(rounds-1)."""
+        from dpfedmeta.accounting.correlated import optimal_toeplitz
+
+        if self.numbers:
+            raise RefusedPlan("toeplitz: its coefficients are known, and the ledger states others")
+        return optimal_toeplitz(rounds)
+
+
+class BltNoise(CorrelatedNoise):
+    """c_k = sum of w_i theta_i^(k-1): `numbers` are the decays theta, then the weights w."""
+
+    @staticmethod
+    def fitted(rounds: int, spacing: Spacing, buffers: int | None) -> tuple[float, ...]:
+        """For the largest error of prefix sums."""
+        from dpfedmeta.accounting.correlated import fit_blt
+
+        found = fit_blt(rounds, _BUFFERS if buffers is None else buffers, spacing.participations, spacing.separation)
+        return (*found.decays, *found.weights)
+
+    def coefficients(self, rounds: int) -> FloatArray:
+        """c_0, ..., c_(rounds-1)."""
+        from dpfedmeta.accounting.correlated import Blt
+
+        half = len(self.numbers) // 2
+        return Blt(decays=self.numbers[:half], weights=self.numbers[half:]).coefficients(rounds)
+
+
+class BandedNoise(CorrelatedNoise):
+    """`numbers` are c_0, ..., c_(p-1); all later ones are 0."""
+
+    @staticmethod
+    def fitted(rounds: int, spacing: Spacing, buffers: int | None) -> tuple[float, ...]:
+        """For the largest error of prefix sums."""
+        from dpfedmeta.accounting.correlated import fit_banded
+
+        bands = min(spacing.separation, rounds) if buffers is None else buffers + 1
+        return fit_banded(rounds, bands, spacing.participations, spacing.separation)
+
+    def coefficients(self, rounds: int) -> FloatArray:
+        """c_0, ..., c_(rounds-1)."""
+        import numpy as np
+
+        c = np.zeros(max(rounds, len(self.numbers)))
+        c[: len(self.numbers)] = self.numbers
+        return c[:rounds]
+
+
+KINDS: Mapping[str, type[CorrelatedNoise]] = {"toeplitz": ToeplitzNoise, "blt": BltNoise, "banded": BandedNoise}
+"""By the name of `server.noise`, and of the noise in a ledger."""

@@ -1,0 +1,96 @@
+"""What personalised adaptation brings to the clients themselves: mean accuracy before and after, with an interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.analytics.analysis import Asking
+from dpfedmeta.analytics.counted import SEES_SUM, planned_counts, released_counts
+from dpfedmeta.randomness import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from dpfedmeta.analytics.asked import Asked
+
+# An accuracy is a whole number of thousandths.
+_PARTS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """Four numbers of a client: that it answered, its accuracy after and before, their difference squared.
+
+    Attributes:
+        run: Folder of the run whose model is adapted.
+
+    Guarantee:
+        With both accuracies a and b clipped to [0, 1] the numbers (1, a, b, (a-b)^2) have length sqrt(3) at most: for
+        fixed b the squared length 1 + a^2 + b^2 + (a-b)^4 is convex in a and the other way round, so it is largest in a
+        corner. They are rounded to thousandths, the last one downwards. Sensitivity sqrt(3) under adding or removing a
+        client.
+    """
+
+    run: str
+    default_epsilon: ClassVar[float] = 1.0
+    server_sees: ClassVar[str] = SEES_SUM
+
+    def planned(self, plan: PrivacyPlan) -> PrivacyPlan:
+        """Four numbers in thousandths."""
+        return planned_counts(plan, 4, _PARTS * math.sqrt(3.0))
+
+    def vector(self, before: float, after: float) -> IntArray:
+        """SECRET: a client's four numbers."""
+        a, b = (round(_PARTS * min(max(value, 0.0), 1.0)) for value in (after, before))
+        return np.array([_PARTS, a, b, (a - b) ** 2 // _PARTS], dtype=np.int64)
+
+    def check(self, clients: Asked) -> None:
+        """Whether there is a model that fits."""
+        clients.check_model()
+
+    def released(self, asking: Asking) -> dict[str, Any]:
+        """Means and their intervals."""
+        accuracies = asking.clients.accuracies
+        counts = released_counts(asking, lambda client: self._answer(accuracies(client)))
+        return self.read(counts.values / _PARTS, counts.deviation / _PARTS)
+
+    def _answer(self, found: tuple[float, float] | None) -> IntArray | None:
+        return None if found is None else self.vector(*found)
+
+    def read(self, sums: FloatArray, deviation: float) -> dict[str, Any]:
+        """Post-processing of the noisy sums of (1, a, b, (a-b)^2).
+
+        The interval holds for clients like these: it adds the variance between clients over their number to that of the
+        noise of both sums of a ratio, and half a thousandth of each accuracy for their rounding.
+        """
+        clients = max(float(sums[0]), 1.0)
+        after, before = float(sums[1]) / clients, float(sums[2]) / clients
+        gain = after - before
+        spread = max(float(sums[3]) / clients - gain**2, 0.0)
+        noise = deviation**2 * (2.0 + gain**2) / clients**2
+        return {
+            "clients": clients,
+            "deviation": deviation,
+            "before": before,
+            "after": after,
+            "gain": gain,
+            "ci95": 1.96 * math.sqrt(spread / clients + noise) + 1.0 / _PARTS,
+        }
+
+    def words(self, found: Mapping[str, Any]) -> list[str]:
+        """The gain, with its interval."""
+        gain, half = (100.0 * found[name] for name in ("gain", "ci95"))
+        lines = [
+            f"adaptation to their own images brings the clients {gain:+.1f} ± {half:.1f} points of accuracy (95%): "
+            f"from {found['before']:.1%} to {found['after']:.1%}, about {found['clients']:,.0f} clients"
+        ]
+        if half > abs(gain):
+            lines.append("the interval holds zero: ask more clients (--cohort), or allow more epsilon")
+        return lines
+
+
+MEMBER = Gain

@@ -1,0 +1,140 @@
+"""How many classes and images clients hold: what task.ways and task.shots the federation can afford."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.analytics.analysis import Asking
+from dpfedmeta.analytics.counted import SEES_SUM, planned_counts, released_counts
+from dpfedmeta.errors import InputError
+from dpfedmeta.randomness import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from dpfedmeta.analytics.asked import Asked
+
+# Public grids: images of a class; classes, and images, of a client (the first edge of each bin).
+_OF_A_CLASS = (1, 2, 5, 10, 15, 20, 30, 50)
+_OF_A_CLIENT = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+_CLASSES = (0, 1, 2, 3, 5, 10, 20, 50)
+# Episodes of one class teach nothing.
+_FEWEST_WAYS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Histogram:
+    """Counts of clients: by images, and for each number of images by how many classes have so many.
+
+    Attributes:
+        share: Which share of the clients an episode shall fit.
+
+    Guarantee:
+        A client adds 1 to exactly one bin of each of 9 histograms (one of its images, and one of its classes for each
+        of 8 numbers of images), so the sensitivity under adding or removing a client is 3.
+    """
+
+    share: float = 0.9
+    default_epsilon: ClassVar[float] = 0.5
+    server_sees: ClassVar[str] = SEES_SUM
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise InputError(f"--share {self.share:g}: a share above 0 and below 1")
+
+    @property
+    def _rows(self) -> int:
+        return len(_OF_A_CLASS)
+
+    def planned(self, plan: PrivacyPlan) -> PrivacyPlan:
+        """One count of a client in each histogram."""
+        dimension = self._rows * len(_CLASSES) + len(_OF_A_CLIENT)
+        return planned_counts(plan, dimension, math.sqrt(self._rows + 1))
+
+    def vector(self, images: Sequence[int]) -> IntArray:
+        """SECRET: a client's bins, from how many images it holds of each of its classes."""
+        classes = np.zeros((self._rows, len(_CLASSES)), dtype=np.int64)
+        held = np.asarray(images, dtype=np.int64)
+        for row, fewest in enumerate(_OF_A_CLASS):
+            classes[row, _bin(_CLASSES, int((held >= fewest).sum()))] = 1
+        sizes = np.zeros(len(_OF_A_CLIENT), dtype=np.int64)
+        sizes[_bin(_OF_A_CLIENT, int(held.sum()))] = 1
+        return np.concatenate([classes.reshape(-1), sizes])
+
+    def check(self, clients: Asked) -> None:
+        """Whether clients can be asked."""
+        clients.check_holdings()
+
+    def released(self, asking: Asking) -> dict[str, Any]:
+        """Both histograms, and what follows for an episode."""
+        held = asking.clients.holdings
+        counts = released_counts(asking, lambda client: self.vector(list(held(client).values())))
+        return self.read(counts.values, counts.deviation)
+
+    def read(self, counts: FloatArray, deviation: float) -> dict[str, Any]:
+        """Post-processing of noisy counts."""
+        split = self._rows * len(_CLASSES)
+        classes, sizes = counts[:split].reshape(self._rows, -1), counts[split:]
+        # Every client is in each histogram once.
+        total = max(float(classes.sum() + sizes.sum()) / (self._rows + 1), 1.0)
+        return {
+            "clients": total,
+            "deviation": deviation,
+            "share": self.share,
+            "labels": dict(zip(map(str, _CLASSES), classes[0].tolist(), strict=True)),
+            "images": dict(zip(map(str, _OF_A_CLIENT), sizes.tolist(), strict=True)),
+            "affordable": [
+                row
+                for place, ways in enumerate(_CLASSES)
+                if ways >= _FEWEST_WAYS and (row := self._affordable(classes[:, place:], ways, total, deviation))
+            ],
+        }
+
+    def _affordable(self, able: FloatArray, ways: int, total: float, deviation: float) -> dict[str, Any] | None:
+        """The most images of each of `ways` classes that surely the wanted share of the clients has.
+
+        Args:
+            able: [rows, bins] of so many classes or more.
+            ways: How many.
+            total: Clients, about.
+            deviation: Of the noise on a count.
+        """
+        half = 1.96 * deviation * math.sqrt(able.shape[1]) / total
+        for images, row in zip(reversed(_OF_A_CLASS), able[::-1], strict=True):
+            share = float(row.sum()) / total
+            if share - half >= self.share:
+                return {"ways": ways, "images": images, "clients": min(share, 1.0), "ci95": half}
+        return None
+
+    def words(self, found: Mapping[str, Any]) -> list[str]:
+        """What an episode may ask for."""
+        lines = [
+            f"what at least {found['share']:.0%} of the clients can form (task.ways; task.shots + task.queries):",
+            *(
+                f"  {row['ways']:3} ways: up to {row['images']} images of each class "
+                f"({row['clients']:.1%} ± {100 * row['ci95']:.1f} of the clients)"
+                for row in found["affordable"]
+            ),
+        ]
+        if not found["affordable"]:
+            lines.append("  none: lower --share, ask more clients, or allow more epsilon")
+        return [*lines, f"classes of a client: {_shares(found, 'labels')}", f"images: {_shares(found, 'images')}"]
+
+
+def _bin(first: Sequence[int], value: int) -> int:
+    """The bin of a value, by the bins' first edges, the least of which is 0."""
+    return int(np.searchsorted(first, value, side="right")) - 1
+
+
+def _shares(found: Mapping[str, Any], name: str) -> str:
+    """From each edge on, which share of the clients; those that are not told from none are left out."""
+    noise, total = 3.0 * found["deviation"], found["clients"]
+    seen = [f"{edge}+ {count / total:.1%}" for edge, count in found[name].items() if count > noise]
+    return ", ".join(seen) or "too few clients for the noise"
+
+
+MEMBER = Histogram

@@ -1,0 +1,168 @@
+"""An analysis from its request to its folder: charged in its ledger, released, and stated; or gone on with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpfedmeta.accounting.cells import guarantees
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.analytics.analysis import Asking
+from dpfedmeta.analytics.asked import Asked
+from dpfedmeta.analytics.request import Request
+from dpfedmeta.analytics.statement import STATEMENT, statement
+from dpfedmeta.durable import SECRET, cut_torn_line, whole_lines
+from dpfedmeta.errors import InputError
+from dpfedmeta.ledger.charges import Charge
+from dpfedmeta.ledger.ledger import Identity, Ledger, LedgerContent, check_rounds, read_content, spent
+from dpfedmeta.ledger.versions import constants
+from dpfedmeta.privacy.samplers import sampler_of
+from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, Purpose, SecretSource, draw_secret_seed
+from dpfedmeta.run_directory import PLAN, SUMMARY, RunDirectory, create, write_text
+from dpfedmeta.runs.lock import only_writer
+from dpfedmeta.runs.reopen import check_lineage
+from dpfedmeta.runs.resume import keep_secret, registered, secret_of_run
+from dpfedmeta.runs.summary import SIMULATION, versions
+
+_DATA = "data.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a new analysis is kept.
+
+    Attributes:
+        folder: The parent folder.
+        name: Its name; None: kind and time.
+    """
+
+    folder: str = "runs"
+    name: str | None = None
+
+
+def begin(request: Request, place: Place, *, data_folder: Path | None = None, secure_rng: bool = False) -> RunDirectory:
+    """Plan, charge, ask, release.
+
+    Raises:
+        InputError: Something that was given does not fit; nothing was charged, unless it says so.
+        RefusedPlan: What is asked for cannot be promised.
+    """
+    if secure_rng and request.noise_seed is not None:
+        raise InputError("--secure-rng: randomness is the operating system's, so --noise-seed has no place; drop one")
+    plan, asked = request.planned(), Asked(request, data_folder)
+    seed = draw_secret_seed() if request.noise_seed is None else request.noise_seed
+    source: SecretSource = OperatingSystemSource() if secure_rng else KeyedSource(seed)
+    digest = asked.digest
+    _check(request, asked)
+
+    def fill(run: RunDirectory) -> None:
+        text = request.as_text()
+        run.write_json(PLAN, plan_content(request, plan))
+        keep_secret(run, source)
+        write_text(run.secret / _DATA, json.dumps({"digest": digest}) + "\n", mode=SECRET)
+        Ledger(run.ledger, plan, Identity(run=secrets.token_hex(16), config=text, secure=secure_rng))
+
+    name = place.name or f"{request.kind}-{time.strftime('%Y%m%d-%H%M%S')}"
+    run = create(Path(place.folder), name, fill)
+    with only_writer(run.path):
+        _complete(run, read_content(run.ledger), asked, source)
+    return run
+
+
+def resume(path: Path, data_folder: Path | None = None) -> RunDirectory:
+    """Go on with an analysis that was stopped; one that is complete stays as it is.
+
+    Guarantee:
+        With the same data and a seed of its own the release comes out as it did, and is not charged again. Without a
+        seed (--secure-rng) it is another release, and charged as one.
+
+    Raises:
+        InputError: It is no folder of an analysis, or the clients hold other data now.
+    """
+    run = RunDirectory(path)
+    with only_writer(run.path):
+        content = read_content(run.ledger, torn=True)
+        if (run.path / SUMMARY).exists():
+            return run
+        asked = Asked(Request.from_text(content.identity.config, f"{run.ledger}, line 1"), data_folder)
+        kept = RunDirectory(run.secret).read_json(_DATA).get("digest")
+        if kept != asked.digest:
+            raise InputError(f"{run.path}: the clients hold other data than when it began; start a new analysis")
+        _complete(run, content, asked, secret_of_run(run))
+    return run
+
+
+def plan_content(request: Request, plan: PrivacyPlan) -> dict[str, Any]:
+    """What plan.json states."""
+    return {
+        "analysis": request.kind,
+        "planned": [cell.as_json() for cell in guarantees(plan)],
+        "privacy": constants(plan),
+        "phases": [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in plan.phases],
+    }
+
+
+def summary_content(request: Request, content: LedgerContent, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What summary.json states: public values only."""
+    return {
+        "status": "completed",
+        "analysis": request.kind,
+        "clients": request.clients,
+        "cohort": request.cohort,
+        "found": dict(found),
+        "server_sees": request.analysis.server_sees,
+        "guarantees": [cell.as_json() for cell in spent(content.plan, content.charges)],
+        "planned": [cell.as_json() for cell in guarantees(content.plan)],
+        "simulation": SIMULATION if request.noise_seed is not None else None,
+        "ledger": {"head": content.heads[-1], "lines": len(content.heads)},
+        "versions": versions(),
+    }
+
+
+def _check(request: Request, asked: Asked) -> None:
+    """Refuse before the charge what no client could answer; nobody's data decide over it."""
+    if asked.clients != request.clients:
+        raise InputError(f"{request.clients:,} clients were asked for, and the data have {asked.clients:,}")
+    request.analysis.check(asked)
+
+
+def _complete(run: RunDirectory, content: LedgerContent, asked: Asked, source: SecretSource) -> None:
+    """Charge what is not charged yet, then release and write."""
+    plan, request, (size, torn) = content.plan, asked.request, whole_lines(run.ledger)
+    check_rounds(plan, content.charges)
+    with registered(run) as (lineage, _):
+        if lineage is not None:
+            check_lineage(run, content, lineage, mended=bool(torn) and source.reproducible)
+        charge = content.charges[-1] if content.charges and source.reproducible else _next(plan, content, source)
+        if torn:
+            # A line that was never finished was never used.
+            cut_torn_line(run.ledger)
+        if charge not in content.charges:
+            ledger = Ledger.resume(run.ledger, content, size)
+            ledger.charge(charge)
+            if lineage is not None:
+                lineage.follow(ledger.lines, ledger.head)
+    found = request.analysis.released(_asking(plan, charge, asked, source))
+    summary = summary_content(request, read_content(run.ledger), found)
+    write_text(run.path / STATEMENT, statement(summary, request.analysis.words(found)))
+    run.write_json(SUMMARY, summary)
+
+
+def _next(plan: PrivacyPlan, content: LedgerContent, source: SecretSource) -> Charge:
+    attempt = len(content.charges)
+    inputs = hashlib.sha256(content.identity.config.encode()).hexdigest()
+    if not source.reproducible:
+        inputs = secrets.token_hex(32)
+    return Charge(round=0, event=plan.at(0), attempt=attempt, inputs=inputs)
+
+
+def _asking(plan: PrivacyPlan, charge: Charge, asked: Asked, source: SecretSource) -> Asking:
+    source = source.again(charge.again)
+    cohort = sampler_of(charge.event, None).draw(0, {}, source.generator(Purpose.COHORT, 0))
+    return Asking(plan=plan, cohort=cohort, source=source, clients=asked)

@@ -1,0 +1,137 @@
+"""Sums of vectors of whole numbers under secure aggregation, with discrete noise: from clients to a release."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.secure_rounds import SecureRounds
+from dpfedmeta.accounting.whole_sums import COUNT_BITS, WholeSum
+from dpfedmeta.analytics.analysis import Asking
+from dpfedmeta.parameters import Params, scaled
+from dpfedmeta.privacy.mechanisms import WholeNumberMechanism
+from dpfedmeta.privacy.units import Bounded, Client
+from dpfedmeta.randomness import FloatArray, IntArray, Purpose, SecretSource
+
+_COUNTS = "counts"
+# For most analyses: what the server has besides what is released.
+SEES_SUM = "the sum of the cohort's answers with the noise that the clients made, and who took part"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountGrid:
+    """Counts in whole steps, modulo 2^b.
+
+    Attributes:
+        bits: b.
+        steps: Steps for a count of one: finer than the counts, so that a client's share of the noise can be small.
+    """
+
+    bits: int
+    steps: int
+
+    @property
+    def width(self) -> float:
+        """Of a step, in counts."""
+        return 1.0 / self.steps
+
+    def centred(self, total: IntArray) -> IntArray:
+        """A sum modulo 2^b, as the numbers around 0 that it stands for."""
+        half = 1 << (self.bits - 1)
+        return (total + half) % (2 * half) - half
+
+    def read(self, released: Params) -> Params:
+        """Counts again."""
+        return scaled(released, self.width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """PUBLIC: a released vector of counts.
+
+    Attributes:
+        values: [d], noisy.
+        deviation: Of the noise on each.
+    """
+
+    values: FloatArray
+    deviation: float
+
+
+def planned_counts(plan: PrivacyPlan, dimension: int, longest: float) -> PrivacyPlan:
+    """The plan of a release of counts.
+
+    Args:
+        plan: Who is asked, and delta.
+        dimension: Length of a client's vector.
+        longest: Largest L2 norm of a client's vector: the sensitivity under adding or removing one, exactly.
+    """
+    secure = SecureRounds(bits=COUNT_BITS.stop - 1, dimension=dimension, longest=longest)
+    return replace(plan, server_sees="sum", secure=secure)
+
+
+def released_counts(asking: Asking, answer: Callable[[int], IntArray | None]) -> Counts:
+    """Ask every client of the cohort, add up, and release.
+
+    Args:
+        asking: What is charged, and who is asked.
+        answer: SECRET: a client's vector of whole numbers; None where it holds nothing that fits.
+
+    Guarantee:
+        (client, public) and (client, server) of the plan. A client's vector that is not of the form, or longer than
+        the plan says, counts as zero; every client adds its share of the noise whatever it holds.
+    """
+    event = asking.plan.at(0)
+    whole, noise = event.whole, event.noise
+    assert whole is not None
+    assert noise is not None
+    assert asking.plan.secure is not None
+    assert asking.plan.secure.longest is not None
+    grid = CountGrid(bits=whole.bits, steps=round(whole.units / asking.plan.secure.longest))
+    total, share = _summed(asking, whole, grid, answer)
+    query: Bounded[Client, Params] = Bounded(
+        value={_COUNTS: torch.from_numpy(total.astype(np.float64))},
+        sensitivity=whole.of_a_client,
+        noise_variance=share * len(asking.cohort.clients),
+        grid=grid,
+    )
+    generator = asking.source.generator(Purpose.SERVER_NOISE, 0)
+    released = WholeNumberMechanism(whole=whole, noise=noise, denominator=1.0).release(query, generator)
+    values: FloatArray = released.value[_COUNTS].double().numpy()
+    return Counts(values=values, deviation=released.noise_deviation)
+
+
+def _summed(
+    asking: Asking, whole: WholeSum, grid: CountGrid, answer: Callable[[int], IntArray | None]
+) -> tuple[IntArray, float]:
+    """SECRET: (what secure aggregation gives the server, around 0; variance of each client's share in it)."""
+    clients, total = asking.cohort.clients.tolist(), np.zeros(whole.dimension, dtype=np.int64)
+    if len(clients) < whole.least:
+        # Too few for the noise: nothing is unmasked, and all noise of the release is the server's.
+        return total, 0.0
+    share = whole.share(len(clients))
+    for client in clients:
+        total += sent(answer(client), whole, grid, share, client, asking.source)
+    return grid.centred(total), share
+
+
+def sent(
+    vector: IntArray | None, whole: WholeSum, grid: CountGrid, share: float, client: int, source: SecretSource
+) -> IntArray:
+    """SECRET: what one client hands to secure aggregation: its vector in steps of the grid, with its noise."""
+    noise = source.generator(Purpose.MESSAGE_NOISE, 0, client).discrete_normal(share, whole.dimension)
+    return noise + grid.steps * vector if vector is not None and fits(vector, whole, grid) else noise
+
+
+def fits(vector: IntArray, whole: WholeSum, grid: CountGrid) -> bool:
+    """Whether a vector is one of whole numbers, of the plan's dimension, and no longer than the plan says."""
+    if vector.shape != (whole.dimension,) or vector.dtype != np.int64:
+        return False
+    return math.sqrt(math.fsum(float(value) ** 2 for value in vector[vector != 0])) <= (
+        whole.sensitivity / grid.steps
+    ) * (1.0 + 1e-12)

@@ -1,0 +1,151 @@
+"""What is asked of whom, as the ledger of an analysis keeps it: all of it public."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpfedmeta import members
+from dpfedmeta.accounting.calibration import Targets, calibrate
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.rare_events import MOST_TRIALS
+from dpfedmeta.analytics.analysis import FOLDER, Analysis
+from dpfedmeta.config import resolve_text, to_yaml
+from dpfedmeta.errors import InputError
+from dpfedmeta.settings import Settings
+from dpfedmeta.validation import YAML_ERRORS, read_yaml
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One analysis.
+
+    Attributes:
+        kind: Name of a member of analyses/.
+        epsilon: Target for (client, public).
+        delta: delta of the client cells.
+        cohort: Expected number of clients that are asked; each is drawn by a coin of its own.
+        clients: N.
+        own: The member's options.
+        settings: Who the clients are and what they compute; None: `names` says all.
+        names: A file with the names of one client a line, tabs between them; None: those of the clients' classes.
+        run: The run whose model is adapted; None: none is.
+        noise_seed: Given, the analysis is a simulation and promises nothing.
+    """
+
+    kind: str
+    epsilon: float
+    delta: float
+    cohort: float
+    clients: int
+    own: Mapping[str, Any]
+    settings: Settings | None = None
+    names: str | None = None
+    run: str | None = None
+    noise_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon < math.inf:
+            raise InputError(f"--epsilon {self.epsilon:g}: a target is a finite number above 0")
+        if not 0 < self.delta < 1:
+            raise InputError(f"--delta {self.delta:g}: a number above 0 and below 1")
+        if not 0 < self.cohort <= self.clients:
+            raise InputError(f"--cohort {self.cohort:g}: above 0 and at most all {self.clients:,} clients")
+        if self.clients > MOST_TRIALS and self.cohort > self.clients / 2:
+            raise InputError(f"--cohort {self.cohort:g}: of more than {MOST_TRIALS:,} clients ask at most half")
+
+    @property
+    def analysis(self) -> Analysis:
+        """The member.
+
+        Raises:
+            InputError: There is none of this name, or an option is not one of its own.
+        """
+        return made(self.kind, self.own)
+
+    def planned(self) -> PrivacyPlan:
+        """The smallest noise that meets the target.
+
+        Raises:
+            RefusedPlan: No noise does, or too few clients would make it.
+        """
+        asked = PrivacyPlan(
+            clients=self.clients,
+            cohort=self.cohort,
+            rounds=1,
+            noise_multiplier=1.0,
+            client_delta=self.delta,
+        )
+        return calibrate(self.analysis.planned(asked), Targets(client_epsilon=self.epsilon))
+
+    def as_text(self) -> str:
+        """YAML, which `from_text` reads back."""
+        content = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "settings"}
+        text = yaml.safe_dump({"analysis": {**content, "own": dict(self.own)}}, sort_keys=False)
+        return text + (f"---\n{to_yaml(self.settings)}" if self.settings is not None else "")
+
+    @classmethod
+    def from_text(cls, text: str, where: str) -> Request:
+        """The inverse.
+
+        Raises:
+            InputError: It is no such text; `where` says whose it is.
+        """
+        head, _, rest = text.partition("\n---\n")
+        try:
+            content = read_yaml(head)["analysis"]
+            settings = resolve_text(rest, where) if rest else None
+            return cls(**content, settings=settings)
+        except (LookupError, TypeError, ValueError, *YAML_ERRORS) as error:
+            raise InputError(
+                f"{where}: is not what an analysis was asked for ({' '.join(str(error).split())})"
+            ) from error
+
+    def names_by_client(self) -> list[Mapping[str, int]]:
+        """SECRET: what each line of the file names, and how often."""
+        return read_names(Path(self.names or ""))
+
+
+def made(kind: str, own: Mapping[str, Any]) -> Analysis:
+    """A member with its options.
+
+    Raises:
+        InputError: There is none of this name, or an option is not one of its own.
+    """
+    member = members.find("analysis", kind, FOLDER)
+    known = {field.name for field in fields(member)}
+    if set(own) - known:
+        raise InputError(
+            f"analysis {kind}: takes {', '.join(sorted(known))}, not {', '.join(sorted(set(own) - known))}"
+        )
+    analysis: Analysis = member(**own)
+    return analysis
+
+
+def options_of(analysis: Analysis) -> dict[str, Any]:
+    """The options of a member, as `made` takes them."""
+    return asdict(analysis)  # type: ignore[call-overload, no-any-return]
+
+
+def read_names(path: Path) -> list[Mapping[str, int]]:
+    """SECRET: a file with one client a line, tabs between its names; an empty line is a client without names.
+
+    Raises:
+        InputError: It cannot be read, or holds nobody.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"--names {path}: cannot be read ({reason}); expected UTF-8 text, one client a line"
+        ) from error
+    if not lines:
+        raise InputError(f"--names {path}: is empty; expected one client a line, tabs between its names")
+    return [Counter(name.strip() for name in line.split("\t") if name.strip()) for line in lines]

@@ -1,0 +1,68 @@
+"""Where the clip bound begins, found privately: an analysis before training, which training counts as spent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from dpfedmeta.analytics.analyses.quantile import Quantile
+from dpfedmeta.analytics.conduct import Place, begin
+from dpfedmeta.analytics.request import Request, options_of
+from dpfedmeta.errors import InputError
+from dpfedmeta.run_directory import SUMMARY
+from dpfedmeta.settings import Settings
+
+# Clients that are asked for their norms, where there are so many.
+DEFAULT_COHORT = 2000.0
+
+
+def with_private_start(
+    settings: Settings, data_folder: Path | None, *, secure_rng: bool = False
+) -> tuple[Settings, str]:
+    """Ask for the quantile that clip.start names, and put the answer in its place.
+
+    Args:
+        settings: With clip.start = quantile.
+        data_folder: Where data sets are; None: DPFEDMETA_DATA.
+        secure_rng: Randomness from the operating system.
+
+    Returns:
+        (the settings of the training, what was found in words): clip.initial is the answer, and privacy.spent_before
+        names the analysis.
+
+    Raises:
+        InputError: Too few clients for a bound that is more than noise; the analysis is charged all the same.
+        RefusedPlan: The algorithm has no exact messages.
+    """
+    given = replace(settings, clip=replace(settings.clip, start="given"))
+    clients = settings.population.clients
+    request = Request(
+        kind="quantile",
+        epsilon=Quantile.default_epsilon,
+        delta=settings.privacy.client.delta,
+        cohort=min(DEFAULT_COHORT, float(clients)),
+        clients=clients,
+        own=options_of(Quantile(quantile=settings.clip.quantile)),
+        settings=given,
+        noise_seed=settings.run.noise_seed,
+    )
+    run = begin(request, _place(settings), data_folder=data_folder, secure_rng=secure_rng)
+    found = run.read_json(SUMMARY)["found"]
+    if found["too_noisy"]:
+        raise InputError(
+            f"clip.start = quantile: the noise is large against the answers of {request.cohort:g} clients, and the "
+            f"analysis is charged ({run.path}); give --clip.initial, or ask more clients: dpfedmeta analyse quantile "
+            "--cohort N"
+        )
+    spent_before = (*settings.privacy.spent_before, str(run.path))
+    started = replace(
+        given,
+        clip=replace(given.clip, initial=found["bound"]),
+        privacy=replace(given.privacy, spent_before=spent_before),
+    )
+    return started, f"{Quantile().words(found)[0]}; charged in {run.path}, which this run counts as spent before"
+
+
+def _place(settings: Settings) -> Place:
+    name = None if settings.run.name is None else f"{settings.run.name}-quantile"
+    return Place(folder=settings.run.dir, name=name)

@@ -1,0 +1,116 @@
+"""What the folder of an analysis proves: recomputed from its ledger, compared with every file beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpfedmeta.accounting.cross_checks import second_opinion
+from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.analytics.conduct import plan_content, summary_content
+from dpfedmeta.analytics.request import Request
+from dpfedmeta.analytics.statement import STATEMENT, statement
+from dpfedmeta.errors import InputError
+from dpfedmeta.ledger.ledger import LedgerContent, phases_of, read_content, spent
+from dpfedmeta.planning.spent_before import ANALYSIS
+from dpfedmeta.run_directory import LEDGER, PLAN, SUMMARY, RunDirectory
+
+_ALIKE = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifiedAnalysis:
+    """A ledger of an analysis, and what it proves.
+
+    Attributes:
+        plan: The plan in its first line.
+        guarantees: What its charges cost, from their own numbers.
+        remarks: What was checked, a line each.
+        simulation: What is said where somebody chose the noise seed.
+    """
+
+    plan: PrivacyPlan
+    guarantees: tuple[Guarantee, ...]
+    remarks: tuple[str, ...]
+    simulation: str | None
+
+
+def is_analysis(path: Path) -> bool:
+    """Whether a folder holds the ledger of an analysis."""
+    try:
+        first = (path / LEDGER).read_text(encoding="utf-8").split("\n", 1)[0]
+        return str(json.loads(first)["identity"]["config"]).startswith(ANALYSIS)
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+def verify(run: RunDirectory) -> VerifiedAnalysis:
+    """Recompute what an analysis spent, and compare.
+
+    Guarantee:
+        What plan.json, summary.json and statement.txt say of privacy is what the ledger adds up to, and the ledger's
+        plan is what its request gives.
+
+    Raises:
+        InputError: The ledger is damaged, or a file beside it contradicts it; names the file and what it says.
+        RefusedPlan: Its charges are not those of its plan.
+    """
+    complete = (run.path / SUMMARY).exists()
+    content = read_content(run.ledger, torn=not complete)
+    request = Request.from_text(content.identity.config, f"{run.ledger}, line 1: identity.config")
+    cells = spent(content.plan, content.charges)
+    _same(run.ledger, "plan", plan_content(request, content.plan), plan_content(request, request.planned()))
+    _same(run.path / PLAN, "", run.read_json(PLAN), plan_content(request, content.plan))
+    remarks = [f"{len(content.charges)} charges, hash chain intact", "its request gives its plan", "plan.json agrees"]
+    other = second_opinion(phases_of(content.charges), content.plan.client_delta)
+    if other is not None:
+        remarks.append(f"(client, public) by {other[0]}: {other[1]:.3g}, and {cells[0].epsilon:.3g} here")
+    if complete:
+        remarks += _check_summary(run, request, content)
+    else:
+        remarks.append(f"it has not finished: go on with dpfedmeta analyse --resume {run.path}")
+    simulation = "a simulation: the noise seed was chosen" if request.noise_seed is not None else None
+    return VerifiedAnalysis(plan=content.plan, guarantees=cells, remarks=tuple(remarks), simulation=simulation)
+
+
+def _check_summary(run: RunDirectory, request: Request, content: LedgerContent) -> list[str]:
+    stated = run.read_json(SUMMARY)
+    due = summary_content(request, content, stated.get("found", {}))
+    names = ("status", "analysis", "clients", "cohort", "server_sees", "guarantees", "planned", "simulation", "ledger")
+    for name in names:
+        _same(run.path / SUMMARY, name, stated.get(name), due[name])
+    try:
+        text = statement(stated, request.analysis.words(stated["found"]))
+    except (LookupError, TypeError, ValueError) as error:
+        raise InputError(f"{run.path / SUMMARY}: found: incomplete ({error!r})") from error
+    path = run.path / STATEMENT
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        raise InputError(f"{path}: says something else than summary.json and the ledger")
+    return ["summary.json agrees", "statement.txt agrees"]
+
+
+def _same(path: Path, name: str, stated: Any, due: Any) -> None:
+    """Alike but for the last digits of numbers.
+
+    Raises:
+        InputError: They are not.
+    """
+    if isinstance(due, Mapping) and isinstance(stated, Mapping):
+        for key in sorted({*due, *stated}):
+            _same(path, f"{name}.{key}".lstrip("."), stated.get(key), due.get(key))
+        return
+    if isinstance(due, list | tuple) and isinstance(stated, list | tuple) and len(due) == len(stated):
+        for place, (left, right) in enumerate(zip(stated, due, strict=True)):
+            _same(path, f"{name}[{place}]", left, right)
+        return
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (stated, due))
+    alike = numbers and math.isclose(stated, due, rel_tol=_ALIKE)
+    # Sentences hold rounded numbers, which stand beside them as well.
+    words = name.rsplit(".", 1)[-1] in ("event", "formula")
+    if stated != due and not alike and not words:
+        raise InputError(f"{path}: {name}: states {stated!r}, but the ledger gives {due!r}")

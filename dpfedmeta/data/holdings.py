@@ -1,0 +1,50 @@
+"""What a client holds of which class: names and numbers of records, no contents."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from dpfedmeta.data.partition import DisjointPopulation, NaturalPopulation
+from dpfedmeta.data.population import Population, VirtualPopulation
+from dpfedmeta.data.real_clients import RealPopulation
+from dpfedmeta.data.shards import ShardPopulation
+from dpfedmeta.errors import InputError
+
+
+def holdings(population: Population, client: int) -> Mapping[str, int]:
+    """SECRET: how many records a client holds of each of its classes, by the names of these.
+
+    Clients that the data name hold all that the data give them, whether an episode uses it or not. Clients of a
+    simulation hold their episode; where that keeps no names of classes, these are the numbers of its labels.
+
+    Raises:
+        Exception: The client's data cannot be read, and its population says so in its own way.
+    """
+    if isinstance(population, RealPopulation):
+        pool = population.pool
+        return {pool.names[index]: pool.counts[index] for index in population.classes_of(client)}
+    episode = population.episode(client)
+    labels = Counter([*episode.support_labels.tolist(), *episode.query_labels.tolist()])
+    if isinstance(population, VirtualPopulation):
+        named = population.classes_of(client)
+    elif isinstance(population, ShardPopulation):
+        named = list(range(population.pool.classes))
+    else:
+        return {str(label): count for label, count in labels.items()}
+    return {population.pool.names[named[label]]: count for label, count in labels.items()}
+
+
+def check_named(population: Population) -> None:
+    """Refuse clients of whose classes nobody knows the names.
+
+    Raises:
+        InputError: They are such.
+    """
+    if isinstance(population, RealPopulation | VirtualPopulation | ShardPopulation):
+        return
+    kind = "population.kind" if isinstance(population, DisjointPopulation | NaturalPopulation) else "a population"
+    raise InputError(
+        f"{kind}: these clients keep no names of their classes; use --population.kind virtual, data that name clients, "
+        "or a file of names (--names FILE)"
+    )

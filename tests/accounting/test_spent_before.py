@@ -1,0 +1,125 @@
+"""What other ledgers charge the same clients with is composed with a plan's own rounds, in every cell."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from dpfedmeta.accounting.calibration import Targets, calibrate
+from dpfedmeta.accounting.cells import Terms, guarantees, record_public
+from dpfedmeta.accounting.events import Earlier, Phase
+from dpfedmeta.accounting.gaussian import gaussian_mu
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.record_layer import RecordLayer
+from dpfedmeta.accounting.secure_rounds import SecureRounds
+from dpfedmeta.errors import RefusedPlan
+from dpfedmeta.ledger.versions import VERSION, constants, plan_of
+
+PLAN = PrivacyPlan(clients=2000, cohort=100, rounds=6, noise_multiplier=4.0)
+LAYER = RecordLayer(support_noise=2.0, query_noise=1.6, support_steps=1, support_records=25, query_records=25)
+
+
+def before(plan, run="a"):
+    return Earlier(run=run, head="0", phases=plan.phases)
+
+
+def epsilons(plan):
+    return [cell.epsilon for cell in guarantees(plan)]
+
+
+COUNTS = PrivacyPlan(
+    clients=100, cohort=100.0, rounds=1, noise_multiplier=12.0, server_sees="sum",
+    secure=SecureRounds(bits=31, dimension=10, longest=1.0),
+)  # fmt: skip
+NAMES = PrivacyPlan(clients=100, cohort=100.0, rounds=1, noise_multiplier=9.0, server_sees="sum", missed=1e-8)
+
+
+def test_rounds_before_cost_what_they_would_cost_as_rounds():
+    split = replace(PLAN, rounds=4, earlier=(before(replace(PLAN, rounds=2)),))
+    assert epsilons(split) == pytest.approx(epsilons(PLAN), rel=1e-9)
+    assert guarantees(split)[0].epsilon > guarantees(replace(PLAN, rounds=4))[0].epsilon * 1.05
+
+
+def test_the_server_composes_the_sums_that_it_saw_before():
+    twice = replace(COUNTS, rounds=2)
+    split = replace(COUNTS, earlier=(before(COUNTS),))
+    own, other = guarantees(split), guarantees(twice)
+    for place in (1, 2):
+        # The published bound is there as well for rounds of one plan alone.
+        assert own[place].bounds[0].epsilon == pytest.approx(other[place].bounds[0].epsilon, rel=0.02)
+        assert own[place].epsilon > 1.3 * guarantees(COUNTS)[place].epsilon
+    assert guarantees(replace(COUNTS, earlier=(before(NAMES),)))[1].epsilon == math.inf
+
+
+def test_a_record_that_said_more_before_is_charged_for_both():
+    layered = replace(PLAN, record=LAYER, max_participations=1)
+    alone, both = epsilons(layered), epsilons(replace(layered, earlier=(before(COUNTS),)))
+    assert all(after > without for after, without in zip(both, alone, strict=True))
+    # (record, server): in squares, and never more than the sum.
+    assert both[2] < alone[2] + guarantees(COUNTS)[2].epsilon
+    names = guarantees(replace(layered, earlier=(before(NAMES),)))
+    assert names[2].epsilon == math.inf
+    assert math.isfinite(names[3].epsilon)
+
+
+def test_no_cap_of_the_run_limits_what_was_before():
+    capped = replace(PLAN, record=LAYER, max_participations=1)
+    many = replace(COUNTS, rounds=5, noise_multiplier=20.0)
+    mixtures = [
+        record_public(capped.phases, replace(Terms.of(capped), before=replace(many, rounds=rounds).phases))
+        for rounds in (1, 5)
+    ]
+    assert mixtures[1].bounds[0].epsilon > 1.02 * mixtures[0].bounds[0].epsilon
+
+
+def test_mini_batched_steps_count_it_too():
+    local = RecordLayer(
+        support_noise=1.0, query_noise=None, support_steps=10, support_records=500, query_records=1, batch_rate=0.1
+    )
+    plan = replace(PLAN, record=local, noise_mode="stacked", noise_multiplier=4.0)
+    alone, both = (guarantees(each)[2].epsilon for each in (plan, replace(plan, earlier=(before(COUNTS),))))
+    assert alone + guarantees(COUNTS)[2].epsilon * 0.9 < both < math.inf
+
+
+def test_fixed_cohorts_replace_a_client_in_what_was_before_too():
+    fixed = replace(PLAN, sampler="fixed", earlier=(before(COUNTS),))
+    cell = guarantees(fixed)[0]
+    assert cell.adjacency == "replace-one"
+    assert cell.epsilon > guarantees(replace(fixed, earlier=()))[0].epsilon
+    # Replacing costs more than adding: about twice the release before.
+    assert guarantees(replace(fixed, rounds=1, noise_multiplier=1e3))[0].epsilon > 1.5 * guarantees(COUNTS)[0].epsilon
+
+
+def test_noise_is_solved_for_all_together():
+    target = Targets(client_epsilon=2.0)
+    all_of_them = replace(PLAN, cohort=2000, rounds=1, noise_multiplier=1.0, earlier=(before(COUNTS),))
+    plan = calibrate(all_of_them, target)
+    assert 2.0 * 0.99 < guarantees(plan)[0].epsilon <= 2.0
+    # In squares: z^-2 of both together is what mu^2 of (2, 1e-6) allows.
+    assert plan.noise_multiplier**-2 + 12.0**-2 == pytest.approx(gaussian_mu(2.0, 1e-6) ** 2, rel=0.01)
+    layered = replace(all_of_them, record=LAYER, max_participations=1)
+    record = calibrate(layered, Targets(record_epsilon=4.0))
+    assert 4.0 * 0.99 < guarantees(record)[2].epsilon <= 4.0
+
+
+def test_what_is_spent_already_is_said():
+    with pytest.raises(RefusedPlan, match="spent already"):
+        calibrate(replace(PLAN, earlier=(before(COUNTS),)), Targets(client_epsilon=0.1))
+    with pytest.raises(RefusedPlan, match="every ledger once"):
+        replace(PLAN, earlier=(before(COUNTS), before(COUNTS)))
+
+
+@pytest.mark.parametrize("plan", [COUNTS, NAMES], ids=["counts", "names"])
+def test_the_first_line_of_a_ledger_keeps_it(plan):
+    later = replace(PLAN, earlier=(before(plan),))
+    stated = json.loads(json.dumps(constants(later)))
+    assert plan_of(stated, VERSION) == later
+    assert plan_of(json.loads(json.dumps(constants(plan))), VERSION) == plan
+    assert not {"earlier", "missed", "secure"} & set(constants(PLAN))
+
+
+def test_before_the_first_round_it_is_what_is_spent():
+    later = replace(PLAN, earlier=(before(COUNTS),))
+    assert guarantees(later, rounds=0)[0].epsilon == pytest.approx(guarantees(COUNTS)[0].bounds[0].epsilon)
+    assert Phase(event=COUNTS.at(0), rounds=1) in later.before

@@ -1,0 +1,56 @@
+"""`dpfedmeta analyse`: bad input is one line, and leaves nothing behind."""
+
+import pytest
+from rich.console import Console
+
+from dpfedmeta.commands.analyse import main
+from dpfedmeta.errors import InputError
+
+STROKES = "--algo dp-const --dataset strokes --clients 300"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("", "expected one of gain, heavy-hitters, histogram, quantile"),
+        ("quantiles", "expected one of"),
+        ("quantile", "--algo and --dataset are needed"),
+        (f"quantile {STROKES} --epsilon 0", "--epsilon 0"),
+        (f"quantile {STROKES} --epsilon nan", "--epsilon nan"),
+        (f"quantile {STROKES} --delta 1", "--delta 1"),
+        (f"quantile {STROKES} --cohort 301", "--cohort 301"),
+        (f"quantile {STROKES} --quantile 1", "--quantile 1"),
+        (f"quantile {STROKES} --lowest 3 --highest 2", "0 < lowest < highest"),
+        (f"quantile {STROKES} --share 0.5", "--share: belongs to histogram"),
+        (f"quantile {STROKES} --names F", "--names: belongs to heavy-hitters"),
+        (f"histogram {STROKES} --share 1.5", "--share 1.5"),
+        (f"histogram {STROKES} --clip.bound 3", "--clip.bound"),
+        ("gain", "needs the folder of a run"),
+        ("gain NO", "is this the directory of a run"),
+        ("heavy-hitters --names NO", "--names NO: cannot be read"),
+        ("heavy-hitters --names EMPTY", "is empty"),
+        ("heavy-hitters --names SOME --algo dp-agr", "the file says who the clients are"),
+        ("heavy-hitters --names SOME --most-names 0", "--most-names 0"),
+        ("heavy-hitters --names SOME --noise-seed 3 --secure-rng", "drop one"),
+        ("--resume NO", "no ledger of an analysis"),
+        ("quantile --resume NO", "give nothing besides"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, monkeypatch, words, problem):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "EMPTY").write_text("")
+    (tmp_path / "SOME").write_text("a\nb\n")
+    with pytest.raises(InputError, match=problem) as raised:
+        main(words.split(), Console(quiet=True))
+    assert "\n" not in str(raised.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["EMPTY", "SOME"]
+
+
+def test_training_with_a_private_start_is_planned_after_it():
+    from dpfedmeta.config import resolve
+    from dpfedmeta.data.task import load_task
+    from dpfedmeta.planning.privacy import make_privacy
+
+    settings = resolve("dp-const", "strokes", None, {"clip.start": "quantile"})
+    with pytest.raises(InputError, match=r"clip\.start = quantile"):
+        make_privacy(settings, load_task("strokes")[0])

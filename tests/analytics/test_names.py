@@ -1,0 +1,126 @@
+"""Names by sums alone: every name comes back, or none; and names of one client stay away."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dpfedmeta.accounting.noise import GaussianNoise, ThresholdedNoise
+from dpfedmeta.analytics.name_tables import (
+    PRIME,
+    DecodingFailed,
+    NameTable,
+    decoded,
+    encode,
+    failure_bound,
+    form_for,
+    heaviest,
+)
+from dpfedmeta.errors import InputError
+from dpfedmeta.privacy.thresholds import Threshold
+from dpfedmeta.randomness import KeyedSource, Purpose
+
+SECRET = KeyedSource(5)
+
+
+def table(names=200, length=12, cells=None, seed=b"seed"):
+    return NameTable(names=names, length=length, cells=cells or form_for(names)[0], seed=seed)
+
+
+def test_a_sum_of_tables_comes_back_as_names_and_counts():
+    numbers = np.random.default_rng(0)
+    counts = {f"näme {index}"[:10]: int(numbers.integers(1, 400)) for index in range(60)}
+    own, total = table(), 0
+    for name, count in counts.items():
+        total = (total + count * own.of([name])) % PRIME
+    assert own.decode(total) == counts
+
+
+def test_a_client_counts_each_name_once():
+    own = table()
+    assert np.array_equal(own.of(["a", "b", "a"]), (own.of(["a"]) + own.of(["b"])) % PRIME)
+
+
+def test_too_many_names_are_an_error_and_never_a_wrong_list():
+    own = table(names=20)
+    for size in (200, 2000):
+        with pytest.raises(DecodingFailed):
+            own.decode(sum(own.of([f"{index}"]) for index in range(size)) % PRIME)
+    damaged = own.of(["a"])
+    damaged[-1] += 1
+    with pytest.raises(DecodingFailed):
+        own.decode(damaged)
+
+
+def test_failures_are_no_more_frequent_than_their_bound():
+    names, cells = 12, 32
+    failed = 0
+    for seed in range(200):
+        own = table(names=names, length=3, cells=cells, seed=seed.to_bytes(4, "big"))
+        try:
+            own.decode(sum(own.of([f"{index}"]) for index in range(names)) % PRIME)
+        except DecodingFailed:
+            failed += 1
+    bound = failure_bound(names, cells)
+    assert 0 < bound < 0.1
+    assert failed <= 200 * bound + 4 * math.sqrt(200 * bound)
+    # Two names that share all cells are what fails most; the bound is not far above them.
+    assert bound >= math.comb(names, 2) / cells**3
+    assert failure_bound(names, 2 * cells) < bound
+
+
+def test_names_are_cut_between_characters_and_read_again():
+    assert decoded(encode("grün", 24)) == "grün"
+    assert decoded(encode("grün", 3)) == "gr"
+    assert len(encode("a", 5)) == 6
+    assert heaviest({"b": 1, "a": 1, "c": 9, "": 50}, 2) == ["c", "a"]
+
+
+def test_a_name_of_one_client_is_released_as_seldom_as_stated():
+    rare = Threshold(noise=ThresholdedNoise(multiplier=2.0, missed=0.02), names=2, alone=0.02)
+    tries, released = 6000, 0
+    generator = SECRET.generator(Purpose.SERVER_NOISE, 1)
+    for _ in range(tries // 200):
+        released += len(rare.release({f"{index}": 1 for index in range(200)}, generator).value)
+    # `alone` is for all names of a client, of which there are two.
+    expected = tries * rare.alone / 2
+    assert released <= expected + 4 * math.sqrt(expected)
+    assert released >= expected * 0.3
+    assert Threshold(noise=ThresholdedNoise(multiplier=4.2, missed=1e-8), names=1, alone=1e-8).lowest == 26
+
+
+def test_what_many_hold_is_released_with_its_count():
+    own = Threshold(noise=ThresholdedNoise(multiplier=3.0, missed=1e-8), names=1, alone=1e-8)
+    found = own.release({"often": 500, "once": 1}, SECRET.generator(Purpose.SERVER_NOISE, 2)).value
+    assert list(found) == ["often"]
+    assert abs(found["often"] - 500) < 6 * 3.0
+
+
+def test_the_noise_with_a_threshold_is_worse_by_its_p_and_no_less():
+    p, epsilons = 0.03, np.linspace(-4.0, 9.0, 200)
+    plain, own = GaussianNoise(multiplier=1.3), ThresholdedNoise(multiplier=1.3, missed=p)
+    added = own.profile(epsilons, 1.0)
+    # Brute force over the pair (1-p) N(1) + p A against (1-p) N(0) + p B.
+    x = np.linspace(-16.0, 17.0, 40_001)
+    ahead, behind = (np.exp(-((x - at) ** 2) / (2 * 1.3**2)) / (1.3 * math.sqrt(2 * math.pi)) for at in (1.0, 0.0))
+    for epsilon, value in zip(epsilons[::20], added[::20], strict=True):
+        excess = np.maximum((1 - p) * (ahead - math.exp(epsilon) * behind), 0.0)
+        assert value == pytest.approx(np.trapezoid(excess, x) + p, rel=1e-5)
+    assert (added >= plain.profile(epsilons, 1.0) - 1e-15).all()
+    assert own.mu(1.0) == math.inf
+
+
+@pytest.mark.parametrize("names", [1, 2, 10, 300, 10_000])
+def test_tables_are_large_enough_for_any_names(names):
+    cells, failure = form_for(names)
+    assert failure <= 0.1
+    assert 3 * cells >= 1.3 * names
+
+
+def test_so_many_names_fit_no_table_of_a_bound():
+    with pytest.raises(ValueError, match="multiplier"):
+        ThresholdedNoise(multiplier=0.0, missed=0.1)
+    with pytest.raises(InputError, match="most-names 0"):
+        from dpfedmeta.analytics.analyses.heavy_hitters import HeavyHitters
+
+        HeavyHitters(most_names=0)

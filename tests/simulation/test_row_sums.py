@@ -1,0 +1,128 @@
+"""What a GPU does for many clients at once, forced on a CPU: the sums of one client after the other."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dpfedmeta.parameters import flatten, norm
+from dpfedmeta.privacy.clipping import clip, clip_per_layer, clip_rows, clip_rows_per_layer
+from dpfedmeta.simulation.client_side import ClientSide
+from tests.simulation.test_failing_clients import HOSTILE, Hostile
+from tests.simulation.test_processes import setting
+
+CLIENTS, BOUND = [1, 2, 3, 4, 5], 0.1
+FORM = {"a.weight": torch.zeros(2, 3), "a.bias": torch.zeros(2), "b.weight": torch.zeros(4)}
+
+
+def gradients(factor):
+    generator = torch.Generator().manual_seed(0)
+    return {name: factor * torch.randn(value.shape, generator=generator) for name, value in FORM.items()}
+
+
+@pytest.mark.parametrize("factor", [0.0, 1e-30, 1e-3, 1.0, 1e30, float("nan"), float("inf")])
+def test_rows_are_clipped_as_each_alone(factor):
+    rows = torch.stack([flatten(gradients(factor)), flatten(gradients(0.01))])
+    for together, alone in (
+        (clip_rows(rows, 0.7), clip),
+        (clip_rows_per_layer(rows, 0.7, FORM), clip_per_layer),
+    ):
+        for row, own in zip(together, (factor, 0.01), strict=True):
+            expected = flatten(alone(gradients(own), 0.7))
+            torch.testing.assert_close(row, expected, rtol=1e-6, atol=0.0)
+            assert float(torch.linalg.vector_norm(row.double())) <= 0.7
+
+
+def test_rows_within_the_bound_stay_as_they_are():
+    rows = torch.stack([flatten(gradients(0.1))])
+    assert torch.equal(clip_rows(rows, float(norm(gradients(0.1)))), rows)
+    assert torch.equal(clip_rows(rows, float("inf")), rows)
+
+
+def as_rows(monkeypatch, clients, model, numbers=CLIENTS):
+    """(that of one after the other, that of rows)."""
+    expected = clients.clipped_sum(model, BOUND, 0, numbers)
+    monkeypatch.setattr(ClientSide, "as_rows", True)
+    found = clients.clipped_sum(model, BOUND, 0, numbers)
+    monkeypatch.undo()
+    return expected, found
+
+
+def check_same(clients, expected, found):
+    whole = clients.whole_numbers(BOUND, expected[0].shape[1])
+    one, other = whole.values(found[0]), whole.values(expected[0])
+    assert found[1] == expected[1]
+    assert float((one - other).norm()) <= 1e-6 * max(float(other.norm()), BOUND)
+
+
+CASES = {
+    "flat": ("dp-agr", {}, {}),
+    "layers": ("dp-agr", {"clip.scope": "per-layer"}, {}),
+    "attached": ("dp-aqc", {}, {}),
+    "own noise": ("dp-agr", {}, {"message_noise": 0.3}),
+    "attached, own noise": ("dp-aqc", {}, {"message_noise": 0.3}),
+    "steps": ("dp-agrlr", {}, {}),
+    "clipped again": ("dp-agrlr", {}, {"message_clip_ratio": 0.5}),
+    "micro-episodes": ("dp-agrlr-micro", {}, {}),
+    "unbounded": ("maml", {}, {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_sum_is_that_of_one_after_the_other(tiny_strokes, monkeypatch, case):
+    algo, given, more = CASES[case]
+    _, clients, model = setting(tiny_strokes, algo, **given)
+    clients = replace(clients, **more)
+    monkeypatch.setattr("dpfedmeta.simulation.row_sums._MOST_VALUES", 2000)
+    check_same(clients, *as_rows(monkeypatch, clients, model))
+
+
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr-micro"])
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_client_that_fails_counts_as_before_and_touches_no_other(tiny_strokes, monkeypatch, kind, algo):
+    _, clients, model = setting(tiny_strokes, algo)
+    clients = replace(clients, population=Hostile(clients.population, 2, HOSTILE[kind]))
+    check_same(clients, *as_rows(monkeypatch, clients, model))
+
+
+class Odd:
+    """An algorithm of a user's own: some of its messages are not what they should be."""
+
+    def __init__(self, inner, odd):
+        self._inner, self._odd, self._sent = inner, odd, 0
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def messages(self, context, episodes, bound, noises):
+        for message in self._inner.messages(context, episodes, bound, noises):
+            self._sent += 1
+            made = message if isinstance(message, dict) else message.value
+            yield changed(made, self._odd.get(self._sent))
+
+
+def changed(message, how):
+    first = next(iter(message))
+    if how == "short":
+        return {key: value for key, value in message.items() if key != first}
+    if how == "whole":
+        return {**message, first: message[first].long()}
+    return {key: 1e9 * value for key, value in message.items()} if how == "long" else message
+
+
+@pytest.mark.parametrize(
+    ("algo", "odd", "entered"),
+    [
+        ("dp-agr", {2: "short", 4: "whole"}, 3),
+        ("dp-agr", {2: "long"}, 5),
+        ("dp-agrlr-micro", {1: "long", 3: "short"}, 3),
+    ],
+)
+def test_what_is_not_of_the_form_or_too_long_does_not_enter(tiny_strokes, monkeypatch, algo, odd, entered):
+    _, clients, model = setting(tiny_strokes, algo)
+    first = replace(clients, algorithm=Odd(clients.algorithm, odd))
+    expected = first.clipped_sum(model, BOUND, 0, CLIENTS)
+    monkeypatch.setattr(ClientSide, "as_rows", True)
+    found = replace(clients, algorithm=Odd(clients.algorithm, odd)).clipped_sum(model, BOUND, 0, CLIENTS)
+    assert found[1] == entered
+    check_same(clients, expected, found)
