@@ -91,6 +91,14 @@ def setting_fields() -> Iterator[tuple[str, Any, Any]]:
     return dotted_fields(Settings)
 
 
+def value_of(settings: Settings, name: str) -> Any:
+    """The value of a setting by its dotted name."""
+    found: Any = settings
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
 def _by_full_name(values: Mapping[str, Any], short: Mapping[str, Any]) -> dict[str, Any]:
     """Both ways to name a setting as one."""
     named: dict[str, Any] = {}

@@ -76,6 +76,7 @@ ROOMS = (
     ("tracking",),
     ("training", "personal", "report"),
     ("auditing", "analytics"),
+    ("federation",),
     ("api",),
     ("sweeps",),
     ("commands",),

@@ -22,7 +22,7 @@ from dpfedmeta.report.pictures import draw_pictures
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.lock import only_writer
 from dpfedmeta.runs.resume import MAY_CHANGE, finished, settings_of_run
-from dpfedmeta.settings import Settings, setting_fields
+from dpfedmeta.settings import Settings, setting_fields, value_of
 from dpfedmeta.simulation.aggregation import Aggregation
 from dpfedmeta.tracking.callbacks import Callback, tell
 from dpfedmeta.tracking.screen import Terminal
@@ -165,16 +165,9 @@ def _kept_settings(
     check_settings(given)
     wanted = given if clip_policy is None else with_own_policy(given, clip_policy)
     for name, _, _ in setting_fields():
-        if name not in MAY_CHANGE and _value(kept, name) != _value(wanted, name):
+        if name not in MAY_CHANGE and value_of(kept, name) != value_of(wanted, name):
             raise InputError(
-                f"{run.path}: it began with {name} = {_value(kept, name)}, given is {_value(wanted, name)}; a run goes "
-                "on with the settings it began with: leave the settings out, or start a new run"
+                f"{run.path}: it began with {name} = {value_of(kept, name)}, given is {value_of(wanted, name)}; a run "
+                "goes on with the settings it began with: leave the settings out, or start a new run"
             )
     return wanted
-
-
-def _value(settings: Settings, name: str) -> Any:
-    found: Any = settings
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found

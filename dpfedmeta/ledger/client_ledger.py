@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
-from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.durable import cut_torn_line
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.hash_chain import HashChain, read_chain
@@ -15,14 +15,36 @@ from dpfedmeta.ledger.hash_chain import HashChain, read_chain
 VERSION = 1
 # A budget that was computed from the same numbers is met exactly; adding squares may differ in the last digits.
 _ROUNDING = 1.0 + 1e-9
+# (run, (round, what a further attempt adds)).
+_Key = tuple[str, tuple[int, ...]]
+
+
+class Spending(Protocol):
+    """What a participation does, as far as a ledger counts: accounting.record_layer.RecordLayer is one."""
+
+    def roles(self) -> tuple[float, ...]:
+        """Mu of one participation towards the server, for each role that the unit may have."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordBudget:
-    """What a client lets one of its records spend towards the server (zero-out adjacency)."""
+    """What a client lets one of its records spend towards the server (zero-out adjacency).
 
-    epsilon: float
+    Attributes:
+        epsilon: None: the server is trusted, and participations alone are counted.
+        delta: At which epsilon counts.
+        participations: R, how often it takes part at most, in all runs together; None: no limit of its own.
+    """
+
+    epsilon: float | None
     delta: float
+    participations: int | None = None
+
+    def header(self) -> dict[str, Any]:
+        """As a ledger's first line holds it; what came later stands there only where it says something."""
+        stated = asdict(self)
+        return stated if self.participations is not None else {key: stated[key] for key in ("epsilon", "delta")}
 
 
 class ClientLedger:
@@ -40,13 +62,13 @@ class ClientLedger:
             InputError: It was edited or truncated, or was started with another budget.
         """
         self._budget = budget
-        header = {"version": VERSION, "budget": asdict(budget)}
+        header = {"version": VERSION, "budget": budget.header()}
         if path.exists():
             cut_torn_line(path)
         if not path.exists() or not path.stat().st_size:
             # A first line that a crash tore was never charged.
             path.unlink(missing_ok=True)
-            self._rounds: set[tuple[int, ...]] = set()
+            self._rounds: dict[_Key, str] = {}
             self._chain, self._squared = HashChain.start(path, header, mode=0o600), 0.0
             return
         bodies, head = read_chain(path, "client's ledger")
@@ -54,8 +76,11 @@ class ClientLedger:
             raise InputError(f"{path}, line 1: this client's ledger was started as {bodies[0]}, not {header}")
         self._chain = HashChain(path, head, mode=0o600)
         try:
-            self._squared = math.fsum(body["mu"] ** 2 for body in bodies[1:])
-            self._rounds = {(body["round"], *body.get("again", ())) for body in bodies[1:]}
+            self._squared = math.fsum(_mu(body) ** 2 for body in bodies[1:])
+            self._rounds = {
+                (body.get("run", ""), (body["round"], *body.get("again", ()))): body.get("question", "")
+                for body in bodies[1:]
+            }
         except (LookupError, TypeError, ArithmeticError) as error:
             raise InputError(f"{path}: a line of this client's ledger lacks its mu or its round") from error
 
@@ -64,21 +89,41 @@ class ClientLedger:
         """Spent so far."""
         return self._epsilon(self._squared)
 
-    def accepts(self, layer: RecordLayer) -> bool:
+    @property
+    def participations(self) -> int:
+        """How many there were, in all runs."""
+        return len(self._rounds)
+
+    def accepts(self, layer: Spending) -> bool:
         """Whether one more participation under this layer stays within the budget. NaN never does."""
-        return self._epsilon(self._squared + max(layer.roles()) ** 2) <= self._budget.epsilon * _ROUNDING
+        most, limit = self._budget.participations, self._budget.epsilon
+        if most is not None and self.participations >= most:
+            return False
+        return limit is None or self._epsilon(self._squared + max(layer.roles()) ** 2) <= limit * _ROUNDING
 
     def holds(self, round_: int, again: tuple[int, ...] = ()) -> bool:
         """Whether this attempt at the round is charged already: the client then answers as it did."""
-        return (round_, *again) in self._rounds
+        return ("", (round_, *again)) in self._rounds
 
-    def charge(self, round_: int, layer: RecordLayer, again: tuple[int, ...] = ()) -> None:
+    def question(self, run: str, key: tuple[int, ...]) -> str | None:
+        """What was asked when this attempt at a round of a run was charged; None: it never was."""
+        return self._rounds.get((run, key))
+
+    def keys(self, run: str) -> list[tuple[int, ...]]:
+        """The attempts at rounds of a run that were charged, as they came."""
+        return [key for of, key in self._rounds if of == run]
+
+    def charge(
+        self, round_: int, layer: Spending, again: tuple[int, ...] = (), *, run: str = "", question: str = ""
+    ) -> None:
         """Write one participation; call it before the records are touched.
 
         Args:
             round_: Number of the round.
             layer: What the participation does to a record.
             again: Which further attempt at the round it is; () for the first.
+            run: Which run, where a client takes part in several.
+            question: Digest of what was asked, so that the same noise never answers another question.
 
         Raises:
             ValueError: It would exceed the budget.
@@ -86,9 +131,16 @@ class ClientLedger:
         if not self.accepts(layer):
             raise ValueError(f"round {round_} would exceed this client's record budget of {self._budget}")
         mu = max(layer.roles())
-        self._chain.append({"round": round_, "mu": mu, **({"again": list(again)} if again else {})})
-        self._rounds.add((round_, *again))
+        beside = {"again": list(again), "run": run, "question": question}
+        # A server that is trusted sees the exact message, and JSON has no infinity.
+        line = {"round": round_, "mu": mu if math.isfinite(mu) else None}
+        self._chain.append(line | {name: value for name, value in beside.items() if value})
+        self._rounds[run, (round_, *again)] = question
         self._squared += mu**2
 
     def _epsilon(self, squared: float) -> float:
         return gaussian_epsilon(math.sqrt(squared), self._budget.delta)
+
+
+def _mu(line: dict[str, Any]) -> float:
+    return math.inf if line["mu"] is None else float(line["mu"])

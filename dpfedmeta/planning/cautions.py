@@ -8,11 +8,34 @@ from dpfedmeta.planning.clip import bounds_clients
 from dpfedmeta.presets import remark_of
 from dpfedmeta.settings import Settings
 
+# With more clients than these the noise for whole clients may be worth having.
+_SILOS = 50
+
 
 def cautions(settings: Settings, task: Task) -> tuple[str, ...]:
     """One sentence each."""
     return tuple(
-        filter(None, (remark_of(settings.algo), _record_delta(settings, task), _public_classes(settings, task)))
+        filter(
+            None,
+            (
+                remark_of(settings.algo),
+                _everybody(settings),
+                _record_delta(settings, task),
+                _public_classes(settings, task),
+            ),
+        )
+    )
+
+
+def _everybody(settings: Settings) -> str | None:
+    """Between silos that all take part, nothing hides a whole one."""
+    population = settings.population
+    if not bounds_clients(settings) or population.cohort < population.clients or population.clients > _SILOS:
+        return None
+    unit = "the unit that is protected is the record" if settings.record.enabled else "no unit is protected well"
+    return (
+        f"all {population.clients} clients take part in every round, so no privacy comes from sampling, and so few "
+        f"cannot hide one of them: client-level privacy is out of reach, whatever its cells say; {unit}"
     )
 
 

@@ -316,7 +316,9 @@ def _check_promises(settings: Settings, task: Task) -> None:
                 "dp-const, dp-agr or dp-agrlr-micro"
             )
         return
-    through_records = settings.privacy.record.epsilon is not None and settings.privacy.record.observer == "public"
+    # Where clients make the noise of a sum, it is the same noise that both units and both observers face.
+    one_noise = clients_make_the_noise(settings) or settings.privacy.record.observer == "public"
+    through_records = settings.privacy.record.epsilon is not None and one_noise
     if noise is None and target is None and not through_records:
         raise RefusedPlan(
             f"{algo} promises (client, public), but neither a target (privacy.client.epsilon, --epsilon) nor a "

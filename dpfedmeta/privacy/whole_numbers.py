@@ -9,6 +9,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from dpfedmeta.parameters import length_of
+
 # A coordinate of the longest message is at most so many bits long, which leaves 27 of 63 for MOST_MESSAGES.
 _BITS = 36
 # Without a clip bound nothing says how long a message may be. A longer one comes from training that has diverged.
@@ -54,6 +56,12 @@ class WholeNumbers:
             values = values - parts[-1].double() * coarser
             parts.append((values / unit).long())
         return torch.stack(parts) if len(parts) > 1 else parts[0].unsqueeze(0)
+
+    def accepted(self, values: Tensor) -> Tensor | None:
+        """The same, or None for what no honest client sends: not finite, or longer than `longest`."""
+        # In float64 a norm is finite where every scalar is.
+        length = length_of(values)
+        return self.of(values) if math.isfinite(length) and length <= self.longest else None
 
     def zero(self, size: int, device: torch.device | None = None) -> Tensor:
         """The sum of no messages of `size` coordinates."""

@@ -17,7 +17,7 @@ from dpfedmeta.data.population import Population
 from dpfedmeta.meta.algorithm import ClientAlgorithm, ClientContext, ClientNoise
 from dpfedmeta.models.registry import build_network
 from dpfedmeta.models.spec import NetworkSpec
-from dpfedmeta.parameters import Params, dimension, flatten, length_of, norm, unflatten, zeros_like
+from dpfedmeta.parameters import Params, dimension, flatten, norm, unflatten, zeros_like
 from dpfedmeta.privacy.attached import with_attachment
 from dpfedmeta.privacy.clip_policy import ATTACHED, Attachment
 from dpfedmeta.privacy.clipping import clip, clip_per_layer
@@ -142,15 +142,21 @@ class ClientSide:
         form = self.form(model)
         numbers = self.whole_numbers(bound, dimension(form))
         total, entered = numbers.zero(dimension(form), self.device), 0
-        for message in self._messages(model, bound, round_, clients):
-            if not _of_form(message, form):
-                continue
-            values = flatten(message).double()
-            # In float64 a norm is finite where every scalar is.
-            if math.isfinite(length := length_of(values)) and length <= numbers.longest:
-                total += numbers.of(values)
+        for values in self.sent(model, bound, round_, clients):
+            if values is not None and (whole := numbers.accepted(values.double())) is not None:
+                total += whole
                 entered += 1
         return total.cpu(), entered
+
+    def sent(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> Iterator[Tensor | None]:
+        """SECRET: what each client sends to a server that sees messages, [d]; None where it is not of the model's form.
+
+        Clipped, and with the noise that the plan has a client add itself.
+        """
+        model = {name: value.to(self.device) for name, value in model.items()}
+        form = self.form(model)
+        for message in self._messages(model, bound, round_, clients):
+            yield flatten(message) if _of_form(message, form) else None
 
     def bounded_parts(
         self, model: Params, bound: float, round_: int, clients: Sequence[int]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -27,12 +27,25 @@ from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.extension import extended_plan
 from dpfedmeta.runs.resume import check_same_sums, secret_of_run
 from dpfedmeta.settings import Settings
+from dpfedmeta.simulation.aggregation import Backend
 from dpfedmeta.simulation.client_data import check_some_sound
 from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.processes import check_enough_work
 from dpfedmeta.tracking.planned import Planned, planned_of
 from dpfedmeta.training.data import client_side, held_out_evaluation, population, public_side
 from dpfedmeta.workers import Workers, available_cores, open_workers
+
+
+class Elsewhere(Protocol):
+    """Clients that are not simulated here, but asked."""
+
+    def population(self, plan: Plan) -> Population:
+        """How many there are. What they hold, nobody here can say; each checks its own data against the plan."""
+        ...
+
+    def backend(self, made: Prepared, run: RunDirectory) -> Backend:
+        """Who adds their messages up."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,6 +62,7 @@ class RunOptions:
         extend_to: Rounds in all that it shall have from now on; it is completed.
         workers: Who computes, where they are there already (ranks); None: worker processes, as run.workers says.
         launch: What a restart of this launch knows its run by, or None.
+        elsewhere: Who the clients are, where none is simulated.
     """
 
     data_folder: Path | None = None
@@ -60,6 +74,7 @@ class RunOptions:
     extend_to: int | None = None
     workers: Workers | None = None
     launch: Mapping[str, object] | None = None
+    elsewhere: Elsewhere | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,14 +139,15 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
     dataset = opened()
     earlier = None if options.resume is None else read_content(options.resume.ledger, torn=True).plan.earlier
     plan = _extended(make_plan(settings, dataset.task, options.clip_policy, earlier), options)
-    clients_of = population(plan, dataset, options.population)
+    clients_of = _clients(plan, dataset, options)
     statement = population_statement(clients_of)
     validation, test = held_out_evaluation(plan, dataset, "val"), held_out_evaluation(plan, dataset, "test")
     source = _secret_source(settings, options)
-    held, repeatable = _checked_data(settings, dataset, options)
+    held, repeatable = _checked_data(settings, dataset, options, clients_of)
     with _workers(settings, options, device, remark) as workers:
         clients = client_side(plan, clients_of, source, device)
-        check_some_sound(clients_of, clients.data_form, plan.shape)
+        if options.elsewhere is None:
+            check_some_sound(clients_of, clients.data_form, plan.shape)
         alike = check_together(workers, dataset, options.population, device, opened)
         check_enough_work(workers, clients, plan.privacy.at(0).cohort)
         yield Prepared(
@@ -164,9 +180,18 @@ def _extended(plan: Plan, options: RunOptions) -> Plan:
     return plan
 
 
-def _checked_data(settings: Settings, dataset: Dataset, options: RunOptions) -> tuple[HeldData, bool]:
+def _clients(plan: Plan, dataset: Dataset, options: RunOptions) -> Population:
+    if options.elsewhere is None:
+        return population(plan, dataset, options.population)
+    return options.elsewhere.population(plan)
+
+
+def _checked_data(
+    settings: Settings, dataset: Dataset, options: RunOptions, clients: Population
+) -> tuple[HeldData, bool]:
     """(SECRET: what the clients hold, whether a round can be done again on the same data)."""
-    held, run = held_data(dataset, options.population), options.resume
+    own = options.population if options.elsewhere is None else clients
+    held, run = held_data(dataset, own), options.resume
     if run is not None:
         return held, check_data(run, held, dataset.task.name)
     check_origins(settings, dataset, held, options.data_folder)

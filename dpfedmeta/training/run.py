@@ -43,6 +43,7 @@ from dpfedmeta.runs.resume import identity_of, keep_launch, keep_secret, registe
 from dpfedmeta.runs.summary import Status, summary_of
 from dpfedmeta.runs.times import hides_times, seconds_before
 from dpfedmeta.settings import Settings
+from dpfedmeta.simulation.aggregation import Backend
 from dpfedmeta.simulation.willingness import ClientLedgers, SpacedClients, Willing
 from dpfedmeta.tracking.callbacks import Callback, CallbackFailed, check_callbacks, tell
 from dpfedmeta.tracking.trackers import JsonLines, TensorBoard
@@ -94,14 +95,25 @@ def run_training(
             for remark in _go_on_longer(run, made, options, lineage, rate):
                 tell(callbacks, "on_remark", remark)
         tell(callbacks, "on_start", run.path)
-        summary, failure = _trained(_training(made, run, lineage, trackers, callbacks), made)
+        backend = _backend(made, run, options)
+        summary, failure = _trained(_training(made, run, backend, lineage, trackers, callbacks), made)
         _tell_the_end(callbacks, summary, failure, run)
     return run, summary["status"]
+
+
+def _backend(made: Prepared, run: RunDirectory, options: RunOptions) -> Backend:
+    """Who adds messages up: the aggregation that the settings name, on simulated clients or on those elsewhere."""
+    if options.elsewhere is not None:
+        return options.elsewhere.backend(made, run)
+    settings = made.plan.settings
+    backend: Backend = aggregation_of(settings).made(settings, made.clients, made.workers)
+    return backend
 
 
 def _training(
     made: Prepared,
     run: RunDirectory,
+    backend: Backend,
     lineage: Lineage | None,
     trackers: tuple[Callback, ...],
     callbacks: tuple[Callback, ...],
@@ -110,7 +122,7 @@ def _training(
     return Training(
         plan=plan,
         run=run,
-        backend=aggregation_of(settings).made(settings, made.clients, made.workers),
+        backend=backend,
         workers=made.workers,
         validation=made.validation,
         source=made.source,

@@ -35,6 +35,16 @@ def test_federated_averaging_counts_the_records_of_a_shard():
     assert "of the 4,000 records" in caution
 
 
+def test_silos_that_all_take_part_hide_no_silo():
+    def hides(clients, cohort):
+        given = {"population.clients": str(clients), "population.cohort": str(cohort), "population.sampler": "fixed"}
+        return not any("client-level privacy is out of reach" in caution for caution in said("dp-agr", **given))
+
+    assert not hides(8, 8)
+    assert hides(8, 7)
+    assert hides(300, 300)
+
+
 def test_without_a_promise_nothing_is_said():
     assert said("maml") == ()
 

@@ -1,0 +1,133 @@
+"""The server's questions to its clients: signed, and answered soundly and in time, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dpfedmeta.federation.channel import Channel
+from dpfedmeta.federation.messages import MOST_BYTES, Asked, Attempt, Offer, Question, Said, opened_answer
+from dpfedmeta.federation.signed_plan import SignedPlan
+from dpfedmeta.secure_aggregation.keys import Identity
+from dpfedmeta.secure_aggregation.refusals import Refused
+
+_ANSWERS = {
+    Asked.PLAN: Said.ACCEPTED,
+    Asked.VECTOR: Said.VECTOR,
+    Asked.PHASE: Said.PHASE,
+    Asked.MODEL: Said.ADAPTED,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heard:
+    """How one question to several clients went. For who runs the server: who takes part is as secret as the cohort.
+
+    Attributes:
+        asked: What for.
+        round: In which round.
+        clients: How many were asked.
+        answered: Of these, how many answered soundly.
+        declined: How many declined.
+        unsound: How many answered something that is not accepted.
+    """
+
+    asked: Asked
+    round: int
+    clients: int
+    answered: int
+    declined: int
+    unsound: int
+
+    @property
+    def absent(self) -> int:
+        """How many were not heard of in time."""
+        return self.clients - self.answered - self.declined - self.unsound
+
+
+@dataclass(kw_only=True, eq=False)
+class Asking:
+    """One run's questions.
+
+    Attributes:
+        channel: The wire.
+        signed: The plan.
+        server: The server's identity.
+        roster: Identities of all clients, by number.
+        seconds: How long a question waits for answers.
+        heard: Told how each went.
+
+    Guarantee:
+        None of its own: a client that declines, is late, or says what is not accepted is a client with a message of 0.
+    """
+
+    channel: Channel
+    signed: SignedPlan
+    server: Identity
+    roster: Sequence[bytes]
+    seconds: float
+    heard: Callable[[Heard], None] = lambda heard: None
+    _accepted: set[int] = field(default_factory=set)
+
+    def ask(self, asked: Asked, attempt: Attempt, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Sound answers, by number of the client.
+
+        Args:
+            asked: What for.
+            attempt: At which round.
+            bodies: What each is asked, by number.
+        """
+        known = {number: body for number, body in bodies.items() if number in self._with_plan(bodies, attempt)}
+        return self._ask(asked, attempt, known)
+
+    def _with_plan(self, numbers: Sequence[int] | Mapping[int, bytes], attempt: Attempt) -> set[int]:
+        """Of these clients, those that accepted the plan; who did not say so yet is asked first."""
+        new = [number for number in numbers if number not in self._accepted]
+        if new:
+            offers = {
+                number: Offer(number=number, signature=self.signed.signature, text=self.signed.text).encode()
+                for number in new
+            }
+            self._accepted |= self._ask(Asked.PLAN, Attempt(run=attempt.run, round=attempt.round), offers).keys()
+        return self._accepted & set(numbers)
+
+    def _ask(self, asked: Asked, attempt: Attempt, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
+        if not bodies:
+            return {}
+        messages = {
+            number: Question(
+                asked=asked, attempt=attempt, plan=self.signed.digest, recipient=self.roster[number], body=body
+            ).signed(self.server)
+            for number, body in bodies.items()
+        }
+        came = self.channel.ask({self.roster[number]: message for number, message in messages.items()}, self.seconds)
+        sound: dict[int, bytes] = {}
+        declined = unsound = 0
+        for number, message in messages.items():
+            answer = came.get(self.roster[number])
+            if answer is None:
+                continue
+            try:
+                if len(answer) > MOST_BYTES:
+                    raise Refused("too long")
+                body = opened_answer(answer, _ANSWERS[asked], message, self.roster[number])
+            except Refused:
+                unsound += 1
+                continue
+            if body is None:
+                declined += 1
+                # It may have been started again, and have lost its plan.
+                self._accepted.discard(number)
+            else:
+                sound[number] = body
+        self.heard(
+            Heard(
+                asked=asked,
+                round=attempt.round,
+                clients=len(messages),
+                answered=len(sound),
+                declined=declined,
+                unsound=unsound,
+            )
+        )
+        return sound

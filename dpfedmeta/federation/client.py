@@ -1,0 +1,254 @@
+"""A real client: it holds its images, its keys and its own ledger, and answers questions of the one server it knows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.federation.client_protocol import MaskedRound
+from dpfedmeta.federation.joined import Joined, asked_digest, join, keep_offer, kept_offer
+from dpfedmeta.federation.messages import (
+    Asked,
+    Attempt,
+    Offer,
+    Question,
+    Said,
+    Start,
+    Step,
+    Task,
+    answer,
+    packed_floats,
+    unpacked_floats,
+)
+from dpfedmeta.federation.promise import Promise, epsilon_after, participation
+from dpfedmeta.federation.signed_plan import SignedPlan, opened_plan
+from dpfedmeta.federation.words import joined_words, offered_words, sent_words
+from dpfedmeta.ledger.client_ledger import ClientLedger
+from dpfedmeta.parameters import dimension, unflatten
+from dpfedmeta.personal.images import ImageForm
+from dpfedmeta.personal.initialisation import Initialisation
+from dpfedmeta.secure_aggregation.keys import Identity
+from dpfedmeta.secure_aggregation.messages import Phase
+from dpfedmeta.secure_aggregation.refusals import Aborted, Refused
+
+LOG, MODEL = "log.txt", "personal.safetensors"
+
+
+class RealClient:
+    """One client (a federation.channel.Party).
+
+    Args:
+        images: Its folder: CLASS/IMAGE, or train/CLASS/IMAGE.
+        identity: Its private Ed25519 key, 32 bytes.
+        ledger: Its ledger; what else it keeps lies beside it: log, noise keys, the adapted model.
+        server: The server's public key, as the client got it from elsewhere. It believes nobody else.
+        promise: What it lets a server learn, in all runs together.
+        say: Told every line of the log, too.
+        noise_seed: Of its noise, in a simulation; None: drawn once for every run, and kept.
+        dry_run: Look at plans, say what would be promised and sent, and decline.
+
+    Guarantee:
+        (record or client, server), as `promise` says, over everything that ever leaves this object: a participation is
+        on the ledger's disk before it is computed, beyond the promise it is declined, and what is asked again gets the
+        same bytes. Nothing leaves but one clipped, noised or masked vector a round: no labels, counts, losses or
+        accuracies, and a decline says no reason.
+
+    Raises:
+        InputError: A key of another size, no folder, or a ledger that was edited or started with another promise.
+    """
+
+    def __init__(
+        self,
+        images: Path,
+        identity: bytes,
+        ledger: Path,
+        *,
+        server: bytes,
+        promise: Promise,
+        say: Callable[[str], None] = lambda line: None,
+        noise_seed: int | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        if not images.is_dir():
+            raise InputError(f"{images}: no such folder")
+        self._images, self._private, self._server = images, identity, server
+        self._identity = Identity(identity)
+        self._folder = ledger.parent
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._promise, self._ledger = promise, ClientLedger(ledger, promise.budget())
+        self._say, self._noise_seed, self._dry_run = say, noise_seed, dry_run
+        self._joined: dict[bytes, Joined] = {}
+        self._masked: MaskedRound | None = None
+        self._one = threading.Lock()
+
+    @property
+    def identity(self) -> bytes:
+        """Its public key."""
+        return self._identity.public
+
+    def answer(self, question: bytes) -> bytes:
+        """The answer to one question; whatever is wrong with it is in the log alone."""
+        with self._one:
+            try:
+                said, body = self._answered(Question.opened(question, self._server, self.identity))
+            except (Refused, Aborted) as error:
+                self._log(f"declined: {error}")
+            except (InputError, OSError) as error:
+                self._log(f"declined, for a reason of this machine: {error}")
+            except Exception as error:
+                # A traceback would tell of data, and the next round may be answered again.
+                self._log(f"declined, for a mistake in the program: {type(error).__name__}: {error}")
+            else:
+                return answer(said, question, body, self._identity)
+            return answer(Said.DECLINED, question, b"", self._identity)
+
+    def _answered(self, question: Question) -> tuple[Said, bytes]:
+        if question.asked is Asked.PLAN:
+            return Said.ACCEPTED, self._accepted(question)
+        joined = self._known(question)
+        if question.asked is Asked.VECTOR:
+            return Said.VECTOR, self._vector(joined, question)
+        if question.asked is Asked.PHASE:
+            return Said.PHASE, self._phase(joined, question)
+        return Said.ADAPTED, self._adapted(joined, question)
+
+    def _accepted(self, question: Question) -> bytes:
+        offer, before = Offer.decode(question.body), kept_offer(self._folder, question.attempt.run)
+        if question.plan in self._joined and before == question.body:
+            return b""  # the server was started again, or had lost sight of this client
+        signed = opened_plan(offer.text, offer.signature, self._server)
+        if signed.digest != question.plan or signed.run != question.attempt.run:
+            raise Refused("the plan is not the one that the question names")
+        if before is not None and before != question.body:
+            raise Refused(f"run {signed.run.hex()[:8]} has another plan, or this client another number, than it joined")
+        self._joined[signed.digest] = self._join(signed, offer)
+        return b""
+
+    def _join(self, signed: SignedPlan, offer: Offer) -> Joined:
+        if not 0 <= offer.number < signed.plan.privacy.clients:
+            raise Refused(f"number {offer.number} of {signed.plan.privacy.clients} clients")
+        if signed.roster and signed.roster[offer.number] != self.identity:
+            raise Refused("the plan has another client in this one's place")
+        for line in offered_words(signed, self._promise):
+            self._log(line)
+        joined = join(
+            signed,
+            offer.number,
+            images=self._images,
+            folder=self._folder,
+            promise=self._promise,
+            noise_seed=self._noise_seed,
+        )
+        for line in joined_words(joined, self._ledger, self._promise):
+            self._log(line)
+        if self._dry_run:
+            raise Refused("this is a dry run; nothing is sent")
+        keep_offer(joined, offer.encode())
+        return joined
+
+    def _known(self, question: Question) -> Joined:
+        if question.plan not in self._joined:
+            kept = kept_offer(self._folder, question.attempt.run)
+            if kept is None:
+                raise Refused(f"run {question.attempt.run.hex()[:8]}: this client never joined its plan")
+            offer = Offer.decode(kept)
+            signed = opened_plan(offer.text, offer.signature, self._server)
+            self._joined[signed.digest] = self._join(signed, offer)
+        joined = self._joined.get(question.plan)
+        if joined is None or joined.signed.run != question.attempt.run:
+            raise Refused("a question that counts on another plan than this client joined")
+        return joined
+
+    def _vector(self, joined: Joined, question: Question) -> bytes:
+        if joined.signed.plan.privacy.secure is not None:
+            raise Refused("asked for a vector that secure aggregation would hide")
+        task, attempt = Task.decode(question.body, joined.dimension), question.attempt
+        asked = asked_digest(task)
+        new = self._charged(joined, attempt, asked)
+        vector = joined.once(attempt, asked, lambda: packed_floats(joined.vector(task, attempt)))
+        what = f"one vector, {len(vector):,} bytes" if new else "asked again; the same vector as before"
+        self._log(sent_words(joined, self._ledger, attempt, task, what))
+        return vector
+
+    def _phase(self, joined: Joined, question: Question) -> bytes:
+        step, attempt = Step.decode(question.body), question.attempt
+        if step.phase == Phase.KEYS:
+            if joined.signed.plan.privacy.secure is None:
+                raise Refused("asked for secure aggregation, which the plan does not have")
+            start = Start.decode(step.said, joined.signed.plan.privacy.clients, joined.dimension)
+            before = self._masked
+            if before is not None and before.place >= (joined.signed.run, attempt.key, step.protocol):
+                raise Refused("an attempt at the protocol that is not after the last one")
+            opened = MaskedRound(joined, attempt, step.protocol, start, self._private)
+            self._charged(joined, attempt, asked_digest(start.task, start.invited))
+            self._masked = opened
+        masked = self._masked
+        if masked is None or masked.place != (joined.signed.run, attempt.key, step.protocol):
+            raise Refused(f"a step of secure aggregation in round {attempt.round} that was never begun")
+        body = masked.answer(Phase(step.phase), step.said)
+        if step.phase == Phase.MASKED:
+            what = f"one vector under masks, {len(body):,} bytes"
+            self._log(sent_words(joined, self._ledger, attempt, masked.task, what))
+        return body
+
+    def _charged(self, joined: Joined, attempt: Attempt, asked: str) -> bool:
+        """One participation, on disk, before the images are touched; False: it was charged before.
+
+        Raises:
+            Refused: The round is over, or was asked with something else, or would break the promise.
+        """
+        run, plan = joined.signed.run.hex(), joined.signed.plan.privacy
+        before = self._ledger.question(run, attempt.key)
+        taken = self._ledger.keys(run)
+        last = max(taken, default=())
+        if attempt.round >= plan.rounds:
+            raise Refused(f"round {attempt.round} of a plan of {plan.rounds} rounds")
+        if before is not None:
+            if before != asked or attempt.key != last:
+                raise Refused(f"round {attempt.round} was answered already, and is now asked with something else")
+            return False
+        if attempt.key < last:
+            raise Refused(f"an old round: {attempt.round}, and round {last[0]} was answered already")
+        one = participation(plan, self._promise, attempt.round)
+        if len(taken) >= joined.most or not self._ledger.accepts(one):
+            raise Refused(
+                f"round {attempt.round} would be participation {len(taken) + 1} in this run and "
+                f"{self._ledger.participations + 1} in all: more than is promised ({self._promise.words})"
+            )
+        self._ledger.charge(attempt.round, one, attempt.again, run=run, question=asked)
+        return True
+
+    def _adapted(self, joined: Joined, question: Question) -> bytes:
+        """The model that was learned, adapted here to all images of the folder; nothing leaves."""
+        signed = joined.signed
+        flat = unpacked_floats(question.body, dimension(signed.initial))
+        weights = unflatten(torch.from_numpy(flat.copy()), signed.initial)
+        plan, task = signed.plan, signed.task
+        form = ImageForm(channels=task.form.shape[0], size=task.form.shape[1], mean=task.mean, deviation=task.deviation)
+        learned = Initialisation(network=plan.network, weights=weights, adaptation=plan.evaluation, form=form)
+        images, labels = joined.images.labelled()
+        personal = learned.adapt(images, labels, class_names=joined.images.pool.names)
+        personal.save(self._folder / MODEL)
+        self._log(f"the learned model, adapted to {len(personal.class_names)} classes of this folder: {MODEL}")
+        return b""
+
+    def _log(self, line: str) -> None:
+        """In plain words, for whoever answers for the images."""
+        text = f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}"
+        try:
+            with (self._folder / LOG).open("a", encoding="utf-8") as file:
+                file.write(text + "\n")
+        except OSError:
+            # A full disk must not make the client answer otherwise; its ledger says so by itself.
+            pass
+        self._say(text)
+
+    def spent(self, joined: Joined) -> float:
+        """Epsilon of the promised unit so far in a run, towards the server."""
+        taken = len(self._ledger.keys(joined.signed.run.hex()))
+        return epsilon_after(joined.signed.plan.privacy, self._promise, taken)

@@ -1,0 +1,116 @@
+"""A client's side of secure aggregation over the wire: the state machine of secure_aggregation, asked by phases."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import numpy as np
+
+from dpfedmeta.federation.joined import Joined, asked_digest
+from dpfedmeta.federation.messages import Attempt, Start, Task
+from dpfedmeta.federation.signed_plan import SignedPlan
+from dpfedmeta.randomness import IntArray
+from dpfedmeta.secure_aggregation import pairwise
+from dpfedmeta.secure_aggregation.agreement import Agreement, Identities, Round, agreed
+from dpfedmeta.secure_aggregation.client import Client
+from dpfedmeta.secure_aggregation.messages import SERVER, Phase, Survivors, opened
+from dpfedmeta.secure_aggregation.refusals import Refused
+
+
+def round_of(signed: SignedPlan, attempt: Attempt, protocol: int, invited: tuple[int, ...]) -> Round:
+    """What all parties of one attempt at the protocol hold in common; each computes it from the plan.
+
+    Seat i is that of number i of the invited, and its identity is the one that the plan's roster has for it.
+
+    Raises:
+        Refused: A cohort of a size that the plan does not count with.
+    """
+    whole = signed.plan.privacy.at(attempt.round).whole
+    assert whole is not None
+    if not whole.least <= len(invited) <= whole.most:
+        raise Refused(f"{len(invited)} invited clients; the plan counts with {whole.least} to {whole.most}")
+    mark = b"".join(part.to_bytes(8, "big") for part in attempt.again)
+    return Round(
+        run=sha256(signed.digest + mark).digest(),
+        round=attempt.round,
+        attempt=protocol,
+        agreement=agreement_of(signed, attempt.round, len(invited)),
+        identities=Identities(keys={seat: signed.roster[number] for seat, number in enumerate(invited)}),
+        server=signed.server,
+    )
+
+
+def agreement_of(signed: SignedPlan, round_: int, invited: int) -> Agreement:
+    """The numbers, as the accountant counts with them."""
+    whole = signed.plan.privacy.at(round_).whole
+    assert whole is not None
+    return agreed(
+        clients=invited,
+        dimension=whole.dimension,
+        bits=whole.bits,
+        adversarial=signed.plan.settings.aggregation.adversarial,
+        dropout=whole.dropout,
+        malicious=False,
+        fewest=whole.fewest(invited),
+    )
+
+
+class MaskedRound:
+    """One client in one attempt at the protocol.
+
+    Args:
+        joined: The run.
+        attempt: At which round.
+        protocol: Which attempt at the protocol; a number that only grows.
+        start: Who is invited, and what is computed.
+        identity: The client's private key.
+
+    Raises:
+        Refused: The client is not invited itself, or a cohort of a size that the plan does not count with.
+    """
+
+    def __init__(self, joined: Joined, attempt: Attempt, protocol: int, start: Start, identity: bytes) -> None:
+        if joined.number not in start.invited:
+            raise Refused(f"asked into round {attempt.round}, to which it is not invited")
+        self.place = (joined.signed.run, attempt.key, protocol)
+        self.task: Task = start.task
+        self._joined, self._attempt, self._invited = joined, attempt, start.invited
+        self._round = round_of(joined.signed, attempt, protocol, start.invited)
+        self._seat = start.invited.index(joined.number)
+        self._client = Client(round_=self._round, seat=self._seat, identity=identity)
+
+    def answer(self, phase: Phase, said: bytes) -> bytes:
+        """What the client says in a phase.
+
+        Raises:
+            Refused: No phase in which clients speak, or other survivors than shares of this vector were revealed for.
+            Aborted: As the state machine.
+        """
+        if phase is Phase.KEYS:
+            return self._client.advertise()
+        if phase is Phase.SHARES:
+            return self._client.share(said)
+        if phase is Phase.MASKED:
+            return self._client.mask(said, self._vector())
+        if phase is not Phase.REVEAL:
+            raise Refused(f"a step of phase {phase.name}")
+        if not self._joined.may_reveal(self._attempt, self._survivors(said)):
+            raise Refused(
+                f"round {self._attempt.round}: shares were revealed for other survivors already; the difference of two "
+                "sums would give a client away"
+            )
+        return self._client.unmask(said)
+
+    def _vector(self) -> IntArray:
+        invited = len(self._invited)
+        kept = self._joined.once(
+            self._attempt,
+            asked_digest(self.task, self._invited),
+            lambda: self._joined.whole(self.task, self._attempt, invited).astype("<u4").tobytes(),
+        )
+        return np.frombuffer(kept, dtype="<u4").astype(np.int64)
+
+    def _survivors(self, said: bytes) -> frozenset[int]:
+        bound = pairwise.bound_to(self._round, None)
+        body = opened(self._round, Phase.SURVIVORS, SERVER, self._seat, said, self._round.server, bound)
+        return Survivors.decode(body, self._round.agreement).survivors

@@ -1,0 +1,128 @@
+"""What a client lets a server learn, and what a plan would make of that, as the client computes it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from dpfedmeta.accounting.cells import Terms, client_server, record_server
+from dpfedmeta.accounting.guarantee import UnitName
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.errors import InputError
+from dpfedmeta.ledger.client_ledger import RecordBudget
+from dpfedmeta.secure_aggregation.refusals import Refused
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """What a client promises to those whose records it holds, towards the server, over all runs together.
+
+    Attributes:
+        unit: record: one of its records is zeroed out; client: all of them are others.
+        epsilon: The most; None: the server is trusted not to look, and participations alone are counted.
+        delta: At which it counts.
+        participations: R, how often the client takes part at most; None: as often as epsilon allows.
+
+    Raises:
+        InputError: It promises nothing.
+    """
+
+    unit: UnitName = "record"
+    epsilon: float | None = None
+    delta: float = 1e-5
+    participations: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.unit not in ("record", "client"):
+            raise InputError(f"unit = {self.unit}: record or client")
+        if self.epsilon is None and self.participations is None:
+            raise InputError("a client promises an epsilon, or how often it takes part at most; give one of them")
+        if self.epsilon is not None and not 0 < self.epsilon < math.inf:
+            raise InputError(f"epsilon = {self.epsilon}: a finite number above 0")
+        if not 0 < self.delta < 1:
+            raise InputError(f"delta = {self.delta}: above 0 and below 1")
+        if self.participations is not None and self.participations < 1:
+            raise InputError(f"participations = {self.participations}: at least 1")
+
+    def budget(self) -> RecordBudget:
+        """As the client's ledger keeps it."""
+        return RecordBudget(epsilon=self.epsilon, delta=self.delta, participations=self.participations)
+
+    @property
+    def words(self) -> str:
+        """For a log."""
+        often = "" if self.participations is None else f"at most {self.participations} participations"
+        if self.epsilon is None:
+            return f"{often}, towards a server that is trusted with exact messages"
+        what = "a record" if self.unit == "record" else "the client as a whole"
+        return f"{what}: epsilon <= {self.epsilon:g} at delta = {self.delta:g} towards the server" + (
+            f", {often}" if often else ""
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Participation:
+    """One participation in a plan (a ledger.client_ledger.Spending).
+
+    Attributes:
+        mu: What it does to the unit, as a Gaussian mechanism would; inf: the server sees the exact message.
+    """
+
+    mu: float
+
+    def roles(self) -> tuple[float, ...]:
+        """Of the worse role."""
+        return (self.mu,)
+
+
+def participation(plan: PrivacyPlan, promise: Promise, round_: int) -> Participation:
+    """What one participation in a round does to the promised unit, towards the server.
+
+    Raises:
+        Refused: A ledger cannot add it up.
+    """
+    event, record, change = plan.at(round_), plan.record, 2.0
+    if plan.server_sees == "sum":
+        if promise.unit == "record" and record is not None and record.of_sum:
+            change = 1.0 / record.query_records
+        noise = event.sum_noise or (event.noise if event.message_noise else None)
+        return Participation(mu=noise.mu(change) if noise else math.inf)
+    if record is None:
+        return Participation(mu=2.0 / event.message_noise if event.message_noise else math.inf)
+    if promise.unit == "client":
+        return Participation(mu=record.whole_client()[0])
+    if record.batch_rate < 1:
+        raise Refused("a client's ledger adds up whole support steps, not the sampled mini-batches of this plan")
+    return Participation(mu=max(record.roles()))
+
+
+def epsilon_after(plan: PrivacyPlan, promise: Promise, participations: int) -> float:
+    """Epsilon of the promised unit towards the server, after so many participations in this plan.
+
+    Guarantee:
+        The cell of the accountant for exactly so many participations, whoever draws cohorts and however: nothing is
+        amplified by sampling, since the server knows who took part.
+    """
+    if not participations:
+        return 0.0
+    terms = replace(
+        Terms.of(plan),
+        max_participations=participations,
+        client_delta=promise.delta,
+        record_delta=promise.delta,
+    )
+    cell = record_server if promise.unit == "record" else client_server
+    return cell(plan.phases, terms).epsilon
+
+
+def most_participations(plan: PrivacyPlan, promise: Promise) -> int:
+    """How many of a plan's rounds the promise allows by itself; what other runs spent comes on top."""
+    most = plan.rounds if promise.participations is None else min(plan.rounds, promise.participations)
+    if promise.epsilon is None:
+        return most
+    limit = promise.epsilon * (1.0 + 1e-9)
+    low, high = 0, most + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if epsilon_after(plan, promise, middle) <= limit else (low, middle)
+    return low

@@ -1,0 +1,272 @@
+"""The server of a federation: the ordinary training loop, whose clients are asked over a wire."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from dpfedmeta.data.population import Population
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.federation.asking import Asking, Heard
+from dpfedmeta.federation.channel import IDENTITY_BYTES, Channel
+from dpfedmeta.federation.messages import Asked, Attempt, packed_floats
+from dpfedmeta.federation.signed_plan import sign_plan
+from dpfedmeta.federation.sums import AskedAdder, AskedSums
+from dpfedmeta.parameters import flatten
+from dpfedmeta.planning.aggregation import clients_make_the_noise
+from dpfedmeta.planning.plan import Plan
+from dpfedmeta.run_directory import LEDGER, RunDirectory, load_weights
+from dpfedmeta.runs.lock import only_writer
+from dpfedmeta.runs.resume import MAY_CHANGE, finished, identity_of, settings_of_run
+from dpfedmeta.runs.summary import Status
+from dpfedmeta.secure_aggregation.keys import Identity
+from dpfedmeta.settings import Settings, setting_fields, value_of
+from dpfedmeta.simulation.aggregation import Backend
+from dpfedmeta.simulation.secure_sums import SecureSums
+from dpfedmeta.tracking.callbacks import Callback, Row
+from dpfedmeta.training.prepared import Prepared, RunOptions
+from dpfedmeta.training.run import run_training
+
+_LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemotePopulation:
+    """Clients that hold their data themselves (data.population.Population): here there is nothing to read.
+
+    Attributes:
+        roster: Their identities, by number.
+    """
+
+    roster: tuple[bytes, ...]
+
+    @property
+    def clients(self) -> int:
+        """N."""
+        return len(self.roster)
+
+    def episode(self, client: int) -> object:
+        """Not here.
+
+        Raises:
+            IndexError: Always.
+        """
+        raise IndexError(f"client {client} holds its data itself")
+
+    def digest(self) -> str:
+        """Whose data they are: a client that is asked again gives the bytes that it gave, or nothing."""
+        return sha256(b"".join(self.roster)).hexdigest()
+
+
+@dataclass(kw_only=True, eq=False)
+class Federation:
+    """The clients of one server (a training.prepared.Elsewhere).
+
+    Attributes:
+        channel: The wire.
+        identity: The server's private Ed25519 key.
+        roster: Identities of all clients: client number i is the i-th.
+        seconds: How long a question waits for answers.
+        heard: Told how each question went.
+    """
+
+    channel: Channel
+    identity: bytes
+    roster: tuple[bytes, ...]
+    seconds: float
+    heard: Callable[[Heard], None] = lambda heard: None
+    _asking: Asking | None = None
+
+    def population(self, plan: Plan) -> Population:
+        """Who there is.
+
+        Raises:
+            InputError: The plan counts with another number.
+        """
+        if plan.privacy.clients != len(self.roster):
+            raise InputError(
+                f"population.clients = {plan.privacy.clients:,}, but the roster names {len(self.roster):,} clients; "
+                f"give --clients {len(self.roster)}"
+            )
+        population: Population = RemotePopulation(roster=self.roster)  # type: ignore[assignment]
+        return population
+
+    def backend(self, made: Prepared, run: RunDirectory) -> Backend:
+        """Who adds their messages up: as aggregation.mode says what the server sees."""
+        settings, server = made.plan.settings, Identity(self.identity)
+        name = sha256(b"dpfedmeta federation" + identity_of(run).run.encode()).digest()
+        signed = sign_plan(made.plan, made.dataset.task, run=name, server=server, roster=self.roster)
+        asking = self._asking = Asking(
+            channel=self.channel,
+            signed=signed,
+            server=server,
+            roster=self.roster,
+            seconds=self.seconds,
+            heard=self.heard,
+        )
+        abort = settings.server.abort_on_failure
+        if made.plan.privacy.secure is None:
+            return AskedSums(clients=made.clients, asking=asking, abort_on_failure=abort)
+        added = AskedAdder(asking=asking, identity=self.identity)
+        return SecureSums(clients=made.clients, workers=made.workers, added=added, abort_on_failure=abort)
+
+    def hand_out(self, run: RunDirectory) -> int:
+        """Send the learned model to every client, which adapts it to its own images; how many did.
+
+        Raises:
+            InputError: The run has no readable weights.
+        """
+        asking = self._asking
+        if asking is None:
+            return 0
+        weights = load_weights(run.weights)
+        flat = flatten({name: weights[name] for name in asking.signed.initial}).float()
+        body, attempt = packed_floats(np.asarray(flat.numpy())), Attempt(run=asking.signed.run, round=0)
+        return len(asking.ask(Asked.MODEL, attempt, dict.fromkeys(range(len(self.roster)), body)))
+
+
+@dataclass(kw_only=True, eq=False)
+class Presence(Callback):
+    """Waits, before a round is charged, until enough clients are connected.
+
+    Attributes:
+        federation: The clients.
+        fewest: How many of them.
+        seconds: How long; then the run ends cleanly, and the same call goes on with it later.
+    """
+
+    federation: Federation
+    fewest: int
+    seconds: float
+
+    def on_start(self, path: Path) -> None:
+        """Before the first round."""
+        self._wait()
+
+    def on_round(self, row: Row) -> None:
+        """Before the next one."""
+        self._wait()
+
+    def _wait(self) -> None:
+        until, roster = time.monotonic() + self.seconds, {*self.federation.roster}
+        while (there := len(roster & {*self.federation.channel.present()})) < self.fewest:
+            if time.monotonic() > until:
+                raise InputError(
+                    f"{there} of {len(roster)} clients are connected after {self.seconds:g} s, {self.fewest} are "
+                    "needed; no round was begun without them"
+                )
+            time.sleep(_LOOK_SECONDS)
+
+
+def serve(
+    settings: Settings,
+    channel: Channel,
+    folder: Path,
+    *,
+    identity: bytes,
+    roster: Sequence[bytes],
+    seconds: float = 60.0,
+    fewest: int = 1,
+    wait: float = 600.0,
+    data_folder: Path | None = None,
+    secure_rng: bool = False,
+    callbacks: Sequence[Callback] = (),
+    heard: Callable[[Heard], None] = lambda heard: None,
+) -> tuple[RunDirectory, Status]:
+    """Train a federation of real clients, or go on where a killed server stopped; then hand out what was learned.
+
+    Args:
+        settings: As for a simulation; of the data set its validation and test classes are used, which are public.
+        channel: The wire.
+        folder: The run directory. If it holds a run already, that one goes on.
+        identity: The server's private Ed25519 key.
+        roster: Identities of all clients; their order is their numbers, and never changes.
+        seconds: How long a question waits for answers.
+        fewest: How many clients must be connected before a round is begun.
+        wait: How long to wait for these.
+        data_folder: Where the server's images are; None: DPFEDMETA_DATA.
+        secure_rng: Noise and cohorts straight from the operating system.
+        callbacks: Told what happens, as in a simulation.
+        heard: Told how each question went; who answered is as secret as the cohort.
+
+    Returns:
+        The run directory, and how the run ended.
+
+    Raises:
+        InputError: Something does not fit, or the run that is there began with other settings.
+        RefusedPlan: A guarantee that is asked for would not hold among real clients.
+        CallbackFailed: Too few clients were connected; the run ended cleanly, and the same call goes on with it.
+    """
+    settings = _as_run(settings, folder)
+    check_federation(settings, roster)
+    federation = Federation(channel=channel, identity=identity, roster=tuple(roster), seconds=seconds, heard=heard)
+    told = (*callbacks, Presence(federation=federation, fewest=fewest, seconds=wait))
+    options = RunOptions(data_folder=data_folder, secure_rng=secure_rng, elsewhere=federation)
+    if not (folder / LEDGER).exists():
+        run, status = run_training(settings, options, told)
+    else:
+        run = RunDirectory(folder)
+        with only_writer(folder):
+            _check_same(run, settings)
+            ended = finished(run)
+            if ended is not None:
+                return run, cast(Status, ended)
+            run, status = run_training(settings_of_run(run, {}), replace(options, resume=run, secure_rng=False), told)
+    if status != "interrupted":
+        federation.hand_out(run)
+    return run, status
+
+
+def check_federation(settings: Settings, roster: Sequence[bytes]) -> None:
+    """What holds in a simulation and could not among real clients.
+
+    Raises:
+        InputError: A roster with an identity that is none, or twice; or settings of simulated clients.
+        RefusedPlan: A promise would count on what nobody can see to.
+    """
+    if len({*roster}) != len(roster) or any(len(one) != IDENTITY_BYTES for one in roster):
+        raise InputError(f"roster: {len(roster)} identities, each of {IDENTITY_BYTES} bytes and none twice, are needed")
+    population = settings.population
+    simulated = {
+        "population.dropout": population.dropout != 0,
+        "population.latency_spread": population.latency_spread != 0,
+        "server.timeout": settings.server.timeout is not None,
+        "population.most_shots": population.most_shots is not None,
+        "record.client_ledgers": settings.record.client_ledgers,
+    }
+    for name, given in simulated.items():
+        if given:
+            raise InputError(f"{name}: of simulated clients; real ones fail, are late and keep ledgers by themselves")
+    if population.clients != len(roster):
+        raise InputError(
+            f"population.clients = {population.clients:,}, but the roster names {len(roster):,} clients; give "
+            f"--clients {len(roster)}"
+        )
+    if clients_make_the_noise(settings) and population.sampler != "fixed":
+        raise RefusedPlan(
+            "population.sampler = poisson with aggregation.mode = secure: nobody knows how often real clients fail, "
+            "and that a round is aborted tells of its cohort; use --population.sampler fixed"
+        )
+
+
+def _as_run(settings: Settings, folder: Path) -> Settings:
+    """In this run directory, with a checkpoint after every round: clients answer no round again but the last one."""
+    run = replace(settings.run, dir=str(folder.absolute().parent), name=folder.name, checkpoint_every=1)
+    return replace(settings, run=run)
+
+
+def _check_same(run: RunDirectory, settings: Settings) -> None:
+    kept = settings_of_run(run, {})
+    given = replace(settings, run=replace(settings.run, noise_seed=kept.run.noise_seed))
+    for name, _, _ in setting_fields():
+        if name not in MAY_CHANGE and value_of(kept, name) != value_of(given, name):
+            raise InputError(
+                f"{run.path}: it began with {name} = {value_of(kept, name)}, given is {value_of(given, name)}; a run "
+                "goes on with the settings it began with, or choose another folder"
+            )

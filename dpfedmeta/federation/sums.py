@@ -1,0 +1,155 @@
+"""The two ways in which a federation adds up messages: those of the simulation, on answers over the wire."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dpfedmeta.federation.asking import Asking
+from dpfedmeta.federation.client_protocol import round_of
+from dpfedmeta.federation.messages import Asked, Attempt, Floats, Start, Step, Task, unpacked_floats
+from dpfedmeta.parameters import Params, dimension, flatten, unflatten
+from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.privacy.units import Bounded, Client
+from dpfedmeta.randomness import IntArray
+from dpfedmeta.secure_aggregation.keys import SECRET_BYTES
+from dpfedmeta.secure_aggregation.messages import Phase
+from dpfedmeta.secure_aggregation.refusals import Aborted, Refused
+from dpfedmeta.secure_aggregation.server import Server
+from dpfedmeta.simulation.aggregation import RoundAborted
+from dpfedmeta.simulation.client_side import ClientSide
+from dpfedmeta.simulation.secure_sums import Task as LocalTask
+from dpfedmeta.workers import Workers
+
+# An attempt at the protocol that ended before shares were revealed is made again, with fresh keys on the same vectors.
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AskedSums:
+    """The server sees every message (a simulation.aggregation.Backend).
+
+    Attributes:
+        clients: What each of them runs; here for its public constants.
+        asking: The clients.
+        abort_on_failure: Whether a round ends where an invited client failed.
+    """
+
+    clients: ClientSide
+    asking: Asking
+    abort_on_failure: bool = False
+
+    def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[Client, Params]:
+        """SECRET: the sum of the messages that came in time and are what an honest client may send.
+
+        Guarantee:
+            As simulation.processes.LocalBackend, whose sum of the same messages it equals bit for bit: one client moves
+            the value by at most its sensitivity. A message that is not finite, not of the model's form, or longer than
+            an honest one is a message of 0.
+
+        Raises:
+            RoundAborted: An invited client failed, where that ends a round.
+        """
+        form = self.clients.form(model)
+        size = dimension(form)
+        numbers = self.clients.whole_numbers(bound, size)
+        total, entered = numbers.zero(size), 0
+        attempt = Attempt(run=self.asking.signed.run, round=cohort.round, again=cohort.again)
+        task = Task(bound=bound, model=_flat(model)).encode()
+        for answer in self.asking.ask(Asked.VECTOR, attempt, dict.fromkeys(cohort.clients.tolist(), task)).values():
+            values = _values(answer, size)
+            if values is not None and (whole := numbers.accepted(values)) is not None:
+                total += whole
+                entered += 1
+        if self.abort_on_failure and entered < len(cohort.clients):
+            raise RoundAborted
+        return Bounded(
+            value=unflatten(numbers.values(total), form),
+            sensitivity=self.clients.message_bound(bound),
+            noise_variance=entered * self.clients.message_noise_variance(bound),
+        )
+
+
+def _values(answer: bytes, size: int) -> torch.Tensor | None:
+    try:
+        return torch.from_numpy(unpacked_floats(answer, size).astype(np.float64))
+    except Refused:
+        return None
+
+
+def _flat(model: Params) -> Floats:
+    return np.asarray(flatten(model).cpu().numpy())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AskedAdder:
+    """The server sees nothing but the sum (a simulation.secure_sums.Adder), by the protocol of secure_aggregation.
+
+    Attributes:
+        asking: The clients.
+        identity: The server's private key.
+
+    Guarantee:
+        None of its own: the server sees no more than the sum of the survivors' vectors, who took part and who fell
+        silent. Below the fewest survivors nothing is unmasked: no client helps, and the sum is 0.
+    """
+
+    asking: Asking
+    identity: bytes
+
+    def __call__(
+        self, clients: ClientSide, workers: Workers, tasks: Sequence[LocalTask], cohort: Cohort
+    ) -> tuple[IntArray, int]:
+        """SECRET: (sum modulo 2^b of the survivors' vectors, how many these are); too few: nothing, and 0."""
+        whole = clients.whole
+        assert whole is not None
+        nothing = np.zeros(whole.dimension, dtype=np.int64), 0
+        if not tasks:
+            return nothing
+        _, arrays, (bound, _), *_ = tasks[0]
+        flat: Floats = np.concatenate([value.reshape(-1) for value in arrays.values()])
+        start = Start(invited=tuple(cohort.clients.tolist()), task=Task(bound=bound, model=flat))
+        attempt = Attempt(run=self.asking.signed.run, round=cohort.round, again=cohort.again)
+        protocol = 0
+        for _ in range(_ATTEMPTS):
+            # The clock outlives a server that was killed; a client takes no number twice.
+            protocol = max(protocol + 1, int(time.time()))
+            server = self._server(attempt, protocol, start)
+            try:
+                self._talk(server, attempt, protocol, start)
+                found = server.sum()
+            except Aborted:
+                if server.phase is Phase.REVEAL:
+                    return nothing
+                continue
+            return found.total.astype(np.int64), len(found.survivors)
+        return nothing
+
+    def _server(self, attempt: Attempt, protocol: int, start: Start) -> Server:
+        round_ = round_of(self.asking.signed, attempt, protocol, start.invited)
+        assert len(self.identity) == SECRET_BYTES
+        return Server(round_=round_, identity=self.identity)
+
+    def _talk(self, server: Server, attempt: Attempt, protocol: int, start: Start) -> None:
+        """All phases, in order; who says nothing in one of them has fallen silent.
+
+        Raises:
+            Aborted: Too few are left.
+        """
+        inbox: Mapping[int, bytes] = dict.fromkeys(range(len(start.invited)), start.encode())
+        while inbox:
+            phase = server.phase
+            said = {
+                start.invited[seat]: Step(protocol=protocol, phase=phase, said=message).encode()
+                for seat, message in inbox.items()
+            }
+            for answer in self.asking.ask(Asked.PHASE, attempt, said).values():
+                try:
+                    server.receive(answer)
+                except Refused:
+                    continue
+            inbox = server.close()

@@ -1,0 +1,288 @@
+"""A client keeps its own promise, whatever the server says, and says nothing but what it was asked for."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpfedmeta.accounting.cells import guarantees
+from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.errors import InputError
+from dpfedmeta.federation.messages import Asked, Attempt, Offer, Said, opened_answer
+from dpfedmeta.federation.promise import Promise, epsilon_after, most_participations, participation
+from dpfedmeta.federation.signed_plan import opened_plan, sign_plan
+from dpfedmeta.secure_aggregation.keys import Identity
+from dpfedmeta.secure_aggregation.refusals import Refused
+from tests.federation.sessions import open_session, phase_of, same
+from tests.federation.silos import MICRO, SECURE, private_key, write_classes
+
+DECLINED = 103  # bytes: header and signature, and nothing between
+
+
+def opened(home, silos, algo="dp-agrlr-micro", promise=None, **given):
+    session = open_session(silos, home, algo, promise, **(MICRO if algo == "dp-agrlr-micro" else SECURE) | given)
+    offer(session, 0)
+    return session
+
+
+def offer(session, number, signed=None):
+    signed = signed or session.signed
+    body = Offer(number=number, signature=signed.signature, text=signed.text).encode()
+    question = session.question(number, asked=Asked.PLAN, body=body, plan=signed.digest)
+    return session.parties[session.silos.roster[number]].answer(question)
+
+
+def ask(session, question, number=0):
+    """The vector, or None for a decline that says no more than that."""
+    came = session.parties[session.silos.roster[number]].answer(question)
+    assert came[6] in (Said.DECLINED, Said.VECTOR)
+    assert came[6] == Said.VECTOR or len(came) == DECLINED
+    return opened_answer(came, Said.VECTOR, question, session.silos.roster[number])
+
+
+def log_of(home, number=0):
+    return (home / f"client{number}" / "log.txt").read_text()
+
+
+def test_a_client_declines_one_participation_too_many(silos, tmp_path):
+    session = opened(tmp_path, silos, promise=Promise(participations=2))
+    assert [ask(session, session.question(0, round_)) is None for round_ in range(4)] == [False, False, True, True]
+    assert "would be participation 3" in log_of(tmp_path)
+    lines = (tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()
+    assert len(lines) == 3
+
+
+def test_a_client_counts_epsilon_as_the_accountant_does(silos, tmp_path):
+    """The cell after three participations is met by the third one, and exceeded by the fourth."""
+    plan = open_session(silos, tmp_path / "any", "dp-agrlr-micro", **MICRO).plan.privacy
+    cell = guarantees(replace(plan, sampler="poisson", max_participations=3))[2]
+    promise = Promise(epsilon=cell.epsilon, delta=cell.delta)
+    assert epsilon_after(plan, promise, 3) == pytest.approx(cell.epsilon, rel=1e-9)
+    assert most_participations(plan, promise) == 3
+    assert most_participations(plan, replace(promise, epsilon=0.999 * cell.epsilon)) == 2
+    mu = participation(plan, promise, 0).mu
+    assert gaussian_epsilon(math.sqrt(3) * mu, cell.delta) == pytest.approx(cell.epsilon, rel=1e-9)
+    session = opened(tmp_path, silos, promise=promise)
+    assert [ask(session, session.question(0, round_)) is None for round_ in range(5)] == [False] * 3 + [True] * 2
+
+
+@pytest.mark.parametrize("algo", ["dp-agrlr-micro", "dp-agrlr-secure"])
+@pytest.mark.parametrize("unit", ["record", "client"])
+def test_promises_are_the_cells_of_the_plan(silos, tmp_path, algo, unit):
+    plan = open_session(silos, tmp_path, algo, **(MICRO if algo == "dp-agrlr-micro" else SECURE)).plan.privacy
+    (cell,) = (cell for cell in guarantees(plan) if (cell.unit, cell.observer) == (unit, "server"))
+    promise = Promise(unit=unit, epsilon=cell.epsilon, delta=cell.delta)
+    assert epsilon_after(plan, promise, plan.rounds) == pytest.approx(cell.epsilon, rel=1e-9)
+    assert most_participations(plan, promise) == plan.rounds
+    assert most_participations(plan, replace(promise, epsilon=cell.epsilon / 2)) < plan.rounds
+    # What a ledger adds up is the same, but for what discrete noise costs more.
+    mu = participation(plan, promise, 0).mu
+    assert gaussian_epsilon(math.sqrt(plan.rounds) * mu, cell.delta) == pytest.approx(cell.epsilon, rel=0.02)
+
+
+def test_a_promise_that_no_round_fits_is_declined_with_the_plan(silos, tmp_path):
+    session = opened(tmp_path, silos, promise=Promise(epsilon=0.1))
+    assert ask(session, session.question(0)) is None
+    assert "one round alone would cost epsilon" in log_of(tmp_path)
+    assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 1
+
+
+def test_what_other_runs_spent_counts(silos, tmp_path):
+    session = opened(tmp_path, silos, promise=Promise(participations=3))
+    assert ask(session, session.question(0)) is not None
+    other = sign_plan(
+        session.plan, session.signed.task, run=bytes(32), server=Identity(silos.server), roster=silos.roster
+    )
+    at = Attempt(run=bytes(32), round=0)
+    body = Offer(number=0, signature=other.signature, text=other.text).encode()
+    joined = session.parties[silos.roster[0]].answer(
+        session.question(0, asked=Asked.PLAN, body=body, plan=other.digest, attempt=at)
+    )
+    assert joined[6] == Said.ACCEPTED
+    answers = [ask(session, session.question(0, plan=other.digest, attempt=replace(at, round=r))) for r in range(3)]
+    assert [answer is None for answer in answers] == [False, False, True]
+
+
+def test_the_same_question_gets_the_same_bytes_and_another_one_nothing(silos, tmp_path):
+    session = opened(tmp_path, silos)
+    first = ask(session, session.question(0))
+    before = (tmp_path / "client0" / "ledger.jsonl").read_text()
+    assert ask(session, session.question(0)) == first
+    assert ask(session, session.question(0, bound=0.6)) is None
+    assert "now asked with something else" in log_of(tmp_path)
+    # Started again, on the same disk.
+    session.parties[silos.roster[0]] = silos.client(0, tmp_path)
+    assert ask(session, session.question(0)) == first
+    assert (tmp_path / "client0" / "ledger.jsonl").read_text() == before
+
+
+def killed(*given):
+    raise KeyboardInterrupt
+
+
+def test_a_client_that_died_before_it_answered_answers_once_it_is_back(silos, tmp_path, monkeypatch):
+    session = opened(tmp_path, silos)
+    expected = ask(opened(tmp_path / "other", silos), session.question(0))
+    with monkeypatch.context() as patch:
+        patch.setattr("dpfedmeta.federation.joined.Joined.vector", killed)
+        with pytest.raises(KeyboardInterrupt):
+            session.parties[silos.roster[0]].answer(session.question(0))
+    # It was charged before it was computed.
+    assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 2
+    session.parties[silos.roster[0]] = silos.client(0, tmp_path)
+    assert ask(session, session.question(0)) == expected
+    assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 2
+
+
+def test_an_old_round_is_declined(silos, tmp_path):
+    session = opened(tmp_path, silos)
+    assert ask(session, session.question(0, 3)) is not None
+    assert ask(session, session.question(0, 2)) is None
+    assert "an old round: 2" in log_of(tmp_path)
+    assert ask(session, session.question(0, 3, again=(1, 7))) is not None
+    assert ask(session, session.question(0, 6)) is None
+    assert "round 6 of a plan of 6 rounds" in log_of(tmp_path)
+
+
+def test_what_is_not_from_the_server_or_not_for_this_client_is_declined(silos, tmp_path):
+    session = opened(tmp_path, silos)
+    good = session.question(0)
+    wrong = {
+        "the signature is not that of the server": session.question(0, server=private_key("another")),
+        "of version 2": good[:4] + b"\0\2" + good[6:],
+        "a question to another client": session.question(1),
+        "not a question": b"GET / HTTP/1.1" + bytes(300),
+        "a question of 20 bytes": bytes(20),
+        "counts on another plan": session.question(0, plan=bytes(32)),
+        "never joined": session.question(0, plan=bytes(32), attempt=Attempt(run=bytes(32), round=0)),
+        "expected 412 numbers": session.question(0, body=session.question(0)[119:-65]),
+        "a clip bound of nan": session.question(0, bound=math.nan),
+        "a clip bound of 0.0": session.question(0, bound=0.0),
+        "a step of the protocol that is cut short": session.question(0, asked=Asked.PHASE, body=b"1"),
+        "which the plan does not have": session.question(0, asked=Asked.PHASE, body=bytes(4) + b"\1" + bytes(9)),
+    }
+    for words, question in wrong.items():
+        came = session.parties[silos.roster[0]].answer(question)
+        assert came[6] == Said.DECLINED
+        assert len(came) == DECLINED
+        assert words in log_of(tmp_path).splitlines()[-1], words
+    flipped = bytearray(good)
+    flipped[200] ^= 1
+    assert ask(session, bytes(flipped)) is None
+    assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 1
+    assert ask(session, good) is not None
+
+
+def changed(session, **given):
+    """The plan with another word in it, signed by the server all the same."""
+    content = {**json.loads(session.signed.text), **given}
+    text = json.dumps(content, sort_keys=True).encode()
+    server = Identity(session.silos.server)
+    return replace(session.signed, text=text, signature=server.sign(b"dpfedmeta federation plan" + text))
+
+
+def test_a_plan_is_believed_in_nothing(silos, tmp_path):
+    session = open_session(silos, tmp_path, "dp-agrlr-micro", **MICRO)
+    content = json.loads(session.signed.text)
+    weaker = {**content["privacy"], "record": {**content["privacy"]["record"], "query_noise": 4.0}}
+    wrong = {
+        "numbers are not what its settings give": changed(session, privacy=weaker),
+        "of another version": changed(session, version="9"),
+        "no plan": changed(session, more=1),
+        "the plan has clip.policy = os:system": changed(
+            session, settings=content["settings"].replace("policy: window", "policy: os:system")
+        ),
+        "not signed": replace(session.signed, signature=bytes(64)),
+        "model.initial = /etc/passwd": changed(
+            session, settings=content["settings"].replace("initial: null", "initial: /etc/passwd")
+        ),
+    }
+    for words, plan in wrong.items():
+        with pytest.raises(Refused, match=words):
+            opened_plan(plan.text, plan.signature, Identity(silos.server).public)
+        plan = replace(plan)  # its digest is of the new text
+        assert offer(session, 0, plan)[6] == Said.DECLINED
+    assert offer(session, 0)[6] == Said.ACCEPTED
+    assert offer(session, 0, changed(session, promised=[]))[6] == Said.DECLINED
+    assert "has another plan" in log_of(tmp_path)
+
+
+def test_the_plan_holds_no_secret_of_the_server(silos, tmp_path):
+    session = open_session(silos, tmp_path, "dp-agrlr-micro", **MICRO, **{"run.noise_seed": "123456789123"})
+    assert b"123456789123" not in session.signed.text
+    assert str(silos.root).encode() not in session.signed.text
+
+
+def test_shares_are_revealed_for_one_set_of_survivors(silos, tmp_path):
+    """Two sums of the same vectors over two sets of clients would give a client away."""
+    session = open_session(silos, tmp_path, "dp-agrlr-secure", **SECURE)
+    first, gone = session.asked(), silos.roster[2]
+    fewer = session.asked(lost=lambda who, question: who == gone and phase_of(question) == 5)
+    assert not fewer.value["rotated"].any()
+    assert same(session.asked(), first)
+    assert "would give a client away" in log_of(tmp_path)
+
+
+def test_a_dry_run_says_what_would_be_promised_and_sends_nothing(silos, tmp_path):
+    said = []
+    party = silos.client(0, tmp_path, Promise(epsilon=3.0), say=said.append, dry_run=True)
+    session = open_session(silos, tmp_path / "others", "dp-agrlr-micro", **MICRO)
+    session.parties[silos.roster[0]] = party
+    assert offer(session, 0)[6] == Said.DECLINED
+    assert ask(session, session.question(0)) is None
+    text = "\n".join(said)
+    for words in ("a record: epsilon <= 3", "it allows", "what would leave this machine", "412 coordinates", "dry run"):
+        assert words in text
+    assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_client_with_other_data_takes_no_part(silos, tmp_path):
+    session = open_session(silos, tmp_path, "dp-agrlr-micro", **MICRO)
+    write_classes(tmp_path / "few", range(2), images=3)
+    poor = replace(silos, folders=(tmp_path / "few",) * 4).client(0, tmp_path)
+    session.parties[silos.roster[0]] = poor
+    assert offer(session, 0)[6] == Said.DECLINED
+    assert ask(session, session.question(0)) is None
+    assert "fewer than 2 classes with 4 images each" in log_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "promises an epsilon"),
+        ({"epsilon": -1.0}, "finite number above 0"),
+        ({"epsilon": math.nan}, "finite number above 0"),
+        ({"participations": 0}, "at least 1"),
+        ({"epsilon": 1.0, "delta": 1.0}, "below 1"),
+        ({"unit": "image", "epsilon": 1.0}, "record or client"),
+    ],
+)
+def test_a_promise_has_to_be_one(given, words):
+    with pytest.raises(InputError, match=words):
+        Promise(**given)
+
+
+def test_exact_messages_need_a_trusted_server(silos, tmp_path):
+    """dp-agr sends exact messages: no epsilon towards the server is possible, participations are."""
+    plan = open_session(silos, tmp_path, "dp-agr").plan.privacy
+    assert most_participations(plan, Promise(epsilon=100.0, unit="client")) == 0
+    assert most_participations(plan, Promise(participations=4, unit="client")) == 4
+
+
+@pytest.mark.slow
+def test_vectors_carry_the_noise_that_is_counted(silos, tmp_path):
+    """Through the real client: over many attempts, each with streams of its own, the deviation is z_q C_q / parts."""
+    session = opened(tmp_path, silos, promise=Promise(participations=1000))
+    vectors = np.stack(
+        [
+            np.frombuffer(ask(session, session.question(0, 0, again=(n, 5) if n else ())), dtype="<f4")
+            for n in range(200)
+        ]
+    ).astype(float)
+    layer = session.plan.privacy.record
+    expected = layer.query_noise * 0.5 / layer.query_records
+    assert vectors.std(axis=0, ddof=1).mean() == pytest.approx(expected, rel=0.02)
+    lagged = np.mean((vectors[1:] - vectors.mean(0)) * (vectors[:-1] - vectors.mean(0))) / expected**2
+    assert abs(lagged) < 0.02

@@ -1,0 +1,135 @@
+"""Clients and wires that fail: the sum is that of the simulation in which the same clients are missing, bit for bit."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from dpfedmeta.federation.messages import MOST_BYTES, Said, answer
+from dpfedmeta.secure_aggregation.keys import Identity
+from dpfedmeta.secure_aggregation.messages import Phase
+from tests.federation.sessions import open_session, phase_of, same
+from tests.federation.silos import MICRO, SECURE
+
+
+@pytest.fixture
+def plain(silos, tmp_path):
+    return open_session(silos, tmp_path / "plain", "dp-agrlr-micro", **MICRO)
+
+
+@pytest.fixture
+def masked(silos, tmp_path):
+    return open_session(silos, tmp_path / "masked", "dp-agrlr-secure", **SECURE)
+
+
+class Huge(bytes):
+    """An answer that says of itself that it has ten billion bytes."""
+
+    def __len__(self):
+        return 10**10
+
+
+def test_everybody_answers(plain, masked):
+    for session in (plain, masked):
+        assert same(session.asked(), session.simulated(range(4)))
+        # A further attempt has noise of its own.
+        again = session.asked(again=(1, 7))
+        assert same(again, session.simulated(range(4), again=(1, 7)))
+        assert not same(again, session.simulated(range(4)))
+        assert {heard.answered for heard in session.heard} == {4}
+
+
+@pytest.mark.parametrize("phase", [Phase.KEYS, Phase.SHARES, Phase.MASKED, Phase.REVEAL])
+def test_one_falls_silent_in_a_phase(masked, phase):
+    """Who is silent before its vector arrives is missing in the sum; who is silent later is in it."""
+    gone = masked.silos.roster[2]
+    found = masked.asked(lost=lambda who, question: who == gone and (phase_of(question) or 0) >= phase)
+    missing = phase is not Phase.REVEAL
+    assert same(found, masked.simulated([0, 1, 3] if missing else range(4)))
+
+
+def test_too_few_survivors_are_never_unmasked(masked):
+    gone = masked.silos.roster[:2]
+    found = masked.asked(lost=lambda who, question: who in gone and phase_of(question) == Phase.MASKED)
+    assert not found.value["rotated"].any()
+    assert found.noise_variance == 0.0
+
+
+def test_a_lost_question_and_a_late_answer_are_messages_of_zero(plain):
+    lost, late = plain.silos.roster[0], plain.silos.roster[3]
+    found = plain.asked(lost=lambda who, _: who == lost, late=lambda who, _: who == late)
+    assert same(found, plain.simulated([1, 2]))
+    # They are back in the next round.
+    assert same(plain.asked(1), plain.simulated(range(4), 1))
+
+
+def unsound(session, number, body):
+    who, key = session.silos.roster[number], Identity(session.silos.keys[number])
+    return lambda asked, question, sent: (
+        sent if asked != who or question[6] != 2 else answer(Said.VECTOR, question, body(sent), key)
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda sent: np.full(412, np.nan, dtype=np.float32).tobytes(),
+        lambda sent: np.full(412, 1e30, dtype=np.float32).tobytes(),
+        lambda sent: sent[39:-64][:-1],
+        lambda sent: b"",
+    ],
+    ids=["NaN", "too long a vector", "a byte too few", "nothing"],
+)
+def test_an_unsound_message_is_one_of_zero(plain, body):
+    assert same(plain.asked(tampered=unsound(plain, 1, body)), plain.simulated([0, 2, 3]))
+
+
+@pytest.mark.parametrize(
+    "tampered",
+    [
+        lambda sent, other: Huge(sent),
+        lambda sent, other: sent[:-1] + bytes([sent[-1] ^ 1]),
+        lambda sent, other: b"",
+        lambda sent, other: other,
+    ],
+    ids=["10 GB", "a bit of the signature", "empty", "an answer to another question"],
+)
+def test_bytes_that_are_no_answer_are_absent(plain, tampered):
+    who, before = plain.silos.roster[1], []
+
+    def wire(asked, question, sent):
+        if asked != who or question[6] != 2:
+            return sent
+        before.append(sent)
+        return tampered(sent, before[0])
+
+    asking = plain.asking(tampered=wire)
+    plain.asked(asking=asking)
+    assert same(plain.asked(1, asking=asking), plain.simulated([0, 2, 3], 1))
+    assert plain.heard[-1].answered == 3
+
+
+def test_a_question_of_ten_gigabytes_is_declined_unread(plain):
+    party = plain.parties[plain.silos.roster[0]]
+    declined = party.answer(Huge(plain.question(0)))
+    assert declined[6] == Said.DECLINED
+    assert len(declined) < MOST_BYTES
+
+
+@pytest.mark.slow
+def test_five_percent_of_messages_are_lost(plain, masked):
+    """Whatever is lost, the sum is that of some clients, or of nobody."""
+    coins, lost = np.random.default_rng(5), []
+
+    def loses(who, question):
+        lost.append(bool(coins.random() < 0.05))
+        return lost[-1]
+
+    of_some = [numbers for size in (4, 3, 2, 1) for numbers in itertools.combinations(range(4), size)]
+    for session, rounds in ((plain, 6), (masked, 6)):
+        asking = session.asking(lost=loses, late=loses)
+        for round_ in range(rounds):
+            found = session.asked(round_, asking=asking)
+            nobody = found.noise_variance == 0
+            assert nobody or any(same(found, session.simulated(numbers, round_)) for numbers in of_some)
+    assert sum(lost) >= 3

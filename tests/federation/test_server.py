@@ -1,0 +1,97 @@
+"""The server's loop among real clients: it is charged once, goes on after a kill, and waits for who is not there."""
+
+import json
+
+import pytest
+
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.federation.messages import Asked
+from dpfedmeta.federation.server import check_federation
+from dpfedmeta.tracking.callbacks import CallbackFailed
+from tests.federation.sessions import FailingWire
+from tests.federation.silos import MICRO, NOISE, SECURE
+
+GIVEN = {**MICRO, "run.noise_seed": str(NOISE)}
+
+
+class Killed(BaseException):
+    """The server's process ends here."""
+
+
+def killing(after):
+    """A wire that kills the server when it has carried so many rounds of questions, before or after the answers."""
+    count = [0]
+
+    class Wire(FailingWire):
+        def ask(self, questions, seconds):
+            count[0] += 1
+            if count[0] == after:
+                super().ask(questions, seconds)
+                raise Killed
+            return super().ask(questions, seconds)
+
+    return Wire
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def check_charged_once(silos, run, home, rounds):
+    assert [line["round"] for line in lines_of(run.ledger)[1:]] == list(range(rounds))
+    for number in range(4):
+        charged = lines_of(home / f"client{number}" / "ledger.jsonl")[1:]
+        assert [line["round"] for line in charged] == list(range(rounds))
+
+
+@pytest.mark.parametrize("after", [3, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 2))])
+def test_a_server_that_was_killed_goes_on_and_charges_once(silos, tmp_path, after):
+    settings = silos.settings("dp-agrlr-micro", **GIVEN)
+    tmp_path.joinpath("killed").mkdir()
+    whole = silos.simulated("dp-agrlr-micro", tmp_path, **MICRO)
+    with pytest.raises(Killed):
+        wire = killing(after)(parties=silos.parties(tmp_path / "killed"))
+        silos.serve(settings, tmp_path / "killed", wire)
+    run, status = silos.serve(settings, tmp_path / "killed")
+    assert status == "completed"
+    assert run.weights.read_bytes() == whole.weights.read_bytes()
+    check_charged_once(silos, run, tmp_path / "killed", 2)
+    # Once more: nothing is left to do.
+    assert silos.serve(settings, tmp_path / "killed", parties={})[1] == "completed"
+    with pytest.raises(InputError, match=r"it began with server\.rounds = 2"):
+        silos.serve(silos.settings("dp-agrlr-micro", **GIVEN, **{"server.rounds": "3"}), tmp_path / "killed")
+
+
+def test_no_round_begins_without_enough_clients(silos, tmp_path):
+    settings = silos.settings("dp-agrlr-micro", **GIVEN)
+    everybody = silos.parties(tmp_path)
+    few = dict(list(everybody.items())[:2])
+    with pytest.raises(CallbackFailed, match="2 of 4 clients are connected after 0 s, 3 are needed"):
+        silos.serve(settings, tmp_path, parties=few, fewest=3, wait=0.0)
+    assert len(lines_of(tmp_path / "run" / "ledger.jsonl")) == 1
+    heard = []
+    _, status = silos.serve(settings, tmp_path, parties=everybody, fewest=3, heard=heard.append)
+    assert status == "completed"
+    assert [one.asked for one in heard] == [Asked.PLAN, Asked.VECTOR, Asked.VECTOR, Asked.MODEL]
+    assert {one.answered for one in heard} == {4}
+
+
+@pytest.mark.parametrize(
+    ("algo", "given", "words"),
+    [
+        ("dp-agr", {"population.dropout": "0.1"}, r"population\.dropout: of simulated clients"),
+        ("dp-agr", {"server.timeout": "2"}, r"server\.timeout"),
+        ("dp-agr", {"population.clients": "5"}, "the roster names 4 clients"),
+        ("dp-agrlr-secure", {**SECURE, "population.sampler": "poisson"}, "nobody knows how often real clients fail"),
+    ],
+)
+def test_what_real_clients_cannot_be_is_refused(silos, algo, given, words):
+    with pytest.raises((InputError, RefusedPlan), match=words):
+        check_federation(silos.settings(algo, **given), silos.roster)
+
+
+def test_a_roster_has_to_be_one(silos):
+    settings = silos.settings("dp-agr")
+    for roster in ((*silos.roster[:3], silos.roster[0]), (*silos.roster[:3], b"short")):
+        with pytest.raises(InputError, match="roster: 4 identities"):
+            check_federation(settings, roster)
