@@ -134,7 +134,7 @@ class GroupLine:
         """(who, what) of a rank, or of any."""
         piece = torch.empty(_PIECE, dtype=torch.uint8)
         dist.recv(piece, group=self._group, group_src=rank)
-        sender, length = _HEAD.unpack_from(piece.numpy())
+        sender, length = _HEAD.unpack_from(piece.numpy().data)
         content = piece.numpy()[_HEAD.size : _HEAD.size + length].tobytes()
         if length > _ROOM:
             rest = torch.empty(length - _ROOM, dtype=torch.uint8)

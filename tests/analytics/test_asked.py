@@ -20,8 +20,8 @@ from dpfedmeta.training.run import run_training
 SMALL = {
     "population.clients": "60", "population.cohort": "30", "server.rounds": "2", "server.noise_multiplier": "2",
     "run.workers": "1", "run.device": "cpu", "task.ways": "3", "task.shots": "2", "task.queries": "2",
-    "model.width": "4", "meta.steps": "2", "evaluation.episodes": "2", "evaluation.validation_episodes": "2", "evaluation.queries": "2",
-    "evaluation.every": "2", "privacy.client.delta": "1e-3", "run.name": "run",
+    "model.width": "4", "meta.steps": "2", "evaluation.episodes": "2", "evaluation.validation_episodes": "2",
+    "evaluation.queries": "2", "evaluation.every": "2", "privacy.client.delta": "1e-3", "run.name": "run",
 }  # fmt: skip
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import torch
 
 from dpfedmeta.data.placing import placed
@@ -23,7 +25,9 @@ class Value:
 def test_a_copy_to_a_gpu_waits_for_nothing_and_one_on_the_host_is_none():
     value = torch.arange(3)
     assert placed(value, torch.device("cpu")) is value
-    assert placed(Value(), torch.device("cuda")).done == ["pinned", ("cuda", {"non_blocking": True})]
-    there = Value()
+    copied: Any = placed(Value(), torch.device("cuda"))
+    assert copied.done == ["pinned", ("cuda", {"non_blocking": True})]
+    there: Any = Value()
     there.device = torch.device("cuda")
-    assert placed(there, torch.device("cuda")).done == [("cuda", {})]
+    copied = placed(there, torch.device("cuda"))
+    assert copied.done == [("cuda", {})]
