@@ -14,6 +14,7 @@ from dpfedmeta.config import resolve, to_yaml
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.ledger import read_content
 from dpfedmeta.run_directory import SUMMARY
+from dpfedmeta.runs.verification import audit
 from dpfedmeta.training.prepared import RunOptions
 from dpfedmeta.training.run import run_training
 
@@ -61,6 +62,15 @@ def test_a_training_begins_with_its_analysis_and_counts_it(settings, tmp_path):
         RunOptions(),
     )[0]
     assert spent > 1.2 * alone.read_json(SUMMARY)["guarantees"][0]["epsilon"]
+    # More rounds, where the analysis is no longer there: the run's own first line has what it charged.
+    (tmp_path / "run-quantile").rename(tmp_path / "gone")
+    run_training(started, RunOptions(resume=run, extend_to=3))
+    longer = audit(run)
+    assert longer.plan.earlier == content.plan.earlier
+    assert longer.guarantees[0].epsilon > spent
+    assert any("is not here" in remark for remark in longer.remarks)
+    (tmp_path / "gone").rename(tmp_path / "run-quantile")
+    assert any("run-quantile agrees" in remark for remark in audit(run).remarks)
     # Stopped before its own first line, a training finds the analysis again, and pays nothing.
     place = Place(folder=str(tmp_path), name="run-quantile")
     again = _begun(request_of(settings), place, None, secure_rng=False)
