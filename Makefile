@@ -14,12 +14,16 @@ SAY_SIZE = @echo "installing into $(VENV): $(SIZE) ($(if $(TORCH),the CPU build 
 DATA := $(wildcard ../shared/data)
 export DPFEDMETA_DATA ?= $(if $(DATA),$(abspath $(DATA)))
 
-.PHONY: demo test test-slow mutants lint audit peers gpu gpu-carry gpu-wheels gpu-data clean
+.PHONY: demo demo-federation test test-slow mutants lint audit peers gpu gpu-carry gpu-wheels gpu-data clean
 
 demo: $(VENV)/.installed
 	name=demo-$$(date +%Y%m%d-%H%M%S) && \
 	$(BIN)/python scripts/train.py --algo dp-agrlr-micro --dataset strokes --run.name $$name && \
 	$(BIN)/python scripts/evaluate.py runs/$$name --shots 1 5 --no-fine-tuning
+
+# A server and eight clients as processes of this machine: TLS, keys, images of each one's own.
+demo-federation: $(VENV)/.installed-federation
+	$(BIN)/python scripts/federate.py demo
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "not slow" -q -n 2
@@ -92,6 +96,11 @@ $(VENV)/.installed: setup.cfg pyproject.toml constraints.txt | $(BIN)/python
 	$(SAY_SIZE)
 	$(INSTALL) -e .
 	touch $@
+
+$(VENV)/.installed-federation: setup.cfg pyproject.toml constraints.txt | $(BIN)/python
+	$(SAY_SIZE)
+	$(INSTALL) -e '.[federation]'
+	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-test: setup.cfg pyproject.toml constraints.txt | $(BIN)/python
 	$(SAY_SIZE)

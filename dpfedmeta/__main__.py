@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "train": "train, evaluate and summarise one run, or go on with it (--resume)",
+    "federate": "clients that hold their own data: keys, server, client, demo (all of it here)",
     "evaluate": "runs on held-out test classes: by steps, shots and ways, beside baselines",
     "account": "who is promised what: by a plan, by a run, or from a run's ledger (--verify)",
     "analyse": "private counts before training: a first clip bound, classes, names; the gain after it",

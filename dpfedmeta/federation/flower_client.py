@@ -1,0 +1,343 @@
+"""A client's end of the wire, over Flower: one process that asks for questions and answers them.
+
+It speaks as a SuperNode does, but runs no app: what answers is what is installed here, whatever the server sends.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from flwr.app import Message
+from flwr.common.constant import HEARTBEAT_MIN_INTERVAL
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.federation.channel import Party
+from dpfedmeta.federation.credentials import wire_key
+from dpfedmeta.federation.flower import MOST_BYTES, ROOM_BYTES
+from dpfedmeta.federation.flower_channel import content_of, record_of
+
+_MOST_PARTS = 8
+_SECONDS = 30.0
+_LONGEST_PAUSE = 10.0
+_HEARTBEAT_PAUSE = 0.2
+
+
+class Refused(Exception):
+    """The server does not take this client; in its words, or in ours where it showed another certificate."""
+
+
+class Taken(Refused):
+    """A client of this identity is connected."""
+
+
+class TooLong(Exception):
+    """A message that is longer than the stated most, or compressed: it was not read to its end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wire:
+    """Where the server is, and by what the two know each other.
+
+    Attributes:
+        server: HOST:PORT.
+        authority: PEM text of the certificate authority; nobody else's certificates are trusted.
+        private: The client's identity, 32 bytes.
+        most_bytes: The longest question; a longer one is not read.
+        patience: Seconds without a server before the client gives up.
+    """
+
+    server: str
+    authority: bytes
+    private: bytes
+    most_bytes: int = MOST_BYTES
+    patience: float = 600.0
+
+
+def attend(
+    party: Party,
+    wire: Wire,
+    *,
+    over: Callable[[], bool] = lambda: False,
+    say: Callable[[str], object] = lambda line: None,
+) -> None:
+    """Answer the questions of a server until it is over; a server that goes away is waited for.
+
+    Args:
+        party: Who answers.
+        wire: How to reach the server.
+        over: Whether there is nothing more to wait for; asked after each answer and every few seconds.
+        say: Told in a line what happens to the connection.
+
+    Raises:
+        InputError: A wrong certificate or key, a client of this identity that is connected already.
+        RuntimeError: No server for so long as `wire.patience` says.
+    """
+    lost: float | None = time.monotonic()
+    told, pause = False, 0.25
+    while not over():
+        try:
+            with _connected(wire) as node:
+                say(f"connected to {wire.server}")
+                lost, told, pause = None, False, 0.25
+                while not over():
+                    _turn(node, party, say)
+        except Taken:
+            reason = "a client of this identity is connected already"
+            failure: Exception = InputError(f"{wire.server}: {reason}; each identity is one client")
+            patience = min(wire.patience, 3 * HEARTBEAT_MIN_INTERVAL)
+        except Refused as error:
+            raise InputError(f"{wire.server}: {error}") from None
+        except (httpx.HTTPError, ValueError) as error:
+            if (wrong := _wrong_certificate(error)) is not None:
+                raise InputError(f"{wire.server}: not the server of this federation: {wrong}") from None
+            reason = "no answer"
+            failure = RuntimeError(f"{wire.server}: no server since {wire.patience:.0f} s")
+            patience = wire.patience
+        else:
+            return
+        lost = lost or time.monotonic()
+        if time.monotonic() - lost > patience:
+            raise failure from None
+        if not told:
+            say(f"{wire.server}: {reason}; trying again for {patience:.0f} s")
+            told = True
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _turn(node: _Node, party: Party, say: Callable[[str], object]) -> None:
+    """One turn. What is refused after the connection is no end: a server that began anew has to let this in again."""
+    try:
+        node.turn(party, say)
+    except Refused as error:
+        say(str(error))
+        raise httpx.RemoteProtocolError(str(error)) from None
+
+
+class _Node:
+    """A connection that the server has let in."""
+
+    def __init__(self, client: FleetHttpClient, node: Node, most_bytes: int) -> None:
+        self._client, self._node, self._most = client, node, most_bytes
+
+    def turn(self, party: Party, say: Callable[[str], object]) -> None:
+        """Wait some seconds for a question, and answer it if one came."""
+        try:
+            question, content = self._question()
+        except TooLong as error:
+            say(f"dropped: {error}")
+            return
+        if question is None or content is None:
+            return
+        try:
+            self._send(Message(record_of(party.answer(content)), reply_to=question), question)
+        except httpx.HTTPStatusError as error:
+            say(f"an answer was not taken ({error.response.status_code}): it came too late")
+
+    def _send(self, reply: Message, question: Message) -> None:
+        reply.metadata.__dict__["_src_node_id"] = self._node.node_id
+        with no_object_id_recompute():
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            parts, tree = get_all_nested_objects(reply), get_object_tree(reply)
+        head = message_to_proto(Message(type(reply.content)(), reply_to=question))
+        head.metadata.CopyFrom(message_to_proto(reply).metadata)
+        response = self._client.PushMessages(
+            PushMessagesRequest(node=self._node, messages_list=[head], message_object_trees=[tree])
+        )
+        for name in response.objects_to_push:
+            self._client.PushObject(
+                PushObjectRequest(
+                    node=self._node,
+                    run_id=question.metadata.run_id,
+                    session_id=response.session_id,
+                    object_id=name,
+                    object_content=parts[name].deflate(),
+                )
+            )
+
+    def _question(self) -> tuple[Message | None, bytes | None]:
+        response = self._client.PullMessages(PullMessagesRequest(node=self._node))
+        if not response.messages_list:
+            return None, None
+        question, tree = message_from_proto(response.messages_list[0]), response.message_object_trees[0]
+        names = [part.object_id for part in iterate_object_tree(tree)][: _MOST_PARTS + 1]
+        if len(names) > _MOST_PARTS:
+            raise TooLong(f"a question in more than {_MOST_PARTS} parts")
+        run = question.metadata.run_id
+        parts = {}
+        for name in names:
+            request = PullObjectRequest(node=self._node, run_id=run, object_id=name)
+            parts[name] = self._client.PullObject(request).object_content
+        self._client.ConfirmMessageReceived(
+            ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=tree.object_id)
+        )
+        try:
+            found = inflate_object_from_contents(tree.object_id, parts)
+        except Exception:
+            return None, None
+        content = content_of(found) if isinstance(found, Message) else None
+        return question, content if content is None or len(content) <= self._most else None
+
+
+@contextmanager
+def _connected(wire: Wire) -> Iterator[_Node]:
+    """A node of Flower that is let in, with its heartbeat."""
+    key = wire_key(wire.private)
+    with _Client(wire) as client, _Client(wire) as pulse:
+        request = ActivateNodeRequest(
+            public_key=public_key_to_bytes(key.public_key()), heartbeat_interval=HEARTBEAT_MIN_INTERVAL
+        )
+        node = Node(node_id=client.ActivateNode(request).node_id)
+        stopped = threading.Event()
+        heart = threading.Thread(target=_beat, args=(pulse, node, stopped), name="heartbeat", daemon=True)
+        heart.start()
+        try:
+            yield _Node(client, node, wire.most_bytes)
+        finally:
+            stopped.set()
+            with suppress(httpx.HTTPError, Refused, ValueError):
+                client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
+
+
+def _beat(client: FleetHttpClient, node: Node, stopped: threading.Event) -> None:
+    """The server holds each heartbeat for some seconds: it sees at once when this process has gone."""
+    while not stopped.wait(_HEARTBEAT_PAUSE):
+        try:
+            client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT_MIN_INTERVAL))
+        except (httpx.HTTPError, Refused, RuntimeError, ValueError):
+            stopped.wait(1)
+
+
+class _Client(FleetHttpClient):
+    """Flower's client of a SuperLink, which reads no answer that is too long and trusts one authority."""
+
+    def __init__(self, wire: Wire) -> None:
+        key = wire_key(wire.private)
+        keys = NodeAuthHttpInterceptor(key, key.public_key())
+        super().__init__(
+            f"https://{wire.server}", interceptors=[RuntimeVersionHttpInterceptor("SuperNode"), keys], verify=False
+        )
+        self._client.close()
+        transport = _Bounded(httpx.HTTPTransport(verify=_context(wire.authority)), wire.most_bytes + ROOM_BYTES)
+        # Neither proxies nor authorities of this machine: the federation has its own.
+        self._client = httpx.Client(transport=transport, timeout=_SECONDS, trust_env=False, follow_redirects=False)
+
+
+def _context(authority: bytes) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_verify_locations(cadata=authority.decode("ascii"))
+    except (ssl.SSLError, UnicodeDecodeError):
+        raise InputError(
+            "the authority's certificate is no PEM text; take the file that the server's operator gave"
+        ) from None
+    return context
+
+
+class _Bounded(httpx.BaseTransport):
+    """Refusals as such, and no more bytes than stated."""
+
+    def __init__(self, inner: httpx.BaseTransport, most: int) -> None:
+        self._inner, self._most = inner, most
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """One request."""
+        request.headers["accept-encoding"] = "identity"
+        response = self._inner.handle_request(request)
+        if "content-encoding" in response.headers:
+            response.close()
+            raise TooLong("a compressed message")
+        stream = response.stream
+        assert isinstance(stream, httpx.SyncByteStream)
+        response = httpx.Response(
+            response.status_code, headers=response.headers, stream=_Counted(stream, self._most), request=request
+        )
+        if response.status_code in (401, 403, 412, 413):
+            raise (Taken if response.status_code == 412 else Refused)(_reason(response))
+        return response
+
+    def close(self) -> None:
+        """Close what is inside."""
+        self._inner.close()
+
+
+class _Counted(httpx.SyncByteStream):
+    def __init__(self, inner: httpx.SyncByteStream, most: int) -> None:
+        self._inner, self._most = inner, most
+
+    def __iter__(self) -> Iterator[bytes]:
+        left = self._most
+        for part in self._inner:
+            left -= len(part)
+            if left < 0:
+                raise TooLong(f"a message of more than {self._most:,} bytes")
+            yield part
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _reason(response: httpx.Response) -> str:
+    """Why the server says no, in one short line."""
+    try:
+        content = (response.read() or b"{}")[:2000]
+        found = httpx.Response(200, content=content).json()
+        words = str(found.get("detail") or found.get("message") or found)
+    except (ValueError, AttributeError, TooLong):
+        words = "no reason given"
+    plain = "".join(letter for letter in words if letter.isprintable())
+    return f"the server refuses this client ({response.status_code}): {plain[:200]}"
+
+
+def _wrong_certificate(error: BaseException | None) -> str | None:
+    """What is wrong with the server's certificate, if that is what failed."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return error.verify_message
+        if isinstance(error, ssl.SSLError):
+            return "it speaks no TLS 1.3" if error.reason else None
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def client_authority(path: Path) -> bytes:
+    """The certificate of a federation's authority.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: no certificate can be read ({error.strerror})") from None
+    _context(content)
+    return content

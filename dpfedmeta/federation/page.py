@@ -1,0 +1,159 @@
+"""A page that a server shows while it runs: rounds, who is connected, epsilon so far; nothing that is not released."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.tracking.callbacks import Callback, Row
+
+if TYPE_CHECKING:
+    from dpfedmeta.federation.asking import Heard
+    from dpfedmeta.tracking.planned import Planned
+
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_MOST_ROUNDS = 2000
+
+
+class Progress(Callback):
+    """What the page shows, kept as the run tells it.
+
+    Args:
+        names: Of the clients, by identity.
+        present: Identities of those that are connected.
+
+    Guarantee:
+        Holds the plan, rows of rounds.jsonl, and names of connected clients. Who was asked or answered in a round is as
+        secret as the cohort, so it is counted only where all clients are asked in every round.
+    """
+
+    def __init__(self, names: Mapping[bytes, str], present: Callable[[], Sequence[bytes]]) -> None:
+        self._names, self._present = dict(names), present
+        self._lock = threading.Lock()
+        self._all = False
+        self._state: dict[str, Any] = {"status": "waiting", "run": "", "plan": {}, "rounds": [], "heard": None}
+
+    def on_plan(self, planned: Planned) -> None:
+        """What is promised."""
+        settings = planned.settings
+        self._all = settings.population.sampler == "fixed" and settings.population.cohort == settings.population.clients
+        cells = [guarantee.as_json() for guarantee in planned.guarantees]
+        plan = {
+            "algo": settings.algo,
+            "rounds": planned.rounds,
+            "clients": settings.population.clients,
+            "cells": cells,
+        }
+        self._set(plan=plan)
+
+    def on_start(self, path: Path) -> None:
+        """Rounds begin."""
+        self._set(status="running", run=path.name)
+
+    def on_round(self, row: Row) -> None:
+        """One round."""
+        with self._lock:
+            self._state["rounds"] = [*self._state["rounds"], dict(row)][-_MOST_ROUNDS:]
+
+    def on_rewind(self, round_: int) -> None:
+        """Rounds that are done again."""
+        with self._lock:
+            self._state["rounds"] = [row for row in self._state["rounds"] if row.get("round", 0) < round_]
+
+    def on_end(self, summary: Row) -> None:
+        """The end."""
+        self._set(status=str(summary.get("status", "ended")))
+
+    def heard(self, heard: Heard) -> None:
+        """How a question went."""
+        if self._all:
+            counts = {name: getattr(heard, name) for name in ("round", "clients", "answered", "declined", "absent")}
+            self._set(heard=counts | {"asked": heard.asked.name.lower()})
+
+    def snapshot(self) -> dict[str, Any]:
+        """All of it now, as JSON can say it."""
+        there = {*self._present()}
+        clients = [{"name": name, "connected": identity in there} for identity, name in self._names.items()]
+        with self._lock:
+            found: dict[str, Any] = _finite({**self._state, "connected": clients})
+            return found
+
+    def _set(self, **values: Any) -> None:
+        with self._lock:
+            self._state.update(values)
+
+
+class Page:
+    """The page, served until it is closed.
+
+    Args:
+        progress: What it shows.
+        host: To listen on; this machine alone, unless told otherwise.
+        port: To listen on; 0: any.
+
+    Raises:
+        InputError: The address cannot be listened on.
+    """
+
+    def __init__(self, progress: Progress, host: str = "127.0.0.1", port: int = 0) -> None:
+        page = files("dpfedmeta.federation").joinpath("page.html").read_bytes()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path == "/":
+                    self._reply(200, "text/html; charset=utf-8", page)
+                elif self.path == "/state.json":
+                    content = json.dumps(progress.snapshot(), allow_nan=False).encode()
+                    self._reply(200, "application/json", content)
+                else:
+                    self._reply(404, "text/plain; charset=utf-8", b"not here\n")
+
+            def _reply(self, status: int, kind: str, content: bytes) -> None:
+                self.send_response(status)
+                for name, value in (_HEADERS | {"Content-Type": kind, "Content-Length": str(len(content))}).items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Nothing: it is no news who looked."""
+
+        Handler.timeout = 10
+        try:
+            self._server = ThreadingHTTPServer((host, port), Handler)
+        except OSError as error:
+            raise InputError(f"the page cannot listen on {host}:{port}: {error.strerror}; choose --page PORT") from None
+        self._server.daemon_threads = True
+        self.address = f"http://{host}:{self._server.server_address[1]}/"
+        self._thread = threading.Thread(target=self._server.serve_forever, name="page", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Serve no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=5)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value

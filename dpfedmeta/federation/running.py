@@ -1,0 +1,194 @@
+"""A server and a client as the commands run them: keys and settings from files, Flower as the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpfedmeta.federation.credentials import Card, read_identity, read_roster
+from dpfedmeta.federation.flower import MOST_BYTES, prepare_flower
+from dpfedmeta.federation.invitation import (
+    CERTIFICATE,
+    CERTIFICATE_KEY,
+    INVITATION,
+    operator_identity,
+    port_of,
+    read_invitation,
+)
+from dpfedmeta.federation.promise import Promise
+
+if TYPE_CHECKING:
+    from dpfedmeta.run_directory import RunDirectory
+    from dpfedmeta.runs.summary import Status
+    from dpfedmeta.settings import Settings
+    from dpfedmeta.tracking.callbacks import Callback
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """A server of a federation, besides its settings.
+
+    Attributes:
+        keys: The operator's folder.
+        roster: File of the clients' cards.
+        host: To listen on.
+        port: To listen on; None: as the invitation says.
+        page_host: For the page.
+        page: Port of the page; 0: any; None: no page.
+        seconds: How long a question waits for answers.
+        fewest: How many clients must be connected before a round begins; None: all.
+        wait: Seconds to wait for them.
+        data_folder: Where the server's public images are; None: DPFEDMETA_DATA.
+    """
+
+    keys: Path
+    roster: Path
+    host: str = "127.0.0.1"
+    port: int | None = None
+    page_host: str = "127.0.0.1"
+    page: int | None = 0
+    seconds: float = 60.0
+    fewest: int | None = None
+    wait: float = 600.0
+    data_folder: Path | None = None
+
+
+def run_server(
+    options: ServerOptions,
+    settings: Settings,
+    cards: Sequence[Card],
+    *,
+    callbacks: Sequence[Callback] = (),
+    say: Say = lambda line: None,
+) -> tuple[RunDirectory, Status]:
+    """Listen, train, hand out the model; or go on where a killed server stopped.
+
+    Raises:
+        InputError: Keys, addresses, settings or the run directory cannot be used.
+        RefusedPlan: A guarantee would not hold.
+    """
+    private, invitation = operator_identity(options.keys), read_invitation(options.keys / INVITATION)
+    run = Path(settings.run.dir, str(settings.run.name))
+    prepare_flower(options.keys / "flower")
+    from dpfedmeta.federation.flower_channel import link_channel
+    from dpfedmeta.federation.flower_link import Link
+    from dpfedmeta.federation.page import Page, Progress
+    from dpfedmeta.federation.server import check_federation, serve
+
+    roster = [card.identity for card in cards]
+    check_federation(settings, roster)
+    with ExitStack() as open_:
+        port = port_of(invitation) if options.port is None else options.port
+        files = {"certificate": options.keys / CERTIFICATE, "key": options.keys / CERTIFICATE_KEY}
+        link = Link(cards, host=options.host, port=port, most_bytes=MOST_BYTES, **files)
+        channel = link_channel(link)
+        open_.callback(channel.close)
+        progress = Progress({card.identity: card.name for card in cards}, channel.present)
+        if options.page is not None:
+            page = Page(progress, options.page_host, options.page)
+            open_.callback(page.close)
+            say(f"page: {page.address}")
+        say(f"listening on {options.host}:{link.port} for {len(cards)} clients")
+        return serve(
+            settings,
+            channel,
+            run,
+            identity=private,
+            roster=roster,
+            seconds=options.seconds,
+            fewest=len(roster) if options.fewest is None else options.fewest,
+            wait=options.wait,
+            data_folder=options.data_folder,
+            callbacks=[*callbacks, progress],
+            heard=progress.heard,
+        )
+
+
+def cards_of(path: Path) -> tuple[Card, ...]:
+    """The clients of a roster file."""
+    return read_roster(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientOptions:
+    """A client of a federation.
+
+    Attributes:
+        data: Its folder of images.
+        invitation: The operator's file.
+        identity: Its secret key file.
+        home: Where it keeps its ledger, log and model.
+        promise: What it lets a server learn.
+        server: HOST:PORT, where it is reached otherwise than the invitation says.
+        patience: Seconds without a server before it gives up.
+        dry_run: Look at the plan, say what would be promised and sent, and end.
+        stay: Wait for further runs after the first.
+    """
+
+    data: Path
+    invitation: Path
+    identity: Path
+    home: Path
+    promise: Promise
+    server: str | None = None
+    patience: float = 600.0
+    dry_run: bool = False
+    stay: bool = False
+
+
+def run_client(options: ClientOptions, say: Say) -> Path | None:
+    """Answer a server's questions until it hands out the model; the file of the adapted one.
+
+    Returns:
+        The adapted model, or None for a dry run.
+
+    Raises:
+        InputError: Files cannot be used, or the server does not take this client.
+        RuntimeError: No server for so long as the client has patience.
+    """
+    private, invitation = read_identity(options.identity), read_invitation(options.invitation)
+    prepare_flower(options.home / "flower")
+    from dpfedmeta.federation.client import MODEL, RealClient
+    from dpfedmeta.federation.flower_client import Wire, attend
+
+    party = RealClient(
+        options.data,
+        private,
+        options.home / "ledger.jsonl",
+        server=invitation.identity,
+        promise=options.promise,
+        say=say,
+        dry_run=options.dry_run,
+    )
+    wire = Wire(
+        server=options.server or invitation.server,
+        authority=invitation.authority,
+        private=private,
+        patience=options.patience,
+    )
+    model = options.home / MODEL
+    before, answered = _changed(model), 0
+
+    class Counted:
+        def answer(self, question: bytes) -> bytes:
+            nonlocal answered
+            found = party.answer(question)
+            answered += 1
+            return found
+
+    def over() -> bool:
+        if options.dry_run:
+            return answered > 0
+        return not options.stay and _changed(model) != before
+
+    attend(Counted(), wire, over=over, say=say)
+    return None if options.dry_run else model
+
+
+def _changed(path: Path) -> int | None:
+    return path.stat().st_mtime_ns if path.exists() else None

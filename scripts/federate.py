@@ -1,0 +1,6 @@
+"""`dpfedmeta federate` from a checkout."""
+
+from checkout import command
+
+if __name__ == "__main__":
+    command("federate")

@@ -1,0 +1,126 @@
+"""Keys, cards, rosters, invitations and certificates as files."""
+
+import ssl
+from datetime import UTC, datetime
+
+import pytest
+from cryptography import x509
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.federation.certificates import make_certificates
+from dpfedmeta.federation.credentials import (
+    _ORDER,
+    card_line,
+    read_card,
+    read_identity,
+    read_roster,
+    wire_key,
+    write_identity,
+)
+from dpfedmeta.federation.invitation import INVITATION, checked_address, make_operator, read_invitation
+from dpfedmeta.secure_aggregation.keys import Identity
+
+ONE, TWO = bytes(range(32)), bytes(range(1, 33))
+
+
+def test_a_card_says_whose_it_is():
+    card = read_card(card_line(ONE, "clinic-1"))
+    assert card.name == "clinic-1"
+    assert card.identity == Identity(ONE).public
+    point = wire_key(ONE).public_key().public_numbers()
+    assert card.wire == bytes([2 + point.y % 2]) + point.x.to_bytes(32, "big")
+
+
+def test_wire_keys_follow_from_identities_and_differ():
+    scalars = [wire_key(key).private_numbers().private_value for key in (ONE, ONE, TWO)]
+    assert scalars[0] == scalars[1] != scalars[2]
+    assert all(0 < scalar < _ORDER for scalar in scalars)
+    assert scalars[0] not in (int.from_bytes(ONE, "big"), int.from_bytes(ONE, "little"))
+
+
+def test_a_changed_card_is_no_card():
+    magic, name, identity, wire, signature = card_line(ONE, "clinic").split()
+    other = card_line(TWO, "clinic").split()
+    for words in (
+        [magic, "clinic2", identity, wire, signature],
+        [magic, name, identity, other[3], signature],
+        [magic, name, other[2], wire, signature],
+        [magic, name, identity, wire],
+        [magic, name, identity, "00" * 33, signature],
+        ["other", name, identity, wire, signature],
+    ):
+        with pytest.raises(InputError):
+            read_card(" ".join(words))
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a\nb", "x" * 41, "../x", "é"])
+def test_names_are_plain_words(name):
+    with pytest.raises(InputError):
+        card_line(ONE, name)
+
+
+def test_a_roster_keeps_its_order_and_names_everybody_once(tmp_path):
+    path = tmp_path / "roster.txt"
+    lines = [card_line(TWO, "b"), card_line(ONE, "a")]
+    path.write_text("# clients\n\n" + "\n".join(lines))
+    assert [card.name for card in read_roster(path)] == ["b", "a"]
+    for second, reason in ((card_line(TWO, "c"), "two clients of one key"), (card_line(ONE, "b"), "of one name")):
+        path.write_text(f"{lines[0]}\n{second}\n")
+        with pytest.raises(InputError, match=reason):
+            read_roster(path)
+    path.write_text(f"{lines[0]}\nnonsense\n")
+    with pytest.raises(InputError, match="line 2"):
+        read_roster(path)
+    path.write_text("# nobody\n")
+    with pytest.raises(InputError, match="no client"):
+        read_roster(path)
+
+
+def test_a_key_is_its_owner_s_and_is_never_replaced(tmp_path):
+    path = tmp_path / "key.pem"
+    write_identity(path, ONE)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert read_identity(path) == ONE
+    with pytest.raises(InputError, match="not replaced"):
+        write_identity(path, TWO)
+    path.chmod(0o644)
+    with pytest.raises(InputError, match="chmod 600"):
+        read_identity(path)
+    other = tmp_path / "tls.key"
+    other.write_bytes(make_certificates(["x"]).key)
+    with pytest.raises(InputError, match="no Ed25519"):
+        read_identity(other)
+
+
+def test_an_invitation_is_what_the_operator_has(tmp_path):
+    made = make_operator(tmp_path / "operator", ["fed.example.org", "10.0.0.7"], 9443, ONE)
+    path = tmp_path / "operator" / INVITATION
+    assert read_invitation(path) == made
+    assert made.server == "fed.example.org:9443"
+    assert made.identity == Identity(ONE).public
+    secret = {file.name for file in path.parent.iterdir() if file.stat().st_mode & 0o077 == 0}
+    assert secret == {"identity.pem", "authority.key", "tls.key"}
+    for text in ("", "{", "format: x", path.read_text().replace(made.identity.hex(), "abc")):
+        path.write_text(text)
+        with pytest.raises(InputError):
+            read_invitation(path)
+
+
+@pytest.mark.parametrize("address", ["host", "host:0", "host:65536", "https://host:1", "a b:1", "host:1/x"])
+def test_addresses(address):
+    with pytest.raises(InputError):
+        checked_address(address)
+
+
+def test_the_authority_can_sign_only_for_its_own_and_the_server_cannot_sign():
+    made = make_certificates(["fed.example.org", "10.0.0.7", "::1"])
+    authority, server = (x509.load_pem_x509_certificate(pem) for pem in (made.authority, made.certificate))
+    server.verify_directly_issued_by(authority)
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["fed.example.org"]
+    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7", "::1"]
+    for certificate, signs in ((authority, True), (server, False)):
+        assert certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is signs
+        assert certificate.extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign is signs
+        assert certificate.not_valid_before_utc < datetime.now(UTC) < certificate.not_valid_after_utc
+    ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=made.authority.decode())

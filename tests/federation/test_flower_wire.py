@@ -1,0 +1,234 @@
+"""Questions and answers over Flower on loopback, with TLS: opaque bytes both ways, and nobody else's."""
+
+import base64
+import gzip
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+from flwr.app import Message, RecordDict
+from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.date import now
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.federation.certificates import make_certificates
+from dpfedmeta.federation.credentials import wire_key
+from dpfedmeta.federation.flower_client import Refused, TooLong, _Bounded, _Client, attend
+from dpfedmeta.federation.flower_link import Link
+from tests.federation.wires import MOST, Echo, card, loopback, private_key, until
+
+
+@pytest.fixture(scope="module")
+def wire(tmp_path_factory):
+    found = loopback(tmp_path_factory.mktemp("wire"))
+    yield found
+    found.channel.close()
+
+
+def identity(name):
+    return card(name).identity
+
+
+def nothing_is_kept(wire):
+    until(lambda: not len(wire.link.state.object_store))
+    return wire.link.state.num_message_ins() == 0 == wire.link.state.num_message_res()
+
+
+class Slow(Echo):
+    def __init__(self):
+        self.released = threading.Event()
+
+    def answer(self, question):
+        self.released.wait(20)
+        return super().answer(question)
+
+
+class Long(Echo):
+    def answer(self, question):
+        return bytes(MOST + 10_000)
+
+
+class TestQuestions:
+    def test_each_gets_its_own_and_answers_in_its_own_name(self, wire):
+        with wire.attending("anna", "ben"):
+            questions = {identity(name): f"to {name} \0\xff".encode() for name in ("anna", "ben", "cleo")}
+            answers = wire.channel.ask(questions, 3)
+            expected = {identity(name): questions[identity(name)][::-1] for name in ("anna", "ben")}
+            assert answers == expected
+            assert set(wire.channel.present()) == set(expected)
+            assert wire.channel.ask({b"nobody": b"?"}, 5) == {}
+        assert nothing_is_kept(wire)
+
+    def test_who_is_late_is_absent_and_answers_nothing_else_later(self, wire):
+        slow = Slow()
+        with wire.attending("anna"), wire.attending("ben", party=slow):
+            both = (identity("anna"), identity("ben"))
+            began = time.monotonic()
+            assert wire.channel.ask(dict.fromkeys(both, b"abc"), 2) == {identity("anna"): b"cba"}
+            assert 1.5 < time.monotonic() - began < 4
+            slow.released.set()
+            assert wire.channel.ask(dict.fromkeys(both, b"xyz"), 20) == dict.fromkeys(both, b"zyx")
+        assert nothing_is_kept(wire)
+
+    def test_what_is_too_long_is_absent_and_the_others_are_not(self, wire):
+        with wire.attending("anna") as anna, wire.attending("ben", party=Long()) as ben:
+            both = (identity("anna"), identity("ben"))
+            assert wire.channel.ask(dict.fromkeys(both, b"abc"), 20) == {identity("anna"): b"cba"}
+            until(lambda: "413" in " ".join(ben["ben"].said))
+            ben["ben"].party.answer = lambda question: bytes(MOST + 1)
+            until(lambda: identity("ben") in wire.channel.present())
+            assert wire.channel.ask({identity("ben"): b"abc"}, 20) == {}
+            ben["ben"].party.answer = bytes
+            assert wire.channel.ask({identity("ben"): b"abc"}, 20) == {identity("ben"): b"abc"}
+            assert wire.channel.ask({identity("anna"): bytes(MOST + 5000)}, 1) == {}
+            assert "more than" in " ".join(anna["anna"].said)
+            assert wire.channel.ask({identity("anna"): b"abc"}, 20) == {identity("anna"): b"cba"}
+        assert nothing_is_kept(wire)
+
+    def test_a_server_that_comes_back_is_found_again(self, tmp_path):
+        own = loopback(tmp_path, names=("anna",))
+        with own.attending("anna") as anna:
+            port = own.link.port
+            own.channel.close()
+            own.begin(port)
+            until(lambda: own.channel.present() == (identity("anna"),))
+            assert own.channel.ask({identity("anna"): b"abc"}, 20) == {identity("anna"): b"cba"}
+        own.channel.close()
+        assert anna["anna"].error is None
+
+
+class TestRefusals:
+    def test_a_key_that_is_not_in_the_roster(self, wire):
+        with pytest.raises(InputError, match="not in the server's roster"):
+            attend(Echo(), wire.wire("eve", patience=1))
+
+    def test_another_authority_s_certificate(self, wire):
+        other = make_certificates(["127.0.0.1"]).authority
+        with pytest.raises(InputError, match="not the server of this federation: "):
+            attend(Echo(), wire.wire("anna", authority=other, patience=1))
+
+    def test_no_server(self, wire):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+            with pytest.raises(RuntimeError, match=f"{address}: no server since 0 s"):
+                attend(Echo(), wire.wire("anna", server=address, patience=0.1))
+
+    def test_an_identity_that_is_connected_already(self, wire):
+        with wire.attending("anna"):
+            with pytest.raises(InputError, match="a client of this identity is connected already"):
+                attend(Echo(), wire.wire("anna", patience=0.1))
+            assert wire.channel.ask({identity("anna"): b"abc"}, 20) == {identity("anna"): b"cba"}
+
+    def test_a_port_in_use(self, wire):
+        files = {"certificate": wire.folder / "tls.pem", "key": wire.folder / "tls.key"}
+        with pytest.raises(InputError, match=f"127.0.0.1:{wire.link.port} cannot be listened on"):
+            Link([card("anna")], host="127.0.0.1", port=wire.link.port, **files)
+
+    def test_a_certificate_without_its_key(self, wire, tmp_path):
+        (tmp_path / "other.key").write_bytes(make_certificates(["127.0.0.1"]).key)
+        with pytest.raises(InputError, match="no TLS certificate with its key"):
+            Link(
+                [card("anna")],
+                host="127.0.0.1",
+                port=0,
+                certificate=wire.folder / "tls.pem",
+                key=tmp_path / "other.key",
+            )
+
+
+def signed(name, stamp=None):
+    key, stamp = wire_key(private_key(name)), stamp or now().isoformat()
+    encoded = {
+        FLEET_HTTP_PUBLIC_KEY_HEADER: public_key_to_bytes(key.public_key()),
+        FLEET_HTTP_SIGNATURE_HEADER: sign_message(key, stamp.encode()),
+    }
+    headers = {header: base64.b64encode(value).decode() for header, value in encoded.items()}
+    return headers | {TIMESTAMP_HEADER: stamp, "content-type": PROTOBUF_MEDIA_TYPE}
+
+
+class TestGate:
+    @pytest.fixture
+    def post(self, wire):
+        client = _Client(wire.wire("anna"))._client
+        client._transport = client._transport._inner  # type: ignore[attr-defined]
+        with client:
+            yield lambda path, **given: client.post(f"https://127.0.0.1:{wire.link.port}/v1/{path}", **given)
+
+    def test_nothing_but_the_part_for_nodes_is_served(self, post):
+        for path in ("control/start-run", "control/list-nodes", "runtime/acquire-task", "fleet/register-node"):
+            assert post(path, headers=signed("anna")).status_code == 404
+
+    def test_nobody_speaks_without_a_key(self, post):
+        assert post("fleet/pull-messages").status_code == 401
+        stranger = signed("anna") | {FLEET_HTTP_SIGNATURE_HEADER: signed("ben")[FLEET_HTTP_SIGNATURE_HEADER]}
+        assert post("fleet/pull-messages", headers=stranger).status_code == 401
+
+    def test_a_clock_that_differs_is_named(self, post):
+        found = post("fleet/pull-messages", headers=signed("anna", "2026-01-01T00:00:00+00:00"))
+        assert (found.status_code, "clock differs" in found.text) == (401, True)
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_ten_gigabytes_are_not_read(self, wire, known):
+        sent = 0
+
+        def endless():
+            nonlocal sent
+            while sent < 10**10:
+                sent += 2**16
+                yield bytes(2**16)
+
+        size = {"content-length": str(10**10)} if known else {}
+        url = f"https://127.0.0.1:{wire.link.port}/v1/fleet/push-object"
+        refused = pytest.raises((Refused, httpx.WriteError, httpx.ReadError, httpx.RemoteProtocolError))
+        with _Client(wire.wire("anna"))._client as client, refused:
+            client.post(url, content=endless(), headers=signed("anna") | size)
+        assert sent < 2**26
+
+    def test_nobody_answers_in_another_s_name(self, wire, post):
+        def pushed(source, parts=3):
+            head = Message(RecordDict(), wire.link.nodes[identity("anna")], "query")
+            head.metadata.__dict__["_src_node_id"] = wire.link.nodes[identity(source)]
+            tree = ObjectTree(object_id="0" * 64, children=[ObjectTree(object_id="1" * 64)] * (parts - 1))
+            content = PushMessagesRequest(
+                node=Node(node_id=wire.link.nodes[identity("anna")]),
+                messages_list=[message_to_proto(head)],
+                message_object_trees=[tree],
+            ).SerializeToString()
+            return post("fleet/push-messages", content=content, headers=signed("anna")).status_code
+
+        assert pushed("ben") == 403
+        assert pushed("anna", parts=9) == 403
+        assert pushed("anna") not in (401, 403)  # it is an answer to nothing, so nothing is kept of it
+        assert nothing_is_kept(wire)
+
+
+class TestWhatAClientReads:
+    def client(self, response):
+        return httpx.Client(transport=_Bounded(httpx.MockTransport(lambda request: response), 100))
+
+    def test_no_more_than_stated(self):
+        assert self.client(httpx.Response(200, content=bytes(100))).get("https://x/").content == bytes(100)
+        with pytest.raises(TooLong):
+            self.client(httpx.Response(200, content=bytes(101))).get("https://x/")
+
+    def test_nothing_that_grows(self):
+        small = httpx.Response(200, headers={"content-encoding": "gzip"}, stream=httpx.ByteStream(gzip.compress(b"0")))
+        with pytest.raises(TooLong, match="compressed"):
+            self.client(small).get("https://x/")
+
+    def test_a_refusal_is_one_printable_line(self):
+        refusal = httpx.Response(401, json={"detail": "\x1b[2J" + "no\n" * 300})
+        with pytest.raises(Refused) as found:
+            self.client(refusal).get("https://x/")
+        assert str(found.value).isprintable()
+        assert len(str(found.value)) < 300

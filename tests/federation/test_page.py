@@ -1,0 +1,117 @@
+"""The page that a server shows while it runs."""
+
+import json
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+from types import SimpleNamespace
+
+import pytest
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.federation.asking import Heard
+from dpfedmeta.federation.messages import Asked
+from dpfedmeta.federation.page import Page, Progress
+
+ROW = {
+    "round": 3,
+    "clip": 0.1875,
+    "aggregate_norm": 0.26,
+    "noise_norm_expected": 0.25,
+    "epsilons": {"record_server": 1.25, "client_server": float("inf"), "record_public": 1.0, "client_public": 2.0},
+    "validation_accuracy": {"mean": 0.615, "ci95": 0.01, "episodes": 60},
+}
+ASKED = Heard(asked=Asked.VECTOR, round=3, clients=3, answered=1, declined=1, unsound=0)
+
+
+def progress(cohort=3, sampler="fixed"):
+    made = Progress({b"a": "clinic A", b"b": "clinic <B>", b"c": "clinic C"}, lambda: (b"a", b"c"))
+    settings = SimpleNamespace(
+        population=SimpleNamespace(sampler=sampler, cohort=cohort, clients=3), algo="dp-agrlr-secure"
+    )
+    cell = {"unit": "record", "observer": "server", "epsilon": 2.5, "delta": 1e-5}
+    made.on_plan(SimpleNamespace(settings=settings, rounds=20, guarantees=[SimpleNamespace(as_json=lambda: cell)]))
+    return made
+
+
+@pytest.fixture
+def served():
+    made = progress()
+    page = Page(made)
+    yield made, page
+    page.close()
+
+
+def read(address):
+    with urllib.request.urlopen(address, timeout=5) as reply:
+        return reply.read().decode(), reply.headers
+
+
+def test_it_shows_rounds_clients_and_epsilon(served, tmp_path):
+    told, page = served
+    told.on_start(tmp_path / "heart-study")
+    told.on_round(ROW)
+    told.heard(ASKED)
+    state = json.loads(read(page.address + "state.json")[0])
+    assert (state["status"], state["run"], state["plan"]["rounds"]) == ("running", "heart-study", 20)
+    assert state["connected"] == [
+        {"name": "clinic A", "connected": True},
+        {"name": "clinic <B>", "connected": False},
+        {"name": "clinic C", "connected": True},
+    ]
+    assert state["rounds"][0]["epsilons"] == ROW["epsilons"] | {"client_server": None}
+    assert state["heard"] == {
+        "asked": "vector",
+        "round": 3,
+        "clients": 3,
+        "answered": 1,
+        "declined": 1,
+        "absent": 1,
+    }
+    told.on_rewind(3)
+    told.on_end({"status": "completed"})
+    state = told.snapshot()
+    assert (state["rounds"], state["status"]) == ([], "completed")
+
+
+@pytest.mark.parametrize(("cohort", "sampler"), [(2, "fixed"), (3, "poisson")])
+def test_who_is_asked_is_not_told_where_it_is_secret(cohort, sampler):
+    told = progress(cohort, sampler)
+    told.heard(ASKED)
+    assert told.snapshot()["heard"] is None
+
+
+def test_it_serves_two_things_and_is_bound_to_this_machine(served):
+    _, page = served
+    assert page.address.startswith("http://127.0.0.1:")
+    text, headers = read(page.address)
+    assert "http://" not in text
+    assert "https://" not in text
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    for path in ("secret/seed.json", "../setup.cfg", "state.json?x"):
+        with pytest.raises(urllib.error.HTTPError):
+            read(page.address + path)
+    with pytest.raises(InputError, match="cannot listen"):
+        Page(progress(), port=int(page.address.rstrip("/").rpartition(":")[2]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1200])
+def test_a_browser_shows_it(served, tmp_path, width):
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium on this machine (apt-get install chromium)")
+    told, page = served
+    told.on_start(tmp_path / "heart-study")
+    told.on_round(ROW)
+    told.heard(ASKED)
+    words = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"]
+    words += ["--disable-background-networking", "--disable-component-update", f"--user-data-dir={tmp_path / 'user'}"]
+    words += ["--virtual-time-budget=3000", f"--window-size={width},900"]
+    shown = subprocess.run([*words, "--dump-dom", page.address], capture_output=True, text=True, timeout=120).stdout
+    for text in ("running, round 4 of 20", "clinic &lt;B&gt;", "record, server", "1.25", "61.5%", "1 of 3 answered"):
+        assert text in shown
+    picture = tmp_path / "page.png"
+    subprocess.run([*words, f"--screenshot={picture}", page.address], capture_output=True, timeout=120, check=True)
+    assert picture.read_bytes()[:4] == b"\x89PNG"
