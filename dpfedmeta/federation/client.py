@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -25,7 +27,7 @@ from dpfedmeta.federation.messages import (
     packed_floats,
     unpacked_floats,
 )
-from dpfedmeta.federation.promise import Promise, epsilon_after, participation
+from dpfedmeta.federation.promise import Promise, participation
 from dpfedmeta.federation.signed_plan import SignedPlan, opened_plan
 from dpfedmeta.federation.words import joined_words, offered_words, sent_words
 from dpfedmeta.ledger.client_ledger import ClientLedger
@@ -36,7 +38,7 @@ from dpfedmeta.secure_aggregation.keys import Identity
 from dpfedmeta.secure_aggregation.messages import Phase
 from dpfedmeta.secure_aggregation.refusals import Aborted, Refused
 
-LOG, MODEL = "log.txt", "personal.safetensors"
+LOG, MODEL, LOCK = "log.txt", "personal.safetensors", ".lock"
 
 
 class RealClient:
@@ -80,7 +82,8 @@ class RealClient:
         self._identity = Identity(identity)
         self._folder = ledger.parent
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._promise, self._ledger = promise, ClientLedger(ledger, promise.budget())
+        self._promise, self._path = promise, ledger
+        self._ledger, self._size = ClientLedger(ledger, promise.budget()), ledger.stat().st_size
         self._say, self._noise_seed, self._dry_run = say, noise_seed, dry_run
         self._joined: dict[bytes, Joined] = {}
         self._masked: MaskedRound | None = None
@@ -95,7 +98,8 @@ class RealClient:
         """The answer to one question; whatever is wrong with it is in the log alone."""
         with self._one:
             try:
-                said, body = self._answered(Question.opened(question, self._server, self.identity))
+                with self._alone():
+                    said, body = self._answered(Question.opened(question, self._server, self.identity))
             except (Refused, Aborted) as error:
                 self._log(f"declined: {error}")
             except (InputError, OSError) as error:
@@ -106,6 +110,18 @@ class RealClient:
             else:
                 return answer(said, question, body, self._identity)
             return answer(Said.DECLINED, question, b"", self._identity)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process answers from this ledger meanwhile; what one wrote in between is read."""
+        with (self._folder / LOCK).open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if self._path.stat().st_size != self._size:
+                self._ledger = ClientLedger(self._path, self._promise.budget())
+            try:
+                yield
+            finally:
+                self._size = self._path.stat().st_size
 
     def _answered(self, question: Question) -> tuple[Said, bytes]:
         if question.asked is Asked.PLAN:
@@ -172,7 +188,7 @@ class RealClient:
         new = self._charged(joined, attempt, asked)
         vector = joined.once(attempt, asked, lambda: packed_floats(joined.vector(task, attempt)))
         what = f"one vector, {len(vector):,} bytes" if new else "asked again; the same vector as before"
-        self._log(sent_words(joined, self._ledger, attempt, task, what))
+        self._log(sent_words(joined, self._ledger, self._promise, attempt, task, what))
         return vector
 
     def _phase(self, joined: Joined, question: Question) -> bytes:
@@ -193,7 +209,7 @@ class RealClient:
         body = masked.answer(Phase(step.phase), step.said)
         if step.phase == Phase.MASKED:
             what = f"one vector under masks, {len(body):,} bytes"
-            self._log(sent_words(joined, self._ledger, attempt, masked.task, what))
+            self._log(sent_words(joined, self._ledger, self._promise, attempt, masked.task, what))
         return body
 
     def _charged(self, joined: Joined, attempt: Attempt, asked: str) -> bool:
@@ -247,8 +263,3 @@ class RealClient:
             # A full disk must not make the client answer otherwise; its ledger says so by itself.
             pass
         self._say(text)
-
-    def spent(self, joined: Joined) -> float:
-        """Epsilon of the promised unit so far in a run, towards the server."""
-        taken = len(self._ledger.keys(joined.signed.run.hex()))
-        return epsilon_after(joined.signed.plan.privacy, self._promise, taken)

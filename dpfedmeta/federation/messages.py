@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import sha256
@@ -315,11 +314,3 @@ class Offer:
             signature=body[4 : 4 + SIGNATURE_BYTES],
             text=body[4 + SIGNATURE_BYTES :],
         )
-
-
-def digest_of(*parts: bytes, of: Sequence[int] = ()) -> bytes:
-    """SHA-256 of parts whose lengths count."""
-    found = sha256()
-    for part in (*parts, *(number.to_bytes(8, "big") for number in of)):
-        found.update(len(part).to_bytes(8, "big") + part)
-    return found.digest()

@@ -11,7 +11,7 @@ import numpy as np
 from dpfedmeta.data.cache import cached
 from dpfedmeta.data.contents import ClassEntry, Contents
 from dpfedmeta.data.enough import able_clients
-from dpfedmeta.data.episode import Episode, draw_from
+from dpfedmeta.data.episode import Episode, choose_from
 from dpfedmeta.data.pool import ClassPool, ImageArray
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.data.sources.image_folder import class_folders, decoded_all, image_files, listed_key
@@ -56,7 +56,8 @@ class OwnImages:
         if held is None:
             wanted = self.shape.shots + self.shape.queries
             raise InputError(f"fewer than {self.shape.ways} classes with {wanted} images each")
-        return draw_from(self.pool, public_generator(self.seed, Purpose.CLIENT_DATA, client), self.shape, held)
+        generator = public_generator(self.seed, Purpose.CLIENT_DATA, client)
+        return choose_from(self.pool, generator, self.shape, held).episode()
 
     def labelled(self) -> tuple[ImageArray, IntArray]:
         """SECRET: all images of all classes, uint8 [n, channels, height, width], and the places of their classes."""

@@ -50,13 +50,14 @@ def joined_words(joined: Joined, ledger: ClientLedger, promise: Promise) -> Iter
     )
 
 
-def sent_words(joined: Joined, ledger: ClientLedger, attempt: Attempt, task: Task, what: str) -> str:
+def sent_words(joined: Joined, ledger: ClientLedger, promise: Promise, attempt: Attempt, task: Task, what: str) -> str:
     """What left in a round."""
     privacy = joined.signed.plan.privacy
     taken = len(ledger.keys(joined.signed.run.hex()))
     return (
         f"round {attempt.round}: {what} left this machine ({joined.dimension:,} coordinates, clipped to "
-        f"{task.bound:.4g}); participation {taken} of {joined.most}, and of {privacy.rounds} rounds"
+        f"{task.bound:.4g}); participation {taken} of {joined.most} that are allowed, {privacy.rounds} rounds in all; "
+        f"({promise.unit}, server) in this run so far: {_epsilon(epsilon_after(privacy, promise, taken))}"
     )
 
 

@@ -13,9 +13,10 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.federation.messages import Asked, Attempt, Offer, Said, opened_answer
 from dpfedmeta.federation.promise import Promise, epsilon_after, most_participations, participation
 from dpfedmeta.federation.signed_plan import opened_plan, sign_plan
+from dpfedmeta.ledger.client_ledger import ClientLedger
 from dpfedmeta.secure_aggregation.keys import Identity
 from dpfedmeta.secure_aggregation.refusals import Refused
-from tests.federation.sessions import open_session, phase_of, same
+from tests.federation.sessions import RUN, open_session, phase_of, same
 from tests.federation.silos import MICRO, SECURE, private_key, write_classes
 
 DECLINED = 103  # bytes: header and signature, and nothing between
@@ -116,6 +117,20 @@ def test_the_same_question_gets_the_same_bytes_and_another_one_nothing(silos, tm
     session.parties[silos.roster[0]] = silos.client(0, tmp_path)
     assert ask(session, session.question(0)) == first
     assert (tmp_path / "client0" / "ledger.jsonl").read_text() == before
+
+
+def test_two_processes_with_one_ledger_keep_one_promise(silos, tmp_path):
+    session = opened(tmp_path, silos, promise=Promise(participations=3))
+    twice = [session.parties[silos.roster[0]], silos.client(0, tmp_path, Promise(participations=3))]
+    answers = []
+    for round_ in range(4):
+        session.parties[silos.roster[0]] = twice[round_ % 2]
+        answers.append(ask(session, session.question(0, round_)))
+    assert [answer is None for answer in answers] == [False, False, False, True]
+    assert (
+        len(ClientLedger(tmp_path / "client0" / "ledger.jsonl", Promise(participations=3).budget()).keys(RUN.hex()))
+        == 3
+    )
 
 
 def killed(*given):
