@@ -148,7 +148,7 @@ def _server_words(options: DemoOptions, operator: Path, dataset: str, out: Path)
     # The preset of silos, for the 15 drawings of a character that each has.
     words += ["--config", str(files("dpfedmeta.configs").joinpath("federations/cross-silo.yaml"))]
     words += ["--clients", n, "--cohort", n, "--shots", "7", "--task.queries", "7", "--privacy.record.epsilon", "8"]
-    words += ["--evaluation.episodes", "100", "--evaluation.validation_episodes", "60"]
+    words += ["--evaluation.queries", "10", "--evaluation.episodes", "100", "--evaluation.validation_episodes", "60"]
     words += ["--seconds", "60", "--wait", "180"]
     words += ["--algo", "dp-agrlr-micro"] if options.plain else []
     return words + ([] if options.data_folder is None else ["--data-dir", str(options.data_folder)])

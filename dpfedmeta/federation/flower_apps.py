@@ -63,7 +63,7 @@ def server_app() -> ServerApp:
 
 
 def client_app() -> ClientApp:
-    """A ClientApp that answers with a RealClient; `data`, `identity`, `invitation`, `home` stand in its node's config."""
+    """A ClientApp that answers as a RealClient: `data`, `identity`, `invitation`, `home` stand in its node's config."""
     app = ClientApp()
     kind, action = KIND.split(".")
     assert kind == "query"
