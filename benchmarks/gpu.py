@@ -83,7 +83,7 @@ def parts(device: str, scratch: Path, data: Path | None) -> list[Part]:
         Part(
             name="tests",
             words="the tests that compare devices (tests/**/test_devices*.py)",
-            command=["-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, *tests],
+            command=["-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", *chosen, *tests],
             most=75.0,
             least=1 if small else 20,
             found=lambda _, printed: {"last_line": (printed.strip().splitlines() or [""])[-1]},

@@ -62,7 +62,7 @@ def seconds(action: Callable[[], object]) -> float:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Bench:
+class Federation:
     """A federation in this process, before its first round."""
 
     plan: Plan
@@ -76,7 +76,10 @@ class _Bench:
         return self.backend.clients
 
 
-def _bench(algo: str, dataset_name: str, cohort: int, options: Mapping[str, str] = MappingProxyType({})) -> _Bench:
+def federation(
+    algo: str, dataset_name: str, cohort: int, options: Mapping[str, str] = MappingProxyType({})
+) -> Federation:
+    """Of a preset with these options, before its first round."""
     dataset = open_dataset(dataset_name)
     settings = resolve(algo, dataset_name, None, {**options, "population.cohort": str(cohort)})
     plan = make_plan(settings, dataset.task)
@@ -85,14 +88,14 @@ def _bench(algo: str, dataset_name: str, cohort: int, options: Mapping[str, str]
     keep_freed_memory()
     clients = client_side(plan, population(plan, dataset), source, torch.device("cpu"))
     state = initial_state(learned_part(plan.network, initial_weights(plan.network, 0)), plan.policy)
-    return _Bench(plan=plan, backend=LocalBackend(clients=clients, workers=InProcess()), state=state, source=source)
+    return Federation(plan=plan, backend=LocalBackend(clients=clients, workers=InProcess()), state=state, source=source)
 
 
 def durability_rows() -> list[dict[str, float | str]]:
     """Seconds of a 200-client round, and of everything that makes a round survive a crash; no worker processes."""
     rows: list[dict[str, float | str]] = []
     for algo in ("dp-agr", "dp-agrlr"):
-        bench, cohort = _bench(algo, "strokes", CLIENTS), _cohort(CLIENTS)
+        bench, cohort = federation(algo, "strokes", CLIENTS), _cohort(CLIENTS)
         bench.backend.cohort_sum(bench.state.model, bench.state.bound, cohort)
         computing = seconds(partial(bench.backend.cohort_sum, bench.state.model, bench.state.bound, cohort))
         charging, saving = _durable_seconds(bench)
@@ -101,7 +104,7 @@ def durability_rows() -> list[dict[str, float | str]]:
     return rows
 
 
-def _durable_seconds(bench: _Bench) -> tuple[float, float]:
+def _durable_seconds(bench: Federation) -> tuple[float, float]:
     """Of a charge with its row, and of a checkpoint."""
     with tempfile.TemporaryDirectory(dir=".") as folder:
         run = create(Path(folder), "run")
@@ -128,7 +131,7 @@ def overhead(dataset: str, options: Mapping[str, str], repetitions: int = 3) -> 
     server's step, milliseconds a round, and pipes to worker processes are not in it. Seconds of the meta-gradients, of
     the cohort's sum, and of ledger and row; a few clients at a time, the least of some repetitions in turns.
     """
-    bench = _bench("dp-agr", dataset, CLIENTS, options)
+    bench = federation("dp-agr", dataset, CLIENTS, options)
     pieces = [np.arange(first, first + _TOGETHER) for first in range(0, CLIENTS, _TOGETHER)]
     parts = [_seconds_of_piece(bench, piece, repetitions) for piece in pieces]
     computing, summing = (sum(column) for column in zip(*parts, strict=True))
@@ -142,7 +145,7 @@ def overhead(dataset: str, options: Mapping[str, str], repetitions: int = 3) -> 
     }
 
 
-def _seconds_of_piece(bench: _Bench, piece: npt.NDArray[np.int64], repetitions: int) -> tuple[float, float]:
+def _seconds_of_piece(bench: Federation, piece: npt.NDArray[np.int64], repetitions: int) -> tuple[float, float]:
     """Of a few clients' meta-gradients, and of their sum; in turns, so that a machine that slows down slows both."""
     clients, weights = bench.clients, bench.state.model
     context = clients.context(weights)
@@ -162,7 +165,7 @@ def _seconds_of_piece(bench: _Bench, piece: npt.NDArray[np.int64], repetitions: 
 
 def whole_round(algo: str, dataset: str, cohort: int) -> dict[str, float]:
     """Seconds of one round in this process, every client of the cohort computed, and the most it has held by then."""
-    bench = _bench(algo, dataset, cohort)
+    bench = federation(algo, dataset, cohort)
     sizes = (1, cohort)  # the first client waits for compiled loops
     spent = [
         seconds(partial(bench.backend.cohort_sum, bench.state.model, bench.state.bound, _cohort(size)))

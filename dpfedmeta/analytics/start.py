@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from dpfedmeta.analytics.analyses.quantile import Quantile
-from dpfedmeta.analytics.conduct import Place, begin
+from dpfedmeta.analytics.conduct import Place, begin, resume
 from dpfedmeta.analytics.request import Request, options_of
+from dpfedmeta.analytics.verification import is_analysis
 from dpfedmeta.errors import InputError
-from dpfedmeta.run_directory import SUMMARY
+from dpfedmeta.ledger.ledger import read_content
+from dpfedmeta.run_directory import LEDGER, SUMMARY, RunDirectory
 from dpfedmeta.settings import Settings
 
 # Clients that are asked for their norms, where there are so many.
@@ -46,7 +48,7 @@ def with_private_start(
         settings=given,
         noise_seed=settings.run.noise_seed,
     )
-    run = begin(request, _place(settings), data_folder=data_folder, secure_rng=secure_rng)
+    run = _begun(request, _place(settings), data_folder, secure_rng=secure_rng)
     found = run.read_json(SUMMARY)["found"]
     if found["too_noisy"]:
         raise InputError(
@@ -61,6 +63,20 @@ def with_private_start(
         privacy=replace(given.privacy, spent_before=spent_before),
     )
     return started, f"{Quantile().words(found)[0]}; charged in {run.path}, which this run counts as spent before"
+
+
+def _begun(request: Request, place: Place, data_folder: Path | None, *, secure_rng: bool) -> RunDirectory:
+    """The analysis of a training that was stopped before its own first line, or a new one.
+
+    Raises:
+        InputError: Something else has its name.
+    """
+    path = None if place.name is None else Path(place.folder, place.name)
+    if path is None or not is_analysis(path):
+        return begin(request, place, data_folder=data_folder, secure_rng=secure_rng)
+    if read_content(path / LEDGER, torn=True).identity.config != request.as_text():
+        raise InputError(f"{path}: is another analysis; choose another run.name")
+    return resume(path, data_folder)
 
 
 def _place(settings: Settings) -> Place:

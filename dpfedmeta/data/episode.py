@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dpfedmeta.data import drawing_kernels
 from dpfedmeta.data.enough import able_clients
+from dpfedmeta.data.placing import placed
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.shape import EpisodeShape
 
@@ -36,10 +37,10 @@ class Episode:
     def to(self, device: torch.device) -> Episode:
         """The same episode on another device."""
         return Episode(
-            support_images=self.support_images.to(device),
-            support_labels=self.support_labels.to(device),
-            query_images=self.query_images.to(device),
-            query_labels=self.query_labels.to(device),
+            support_images=placed(self.support_images, device),
+            support_labels=placed(self.support_labels, device),
+            query_images=placed(self.query_images, device),
+            query_labels=placed(self.query_labels, device),
         )
 
 
@@ -94,7 +95,53 @@ def blank_episode(image: tuple[int, ...], support: int, query: int) -> Episode:
     )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Chosen:
+    """SECRET where it belongs to a training client: which images are its records, before anybody looked at a pixel.
+
+    Attributes:
+        pool: Where they come from.
+        shape: Support and query images per class.
+        places: [ways, shots + queries], places in the pool's array.
+        turns: [ways], rotations by 90 degrees.
+        flips: [ways, shots + queries], which images are mirrored; None: none.
+    """
+
+    pool: ClassPool
+    shape: EpisodeShape
+    places: npt.NDArray[np.int64]
+    turns: Sequence[int]
+    flips: npt.NDArray[np.bool_] | None
+
+    def episode(self) -> Episode:
+        """The records themselves."""
+        shots = self.shape.shots
+        return self.of_records(
+            *(
+                _records(
+                    self.pool, self.places[:, part], self.turns, None if self.flips is None else self.flips[:, part]
+                )
+                for part in (slice(0, shots), slice(shots, None))
+            )
+        )
+
+    def of_records(self, support: Tensor, query: Tensor) -> Episode:
+        """The episode of records that are made already, each [ways * images, ...] class by class."""
+        labels = torch.arange(self.shape.ways)
+        return Episode(
+            support_images=support,
+            support_labels=labels.repeat_interleave(self.shape.shots),
+            query_images=query,
+            query_labels=labels.repeat_interleave(self.shape.queries),
+        )
+
+
 def draw_episode(pool: ClassPool, generator: np.random.Generator, shape: EpisodeShape) -> Episode:
+    """The records of `choose_episode`."""
+    return choose_episode(pool, generator, shape).episode()
+
+
+def choose_episode(pool: ClassPool, generator: np.random.Generator, shape: EpisodeShape) -> Chosen:
     """Draw classes without replacement, then disjoint support and query images of each.
 
     Rotations of one character are never two classes of one episode, so no record occurs twice. Everything
@@ -102,18 +149,18 @@ def draw_episode(pool: ClassPool, generator: np.random.Generator, shape: Episode
     """
     if pool.clients:
         able = list(able_clients(pool, shape).values())
-        return draw_from(pool, generator, shape, able[int(generator.integers(len(able)))])
-    return draw_from(pool, generator, shape, range(pool.classes))
+        return choose_from(pool, generator, shape, able[int(generator.integers(len(able)))])
+    return choose_from(pool, generator, shape, range(pool.classes))
 
 
-def draw_from(pool: ClassPool, generator: np.random.Generator, shape: EpisodeShape, held: Sequence[int]) -> Episode:
-    """As `draw_episode`, from these classes of the pool."""
+def choose_from(pool: ClassPool, generator: np.random.Generator, shape: EpisodeShape, held: Sequence[int]) -> Chosen:
+    """As `choose_episode`, from these classes of the pool."""
     classes = drawn_classes(generator, shape, held)
     turns = generator.integers(pool.rotations, size=shape.ways).tolist()
     wanted = shape.shots + shape.queries
     slots = [generator.choice(pool.counts[index], size=wanted, replace=False) for index in classes]
     flips = generator.random((shape.ways, wanted)) < 0.5 if pool.flip else None
-    return episode_of(pool, shape, classes, slots, turns, flips)
+    return chosen_of(pool, shape, classes, slots, turns, flips)
 
 
 def drawn_classes(generator: np.random.Generator, shape: EpisodeShape, held: Sequence[int]) -> list[int]:
@@ -122,15 +169,15 @@ def drawn_classes(generator: np.random.Generator, shape: EpisodeShape, held: Seq
     return [held[place] for place in chosen]
 
 
-def episode_of(
+def chosen_of(
     pool: ClassPool,
     shape: EpisodeShape,
     classes: Sequence[int],
     slots: Sequence[npt.NDArray[np.int64]],
     turns: Sequence[int],
     flips: npt.NDArray[np.bool_] | None = None,
-) -> Episode:
-    """The episode of chosen images.
+) -> Chosen:
+    """The choice of images inside classes.
 
     Args:
         pool: Where they come from.
@@ -143,14 +190,7 @@ def episode_of(
     places = np.stack([pool.first[index] + chosen for index, chosen in zip(classes, slots, strict=True)])
     if places.shape != (shape.ways, shape.shots + shape.queries):
         raise ValueError(f"{places.shape} images for {shape}")
-    labels = torch.arange(shape.ways)
-    support, query = slice(0, shape.shots), slice(shape.shots, None)
-    return Episode(
-        support_images=_records(pool, places[:, support], turns, None if flips is None else flips[:, support]),
-        support_labels=labels.repeat_interleave(shape.shots),
-        query_images=_records(pool, places[:, query], turns, None if flips is None else flips[:, query]),
-        query_labels=labels.repeat_interleave(shape.queries),
-    )
+    return Chosen(pool=pool, shape=shape, places=places, turns=turns, flips=flips)
 
 
 def _records(

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from dpfedmeta.data.episode import Episode, episode_of
+from dpfedmeta.data.episode import Chosen, Episode, chosen_of
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
@@ -53,6 +53,10 @@ class DisjointPopulation:
         Raises:
             IndexError: There is no such client.
         """
+        return self.chosen(client).episode()
+
+    def chosen(self, client: int) -> Chosen:
+        """Which images these are."""
         _check_client(client, self.clients)
         classes, blocks = _deal(self.pool, self.shape, self.clients, self.seed)
         chosen = classes[client].tolist()
@@ -61,7 +65,7 @@ class DisjointPopulation:
         for index, block in zip(chosen, blocks[client].tolist(), strict=True):
             generator = public_generator(self.seed, Purpose.CLIENT_DATA, _PARTITION, _SLOTS, index)
             slots.append(generator.permutation(self.pool.counts[index])[block * wanted : (block + 1) * wanted])
-        return _episode(self.pool, self.shape, self.seed, client, chosen, slots)
+        return _chosen(self.pool, self.shape, self.seed, client, chosen, slots)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +103,10 @@ class NaturalPopulation:
         Raises:
             IndexError: There is no such client.
         """
+        return self.chosen(client).episode()
+
+    def chosen(self, client: int) -> Chosen:
+        """Which images these are."""
         _check_client(client, self.clients)
         # Numbers are dealt over all alphabets, so that a small population is not one alphabet.
         most = self.most_clients()
@@ -110,7 +118,7 @@ class NaturalPopulation:
         of_characters = public_generator(self.seed, Purpose.CLIENT_DATA, _PARTITION, _CLASSES, number, group)
         slots = of_drawers.permutation(self.pool.counts[members[0]])[group * wanted : (group + 1) * wanted]
         classes = of_characters.permutation(members)[part * ways : (part + 1) * ways].tolist()
-        return _episode(self.pool, self.shape, self.seed, client, classes, [slots] * ways)
+        return _chosen(self.pool, self.shape, self.seed, client, classes, [slots] * ways)
 
 
 def _check_client(client: int, clients: int) -> None:
@@ -118,15 +126,15 @@ def _check_client(client: int, clients: int) -> None:
         raise IndexError(f"client {client} of a population of {clients}")
 
 
-def _episode(
+def _chosen(
     pool: ClassPool, shape: EpisodeShape, seed: int, client: int, classes: list[int], slots: list[IntArray]
-) -> Episode:
+) -> Chosen:
     """With turns and reflections of the client's own, and its images in an order of its own."""
     generator = public_generator(seed, Purpose.CLIENT_DATA, client)
     turns = generator.integers(pool.rotations, size=shape.ways).tolist()
     wanted = shape.shots + shape.queries
     flips = generator.random((shape.ways, wanted)) < 0.5 if pool.flip else None
-    return episode_of(pool, shape, classes, slots, turns, flips)
+    return chosen_of(pool, shape, classes, slots, turns, flips)
 
 
 def _blocks(pool: ClassPool, shape: EpisodeShape) -> IntArray:

@@ -9,7 +9,7 @@ from typing import Literal, Protocol, get_args, runtime_checkable
 import numpy as np
 
 from dpfedmeta.data.enough import check_shape
-from dpfedmeta.data.episode import Episode, draw_episode, drawn_classes
+from dpfedmeta.data.episode import Chosen, Episode, choose_episode, drawn_classes
 from dpfedmeta.data.partition import DisjointPopulation, NaturalPopulation
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.real_clients import RealPopulation
@@ -68,10 +68,14 @@ class VirtualPopulation:
         Raises:
             IndexError: There is no such client.
         """
+        return self.chosen(client).episode()
+
+    def chosen(self, client: int) -> Chosen:
+        """Which images these are."""
         if not 0 <= client < self.clients:
             raise IndexError(f"client {client} of a population of {self.clients}")
         generator, shape = self._begun(client)
-        return draw_episode(self.pool, generator, shape)
+        return choose_episode(self.pool, generator, shape)
 
     def classes_of(self, client: int) -> list[int]:
         """Its classes' places in the pool, by the labels of its episode."""
@@ -85,6 +89,8 @@ class VirtualPopulation:
         return generator, shape
 
 
+# Those that can say which images a client holds before anybody looks at a pixel.
+Choosing = VirtualPopulation | DisjointPopulation | NaturalPopulation | RealPopulation
 Made = VirtualPopulation | DisjointPopulation | NaturalPopulation | RealPopulation | ShardPopulation
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from dpfedmeta.data.enough import able_clients
-from dpfedmeta.data.episode import Episode, draw_from
+from dpfedmeta.data.episode import Chosen, Episode, choose_from
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
@@ -49,13 +49,17 @@ class RealPopulation:
             IndexError: There is no such client.
             InputError: It holds too little.
         """
+        return self.chosen(client).episode()
+
+    def chosen(self, client: int) -> Chosen:
+        """Which records these are."""
         if not 0 <= client < self.clients:
             raise IndexError(f"client {client} of a population of {self.clients}")
         held = able_clients(self.pool, self.shape).get(self._name(client))
         if held is None:
             raise InputError(f"client {client} holds too little for {self.shape}")
         generator = public_generator(self.seed, Purpose.CLIENT_DATA, client)
-        return draw_from(self.pool, generator, self._own_shape(held), held)
+        return choose_from(self.pool, generator, self._own_shape(held), held)
 
     def classes_of(self, client: int) -> list[int]:
         """The places in the pool of all its classes, also those that have too few records for an episode."""

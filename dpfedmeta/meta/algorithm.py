@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.meta.adaptation import Adaptation
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from dpfedmeta.randomness import SecretGenerator
     from dpfedmeta.settings import Settings
 
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+# Clients that are computed side by side are taken so many at a time (or run.chunk), twice that being held in memory.
+TOGETHER = 256
 
 Sends = Literal["query", "update"]
 """The gradient of the query loss at theta_K, or theta_0 - theta_K."""
@@ -94,6 +100,17 @@ class ClientContext:
     pieces: Callable[[Callable[[Sequence[Any]], Sequence[Any]], Sequence[Any]], list[Any]]
     side_by_side: bool = False
     parts: int | None = None
+
+
+def in_pieces(
+    context: ClientContext, function: Callable[[Sequence[Item]], Sequence[Made]], items: Sequence[Item]
+) -> Sequence[Made]:
+    """function(items); in pieces that the device holds where several clients are computed by one call.
+
+    A piece that did not fit is computed again in smaller ones. What it drew from its clients' generators by then was
+    seen by nobody; these go on from there, so no noise is used twice.
+    """
+    return context.pieces(function, items) if context.side_by_side else function(items)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dpfedmeta.data.episode import Episode
+from dpfedmeta.data.placing import placed
 from dpfedmeta.parameters import Params
 from dpfedmeta.privacy.clipping import clipped_record_sum
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released
@@ -55,9 +56,9 @@ def micro_messages(
 
 def micro_episodes(episodes: Sequence[Episode], spec: MicroEpisodes) -> Episode:
     """SECRET: [clients * M, ...], client by client."""
-    shape, slots = spec.shape, torch.tensor(spec.slots())
+    shape, records = spec.shape, torch.stack([torch.cat([e.support_images, e.query_images]) for e in episodes])
     # [clients * M, ways, shots + queries, channels, height, width]
-    images = torch.cat([torch.cat([held.support_images, held.query_images])[slots] for held in episodes])
+    images = records[:, placed(torch.tensor(spec.slots()), records.device)].flatten(0, 1)
     labels = torch.arange(shape.ways, device=images.device).expand(len(images), shape.ways)
     return Episode(
         support_images=images[:, :, : shape.shots].flatten(1, 2),

@@ -11,6 +11,7 @@ from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
 from dpfedmeta.data.episode import Episode
+from dpfedmeta.data.placing import placed
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.divided import divided, division_slots, head_logits
 from dpfedmeta.meta.divisions import Divisions
@@ -72,19 +73,20 @@ def batched_divided_gradients(
         network: A body followed by one linear layer, the head.
         model: What to differentiate by.
         fixed: The rest of the weights.
-        episodes: E of one form, with the same number of classes and as many records of each.
+        episodes: E of one form, with the same number of classes and as many records of each; labels best lie with the
+            host, which reads them.
         adaptation: Of the head.
         order: 2 differentiates through the inner steps, 1 does not.
         divisions: How many, and how they are cut.
     """
     labels = torch.cat([episodes.support_labels, episodes.query_labels], dim=1)
-    # A number of all episodes: one wait for the device.
     ways = int(labels.max()) + 1
-    by_class = torch.argsort(labels, dim=1, stable=True)
     images = torch.cat([episodes.support_images, episodes.query_images], dim=1)
-    images = images[torch.arange(len(images), device=images.device)[:, None], by_class]
-    slots = [part.to(labels.device) for part in division_slots(divisions, labels.shape[1] // ways)]
-    every = torch.arange(ways, device=labels.device)
+    device = images.device
+    by_class = placed(torch.argsort(labels, dim=1, stable=True), device)
+    images = images[torch.arange(len(images), device=device)[:, None], by_class]
+    slots = [placed(part, device) for part in division_slots(divisions, labels.shape[1] // ways)]
+    every = torch.arange(ways, device=device)
     targets = [every.repeat_interleave(part.shape[1]) for part in slots]
 
     def query_loss(theta: Params, own: Tensor) -> Tensor:

@@ -45,7 +45,8 @@ from dpfedmeta.planning.rehearsal import rehearsal_of
 from dpfedmeta.privacy.clip_policy import ClipPolicy
 from dpfedmeta.privacy.mechanisms import Mechanism
 from dpfedmeta.privacy.per_record import per_record_engine
-from dpfedmeta.privacy.samplers import Sampler, SpacedSampler, sampler_of
+from dpfedmeta.privacy.samplers import Sampler, sampler_of
+from dpfedmeta.privacy.spaced_sampler import SpacedSampler
 from dpfedmeta.settings import Settings
 
 

@@ -112,11 +112,12 @@ def rehearsal_of(settings: Settings, network: NetworkSpec, algorithm: ClientAlgo
     """
     device = "cuda" if settings.run.device != "cpu" and torch.cuda.is_available() else "cpu"
     together = algorithm.together(per_record_engine(settings.record.engine), device, settings.run.chunk)
+    exact = not algorithm.releases and getattr(algorithm, "parts", 1) == 1
     return Rehearsal(
         network=network,
         algorithm=algorithm.shortened(),
         engine=settings.record.engine,
-        side_by_side=not algorithm.releases and together != 1,
+        side_by_side=together != 1 and (exact or device == "cuda"),
         promise="record-level" if settings.record.enabled else "client-level" if private else None,
     )
 

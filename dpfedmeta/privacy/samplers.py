@@ -10,7 +10,6 @@ from typing import Protocol
 import numpy as np
 
 from dpfedmeta.accounting.events import Event
-from dpfedmeta.accounting.spacing import Spacing
 from dpfedmeta.randomness import IntArray, SecretGenerator
 
 
@@ -36,7 +35,7 @@ class Cohort:
         return len(self.clients) if self.invited is None else self.invited
 
 
-_NEVER: Mapping[int, int] = MappingProxyType({})
+NEVER: Mapping[int, int] = MappingProxyType({})
 
 
 class Sampler(Protocol):
@@ -47,7 +46,7 @@ class Sampler(Protocol):
         round_: int,
         participations: Mapping[int, int],
         generator: SecretGenerator,
-        latest: Mapping[int, int] = _NEVER,
+        latest: Mapping[int, int] = NEVER,
     ) -> Cohort:
         """One cohort.
 
@@ -102,7 +101,7 @@ class PoissonSampler:
         round_: int,
         participations: Mapping[int, int],
         generator: SecretGenerator,
-        latest: Mapping[int, int] = _NEVER,
+        latest: Mapping[int, int] = NEVER,
     ) -> Cohort:
         """One cohort. Memory and time grow with L, not with N.
 
@@ -114,38 +113,6 @@ class PoissonSampler:
         if self.largest is not None:
             drawn = drawn[: self.largest]  # the sample is in random order
         return Cohort(round=round_, clients=np.sort(drawn))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpacedSampler:
-    """Every client that is free to join does so independently, with the probability that the plan fixes for the round.
-
-    Attributes:
-        clients: N.
-        rates: By round: the expected cohort over the expected number of clients that are free to join.
-        spacing: What each client keeps to.
-
-    Guarantee:
-        No client joins more rounds than the spacing allows, or closer together, over all attempts at all rounds.
-        Whether it does depends on its own coins and its own past alone: other clients take part as they would without
-        it.
-    """
-
-    clients: int
-    rates: tuple[float, ...]
-    spacing: Spacing
-
-    def draw(
-        self,
-        round_: int,
-        participations: Mapping[int, int],
-        generator: SecretGenerator,
-        latest: Mapping[int, int] = _NEVER,
-    ) -> Cohort:
-        """One cohort. Those who are drawn but have to rest stay away, as if each had tossed its coin for nothing."""
-        drawn = generator.sample(self.clients, generator.binomial(self.clients, self.rates[round_]))
-        free = [c for c in drawn.tolist() if self.spacing.allows(round_, participations.get(c, 0), latest.get(c))]
-        return Cohort(round=round_, clients=np.sort(np.asarray(free, dtype=np.int64)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +137,7 @@ class FixedSizeSampler:
         round_: int,
         participations: Mapping[int, int],
         generator: SecretGenerator,
-        latest: Mapping[int, int] = _NEVER,
+        latest: Mapping[int, int] = NEVER,
     ) -> Cohort:
         """One cohort. Memory and time grow with L, not with N."""
         return Cohort(round=round_, clients=np.sort(generator.sample(self.clients, self.cohort)))

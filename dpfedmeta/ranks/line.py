@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
 import secrets
+import struct
 import time
 from datetime import timedelta
 from typing import Any, Protocol
@@ -17,6 +19,11 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.randomness import seeds_stay
 from dpfedmeta.ranks.launch import TIMEOUT, Launch
 from dpfedmeta.workers import IntArray
+
+# A message between two ranks: who sends it, how long it is, and as much of it as there is room for; then the rest.
+_HEAD = struct.Struct("<qq")
+_PIECE = 4096
+_ROOM = _PIECE - _HEAD.size
 
 
 class Lost(RuntimeError):
@@ -99,26 +106,41 @@ class GroupLine:
 
     def ask(self, message: Any) -> Any:
         """Point to point."""
-        box: list[Any] = [None]
         with seeds_stay(), _heard():
-            # Whose the next message is, since rank 0 listens to all.
-            dist.send(torch.tensor([self.rank]), group=self._group, group_dst=0)
-            dist.send_object_list([message], group=self._group, group_dst=0)
-            dist.recv_object_list(box, group=self._group, group_src=0)
-        return box[0]
+            self._say(message, 0)
+            return self._listen(0)[1]
 
     def asked(self) -> tuple[int, Any]:
         """Whoever comes first."""
-        rank, box = torch.zeros(1, dtype=torch.int64), [None]
         with _heard():
-            dist.recv(rank, group=self._group)
-            dist.recv_object_list(box, group=self._group, group_src=int(rank))
-        return int(rank), box[0]
+            return self._listen(None)
 
     def answer(self, rank: int, message: Any) -> None:
         """Point to point."""
         with seeds_stay(), _heard():
-            dist.send_object_list([message], group=self._group, group_dst=rank)
+            self._say(message, rank)
+
+    def _say(self, message: Any, rank: int) -> None:
+        """In one piece if it is small: what is sent costs by the piece, not by the byte."""
+        content = pickle.dumps(message)
+        piece = bytearray(_PIECE)
+        _HEAD.pack_into(piece, 0, self.rank, len(content))
+        piece[_HEAD.size : _HEAD.size + len(content[:_ROOM])] = content[:_ROOM]
+        for part in (piece, bytearray(content[_ROOM:])):
+            if part:
+                dist.send(torch.frombuffer(part, dtype=torch.uint8), group=self._group, group_dst=rank)
+
+    def _listen(self, rank: int | None) -> tuple[int, Any]:
+        """(who, what) of a rank, or of any."""
+        piece = torch.empty(_PIECE, dtype=torch.uint8)
+        dist.recv(piece, group=self._group, group_src=rank)
+        sender, length = _HEAD.unpack_from(piece.numpy())
+        content = piece.numpy()[_HEAD.size : _HEAD.size + length].tobytes()
+        if length > _ROOM:
+            rest = torch.empty(length - _ROOM, dtype=torch.uint8)
+            dist.recv(rest, group=self._group, group_src=sender)
+            content += rest.numpy().tobytes()
+        return sender, pickle.loads(content)
 
     def close(self) -> None:
         """The group of a caller stays as it was."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 
-from dpfedmeta.data.episode import Episode, is_sound
-from dpfedmeta.data.population import Population
+from dpfedmeta.data.device_drawing import drawn, drawn_there
+from dpfedmeta.data.episode import Chosen, Episode, is_sound
+from dpfedmeta.data.population import Choosing, Population
 from dpfedmeta.data.shape import EpisodeShape, RecordForm
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta.algorithm import Division
@@ -62,6 +65,20 @@ class DataForm:
                 raise
             return None
 
+    def held_on(self, population: Population, clients: Sequence[int], device: torch.device) -> list[Episode | None]:
+        """SECRET: as `held`, of several clients, their records made on a device where it can make them.
+
+        Guarantee:
+            As of `held`.
+        """
+        # Not those that inherit from them, which may hold anything.
+        if type(population) not in get_args(Choosing) or not drawn_there(population.pool, device):  # type: ignore[attr-defined]
+            return [self.held(population, client) for client in clients]
+        chosen = [_chosen(population, client) for client in clients]
+        made = drawn([each for each in chosen if each is not None], device)
+        held = (None if each is None else next(made) for each in chosen)
+        return [episode if episode is not None and self.fits(episode) else None for episode in held]
+
     def problem(self, population: Population, client: int) -> str | None:
         """SECRET: what is wrong with a client's data, in words; None: nothing that can be told from its form."""
         try:
@@ -85,6 +102,19 @@ class DataForm:
             f"{' and '.join(sorted(kinds))} records of {' and '.join(sorted(forms)) or 'nothing'}, {len(support)} "
             f"support and {len(query)} query records of {len(torch.unique(episode.support_labels))} classes"
         )
+
+
+def _chosen(population: Population, client: int) -> Chosen | None:
+    """SECRET: which images a client holds; None where it holds too little."""
+    assert isinstance(population, Choosing)
+    try:
+        return population.chosen(client)
+    except MemoryError:
+        raise
+    except Exception:
+        if not 0 <= client < population.clients:
+            raise
+        return None
 
 
 def check_some_sound(population: Population, form: DataForm, shape: EpisodeShape) -> None:

@@ -71,6 +71,16 @@ class ClientSide:
         return not self.algorithm.releases and self.parts == 1 and self.together != 1
 
     @property
+    def draws_there(self) -> bool:
+        """Whether records are made on the device, where it can make them."""
+        return self.device.type == "cuda"
+
+    @property
+    def at_once(self) -> bool:
+        """Whether one call computes as many clients as the device holds; a CPU's arithmetic stays its own."""
+        return self.stacks or (self.device.type == "cuda" and self.together != 1)
+
+    @property
     def as_rows(self) -> bool:
         """Whether messages are clipped and added many at a time, as a GPU does it; a CPU's arithmetic stays its own."""
         return self.device.type == "cuda" and self.parts == 1 and self.together != 1
@@ -88,7 +98,11 @@ class ClientSide:
     @property
     def chunk_found(self) -> int | None:
         """How many are computed at once, once that is known."""
-        return _chunks(self.network, self.device, self.chunk).size
+        return self._chunks.size
+
+    @property
+    def _chunks(self) -> Chunks:
+        return _chunks(self.network, self.algorithm, self.device, self.chunk)
 
     def message_bound(self, bound: float) -> float:
         """Largest norm by which one client moves the sum: C, or C_q in shared mode; more with an attachment."""
@@ -191,7 +205,7 @@ class ClientSide:
         context = self.context(model)
         size = self.together or max(len(clients), 1)
         groups = [clients[start : start + size] for start in range(0, len(clients), size)]
-        drawn = ahead(self.held_by, groups) if self.stacks else map(self.held_by, groups)
+        drawn = ahead(self.held_by, groups) if self.at_once else map(self.held_by, groups)
         for group, held in zip(groups, drawn, strict=True):
             yield from self._of_group(context, bound, round_, group, held)
 
@@ -226,8 +240,8 @@ class ClientSide:
             device=self.device,
             engine=_engine(self.engine),
             built=lambda spec: _network(spec, self.device),
-            pieces=_chunks(self.network, self.device, self.chunk).compute,
-            side_by_side=self.stacks,
+            pieces=self._chunks.compute,
+            side_by_side=self.at_once,
         )
 
     @property
@@ -245,11 +259,9 @@ class ClientSide:
 
     def held_by(self, clients: Sequence[int]) -> list[Episode | None]:
         """SECRET: the data of some clients; None for one whose data do not have the form of the plan."""
-        return [self._held(client) for client in clients]
-
-    def _held(self, client: int) -> Episode | None:
-        """SECRET: a client's data; None: they are not of the plan's form, so it sends nothing of them."""
-        return self.data_form.held(self.population, client)
+        if self.draws_there:
+            return self.data_form.held_on(self.population, clients, self.device)
+        return [self.data_form.held(self.population, client) for client in clients]
 
     def _with_own_noise(self, message: Params, bound: float, round_: int, client: int) -> Params:
         """The client's share of the noise of the sum, on all that it sends."""
@@ -300,8 +312,8 @@ def _value(message: Params | Released[Record, Params]) -> Params:
 
 
 @lru_cache(maxsize=4)
-def _chunks(_: NetworkSpec, device: torch.device, chunk: int | None) -> Chunks:
-    """What is found for one network says nothing about another."""
+def _chunks(_: NetworkSpec, __: ClientAlgorithm, device: torch.device, chunk: int | None) -> Chunks:
+    """What is found for one network and algorithm says nothing about another."""
     return Chunks(device=device, fixed=chunk)
 
 

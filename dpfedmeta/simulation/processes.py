@@ -110,7 +110,7 @@ def clients_per_task(clients: ClientSide, cohort: int, workers: int) -> int:
     Those that are computed one by one are handed out in smaller numbers where workers would else stand idle; others
     stay together, since their last bits may depend on it.
     """
-    if clients.stacks:
+    if clients.at_once:
         return max(CLIENTS_PER_STACK[clients.device.type], clients.chunk or 1)
     if clients.together != 1:
         return CLIENTS_PER_CHUNK

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpfedmeta.data.placing import placed
 from dpfedmeta.parameters import Params, dimension
 from dpfedmeta.privacy.clipping import clip_rows, clip_rows_per_layer
 from dpfedmeta.randomness import Purpose
@@ -106,7 +107,7 @@ class RowSum:
         generators = (clients.source.generator(Purpose.MESSAGE_NOISE, self.round_, number) for number in numbers)
         noise = np.stack([generator.normal(rows.shape[1]) for generator in generators])
         deviation = clients.message_noise * clients.message_bound(self.bound)
-        return rows + deviation * torch.from_numpy(noise).to(rows.device)
+        return rows + deviation * placed(torch.from_numpy(noise), rows.device)
 
 
 def _of_form(message: Params, form: dict[str, torch.Size]) -> bool:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.correlated_plan import spacing_of
 from dpfedmeta.config import to_yaml
 from dpfedmeta.errors import InputError
@@ -204,7 +205,9 @@ def _client_ledgers(run: RunDirectory, plan: Plan) -> Willing | None:
         return SpacedClients(folder=run.secret / "clients", spacing=spacing)
     if layer is None or not plan.settings.record.client_ledgers:
         return None
-    promised = next(cell for cell in plan.planned if (cell.unit, cell.observer) == ("record", "server"))
+    # What was spent before is in the promise, and not in these ledgers: it leaves no room for more rounds.
+    rounds = guarantees(dataclasses.replace(plan.privacy, earlier=())) if plan.privacy.earlier else plan.planned
+    promised = next(cell for cell in rounds if (cell.unit, cell.observer) == ("record", "server"))
     budget = RecordBudget(epsilon=promised.epsilon, delta=promised.delta)
     return ClientLedgers(folder=run.secret / "clients", budget=budget, layer=layer)
 

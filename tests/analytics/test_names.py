@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from dpfedmeta.accounting.noise import GaussianNoise, ThresholdedNoise
 from dpfedmeta.analytics.name_tables import (
@@ -87,6 +88,17 @@ def test_a_name_of_one_client_is_released_as_seldom_as_stated():
     assert released <= expected + 4 * math.sqrt(expected)
     assert released >= expected * 0.3
     assert Threshold(noise=ThresholdedNoise(multiplier=4.2, missed=1e-8), names=1, alone=1e-8).lowest == 26
+
+
+@pytest.mark.parametrize("names", [1, 2, 7])
+@pytest.mark.parametrize("alone", [0.3, 1e-3, 1e-9])
+def test_the_threshold_is_the_smallest_that_will_do(names, alone):
+    own = Threshold(noise=ThresholdedNoise(multiplier=3.0, missed=0.5), names=names, alone=alone)
+    # A count of 1 with noise is at least `lowest` where the noise, rounded, is at least one less.
+    reached = [
+        names * norm.sf((lowest - 1 - 0.5) / (3.0 * math.sqrt(names))) for lowest in (own.lowest, own.lowest - 1)
+    ]
+    assert reached[0] <= alone < reached[1]
 
 
 def test_what_many_hold_is_released_with_its_count():

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dpfedmeta.data.enough import check_shape
-from dpfedmeta.data.episode import draw_episode, episode_of
+from dpfedmeta.data.episode import chosen_of, draw_episode
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
@@ -182,14 +182,14 @@ def test_no_image_outside_the_pool_and_no_turn_of_one_that_is_not_square(tmp_pat
 def test_what_the_compiled_loop_would_read_out_of_bounds_is_refused(tmp_path):
     pool, slots = numbered_pool(tmp_path), [np.arange(7)] * 5
     with pytest.raises(ValueError, match="12 turns"):
-        episode_of(pool, SHAPE, range(5), slots, [0] * 4)
+        chosen_of(pool, SHAPE, range(5), slots, [0] * 4).episode()
     with pytest.raises(ValueError, match="12 flips"):
-        episode_of(pool, SHAPE, range(5), slots, [0] * 5, np.zeros((4, 7), dtype=bool))
+        chosen_of(pool, SHAPE, range(5), slots, [0] * 5, np.zeros((4, 7), dtype=bool)).episode()
     with pytest.raises(ValueError, match="images for"):
-        episode_of(pool, SHAPE, range(5), [np.arange(6)] * 5, [0] * 5)
+        chosen_of(pool, SHAPE, range(5), [np.arange(6)] * 5, [0] * 5).episode()
     np.save(tmp_path / "words.npy", np.full((72, 1, 8, 8), 999, dtype=np.uint16))
     with pytest.raises(ValueError, match="uint8 images"):
-        episode_of(replace(pool, path=tmp_path / "words.npy"), SHAPE, range(5), slots, [0] * 5)
+        chosen_of(replace(pool, path=tmp_path / "words.npy"), SHAPE, range(5), slots, [0] * 5).episode()
 
 
 def test_classes_of_unequal_size(tmp_path):

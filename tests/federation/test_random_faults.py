@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dpfedmeta.federation.in_process import InProcessChannel
 from dpfedmeta.federation.promise import Promise
 from tests.federation.sessions import FailingWire
 from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE
@@ -20,7 +21,7 @@ class Deaths(FailingWire):
         after = coins.random() < 0.5
         if self.late and coins.random() < share:
             if after:
-                InTurn.ask(self, questions, seconds)
+                InProcessChannel.ask(self, questions, seconds)
             raise Killed
         answers = {}
         for who, question in questions.items():
@@ -32,9 +33,6 @@ class Deaths(FailingWire):
                 continue
             answers[who] = self.parties[who].answer(question)
         return answers
-
-
-InTurn = FailingWire.__mro__[1]
 
 
 @pytest.mark.slow

@@ -41,6 +41,18 @@ def total(ranks, function=part):
     return [int(found.min()), int(found.max()), count]
 
 
+def echo(words):
+    time.sleep(0.002)
+    return os.environ["RANK"], words
+
+
+def echoed(ranks):
+    """Whether messages of all sizes come whole, and somebody else sent some: around that of one piece, and above."""
+    shares = [(bytes([size % 251]) * size,) for size in (0, 1, *range(3900, 4110, 7), 30_000)]
+    found = list(ranks.map(echo, shares))
+    return [words for _, words in found] == [words for (words,) in shares] and {"0", "1"} <= {who for who, _ in found}
+
+
 def rank(number, size, timeout, doom):
     os.environ |= {"RANK": str(number), "WORLD_SIZE": str(size), "DOOM": doom}
     begun = time.monotonic()
@@ -56,6 +68,7 @@ def rank(number, size, timeout, doom):
     ranks = Ranks(line, timeout)
     try:
         found = total(ranks, part if doom == "none" else part_of_the_doomed)
+        assert echoed(ranks)
     except RuntimeError as error:
         found = [str(error), time.monotonic() - begun]
     ranks.close(7)

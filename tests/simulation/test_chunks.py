@@ -110,7 +110,7 @@ FORMS = [*((a, n, "1") for a in ("head", "all") for n in ("batch", "group")), ("
 @pytest.mark.parametrize("order", ["1", "2"])
 @pytest.mark.parametrize(("adapt", "norm", "divisions"), FORMS)
 def test_several_at_once_send_what_each_sends_alone(tiny_strokes, monkeypatch, order, adapt, norm, divisions):
-    monkeypatch.setattr("dpfedmeta.meta.algorithms.maml._TOGETHER", 2)
+    monkeypatch.setattr("dpfedmeta.meta.algorithms.maml.TOGETHER", 2)
     given = {
         "meta.order": order,
         "meta.adapt": adapt,

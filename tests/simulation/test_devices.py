@@ -25,9 +25,9 @@ def switch():
     torch.backends.cudnn.allow_tf32 = before
 
 
-def sums(tiny_strokes, device, algo, engine, precision):
+def sums(tiny_strokes, device, algo, engine, precision, **given):
     """The clients' sum as asked for, and that of the float32 engine on a CPU."""
-    _, clients, model = setting(tiny_strokes, algo)
+    _, clients, model = setting(tiny_strokes, algo, **given)
     expected, entered = clients.clipped_sum(model, BOUND, 0, CLIENTS)
     network = replace(clients.network, precision=precision)
     there = replace(clients, device=torch.device(device), engine=engine, network=network)
@@ -41,6 +41,24 @@ def sums(tiny_strokes, device, algo, engine, precision):
 @pytest.mark.parametrize(("algo", "engine"), ENGINES)
 def test_engines_agree_across_devices(tiny_strokes, device, algo, engine):
     found, expected, _ = sums(tiny_strokes, device, algo, engine, "float32")
+    assert float((found - expected).norm() / expected.norm()) < 2e-3
+
+
+# What a GPU computes side by side and a CPU one by one.
+FORMS = {
+    "divisions": ("dp-agr", {"meta.divisions": "3"}),
+    "layers": ("dp-agr", {"clip.scope": "per-layer", "meta.order": "1"}),
+    "attached": ("dp-aqc", {}),
+    "steps of all": ("dp-agrlr", {"meta.adapt": "all", "meta.learn": "all", "model.features": "raw", "meta.lr": "0.1"}),
+    "unbounded": ("maml", {}),
+}
+
+
+@NEEDS_GPU
+@pytest.mark.parametrize("form", FORMS)
+def test_what_a_gpu_computes_side_by_side_agrees(tiny_strokes, form):
+    algo, given = FORMS[form]
+    found, expected, _ = sums(tiny_strokes, "cuda", algo, "auto", "float32", **given)
     assert float((found - expected).norm() / expected.norm()) < 2e-3
 
 

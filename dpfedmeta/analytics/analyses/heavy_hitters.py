@@ -98,9 +98,9 @@ class HeavyHitters:
             table = NameTable(names=names, length=self.length, cells=cells, seed=seed)
             total = np.zeros(table.size, dtype=np.int64)
             for of_client in said:
-                total = (total + table.of(of_client)) % PRIME
+                total += table.of(of_client)  # 2^32 of them fit
             try:
-                return tries, table.decode(total)
+                return tries, table.decode(total % PRIME)
             except DecodingFailed:
                 continue
         raise InputError(

@@ -10,12 +10,13 @@ from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta.adaptation import PLAIN, Adaptation, Adapts, InnerRule
-from dpfedmeta.meta.algorithm import ClientContext, ClientNoise, DataNeeds, Sends, Trial
+from dpfedmeta.meta.algorithm import TOGETHER, ClientContext, ClientNoise, DataNeeds, Sends, Trial
 from dpfedmeta.meta.divisions import Divisions
 from dpfedmeta.meta.planned import Order, adaptation_of, whole_batches_only
 from dpfedmeta.settings import Settings
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from dpfedmeta.data.episode import Episode
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from dpfedmeta.models.spec import NetworkSpec
     from dpfedmeta.parameters import Params
     from dpfedmeta.privacy.per_record import PerRecordGradients
-
-# Clients that are computed side by side are taken so many at a time (or run.chunk), twice that being held in memory.
-_TOGETHER = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +100,7 @@ class Maml:
     def together(self, engine: PerRecordGradients, device: str, chunk: int | None) -> int | None:
         """Several on a GPU, or where run.chunk asks for it."""
         several = device == "cuda" or (chunk or 1) > 1
-        return max(_TOGETHER, chunk or 1) if several else 1
+        return max(TOGETHER, chunk or 1) if several else 1
 
     def messages(
         self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
@@ -116,7 +114,7 @@ class Maml:
         form = self._form(episodes[0])
 
         def several(part: Sequence[Episode]) -> list[Params]:
-            found = self.gradients(context, batched(part).to(context.device))
+            found = self.gradients(context, self._placed(batched(part), context.device))
             return [{name: value[index] for name, value in found.items()} for index in range(len(part))]
 
         computed = iter(context.pieces(several, [episode for episode in episodes if self._form(episode) == form]))
@@ -141,13 +139,19 @@ class Maml:
         if parts_share_a_pass(context, self.adaptation, episodes):
             return client_by_client(context, episodes, self.adaptation, self.order, self.divisions)
         if self.divisions is not None:
-            at_once = context.side_by_side or context.device.type == "cuda"
-            return (batched_divided_gradients if at_once else divided_gradients)(
+            return (batched_divided_gradients if context.side_by_side else divided_gradients)(
                 context.module, context.learned, context.fixed, episodes, self.adaptation, self.order, self.divisions
             )
         return batched_query_gradients(
             context.module, context.learned, context.fixed, episodes, self.adaptation, self.order
         )
+
+    def _placed(self, episodes: Episode, device: torch.device) -> Episode:
+        """On the device; labels that are read to divide records stay with the host."""
+        there = episodes.to(device)
+        if self.divisions is None:
+            return there
+        return replace(there, support_labels=episodes.support_labels, query_labels=episodes.query_labels)
 
     def _form(self, episode: Episode) -> tuple[object, ...]:
         """What clients that are computed by one call have in common; divisions count on as many classes too."""

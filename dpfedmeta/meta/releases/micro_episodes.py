@@ -11,7 +11,7 @@ from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.meta.adaptation import Adaptation
-from dpfedmeta.meta.algorithm import ClientContext, ClientNoise, DataNeeds, Trial
+from dpfedmeta.meta.algorithm import TOGETHER, ClientContext, ClientNoise, DataNeeds, Trial, in_pieces
 from dpfedmeta.settings import Settings
 
 if TYPE_CHECKING:
@@ -161,8 +161,10 @@ class MicroEpisodes:
         return model
 
     def together(self, engine: PerRecordGradients, device: str, chunk: int | None) -> int | None:
-        """All at once, but for an engine that takes one client at a time."""
-        return None if engine.batches else 1
+        """All at once, but for an engine that takes one client at a time; on a GPU as many as of other methods."""
+        if not engine.batches:
+            return 1
+        return TOGETHER if device == "cuda" else None
 
     def messages(
         self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
@@ -171,17 +173,23 @@ class MicroEpisodes:
         from dpfedmeta.meta.micro import micro_episodes, micro_messages
 
         own = self._of_parts(context)
-        placed = [episode.to(context.device) for episode in episodes]
-        if not self.releases:
+
+        def released(part: Sequence[tuple[Episode, ClientNoise]]) -> list[Released[Record, Params]]:
+            placed, noise = [episode.to(context.device) for episode, _ in part], [noise.query for _, noise in part]
+            return micro_messages(lambda parts: self.method.gradients(own, parts), placed, bound, noise, self)
+
+        def exact(part: Sequence[Episode]) -> list[Params]:
+            placed = [episode.to(context.device) for episode in part]
             gradients = self.method.gradients(own, micro_episodes(placed, self))
             split = {name: value.detach().chunk(len(placed)) for name, value in gradients.items()}
-            for client in range(len(placed)):
-                parts = {name: each[client] for name, each in split.items()}
-                # One part is a message as it is.
-                yield parts if self.parts > 1 else {name: each[0] for name, each in parts.items()}
-            return
-        queries = [noise.query for noise in noises]
-        yield from micro_messages(lambda parts: self.method.gradients(own, parts), placed, bound, queries, self)
+            parts = [{name: each[client] for name, each in split.items()} for client in range(len(placed))]
+            # One part is a message as it is.
+            return parts if self.parts > 1 else [{n: each[0] for n, each in sent.items()} for sent in parts]
+
+        if self.releases:
+            yield from in_pieces(context, released, list(zip(episodes, noises, strict=True)))
+        elif episodes:
+            yield from in_pieces(context, exact, episodes)
 
     def _of_parts(self, context: ClientContext) -> ClientContext:
         """The network for the ways of a micro-episode; its head starts at zero for any number of classes."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.meta.adaptation import Adaptation
-from dpfedmeta.meta.algorithm import ClientContext, ClientNoise, DataNeeds, Method, Trial
+from dpfedmeta.meta.algorithm import TOGETHER, ClientContext, ClientNoise, DataNeeds, Method, Trial, in_pieces
 from dpfedmeta.settings import Settings
 
 if TYPE_CHECKING:
@@ -142,8 +142,15 @@ class Steps:
         return self.method.learned(network, weights)
 
     def together(self, engine: PerRecordGradients, device: str, chunk: int | None) -> int | None:
-        """All at once where they share a body and the engine takes weights that differ from record to record."""
-        return None if self.adaptation.one_body and engine.batches else 1
+        """All at once where they share a body and the engine takes weights that differ from record to record.
+
+        On a GPU their bodies may differ too: many small convolutions in one call are what it is for.
+        """
+        if not engine.batches:
+            return 1
+        if device == "cuda":
+            return TOGETHER
+        return None if self.adaptation.one_body else 1
 
     def messages(
         self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
@@ -151,9 +158,13 @@ class Steps:
         """Released towards the server."""
         from dpfedmeta.meta.dp_steps import private_messages
 
-        placed = [episode.to(context.device) for episode in episodes]
         module, learned, fixed = context.module, context.learned, context.fixed
-        yield from private_messages(module, learned, fixed, placed, bound, noises, self, context.engine)
+
+        def released(part: Sequence[tuple[Episode, ClientNoise]]) -> list[Released[Record, Params]]:
+            placed, own = [episode.to(context.device) for episode, _ in part], [noise for _, noise in part]
+            return private_messages(module, learned, fixed, placed, bound, own, self, context.engine)
+
+        yield from in_pieces(context, released, list(zip(episodes, noises, strict=True)))
 
     def shortened(self) -> Steps:
         """Two steps; noise decides nothing."""
@@ -173,7 +184,8 @@ class Steps:
         module, learned, adapt = context.module, context.learned, self.adaptation.adapt
         weights = {**context.fixed, **learned}
         start = adapting(module, weights, adapt)
-        size = self.together(context.engine, "cpu", None) or len(episodes)
+        most = self.together(context.engine, "cuda" if context.side_by_side else "cpu", None) or len(episodes)
+        size = min(most, len(episodes))
         # First, of a network that saw no record yet: what it keeps of a call that maps records cannot be read here.
         logits = logit_rows(context, episodes)
         support: list[Params] = []
@@ -181,9 +193,9 @@ class Steps:
         for first in range(0, len(episodes), size):
             group = episodes[first : first + size]
             phase = support_phase(module, weights, group, adapt)
-            support += support_gradients(phase, [phase.start] * size, context.engine)
+            support += support_gradients(phase, [phase.start] * len(group), context.engine)
             # After a step whose noise is the client's own.
-            thetas = [drawn(start, 100 + first + number) for number in range(size)]
+            thetas = [drawn(start, 100 + first + number) for number in range(len(group))]
             query += query_gradients(module, learned, weights, thetas, group, context.engine)
         return [logits, rows(support), rows(query)]
 

@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.parameters import flatten, norm
+from dpfedmeta.meta.algorithm import TOGETHER
+from dpfedmeta.parameters import difference, dimension, flatten, norm
 from dpfedmeta.privacy.clipping import clip, clip_per_layer, clip_rows, clip_rows_per_layer
+from dpfedmeta.privacy.per_record import per_record_engine
+from dpfedmeta.simulation.chunks import Chunks
 from dpfedmeta.simulation.client_side import ClientSide
 from tests.simulation.test_failing_clients import HOSTILE, Hostile
 from tests.simulation.test_processes import setting
@@ -77,6 +81,30 @@ def test_the_sum_is_that_of_one_after_the_other(tiny_strokes, monkeypatch, case)
     check_same(clients, *as_rows(monkeypatch, clients, model))
 
 
+# Body and head adapt: one client at a time on a CPU.
+ALL = {"meta.adapt": "all", "meta.steps": "2", "model.features": "raw", "meta.learn": "all", "meta.lr": "0.1"}
+PIECES = {
+    "steps": ("dp-agrlr", {}),
+    "steps, the body too": ("dp-agrlr", ALL),
+    "micro-episodes": ("dp-agrlr-micro", {}),
+    "micro-episodes, divided": ("dp-agrlr-micro", {"meta.divisions": "2", "record.micro_shots": "1"}),
+    "micro-episodes towards a sum": ("dp-agrlr-secure", {}),
+}
+
+
+@pytest.mark.parametrize("case", PIECES)
+def test_record_level_clients_in_pieces_send_what_they_send_on_a_cpu(tiny_strokes, monkeypatch, case):
+    algo, given = PIECES[case]
+    _, clients, model = setting(tiny_strokes, algo, **{"task.shots": "3", "task.queries": "3", **given})
+    expected = list(clients.bounded_parts(model, BOUND, 0, CLIENTS))
+    monkeypatch.setattr(ClientSide, "at_once", True)
+    monkeypatch.setattr(ClientSide, "together", 4)
+    found = list(replace(clients, chunk=3).bounded_parts(model, BOUND, 0, CLIENTS))
+    for one, other in zip(found, expected, strict=True):
+        for part, known in zip(one, other, strict=True):
+            assert np.linalg.norm(part - known) <= 1e-4 * np.linalg.norm(known)
+
+
 @pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr-micro"])
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_client_that_fails_counts_as_before_and_touches_no_other(tiny_strokes, monkeypatch, kind, algo):
@@ -126,3 +154,34 @@ def test_what_is_not_of_the_form_or_too_long_does_not_enter(tiny_strokes, monkey
     found = replace(clients, algorithm=Odd(clients.algorithm, odd)).clipped_sum(model, BOUND, 0, CLIENTS)
     assert found[1] == entered
     check_same(clients, expected, found)
+
+
+def test_a_gpu_computes_record_level_clients_together_whatever_adapts(tiny_strokes):
+    for algo, given in PIECES.values():
+        plan, _, _ = setting(tiny_strokes, algo, **{"task.shots": "3", "task.queries": "3", **given})
+        engine = per_record_engine("auto")
+        assert plan.algorithm.together(engine, "cuda", None) == TOGETHER
+        assert plan.algorithm.together(engine, "cpu", None) in (None, 1)
+        # Hooks on one module take one client at a time, wherever.
+        assert plan.algorithm.together(per_record_engine("opacus"), "cuda", None) == 1
+
+
+def test_noise_of_a_piece_that_did_not_fit_is_not_used_again(tiny_strokes, monkeypatch):
+    """What a client sends after a smaller piece carries noise of its own; nobody saw that of the first attempt."""
+    _, clients, model = setting(tiny_strokes, "dp-agrlr-micro")
+    plain = list(clients._messages(model, BOUND, 0, [1, 2]))
+    tried = []
+
+    def pieces(function, items):
+        function(items)
+        tried.append(len(items))
+        return [made for item in items for made in function([item])]
+
+    monkeypatch.setattr(ClientSide, "at_once", True)
+    monkeypatch.setattr(Chunks, "compute", lambda self, function, items: pieces(function, items))
+    again = list(clients._messages(model, BOUND, 0, [1, 2]))
+    assert tried == [2]
+    for one, other in zip(again, plain, strict=True):
+        noise = clients.message_noise_variance(BOUND) ** 0.5 * dimension(model) ** 0.5
+        # Two independent draws are sqrt(2) deviations apart.
+        assert float(norm(difference(one, other))) == pytest.approx(2**0.5 * noise, rel=0.2)

@@ -5,7 +5,7 @@ import pytest
 
 from dpfedmeta.accounting.spacing import Spacing, joining_rates
 from dpfedmeta.errors import RefusedPlan
-from dpfedmeta.privacy.samplers import SpacedSampler
+from dpfedmeta.privacy.spaced_sampler import SpacedSampler
 from dpfedmeta.randomness import KeyedSource, Purpose
 
 

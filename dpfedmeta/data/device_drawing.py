@@ -1,0 +1,107 @@
+"""Records made where they are computed: gathered, turned, mirrored and standardised by a GPU that holds the pool.
+
+Bit for bit what data.drawing_kernels makes of the same choice: a byte becomes the number of one table in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpfedmeta.data.episode import Chosen, Episode
+from dpfedmeta.data.placing import placed
+from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.randomness import IntArray
+
+# Of the device's free memory, for the images of all splits.
+_SHARE = 0.25
+# Values that are made at once; what it takes besides is a few times as many bytes.
+_MOST_VALUES = 2**27
+
+
+def drawn_there(pool: ClassPool, device: torch.device) -> bool:
+    """Whether the device can hold the images of a pool, and knows how to make records of them."""
+    images = pool.images
+    if images.dtype != np.uint8 or images.ndim != 4:
+        return False
+    return device.type != "cuda" or images.nbytes <= _SHARE * torch.cuda.mem_get_info(device)[1]
+
+
+def drawn(chosen: Sequence[Chosen], device: torch.device) -> Iterator[Episode]:
+    """SECRET: the episodes of choices of one pool, in their order; labels stay with the host, which reads them.
+
+    Raises:
+        IndexError: A place that the pool does not have.
+        ValueError: Images that are turned are no squares.
+    """
+    for group in _of_one_shape(chosen):
+        first = group[0]
+        height, width = first.pool.images.shape[2:]
+        most = max(1, _MOST_VALUES // (first.places.size * first.pool.images.shape[1] * height * width))
+        for start in range(0, len(group), most):
+            part = group[start : start + most]
+            records = _records(part, device).unflatten(0, (len(part), *first.places.shape))
+            shots = first.shape.shots
+            for own, images in zip(part, records, strict=True):
+                yield own.of_records(images[:, :shots].flatten(0, 1), images[:, shots:].flatten(0, 1))
+
+
+def _of_one_shape(chosen: Sequence[Chosen]) -> Iterable[Sequence[Chosen]]:
+    """Neighbours of one form and pool together: all, but where clients differ in size."""
+    start = 0
+    for end in range(1, len(chosen) + 1):
+        if end == len(chosen) or _form(chosen[end]) != _form(chosen[start]):
+            yield chosen[start:end]
+            start = end
+
+
+def _form(chosen: Chosen) -> tuple[object, ...]:
+    return chosen.shape, chosen.places.shape, chosen.pool.path, chosen.pool.mean, chosen.pool.deviation
+
+
+def _records(chosen: Sequence[Chosen], device: torch.device) -> Tensor:
+    """[records, channels, height, width] in float32, client by client."""
+    pool = chosen[0].pool
+    count, channels, height, width = pool.images.shape
+    places = np.concatenate([own.places.reshape(-1) for own in chosen])
+    if not (0 <= places.min(initial=0) <= places.max(initial=0) < count):
+        raise IndexError(f"images {places.min()} to {places.max()} of a pool of {count}")
+    moves = np.concatenate([_moves(own) for own in chosen])
+    if height != width and (moves > 1).any():
+        raise ValueError(f"images of {height} x {width} pixels cannot be turned")
+    found = _held(pool.path, device)[placed(torch.from_numpy(places), device)].flatten(2)
+    if moves.any():
+        sources = _sources(height, width, device)[placed(torch.from_numpy(moves), device)]
+        found = found.gather(2, sources[:, None, :].expand(-1, channels, -1))
+    values = placed(torch.from_numpy(pool.byte_values().copy()), device)
+    records = torch.empty(found.shape, dtype=torch.float32, device=device)
+    for channel in range(channels):
+        records[:, channel] = values[channel][found[:, channel].int()]
+    return records.unflatten(2, (height, width))
+
+
+def _moves(chosen: Chosen) -> IntArray:
+    """[ways * images]: twice the quarter turns of an image, and one more where it is mirrored after that."""
+    turned = 2 * np.repeat(np.asarray(chosen.turns, dtype=np.int64) % 4, chosen.places.shape[1])
+    return turned if chosen.flips is None else turned + chosen.flips.reshape(-1)
+
+
+@lru_cache(maxsize=2)
+def _held(path: Path, device: torch.device) -> Tensor:
+    """All images of an array, once."""
+    return torch.from_numpy(np.array(np.load(path, mmap_mode="r", allow_pickle=False))).to(device)
+
+
+@lru_cache(maxsize=4)
+def _sources(height: int, width: int, device: torch.device) -> Tensor:
+    """[8, height * width]: which stored pixel each drawn one is, for every move."""
+    stored, found = np.arange(height * width).reshape(height, width), []
+    for turns in range(4):
+        turned = np.rot90(stored, turns if height == width else 0)
+        found += [turned.reshape(-1), turned[:, ::-1].reshape(-1)]
+    return torch.from_numpy(np.stack(found).astype(np.int64)).to(device)

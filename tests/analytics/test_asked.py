@@ -1,0 +1,92 @@
+"""What simulated clients answer, and a training that begins with an analysis."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from dpfedmeta.analytics.analyses.quantile import Quantile
+from dpfedmeta.analytics.asked import Asked
+from dpfedmeta.analytics.conduct import Place
+from dpfedmeta.analytics.request import Request, options_of
+from dpfedmeta.analytics.start import _begun, with_private_start
+from dpfedmeta.config import resolve, to_yaml
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.ledger.ledger import read_content
+from dpfedmeta.run_directory import SUMMARY
+from dpfedmeta.training.prepared import RunOptions
+from dpfedmeta.training.run import run_training
+
+SMALL = {
+    "population.clients": "60", "population.cohort": "30", "server.rounds": "2", "server.noise_multiplier": "2",
+    "run.workers": "1", "run.device": "cpu", "task.ways": "3", "task.shots": "2", "task.queries": "2",
+    "model.width": "4", "meta.steps": "2", "evaluation.episodes": "2", "evaluation.validation_episodes": "2", "evaluation.queries": "2",
+    "evaluation.every": "2", "privacy.client.delta": "1e-3", "run.name": "run",
+}  # fmt: skip
+
+
+@pytest.fixture
+def settings(tiny_task_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+    # A bound is told from noise by 60 clients where epsilon is large.
+    monkeypatch.setattr(Quantile, "default_epsilon", 5.0)
+    return resolve("dp-const", str(tiny_task_file), None, {**SMALL, "run.dir": str(tmp_path), "clip.start": "quantile"})
+
+
+def request_of(settings, **changes):
+    given = replace(settings, clip=replace(settings.clip, start="given"))
+    return Request(
+        **{
+            "kind": "quantile", "epsilon": 5.0, "delta": 1e-3, "cohort": 60.0, "clients": 60,
+            "own": options_of(Quantile()), "settings": given, **changes,
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_training_begins_with_its_analysis_and_counts_it(settings, tmp_path):
+    started, words = with_private_start(settings, None)
+    assert "charged in" in words
+    found = (tmp_path / "run-quantile" / SUMMARY).read_text()
+    assert started.clip.initial == pytest.approx(float(found.split('"bound": ')[1].split(",")[0]))
+    assert started.privacy.spent_before == (str(tmp_path / "run-quantile"),)
+    assert resolve(None, None, _written(tmp_path, started), {}) == started
+    run, status = run_training(started, RunOptions())
+    assert status == "completed"
+    content, before = read_content(run.ledger), read_content(tmp_path / "run-quantile" / "ledger.jsonl")
+    assert content.plan.earlier[0].phases == before.plan.phases
+    spent = run.read_json(SUMMARY)["guarantees"][0]["epsilon"]
+    alone = run_training(
+        replace(started, privacy=replace(started.privacy, spent_before=()), run=replace(started.run, name="alone")),
+        RunOptions(),
+    )[0]
+    assert spent > 1.2 * alone.read_json(SUMMARY)["guarantees"][0]["epsilon"]
+    # Stopped before its own first line, a training finds the analysis again, and pays nothing.
+    place = Place(folder=str(tmp_path), name="run-quantile")
+    again = _begun(request_of(settings), place, None, secure_rng=False)
+    assert len(read_content(again.ledger).charges) == 1
+    with pytest.raises(InputError, match="is another analysis"):
+        _begun(
+            request_of(settings, epsilon=4.0), Place(folder=str(tmp_path), name="run-quantile"), None, secure_rng=False
+        )
+
+
+def _written(folder, settings):
+    path = folder / "again.yaml"
+    path.write_text(to_yaml(settings))
+    return path
+
+
+def test_a_norm_is_that_of_the_message(settings):
+    asked = Asked(request_of(settings))
+    (message,) = asked._side.exact_messages(asked._start, 0, [5])
+    squared = sum(float((value.double() ** 2).sum()) for value in message.values())
+    assert asked.message_norm(5) == pytest.approx(squared**0.5, rel=1e-6)
+    assert asked.clients == 60
+
+
+def test_algorithms_without_exact_messages_have_no_norms(settings, monkeypatch):
+    side = SimpleNamespace(algorithm=SimpleNamespace(releases=True))
+    monkeypatch.setattr(Asked, "_side", side)
+    with pytest.raises(RefusedPlan, match="no exact message"):
+        Asked(request_of(settings)).check_messages()

@@ -1,0 +1,29 @@
+import torch
+
+from dpfedmeta.data.placing import placed
+
+
+class Value:
+    """A tensor that writes down what is done with it."""
+
+    device = torch.device("cpu")
+
+    def __init__(self):
+        self.done = []
+
+    def pin_memory(self):
+        self.done.append("pinned")
+        return self
+
+    def to(self, device, **how):
+        self.done.append((device.type, how))
+        return self
+
+
+def test_a_copy_to_a_gpu_waits_for_nothing_and_one_on_the_host_is_none():
+    value = torch.arange(3)
+    assert placed(value, torch.device("cpu")) is value
+    assert placed(Value(), torch.device("cuda")).done == ["pinned", ("cuda", {"non_blocking": True})]
+    there = Value()
+    there.device = torch.device("cuda")
+    assert placed(there, torch.device("cuda")).done == [("cuda", {})]
