@@ -51,11 +51,12 @@ def _keys(words: Sequence[str], console: Console) -> int:
     )
     made.add_argument("--name", help="of the client, for people (default: the file's name)")
     made.add_argument("--server", action="store_true", help="keys and certificates of a server")
+    made.add_argument("--flower", action="store_true", help="also as files for Flower's own SuperNode")
     made.add_argument("--host", nargs="+", default=["localhost", "127.0.0.1"], help="by which clients reach the server")
     made.add_argument("--port", type=int, default=9443, help="of the server (9443)")
     options = made.parse_args(words)
     from dpfedmeta.durable import replace_file
-    from dpfedmeta.federation.credentials import card_line, write_identity
+    from dpfedmeta.federation.credentials import card_line, write_identity, write_node_keys
     from dpfedmeta.federation.invitation import INVITATION, make_operator
 
     random = os.urandom(32)
@@ -66,6 +67,8 @@ def _keys(words: Sequence[str], console: Console) -> int:
     card = card_line(random, options.name or options.out.stem)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_identity(options.out, random)
+    if options.flower:
+        write_node_keys(options.out.with_suffix(".flower"), random)
     public = options.out.with_suffix(".card")
     replace_file(public, f"{card}\n".encode())
     _say(console)(f"{options.out}: the secret key; give the operator {public}, a line of the roster")

@@ -146,6 +146,20 @@ def write_identity(path: Path, private: bytes) -> None:
     replace_file(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), SECRET)
 
 
+def write_node_keys(path: Path, private: bytes) -> None:
+    """The key of the wire as `flower-supernode --auth-supernode-private-key` reads it, and its public half (.pub).
+
+    Raises:
+        InputError: There is a file already.
+    """
+    if path.exists():
+        raise InputError(f"{path}: there is a key already; it is not replaced")
+    key = wire_key(private)
+    replace_file(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), SECRET)
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    replace_file(path.with_suffix(path.suffix + ".pub"), public + b"\n")
+
+
 def read_identity(path: Path) -> bytes:
     """The 32 bytes of an identity.
 

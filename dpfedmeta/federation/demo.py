@@ -101,7 +101,7 @@ def run_demo(options: DemoOptions, say: Say) -> int:
 
 def _available(data_folder: Path | None) -> str:
     folder = data_folder or default_data_folder()
-    return "omniglot" if (folder / "omniglot").is_dir() else "strokes"
+    return "omniglot" if (folder / "omniglot" / "images_background.zip").is_file() else "strokes"
 
 
 def _free_port() -> int:
@@ -147,8 +147,8 @@ def _server_words(options: DemoOptions, operator: Path, dataset: str, out: Path)
     words += ["--run.dir", str(out), "--run.name", "run", "--rounds", str(options.rounds), "--run.workers", "1"]
     # The preset of silos, for the 15 drawings of a character that each has.
     words += ["--config", str(files("dpfedmeta.configs").joinpath("federations/cross-silo.yaml"))]
-    words += ["--clients", n, "--cohort", n, "--shots", "7", "--queries", "7", "--privacy.record.epsilon", "8"]
-    words += ["--evaluation.episodes", "100", "--evaluation.validation_episodes", "60"]
+    words += ["--clients", n, "--cohort", n, "--shots", "7", "--task.queries", "7", "--privacy.record.epsilon", "8"]
+    words += ["--evaluation.queries", "10", "--evaluation.episodes", "100", "--evaluation.validation_episodes", "60"]
     words += ["--seconds", "60", "--wait", "180"]
     words += ["--algo", "dp-agrlr-micro"] if options.plain else []
     return words + ([] if options.data_folder is None else ["--data-dir", str(options.data_folder)])

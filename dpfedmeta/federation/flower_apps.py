@@ -1,0 +1,104 @@
+"""The server and a client as Flower's own apps, for a SuperLink and SuperNodes that are there already (`flwr run`).
+
+Flower starts a process for every question, so what a client keeps in memory is lost between two: a server that sees
+messages can be served so, secure aggregation cannot. And a SuperNode runs the code that a run brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.federation.flower import KIND, MOST_BYTES, prepare_flower
+
+prepare_flower()
+
+from flwr.app import Context, Message  # noqa: E402
+from flwr.clientapp import ClientApp  # noqa: E402
+from flwr.serverapp import Grid, ServerApp  # noqa: E402
+
+from dpfedmeta.config import resolve  # noqa: E402
+from dpfedmeta.federation.credentials import read_identity, read_roster  # noqa: E402
+from dpfedmeta.federation.flower_channel import FlowerChannel, content_of, record_of  # noqa: E402
+from dpfedmeta.federation.invitation import operator_identity, read_invitation  # noqa: E402
+from dpfedmeta.federation.promise import Promise  # noqa: E402
+from dpfedmeta.secure_aggregation.refusals import Refused  # noqa: E402
+
+Config = Mapping[str, bool | float | int | str]
+
+
+def server_app() -> ServerApp:
+    """A ServerApp that trains a federation; `keys`, `roster`, `settings` and `folder` are keys of its run's config."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        from dpfedmeta.federation.server import serve
+
+        config: Config = context.run_config
+        cards = read_roster(_path(config, "roster"))
+        given = {"population.clients": str(len(cards)), "population.cohort": str(len(cards))}
+        settings = resolve(None, None, _path(config, "settings"), given)
+        if settings.aggregation.mode == "secure":
+            raise InputError("secure aggregation needs clients that remember: use `federate server`, not `flwr run`")
+        known = {card.wire_pem: card.identity for card in cards}
+
+        def nodes() -> Mapping[bytes, int]:
+            there = [(known.get(node.public_key), node.node_id) for node in grid.get_nodes()]
+            return {identity: number for identity, number in there if identity is not None}
+
+        channel = FlowerChannel(grid, nodes, most_bytes=MOST_BYTES)
+        serve(
+            settings,
+            channel,
+            _path(config, "folder"),
+            identity=operator_identity(_path(config, "keys")),
+            roster=[card.identity for card in cards],
+            seconds=float(config.get("seconds", 120)),
+            fewest=len(cards),
+        )
+
+    return app
+
+
+def client_app() -> ClientApp:
+    """A ClientApp that answers as a RealClient: `data`, `identity`, `invitation`, `home` stand in its node's config."""
+    app = ClientApp()
+    kind, action = KIND.split(".")
+    assert kind == "query"
+
+    @app.query(action)
+    def answer(message: Message, context: Context) -> Message:
+        from dpfedmeta.federation.client import RealClient
+
+        config: Config = context.node_config
+        question = content_of(message)
+        if question is None:
+            raise Refused("a message without a question")
+        home = _path(config, "home")
+        epsilon, often = config.get("epsilon"), config.get("participations")
+        client = RealClient(
+            _path(config, "data"),
+            read_identity(_path(config, "identity")),
+            home / "ledger.jsonl",
+            server=read_invitation(_path(config, "invitation")).identity,
+            promise=Promise(
+                epsilon=None if epsilon is None else float(epsilon),
+                participations=None if often is None else int(often),
+            ),
+        )
+        return Message(record_of(client.answer(question)), reply_to=message)
+
+    return app
+
+
+def _path(config: Config, key: str) -> Path:
+    """A path of a run's or a node's config.
+
+    Raises:
+        InputError: It is not given.
+    """
+    if not config.get(key):
+        raise InputError(f"{key}: not in the config of this run or node")
+    return Path(str(config[key])).expanduser()

@@ -1,0 +1,1 @@
+"""A federation of hospitals as a Flower app."""
