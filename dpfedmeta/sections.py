@@ -79,10 +79,15 @@ class PopulationSettings:
     clients: Annotated[
         Count, Field(description="N, clients in the population; of data that name clients: as many as they name")
     ] = 400_000
-    cohort: Annotated[Positive, Field(description="L, expected clients per round")] = 200.0
+    cohort: Annotated[
+        Positive, Field(description="L, expected clients per round; the most that one takes under sampler check-ins")
+    ] = 200.0
     sampler: Annotated[
-        Literal["poisson", "fixed"],
-        Field(description="how a cohort is drawn: independent coins, or L of N without replacement"),
+        Literal["poisson", "fixed", "check-ins"],
+        Field(
+            description="who takes part: by independent coins, L of N without replacement, or each client once, in a "
+            "round of its own choice"
+        ),
     ] = "poisson"
     max_participations: Annotated[Count | None, Field(description="R, rounds a client may join")] = None
     records: Annotated[

@@ -227,7 +227,7 @@ def test_a_changed_run_survives_its_own_config_file(settle):
 def test_every_private_preset_promises_the_defaults_of_the_contract(settle):
     for algo in algorithm_names():
         settings = settle(algo=algo)
-        assert settings.population.clients == 400_000
+        assert settings.population.clients == {"dp-agr-checkins": 75_000}.get(algo, 400_000)
         assert (settings.task.ways, settings.task.shots, settings.task.queries) == (5, 5, 5)
         assert settings.evaluation.queries == 15
         assert settings.server.noise_multiplier is None

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 REMOVED_PAIR = "(1-q) N(0, z^2) + q N(1, z^2) against N(0, z^2)"
 REPLACED_PAIR = "(1-q) N(0, z^2) + q N(1, z^2) against (1-q) N(0, z^2) + q N(-1, z^2)"
+ALLOCATED_PAIR = "1/t sum over j <= t of N(e_j, z^2 I) against N(0, z^2 I), in the worse order"
+REPLACED_ALLOCATED_PAIR = "the same pair in both orders, one after the other"
 FIXED_PAIR = "the symmetric pair of (1-q) N(0, z^2) + q N(2, z^2) against N(0, z^2)"
 
 
@@ -48,6 +50,8 @@ def rounds_seen(phases: Sequence[Phase]) -> str:
 def _drawn(event: Event) -> str:
     if isinstance(event.noise, JointNoise):
         return "whoever takes part, seen or not"
+    if event.slots is not None:
+        return f"each client in one of t = {event.slots}, which it drew itself; at most {event.largest_cohort} in one"
     if event.sampler == "fixed":
         return f"{event.cohort:g} of {event.clients}"
     return f"each client with q = {event.rate:.4g}"
@@ -59,10 +63,16 @@ def _noise(event: Event) -> str:
 
 def folded(phases: Sequence[Phase]) -> str:
     """Behind a formula: how often it is composed, and at which delta."""
+    if phases and phases[0].event.slots is not None:
+        return ", as the mean of t factors (random allocation)" + off_delta(phases)
     return f", {sum(s.rounds for s in phases)}-fold" + off_delta(phases)
 
 
 def off_delta(phases: Sequence[Phase]) -> str:
     """Behind a formula: what rare events take of delta."""
     beta = surplus(phases)
-    return f", at delta - {beta:.2g} (surplus or hostile clients)" if beta else ""
+    return f", at delta - {beta:.2g} ({_what(phases)})" if beta else ""
+
+
+def _what(phases: Sequence[Phase]) -> str:
+    return "a full round" if phases[0].event.slots is not None else "surplus or hostile clients"

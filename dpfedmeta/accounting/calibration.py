@@ -286,8 +286,9 @@ def _record_public_epsilon(plan: PrivacyPlan) -> float:
 def _calibrate_client(plan: PrivacyPlan, epsilon: float) -> PrivacyPlan:
     # In shared mode the surplus clients' probability is off delta whatever z is, and the clients' noise only helps:
     # z alone has to meet the target.
-    beta = surplus(replace(plan, noise_multiplier=1.0).phases)
-    alone, delta = replace(plan, record=None), plan.client_delta - beta
+    alone = replace(plan, record=None)
+    beta = surplus(replace(plan, noise_multiplier=1.0).phases) - surplus(replace(alone, noise_multiplier=1.0).phases)
+    delta = plan.client_delta - beta
 
     def seen(noise: float) -> tuple[Phase, ...]:
         return *plan.before, *replace(alone, noise_multiplier=noise).phases

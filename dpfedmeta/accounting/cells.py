@@ -6,9 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from dpfedmeta.accounting.allocation import known_round_epsilon
 from dpfedmeta.accounting.bound_words import (
+    ALLOCATED_PAIR,
     FIXED_PAIR,
     REMOVED_PAIR,
+    REPLACED_ALLOCATED_PAIR,
     REPLACED_PAIR,
     composition,
     folded,
@@ -165,7 +168,7 @@ def _client_bounds(phases: Sequence[Phase], delta: float, grids: tuple[float, ..
         epsilon=epsilon,
         event=rounds_seen(phases),
         formula=of_one_release(phases, 1.0)
-        or composition(method, FIXED_PAIR if fixed else REMOVED_PAIR) + folded(phases),
+        or composition(method, _pair(phases, REMOVED_PAIR, ALLOCATED_PAIR)) + folded(phases),
     )
     released, left = released_coordinates(phases), delta - surplus(phases)
     if not released or len(released) < len(phases):
@@ -220,13 +223,15 @@ def record_public(
     limit = "" if terms.max_participations is None else f", at most {terms.max_participations}"
 
     def mixed(delta: float) -> float:
+        if _allocated(phases):
+            return _shown(phases, mus[0], delta)
         return mixture_epsilon(phases, mus, terms.max_participations, delta, uncapped=earlier)
 
     discrete = released_coordinates(phases)
     mixture = Bound(
         method="gdp-mixture",
         epsilon=epsilon_of_discrete(mixed, delta, mixed(delta), discrete) if discrete else mixed(delta),
-        event=f"in each round that the client takes part in (binomial{limit}), one mu-GDP release with mu = "
+        event=f"in {_rounds_of_a_client(phases, limit)}, one mu-GDP release with mu = "
         + ", ".join(f"{mu:.4g}" for mu in dict.fromkeys(mus)),
         formula="E over participations of delta_mu(eps) with mu^2 summed; mu of the smaller layer, for the worse role"
         + off_delta(phases),
@@ -237,7 +242,7 @@ def record_public(
         epsilon=epsilon,
         event=rounds_seen(phases),
         formula=of_one_release(phases, 2.0)
-        or composition(method, FIXED_PAIR if _fixed(phases) else REPLACED_PAIR) + folded(phases),
+        or composition(method, _pair(phases, REPLACED_PAIR, REPLACED_ALLOCATED_PAIR)) + folded(phases),
     )
     if as_released(phases) is not phases:
         # Its rounds have no mixture over participations: what one round adds, the next ones take back.
@@ -371,6 +376,29 @@ def _worse_role_mu(event: Event, terms: Terms, change: float) -> float:
 def _neighbours(phases: Sequence[Phase]) -> Neighbours:
     """Where one round shows that nobody was added, a client's data is replaced, in all of them."""
     return neighbours_of_a_client("fixed" if _fixed(phases) else "poisson")
+
+
+def _allocated(phases: Sequence[Phase]) -> bool:
+    return bool(phases) and phases[0].event.slots is not None
+
+
+def _shown(phases: Sequence[Phase], mu: float, delta: float) -> float:
+    """For an observer who knows in which round the client came: once, in each copy of the run."""
+    copies = len({phase.copy for phase in phases})
+    share = 1.0 if copies > 1 else min(1.0, sum(p.rounds for p in phases) * phases[0].event.rate)
+    return known_round_epsilon(math.sqrt(copies) * mu, share, delta)
+
+
+def _rounds_of_a_client(phases: Sequence[Phase], limit: str) -> str:
+    if _allocated(phases):
+        return "the one round that the client chose"
+    return f"each round that the client takes part in (binomial{limit})"
+
+
+def _pair(phases: Sequence[Phase], by_coins: str, allocated: str) -> str:
+    if _allocated(phases):
+        return allocated
+    return FIXED_PAIR if _fixed(phases) else by_coins
 
 
 def _fixed(phases: Sequence[Phase]) -> bool:

@@ -13,6 +13,7 @@ from dp_accounting import GaussianDpEvent, NeighboringRelation
 from dp_accounting.pld import PLDAccountant
 from scipy.stats import binom, norm
 
+from dpfedmeta.accounting.allocation import Allocation, closed_bounds
 from dpfedmeta.accounting.events import Phase, SamplerName, as_released, surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon, smallest_epsilon
 from dpfedmeta.accounting.participations import mixture_epsilon
@@ -74,10 +75,12 @@ def second_opinion(phases: Sequence[Phase], delta: float) -> tuple[str, float] |
     would be most of its number (0.00207 for 0.00188): the grid becomes finer until it is not.
     """
     phases = as_released(phases)
-    if not phases or not all(phase.event.noise and round_event(phase.event) for phase in phases):
+    if not phases or not all(phase.event.noise for phase in phases):
         return None
     left = delta - surplus(phases)
-    if len({phase.event.sampler for phase in phases}) > 1:
+    if phases[0].event.slots is not None:
+        return _of_allocation(phases, left)
+    if len({phase.event.sampler for phase in phases}) > 1 or not all(round_event(phase.event) for phase in phases):
         return None
     if any(phase.event.sampler == "fixed" for phase in phases):
         return "dp-accounting RDP (looser)", rdp_epsilon(phases, left)
@@ -88,6 +91,11 @@ def second_opinion(phases: Sequence[Phase], delta: float) -> tuple[str, float] |
         if coarse or epsilon == 0 or epsilon > _FEW * width:
             break
     return "dp-accounting PLD", epsilon
+
+
+def _of_allocation(phases: Sequence[Phase], delta: float) -> tuple[str, float]:
+    came = Allocation.of(phases)
+    return "dp-accounting PLD and Feldman, Shenfeld 2025 (looser)", max(closed_bounds(came.noise, came.slots, delta))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from dpfedmeta.accounting.noise import JointNoise, Noise, restored, stated
 from dpfedmeta.accounting.whole_sums import WholeSum
 
-SamplerName = Literal["poisson", "fixed"]
+SamplerName = Literal["poisson", "fixed", "check-ins"]
+SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,7 @@ class Event:
         query_noise: z_q; None without a noisy query release.
         whole: The sum of whole numbers, where the server sees nothing but that; else None.
         sum_noise: What such a server faces, with the clients that it works with; None: another server, or no noise.
+        slots: t, rounds of which each client drew one for itself (check-ins); None: the server draws cohorts.
     """
 
     sampler: SamplerName
@@ -56,11 +58,14 @@ class Event:
     query_noise: float | None = None
     whole: WholeSum | None = None
     sum_noise: Noise | None = None
+    slots: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As a line of the ledger holds it; what only a sum of whole numbers has is left out elsewhere."""
         content = {**asdict(self), "noise": stated(self.noise)}
         del content["whole"], content["sum_noise"]
+        if self.slots is None:
+            del content["slots"]
         if self.whole is None:
             return content
         return {**content, "whole": self.whole.as_json(), "sum_noise": stated(self.sum_noise)}
@@ -87,7 +92,7 @@ class Phase:
         event: What each of them costs.
         rounds: How many.
         copy: Which copy of a run made them: each counts participations for itself.
-        again: Whether they are further attempts; said where noise is accounted for over all rounds together.
+        again: Whether they are further attempts; said where rounds are accounted for all together.
     """
 
     event: Event

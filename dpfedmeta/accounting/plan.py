@@ -10,9 +10,9 @@ from typing import Literal
 
 from dpfedmeta.accounting.correlated_noise import KINDS, Correlation
 from dpfedmeta.accounting.correlated_plan import check_correlated, check_kept, correlated_noise
-from dpfedmeta.accounting.events import Earlier, Event, Phase, SamplerName, first_rounds
+from dpfedmeta.accounting.events import SAMPLERS, Earlier, Event, Phase, SamplerName, first_rounds
 from dpfedmeta.accounting.noise import Noise, ThresholdedNoise, noise_of
-from dpfedmeta.accounting.rare_events import RARE_SHARE, largest_cohort, most_hostile
+from dpfedmeta.accounting.rare_events import RARE_SHARE, fuller, largest_cohort, most_hostile
 from dpfedmeta.accounting.record_layer import RecordLayer, check
 from dpfedmeta.accounting.secure_rounds import SecureRounds, secure_event
 from dpfedmeta.errors import RefusedPlan
@@ -73,6 +73,7 @@ class PrivacyPlan:
         ends: Rounds that it had before it was extended, in order; none where it never was.
         missed: p of a release of counts above a threshold (accounting.noise.ThresholdedNoise); None: there is none.
         earlier: What other ledgers charge the same clients with, before the first round: every cell counts it.
+        capacity: M, clients that a round takes at most where they come when they choose; None: the server draws them.
 
     Raises:
         RefusedPlan: A constant for which no guarantee can be computed.
@@ -99,11 +100,12 @@ class PrivacyPlan:
     ends: tuple[int, ...] = ()
     missed: float | None = None
     earlier: tuple[Earlier, ...] = ()
+    capacity: int | None = None
 
     def __post_init__(self) -> None:
         check("clients", self.clients, self.clients >= 1, "at least 1")
         check("rounds", self.rounds, self.rounds >= 1, "at least 1")
-        check("sampler", self.sampler, self.sampler in ("poisson", "fixed"), "poisson or fixed")
+        check("sampler", self.sampler, self.sampler in SAMPLERS, " or ".join(SAMPLERS))
         check("noise_mode", self.noise_mode, self.noise_mode in ("shared", "stacked"), "shared or stacked")
         check("colluding", self.colluding, self.colluding >= 1, "at least 1")
         check("hostile", self.hostile, 0 <= self.hostile < 1, "a share from 0 to below 1")
@@ -115,7 +117,7 @@ class PrivacyPlan:
         if self.max_participations is not None:
             check("max_participations", self.max_participations, self.max_participations >= 1, "at least 1")
             # A capped client's place stays empty, so with a cap the others' histories depend on who was drawn before.
-            check("max_participations", self.max_participations, self.sampler == "poisson", "no cap (null) under fixed")
+            check("max_participations", self.max_participations, self.sampler != "fixed", "no cap (null) under fixed")
         if self.correlation is not None:
             check_correlated(self, self.correlation)
         else:
@@ -155,6 +157,29 @@ class PrivacyPlan:
         for _, change in self._changes():
             self._check_cohort(self.cohort * change.cohort_scale)
         check_kept(self)
+        if self.sampler == "check-ins":
+            self._check_check_ins()
+        else:
+            check("capacity", self.capacity, self.capacity is None, "none where the server draws cohorts")
+
+    def _check_check_ins(self) -> None:
+        """What is proved of rounds that clients choose (accounting.allocation), and no more."""
+        check("ends", self.ends, not self.ends, "no extension: every client has come")
+        check("cohort", self.cohort, self.cohort == self.clients / self.rounds, "N/T: each client comes in one round")
+        check("max_participations", self.max_participations, self.max_participations == 1, "1: each client comes once")
+        check("schedule", self.schedule, not self.schedule, "no changes between rounds that clients choose")
+        check("earlier", len(self.earlier), not self.earlier, "nothing spent before where clients choose their round")
+        check("noise", self.noise, self.noise == "independent", "independent noise where clients choose their round")
+        check("server_sees", self.server_sees, self.secure is None, "messages where clients choose their round")
+        check("hostile", self.hostile, self.hostile == 0, "0: hostile clients choose their round too")
+        check("capacity", self.capacity, self.capacity is not None and self.capacity >= 1, "the most a round takes")
+        most, _ = largest_cohort(self.clients, 1.0 / self.rounds, self.allowed)
+        check(
+            "capacity",
+            self.capacity,
+            (self.capacity or 0) >= min(most, self.clients),
+            f"{min(most, self.clients)} or more, so that a full round is rare enough beside delta",
+        )
 
     def _check_secure(self, secure: SecureRounds) -> None:
         check("server_sees", self.server_sees, self.server_sees == "sum", "sum where messages are added up securely")
@@ -242,6 +267,8 @@ class PrivacyPlan:
             return secure_event(self, self.secure)
         largest, hostile, rare, share = None, 0, 0.0, 0.0
         total, assured, effective = noise, noise, noise
+        if self.capacity is not None:
+            largest, rare = self._limit(cohort)
         if self.record is not None and self.noise_mode == "shared" and noise is not None:
             largest, rare = self._limit(cohort)
             hostile, unlucky = self._hostile(cohort)
@@ -271,6 +298,7 @@ class PrivacyPlan:
             support_noise=record.support_noise if record else None,
             support_steps=record.support_steps if record and record.support_noise is not None else None,
             query_noise=record.query_noise if record else None,
+            slots=None if self.capacity is None else self.rounds,
         )
 
     def _faced(self, multiplier: float | None) -> Noise | None:
@@ -287,7 +315,7 @@ class PrivacyPlan:
 
     def rate_of(self, cohort: float) -> float:
         """q, for an observer who knows of c colluding clients whether they take part."""
-        others = self.clients if self.sampler == "poisson" else max(self.clients - self.colluding, 1)
+        others = self.clients if self.sampler != "fixed" else max(self.clients - self.colluding, 1)
         return min(1.0, cohort / others)
 
     @property
@@ -299,6 +327,10 @@ class PrivacyPlan:
         """(M, P(more)): surplus clients are dropped, so the messages' noise has a known largest sum."""
         if self.sampler == "fixed":
             return int(cohort), 0.0
+        if self.capacity is not None:
+            # The others are at most N - 1.
+            never = self.capacity >= self.clients
+            return self.capacity, 0.0 if never else fuller(self.capacity, self.clients, 1.0 / self.rounds)
         return largest_cohort(self.clients, cohort / self.clients, self.allowed)
 
     def _hostile(self, cohort: float) -> tuple[int, float]:

@@ -52,6 +52,15 @@ def largest_cohort(clients: int, rate: float, allowed: float) -> tuple[int, floa
     return max(size, 1), float(binom.sf(max(size, 1) - 1, clients, rate))
 
 
+def fuller(size: int, clients: int, rate: float) -> float:
+    """P(Bin(clients, rate) >= size): that there are as many, so one client more might be one too many."""
+    if clients > MOST_TRIALS:
+        return exceeded(size - 1, clients, rate)
+    from scipy.stats import binom
+
+    return float(binom.sf(size - 1, clients, rate))
+
+
 def smallest_cohort(clients: int, rate: float, allowed: float) -> tuple[int, float]:
     """(m, P(Bin(N, q) <= m)) for the largest m with a probability of at most `allowed`, under Poisson sampling.
 

@@ -13,6 +13,7 @@ from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf_pessimistic_connect_dot
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant, compute_delta, compute_epsilon
 
+from dpfedmeta.accounting.allocation import FINE, QUICK, Allocation
 from dpfedmeta.accounting.events import Event, Phase, SamplerName, as_released
 from dpfedmeta.accounting.gaussian import gaussian_epsilon, smallest_epsilon
 from dpfedmeta.accounting.noise import GaussianNoise, Noise
@@ -49,7 +50,7 @@ _MOMENT_ROUNDING = 1e-13
 
 def neighbours_of_a_client(sampler: SamplerName) -> Neighbours:
     """A cohort of fixed size shows that nobody was added, so there a client's data is replaced."""
-    return "add-remove" if sampler == "poisson" else "replace-one"
+    return "replace-one" if sampler == "fixed" else "add-remove"
 
 
 def sampled_epsilon(
@@ -87,6 +88,8 @@ def composed(
         return 0.0, "pld"
     if delta <= 0 or not all(phase.event.noise for phase in phases):
         return math.inf, "pld"
+    if phases[0].event.slots is not None:
+        return _allocated(phases, neighbours, delta, grids), "pld"
     released = as_released(phases)
     if released is not phases and len(released) == 1:
         # One Gaussian release, for which the closed form is exact.
@@ -103,6 +106,12 @@ def composed(
         return _epsilon(rounds, neighbours, delta, grids), "pld"
     guess = _epsilon(rounds, neighbours, delta, COARSE)
     return epsilon_of_discrete(lambda left: _epsilon(rounds, neighbours, left, grids), delta, guess, discrete), "pld"
+
+
+def _allocated(phases: Sequence[Phase], neighbours: Neighbours, delta: float, grids: tuple[float, ...]) -> float:
+    """Of clients that came in a round of their own choice; a single grid asks for a quick bound."""
+    came, points = Allocation.of(phases), FINE if len(grids) > 1 else QUICK
+    return came.epsilon(delta, points) if neighbours == "add-remove" else came.epsilon_replaced(delta, points)
 
 
 def _of_discrete_closed(
@@ -328,7 +337,8 @@ def round_event(event: Event) -> DpEvent | None:
     """
     distance = 1.0 if event.sampler == "poisson" else 2.0
     noise = None if event.noise is None else event.noise.dp_event(distance)
-    if noise is None:
+    # No other accountant knows rounds that clients choose.
+    if noise is None or event.slots is not None:
         return None
     if event.sampler == "poisson":
         return PoissonSampledDpEvent(event.rate, noise)

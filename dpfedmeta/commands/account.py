@@ -34,6 +34,11 @@ def options_of() -> argparse.ArgumentParser:
         help="what follows from the targets; rounds and cohort need a noise as well; bits: the fewest with which "
         "rounding under --aggregation secure costs at most 1 percent",
     )
+    made.add_argument(
+        "--advise",
+        action="store_true",
+        help="a table for these clients, rounds and this target: which noise, with what error, on what assumption",
+    )
     made.add_argument("--explain", action="store_true", help="for each cell, what is seen and by which formula")
     other = made.add_mutually_exclusive_group()
     other.add_argument("--run", type=Path, metavar="RUN", help="what a run promised and spent")
@@ -93,6 +98,10 @@ def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Conso
     )
     from dpfedmeta.planning.first_checks import check_first
 
+    if options.advise:
+        from dpfedmeta.commands.advice import show
+
+        return show(console, settings, options.json)
     check_first(settings)
     from dpfedmeta.accounting.cells import guarantees
     from dpfedmeta.data.task import load_task

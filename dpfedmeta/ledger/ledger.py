@@ -238,7 +238,8 @@ def phases_of(charges: Sequence[Charge]) -> tuple[Phase, ...]:
 
 def _apart(charge: Charge) -> bool:
     """Whether it is a further attempt that does not compose like one more round."""
-    return charge.attempt > 0 and isinstance(charge.event.noise, JointNoise)
+    event = charge.event
+    return charge.attempt > 0 and (event.slots is not None or isinstance(event.noise, JointNoise))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,6 +94,8 @@ def constants(plan: PrivacyPlan) -> dict[str, Any]:
         stated["earlier"] = [each.as_json() for each in plan.earlier]
     if plan.correlation is None:
         del stated["correlation"]
+    if plan.capacity is None:
+        del stated["capacity"]
     if plan.record is not None and not plan.record.of_sum:
         del stated["record"]["of_sum"]
     return stated

@@ -10,6 +10,7 @@ from dpfedmeta.accounting.rare_events import MOST_MESSAGES
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.planning.aggregation import aggregation_of, clients_make_the_noise
+from dpfedmeta.planning.check_ins import check_check_ins, check_solvable
 from dpfedmeta.planning.clients import algorithm_of, method_of
 from dpfedmeta.planning.clip import bounds_clients
 from dpfedmeta.planning.dimension import message_dimension
@@ -54,6 +55,7 @@ def make_privacy(
             "without --dry-run does it first, or: dpfedmeta analyse quantile, then --clip.initial and "
             "--privacy.spent_before"
         )
+    check_solvable(settings, solve)
     before = earlier_releases(settings) if earlier is None else earlier
     plan, targets = replace(_plan(settings, task), earlier=before), _targets(settings)
     _check_client_ledgers(settings, plan)
@@ -118,6 +120,8 @@ def _check_sampler(settings: Settings) -> None:
                 f"population.sampler = fixed with {name}: whom a cap leaves out would depend on who was drawn before, "
                 "and no bound is proven for that; use poisson, or --population.max_participations null"
             )
+    if population.sampler == "check-ins":
+        check_check_ins(settings)
     late = [change.from_round for change in settings.server.schedule if change.from_round >= settings.server.rounds]
     if late:
         warnings.warn(
@@ -144,7 +148,9 @@ def _check_abort(settings: Settings) -> None:
         return
     population = settings.population
     if population.sampler != "fixed":
-        why = "under population.sampler = poisson larger cohorts fail more often, so it tells of their size"
+        why = (
+            f"under population.sampler = {population.sampler} larger cohorts fail more often, so it tells of their size"
+        )
     elif population.availability != "independent":
         why = f"under population.availability = {population.availability} it tells which clients were drawn"
     elif settings.record.enabled:
@@ -162,14 +168,14 @@ def _plan(settings: Settings, task: Task) -> PrivacyPlan:
 
     return PrivacyPlan(
         clients=settings.population.clients,
-        cohort=settings.population.cohort,
+        cohort=_expected_cohort(settings),
         rounds=settings.server.rounds,
         noise_multiplier=settings.server.noise_multiplier or 0.0 if bounds_clients(settings) else None,
         noise=settings.server.noise,
         correlation=_correlation(settings),
         server_sees=aggregation_of(settings).sees,
         sampler=settings.population.sampler,
-        max_participations=settings.population.max_participations,
+        max_participations=1 if _chosen_rounds(settings) else settings.population.max_participations,
         schedule=tuple(
             Change(from_round=c.from_round, noise_scale=c.noise_scale, cohort_scale=c.cohort_scale)
             for c in settings.server.schedule
@@ -182,6 +188,7 @@ def _plan(settings: Settings, task: Task) -> PrivacyPlan:
         record=algorithm_of(settings, task).record_layer() if settings.record.enabled else None,
         client_delta=settings.privacy.client.delta,
         record_delta=settings.privacy.record.delta,
+        capacity=int(settings.population.cohort) if _chosen_rounds(settings) else None,
     )
 
 
@@ -206,6 +213,16 @@ def _correlation(settings: Settings) -> Correlation | None:
                 "a use for it; leave it out"
             )
     return None
+
+
+def _chosen_rounds(settings: Settings) -> bool:
+    return settings.population.sampler == "check-ins"
+
+
+def _expected_cohort(settings: Settings) -> float:
+    """L; where each client comes once, N/T."""
+    population = settings.population
+    return population.clients / settings.server.rounds if _chosen_rounds(settings) else population.cohort
 
 
 def _secure(settings: Settings, task: Task) -> SecureRounds | None:

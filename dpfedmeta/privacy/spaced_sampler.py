@@ -37,6 +37,8 @@ class SpacedSampler:
         participations: Mapping[int, int],
         generator: SecretGenerator,
         latest: Mapping[int, int] = NEVER,
+        *,
+        again: bool = False,
     ) -> Cohort:
         """One cohort. Those who are drawn but have to rest stay away, as if each had tossed its coin for nothing."""
         drawn = generator.sample(self.clients, generator.binomial(self.clients, self.rates[round_]))

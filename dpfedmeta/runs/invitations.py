@@ -157,5 +157,6 @@ def _drawn_again(plan: Plan, source: SecretSource, kept: Sequence[Cohort], event
 def draw(plan: Plan, source: SecretSource, event: Charge, participations: Participations) -> Cohort:
     """SECRET: the cohort of a charge; a further attempt draws independently of those before it."""
     generator = source.again(event.again).generator(Purpose.COHORT, event.round)
-    drawn = plan.sampler(event.round).draw(event.round, participations.counts, generator, participations.latest)
+    sampler, again = plan.sampler(event.round), bool(event.attempt)
+    drawn = sampler.draw(event.round, participations.counts, generator, participations.latest, again=again)
     return Cohort(round=event.round, clients=drawn.clients, again=event.again)

@@ -86,6 +86,11 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False) -> TuningCo
             "the runs of this bayes search differ in noise, cohort or rounds, which earlier results chose: composition "
             "with such choices is not proven here; sweep them with grid or random"
         )
+    if first.sampler == "check-ins" and len(plans) > 1:
+        raise RefusedPlan(
+            f"{len(plans)} runs with population.sampler = check-ins: clients draw a slot in each, and what that "
+            "costs together is not computed here; tune on public data, or with --population.sampler poisson"
+        )
     # What was spent before all of them counts once.
     earlier = {other.run: other for plan in plans for other in plan.earlier}
     before = [phase for other in earlier.values() for phase in other.phases]

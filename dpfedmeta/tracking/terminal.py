@@ -198,6 +198,8 @@ def _doubt(plan: PrivacyPlan) -> str:
 
 
 def _cohort(plan: PrivacyPlan) -> str:
+    if plan.capacity is not None:
+        return f"each in a round of its own choice, {plan.cohort:.4g} expected and {plan.capacity} at most in one"
     if plan.sampler == "fixed":
         return f"cohorts of exactly {plan.cohort:g} (q = {plan.at(0).rate:.3g})"
     if plan.correlation is not None:

@@ -10,7 +10,10 @@ from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.presets import algorithm_names, claimed_of
 
 # Published without privacy; theirs is dp-agr's.
-UNPUBLISHED = ["maml", "meta-sgd", "proto-maml", "dp-agr-correlated", "dp-agr-secure", "dp-agrlr-secure"]
+UNPUBLISHED = [
+    *("maml", "meta-sgd", "proto-maml"),
+    *("dp-agr-checkins", "dp-agr-correlated", "dp-agr-secure", "dp-agrlr-secure"),
+]
 
 
 def plan_of(algo):

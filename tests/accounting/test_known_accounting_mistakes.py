@@ -23,7 +23,8 @@ from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
-from dpfedmeta.privacy.samplers import PoissonSampler, sampler_of
+from dpfedmeta.privacy.samplers import sampler_of
+from dpfedmeta.privacy.samplers.poisson import PoissonSampler
 from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.randomness import KeyedSource, Purpose
 

@@ -51,6 +51,7 @@ RUNS = {
     "dp-agr": ("dp-agr", None, {}),
     "dp-const": ("dp-const", None, {}),
     "dp-aqc": ("dp-aqc", None, {}),
+    "dp-agr-checkins": ("dp-agr-checkins", None, {"population.cohort": "60"}),
     "dp-agrlr-micro": ("dp-agrlr-micro", None, {}),
     "dp-agrlr": ("dp-agrlr", None, FEW_STEPS),
     "meta-sgd": ("meta-sgd", None, {}),

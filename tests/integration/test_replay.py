@@ -99,7 +99,8 @@ def test_other_client_data_change_nothing_that_anybody_sees(tiny_strokes, tmp_pa
     # Small Poisson cohorts cannot make their own noise.
     fixed = {"population.sampler": "fixed", "population.max_participations": "null"} if algo.endswith("secure") else {}
     small = {"record.micro_shots": "1", "record.micro_queries": "1"} if algo.startswith("dp-agrlr") else {}
-    plan = make_plan(resolve(algo, "strokes", None, {**SMALL, **local, **fixed, **small}), tiny_strokes.task)
+    few = {"population.clients": "60", "population.cohort": "60"} if algo.endswith("checkins") else {}
+    plan = make_plan(resolve(algo, "strokes", None, {**SMALL, **local, **fixed, **small, **few}), tiny_strokes.task)
     # The plan has looked at its own mechanism already, and keeps it.
     monkeypatch.setitem(vars(plan), "mechanism", Frozen(plan))
     one, two = (replay(tiny_strokes, tmp_path, plan, seed) for seed in (1, 2))

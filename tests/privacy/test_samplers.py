@@ -6,7 +6,10 @@ from scipy import stats
 
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.record_layer import RecordLayer
-from dpfedmeta.privacy.samplers import FixedSizeSampler, PoissonSampler, sampler_of
+from dpfedmeta.privacy.samplers import sampler_of
+from dpfedmeta.privacy.samplers.check_ins import CheckInSampler
+from dpfedmeta.privacy.samplers.fixed import FixedSizeSampler
+from dpfedmeta.privacy.samplers.poisson import PoissonSampler
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, Purpose
 
 
@@ -113,3 +116,63 @@ def test_who_draws_is_the_sampler_that_the_accountant_counts_with(sampler, cap):
         "fixed": FixedSizeSampler(clients=1000, cohort=50),
     }
     assert found == expected[sampler]
+
+
+def slots_of(sampler, source):
+    """In which round each client came, drawn as the loop draws: by who has come so far."""
+    counts, found = {}, np.full(sampler.clients, -1)
+    for round_ in range(sampler.slots):
+        cohort = sampler.draw(round_, counts, source.generator(Purpose.COHORT, round_)).clients
+        assert (found[cohort] == -1).all()
+        assert (np.diff(cohort) > 0).all()
+        found[cohort] = round_
+        counts |= dict.fromkeys(cohort.tolist(), 1)
+    return found
+
+
+@pytest.mark.parametrize("kind", [KeyedSource, lambda _: OperatingSystemSource()], ids=["seed", "system"])
+def test_every_client_comes_once_in_a_uniform_slot_of_its_own(kind):
+    """As if all slots were drawn before the first round: uniform, and independent from client to client."""
+    sampler, runs = CheckInSampler(clients=6, slots=4), 500
+    found = np.array([slots_of(sampler, kind(run)) for run in range(runs)])
+    assert (found >= 0).all()
+    for client in range(6):
+        assert stats.chisquare(np.bincount(found[:, client], minlength=4)).pvalue > 1e-5
+    together = np.zeros((4, 4))
+    np.add.at(together, (found[:, 0], found[:, 5]), 1)
+    assert stats.chi2_contingency(together + 1e-9).pvalue > 1e-5
+    assert stats.chisquare(together.ravel()).pvalue > 1e-5
+
+
+def test_a_round_that_is_done_again_has_nobody_in_it():
+    sampler, source = CheckInSampler(clients=50, slots=2), KeyedSource(3)
+    first = sampler.draw(0, {}, source.generator(Purpose.COHORT, 0)).clients
+    counts = dict.fromkeys(first.tolist(), 1)
+    again = source.again((1, 7)).generator(Purpose.COHORT, 0)
+    assert len(sampler.draw(0, counts, again, again=True).clients) == 0
+    last = sampler.draw(1, counts, source.generator(Purpose.COHORT, 1)).clients
+    assert sorted([*first.tolist(), *last.tolist()]) == list(range(50))
+    counts |= dict.fromkeys(last.tolist(), 1)
+    assert len(sampler.draw(1, counts, again).clients) == 0
+    with pytest.raises(ValueError, match="2 slots"):
+        sampler.draw(2, counts, again)
+
+
+def test_a_full_round_turns_away_at_random():
+    sampler = CheckInSampler(clients=10, slots=1, largest=4)
+    kept = np.concatenate([draws(sampler, 1, source=KeyedSource(run))[0] for run in range(500)])
+    assert len(kept) == 2000
+    assert stats.chisquare(np.bincount(kept, minlength=10)).pvalue > 1e-3
+
+
+def test_a_plan_of_check_ins_has_its_sampler():
+    plan = PrivacyPlan(
+        clients=1000,
+        cohort=250.0,
+        rounds=4,
+        noise_multiplier=1.0,
+        sampler="check-ins",
+        capacity=400,
+        max_participations=1,
+    )
+    assert sampler_of(plan.at(3), 1) == CheckInSampler(clients=1000, slots=4, largest=400)

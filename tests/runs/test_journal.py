@@ -13,10 +13,11 @@ import torch
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.config import resolve
 from dpfedmeta.data.population import VirtualPopulation
-from dpfedmeta.ledger.ledger import Budget, Ledger, read
+from dpfedmeta.ledger.ledger import Budget, Ledger, read, spent
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource
-from dpfedmeta.runs.invitations import Participations
+from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs.invitations import Participations, participations_file, reopen_participations
 from dpfedmeta.runs.journal import Journal, release_digest
 from dpfedmeta.server import initial_state
 from dpfedmeta.training.run import run_training
@@ -265,3 +266,28 @@ def test_everything_is_on_disk_before_what_rests_on_it(tiny_task_file, tiny_stro
         assert max(row) < flushed < saved
         # The folder's new name is flushed too.
         assert ("fsync", "checkpoint") in part[saved:]
+
+
+@pytest.mark.parametrize("source", [KeyedSource(5), OperatingSystemSource()], ids=["seed", "system"])
+def test_who_came_in_a_round_of_its_own_choice_is_known_after_a_crash(tiny_strokes, tmp_path, source):
+    """A round that is done again has nobody in it and costs nothing; the others come when they are due."""
+    given = {"model.width": "4", "server.rounds": "4", "population.clients": "40", "population.cohort": "40"}
+    plan = make_plan(resolve("dp-agr-checkins", "strokes", None, given), tiny_strokes.task)
+    state = initial_state({"w": torch.zeros(3)}, plan.policy)
+    made = journal_of(plan, tmp_path, source=source, budget=Budget.of(plan.planned))
+    cohorts = [made.begin(state), made.begin(state, anew=True)]
+    assert len(cohorts[1].clients) == 0
+    # The process dies here, and all that the next one has is on disk.
+    run = RunDirectory(tmp_path)
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "participations").rename(participations_file(run))
+    participations, remarks = reopen_participations(run, plan, source, made.ledger.charges)
+    assert not remarks
+    made = replace(made, participations=participations)
+    cohorts += [made.begin(replace(state, round=round_)) for round_ in range(1, 4)]
+    cohorts.append(made.begin(replace(state, round=3), anew=True))
+    came = np.concatenate([cohort.clients for cohort in cohorts])
+    assert sorted(came.tolist()) == list(range(40))
+    assert [charge.attempt for charge in made.ledger.charges] == [0, 1, 0, 0, 0, 1]
+    whole = spent(plan.privacy, made.ledger.charges)
+    assert [cell.epsilon for cell in whole] == [cell.epsilon for cell in plan.planned]

@@ -253,6 +253,7 @@ def test_every_stream_has_a_key_of_its_own(tiny_strokes, tmp_path, algo, given, 
 LOOPS = [
     ("dp-const", {}),
     ("dp-const", FIXED),
+    ("dp-agr-checkins", {"clip.policy": "constant", "population.cohort": "90"}),
     ("dp-const", SPLIT),
     ("dp-const", {**SPLIT, **HOSTILE}),
     ("dp-const", {"clip.scope": "per-layer"}),

@@ -26,7 +26,9 @@ from dpfedmeta.privacy.policies.constant import Constant
 from dpfedmeta.privacy.policies.median import Median
 from dpfedmeta.privacy.policies.quantile import Quantile
 from dpfedmeta.privacy.policies.window import Window
-from dpfedmeta.privacy.samplers import Cohort, FixedSizeSampler, PoissonSampler
+from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.privacy.samplers.fixed import FixedSizeSampler
+from dpfedmeta.privacy.samplers.poisson import PoissonSampler
 from dpfedmeta.randomness import KeyedSource, Purpose
 from dpfedmeta.run_directory import create
 from dpfedmeta.runs.rows import delta_at_limit

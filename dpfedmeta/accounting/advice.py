@@ -1,0 +1,201 @@
+"""Which noise a plan should take: every way to one target beside each other, with its noise, error and assumptions.
+
+The error is a proxy: root mean square, per coordinate and in units of the clip bound C, of the noise in the sum of all
+releases at the end. What Adam, decay and normalised bounds make of it is decided by training alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpfedmeta.accounting.calibration import Targets, calibrate
+from dpfedmeta.accounting.correlated import fit_banded, fit_blt, optimal_toeplitz, prefix_errors, sensitivity
+from dpfedmeta.accounting.gaussian import gaussian_mu
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.rare_events import RARE_SHARE, largest_cohort
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.randomness import FloatArray
+
+# Vectors that correlated noise may remember: of buffers, and of bands.
+BUFFERS, BANDS = 3, 32
+
+_SECRET_COINS = "count on a server that draws every cohort in secret, from clients that are there when they are drawn"
+_OWN_ROUND = "counts on clients that draw their round themselves, tell nobody, and do not come together on purpose"
+_NO_SECRET = "count on no secret; clients keep their rounds apart and count them"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is known of a federation.
+
+    Attributes:
+        clients: N.
+        rounds: T.
+        cohort: L, messages of a round.
+        participations: R, rounds that one client joins at most.
+        epsilon: Target of (client, public).
+        delta: At this delta.
+
+    Raises:
+        InputError: So many messages are more than the clients may send.
+    """
+
+    clients: int
+    rounds: int
+    cohort: float
+    participations: int
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if self.cohort * self.rounds > self.participations * self.clients * (1 + 1e-9):
+            raise InputError(
+                f"--advise: {self.rounds} rounds of {self.cohort:g} clients are {self.cohort * self.rounds:,.0f} "
+                f"messages, and {self.clients:,} clients that join {self.participations} each send "
+                f"{self.participations * self.clients:,} at most; raise population.max_participations (or leave it "
+                "out), or lower population.cohort"
+            )
+
+    @property
+    def separation(self) -> int:
+        """b: rounds between two participations that clients can keep."""
+        return max(self.rounds // self.participations, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """One way to the target.
+
+    Attributes:
+        name: Of the noise, or of who draws whom.
+        options: How to ask for it.
+        adjacency: What neighbours differ in.
+        assumes: What the promise rests on.
+        noise: z, deviation of the noise that is drawn over C; None: refused.
+        cohort: Messages of a round, in expectation.
+        error: In the sum of all releases, in C.
+        refused: Why it is not there.
+    """
+
+    name: str
+    options: str
+    adjacency: str
+    assumes: str
+    noise: float | None = None
+    cohort: float | None = None
+    error: float | None = None
+    refused: str | None = None
+
+    def per_message(self, rounds: int) -> float:
+        """Error over the number of messages of the whole run; inf where it is refused."""
+        return math.inf if self.error is None or self.cohort is None else self.error / (self.cohort * rounds)
+
+
+def advise(question: Question) -> tuple[Advice, ...]:
+    """All six, in the order in which they ask for less trust."""
+    rows = (_poisson, _fixed, _check_ins, _toeplitz, _blt, _banded)
+    return tuple(row(question) for row in rows)
+
+
+def best(rows: tuple[Advice, ...], rounds: int) -> Advice:
+    """The one with the least error for each message."""
+    return min(rows, key=lambda row: row.per_message(rounds))
+
+
+def _independent(q: Question, about: Advice, plan: Callable[[], PrivacyPlan]) -> Advice:
+    """Noise that is drawn anew in each round: errors add up in squares."""
+    try:
+        made = calibrate(plan(), Targets(client_epsilon=q.epsilon))
+    except RefusedPlan as error:
+        return Advice(**{**vars(about), "refused": str(error)})
+    noise = made.noise_multiplier or 0.0
+    return Advice(**{**vars(about), "noise": noise, "cohort": made.cohort, "error": noise * math.sqrt(q.rounds)})
+
+
+def _poisson(q: Question) -> Advice:
+    about = Advice(
+        name="poisson", options="--population.sampler poisson", adjacency="add-remove", assumes=_SECRET_COINS
+    )
+    return _independent(
+        q,
+        about,
+        lambda: PrivacyPlan(
+            clients=q.clients, cohort=q.cohort, rounds=q.rounds, noise_multiplier=0.0, client_delta=q.delta
+        ),
+    )
+
+
+def _fixed(q: Question) -> Advice:
+    about = Advice(name="fixed", options="--population.sampler fixed", adjacency="replace-one", assumes=_SECRET_COINS)
+    return _independent(
+        q,
+        about,
+        lambda: PrivacyPlan(
+            clients=q.clients,
+            cohort=float(max(round(q.cohort), 1)),
+            rounds=q.rounds,
+            noise_multiplier=0.0,
+            client_delta=q.delta,
+            sampler="fixed",
+        ),
+    )
+
+
+def _check_ins(q: Question) -> Advice:
+    deltas = min(q.delta, 1e-5)
+    most, _ = largest_cohort(q.clients, 1.0 / q.rounds, RARE_SHARE * deltas / q.rounds)
+    capacity = min(most, q.clients)
+    about = Advice(
+        name="check-ins",
+        options=f"--population.sampler check-ins --cohort {capacity}",
+        adjacency="add-remove",
+        assumes=_OWN_ROUND,
+    )
+    return _independent(
+        q,
+        about,
+        lambda: PrivacyPlan(
+            clients=q.clients,
+            cohort=q.clients / q.rounds,
+            rounds=q.rounds,
+            noise_multiplier=0.0,
+            client_delta=q.delta,
+            sampler="check-ins",
+            capacity=capacity,
+            max_participations=1,
+        ),
+    )
+
+
+def _correlated(q: Question, name: str, coefficients: FloatArray) -> Advice:
+    """All rounds are one Gaussian release that a client moves by the sensitivity of the coefficients at most."""
+    moved = sensitivity(coefficients, q.participations, q.separation)
+    noise = moved / gaussian_mu(q.epsilon, q.delta)
+    return Advice(
+        name=name,
+        options=f"--server.noise {name}",
+        adjacency="add-remove",
+        assumes=_NO_SECRET,
+        noise=noise,
+        cohort=q.cohort,
+        error=noise * prefix_errors(coefficients).last,
+    )
+
+
+def _toeplitz(q: Question) -> Advice:
+    return _correlated(q, "toeplitz", optimal_toeplitz(q.rounds))
+
+
+def _blt(q: Question) -> Advice:
+    return _correlated(q, "blt", fit_blt(q.rounds, BUFFERS, q.participations, q.separation).coefficients(q.rounds))
+
+
+def _banded(q: Question) -> Advice:
+    bands = min(q.separation, BANDS + 1, q.rounds)
+    coefficients = np.zeros(q.rounds)
+    coefficients[:bands] = fit_banded(q.rounds, bands, q.participations, q.separation)
+    return _correlated(q, "banded", coefficients)

@@ -1,0 +1,276 @@
+"""Random allocation: each client takes part in one of t rounds, which it drew for itself and told nobody.
+
+A client that is added moves the sum of one round, of t that are equally likely, by C at most. Beside noise of z C the
+worst that anybody sees of it is
+
+    P = 1/t sum_j N(e_j, z^2 I)   against   Q = N(0, z^2 I)   in t dimensions
+
+whose likelihood ratio is the mean of t independent log-normal factors l_j = exp((y_j - 1/2) / z^2), with mean 1 under
+Q. So one distribution on a line gives both orders of the two populations exactly:
+
+    removed: H_a(P || Q) = E (L - a)+        added: H_a(Q || P) = E (1 - a L)+,      L = (l_1 + ... + l_t) / t.
+
+The scheme is that of Balle et al. 2020 (https://arxiv.org/abs/2007.06605); that of Feldman, Shenfeld 2025
+(https://arxiv.org/abs/2502.08202) bounds it in closed form (`closed_bounds`), which is the second opinion here.
+
+Guarantee:
+    *Adaptive rounds.* What a round does may depend on all releases before it: its bound C_j, the model, and which
+    message x_j, of norm at most C_j, the client would send. Given y_1, ..., y_t of the pair above, whoever plays the
+    server can make the releases one after the other: round j adds to the sum of the others, which the client does not
+    touch, y_j along x_j / C_j times |x_j| / C_j, and fresh Gaussian noise for what is missing of z^2 I: under either
+    population that is the release of round j, given those before. So the releases are post-processing of the pair, and
+    no hockey-stick divergence of theirs is larger. Noise that is not Gaussian has no such proof here and is refused.
+    *Some of the rounds.* After r of t rounds the client came with probability r/t: L is (1 - r/t) + r/t L_r.
+    *Copies of a run.* A client comes once in each of c copies. Were it in the same slot of all, each slot would hold c
+    releases, of 1/z each: a mean of t factors of noise z / sqrt(c). Slots that differ from copy to copy, and slots that
+    copies share or never reach, are no worse: the ratio is then the mean over matchings of the slots of such means,
+    and a convex function of a mean of alike variables is at most that of one of them.
+    *Again.* A round that is done again has nobody in it (privacy.samplers.check_ins).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import ndtr
+
+from dpfedmeta.accounting.gaussian import gaussian_delta, gaussian_epsilon, smallest_epsilon
+from dpfedmeta.accounting.noise import GaussianNoise
+from dpfedmeta.errors import RefusedPlan
+from dpfedmeta.randomness import FloatArray
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.events import Phase
+
+# Points of a grid: of a promise, and of a search. Fewer are looser, never wrong (see `_Spread`).
+FINE, QUICK = 1200, 300
+# Deviations out to which a factor is followed; what lies beyond counts as a certain failure.
+_OUT = 9.5
+# Minus the logarithm of how much mass the lower end of a grid may leave below it.
+_RARE = 46.0
+# With less noise factors leave the range of floats; with more nothing is left to amplify. Then the bound of a client
+# that shows its slot stands.
+_LEAST_NOISE, _MOST_NOISE = 0.05, 1e4
+# Sums of positive numbers are wrong by their rounding alone.
+_ROUNDED = 1.0 + 1e-9
+# Shares of delta that the first half of a replacement may take.
+_SHARES = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """What is known of a client that came once.
+
+    Attributes:
+        noise: z towards the observer.
+        slots: t.
+        done: r, rounds that were released, at most t.
+    """
+
+    noise: float
+    slots: int
+    done: int
+
+    @classmethod
+    def of(cls, phases: Sequence[Phase]) -> Allocation:
+        """From rounds of one plan, in any number of copies; in further attempts there is nobody.
+
+        Raises:
+            RefusedPlan: They are not rounds of one allocation with Gaussian noise, or there are more than slots.
+        """
+        event = phases[0].event
+        if event.slots is None or any(phase.event != event for phase in phases):
+            raise RefusedPlan("rounds that clients chose (check-ins) are not added up with other rounds: no bound here")
+        if not isinstance(event.noise, GaussianNoise):
+            raise RefusedPlan("rounds that clients chose (check-ins): proved for independent Gaussian noise alone")
+        rounds: Counter[int] = Counter()
+        for phase in phases:
+            rounds[phase.copy] += 0 if phase.again else phase.rounds
+        done = max(rounds.values())
+        if done > event.slots:
+            raise RefusedPlan(
+                f"{done} rounds where clients chose among {event.slots} (check-ins): several runs are not added up"
+            )
+        copies = len(rounds)
+        return cls(
+            noise=event.noise.multiplier / math.sqrt(copies),
+            slots=event.slots,
+            done=event.slots if copies > 1 else max(done, 1),
+        )
+
+    @property
+    def share(self) -> float:
+        """How likely the client has come."""
+        return self.done / self.slots
+
+    def removed(self, epsilon: float, points: int = FINE) -> float:
+        """H of (the population with the client, the one without it) at epsilon, from above."""
+        mean = _mean(self.noise, self.done, points)
+        ratio = (1.0 - self.share) + self.share * mean.points
+        return float(mean.mass @ np.maximum(ratio - math.exp(epsilon), 0.0)) * _ROUNDED + mean.mean_lost + mean.lost
+
+    def added(self, epsilon: float, points: int = FINE) -> float:
+        """H of (the population without the client, the one with it) at epsilon, from above."""
+        mean = _mean(self.noise, self.done, points)
+        ratio = (1.0 - self.share) + self.share * mean.points
+        return float(mean.mass @ np.maximum(1.0 - math.exp(epsilon) * ratio, 0.0)) * _ROUNDED + mean.lost
+
+    def epsilon(self, delta: float, points: int = FINE) -> float:
+        """For a client that is added or removed: the larger of both."""
+        return max(self.epsilon_removed(delta, points), self.epsilon_added(delta, points))
+
+    def epsilon_removed(self, delta: float, points: int = FINE) -> float:
+        """Of a client that is removed."""
+        shown = known_round_epsilon(1.0 / self.noise, self.share, delta)
+        return min(shown, smallest_epsilon(lambda e: self.removed(e, points), delta)) if self._followed else shown
+
+    def epsilon_added(self, delta: float, points: int = FINE) -> float:
+        """Of a client that is added."""
+        shown = known_round_epsilon(1.0 / self.noise, self.share, delta)
+        return min(shown, smallest_epsilon(lambda e: self.added(e, points), delta)) if self._followed else shown
+
+    def epsilon_replaced(self, delta: float, points: int = FINE) -> float:
+        """For a client whose message is another one: removed, and another one added in the same slot or any other.
+
+        Guarantee:
+            P(A) <= e^a Q(A) + d and Q(A) <= e^b P'(A) + d' give P(A) <= e^(a + b) P'(A) + d + e^a d'.
+        """
+        found = known_round_epsilon(2.0 / self.noise, self.share, delta)
+        for share in _SHARES:
+            first = self.epsilon_removed(share * delta, points)
+            if first < found:
+                left = (1.0 - share) * delta * math.exp(-first)
+                found = min(found, first + self.epsilon_added(left, points))
+        return found
+
+    @property
+    def _followed(self) -> bool:
+        return _LEAST_NOISE <= self.noise <= _MOST_NOISE
+
+
+def known_round_epsilon(mu: float, share: float, delta: float) -> float:
+    """Epsilon towards an observer who even knows the client's slot: it has come with probability `share`, mu-GDP."""
+    if not math.isfinite(mu):
+        return math.inf
+    return smallest_epsilon(lambda epsilon: share * float(gaussian_delta(epsilon, mu)), delta)
+
+
+def closed_bounds(noise: float, slots: int, delta: float) -> tuple[float, float]:
+    """(removed, added) in the closed form of Feldman, Shenfeld 2025, after all slots: looser, and of other people.
+
+    Removed: by a client that comes by a coin of 1/t in each round, given that it comes at all (their theorem 4.1):
+    ln(1 + (e^(epsilon_Poisson(lambda delta)) - 1) / lambda), lambda = 1 - (1 - 1/t)^t, the epsilon by dp-accounting.
+    Added: a mean is at least the geometric one, so ln L >= sum_j (y_j - 1/2) / (t z^2): the loss of Gaussian noise of
+    z sqrt(t), and (1 - 1/t) / (2 z^2) more.
+    """
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    came = -math.expm1(slots * math.log1p(-1.0 / slots)) if slots > 1 else 1.0
+    accountant = PLDAccountant()
+    accountant.compose(PoissonSampledDpEvent(1.0 / slots, GaussianDpEvent(noise)), slots)
+    of_coins = float(accountant.get_epsilon(came * delta))
+    without = gaussian_epsilon(1.0 / (noise * math.sqrt(slots)), delta) + (1.0 - 1.0 / slots) / (2.0 * noise**2)
+    return math.log1p(math.expm1(of_coins) / came), without
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Spread:
+    """A distribution above that of a mean of factors in the convex order, on few points.
+
+    Both divergences are expectations of convex functions of the mean. Mass that lies between two points of a grid is
+    split between them so that its mean stays: a convex function only grows by that, so every step errs upwards.
+
+    Attributes:
+        points: Where there is mass, ascending.
+        mass: Under Q, of each point.
+        lost: Mass under Q that is followed no more.
+        mean_lost: Its part of the mean: mass under P that is followed no more.
+    """
+
+    points: FloatArray
+    mass: FloatArray
+    lost: float
+    mean_lost: float
+
+
+@lru_cache(maxsize=256)
+def _mean(noise: float, count: int, points: int) -> _Spread:
+    """Of `count` factors; halves are shared between counts."""
+    if count == 1:
+        return _factor(noise, points)
+    half = 1 << (count.bit_length() - 1)
+    if half == count:
+        one = _mean(noise, count // 2, points)
+        return _joined(one, one, count // 2, count // 2, noise, points)
+    return _joined(_mean(noise, half, points), _mean(noise, count - half, points), half, count - half, noise, points)
+
+
+def _width(noise: float, count: int) -> float:
+    """About the deviation of the logarithm of the mean."""
+    scale = 1.0 / noise
+    return min(math.sqrt(math.expm1(min(scale**2, 700.0)) / count), scale)
+
+
+def _grid(noise: float, count: int, points: int) -> FloatArray:
+    """0, and points dense around 1, from where next to no mass is below to where next to no mean is above."""
+    scale, width = 1.0 / noise, _width(noise, count)
+    # The mean of non-negative variables: P(L <= 1 - x) <= exp(-count x^2 / (2 E l^2)).
+    under = 1.0 - math.sqrt(2.0 * _RARE * math.exp(min(scale**2, 700.0)) / count)
+    low = max(under, math.exp(-_OUT * scale - scale**2 / 2))
+    # One factor far out, or all of them by a normal deviation.
+    far = (math.exp(_OUT * scale + scale**2 / 2) + count - 1) / count
+    high = far * (1.0 + _OUT * math.sqrt(math.expm1(min(scale**2, 1.0)) / count))
+    first, last = (math.asinh(math.log(end) / width) for end in (low, high))
+    return np.append(0.0, np.exp(width * np.sinh(np.linspace(first, last, points))))
+
+
+def _factor(noise: float, points: int) -> _Spread:
+    scale, grid = 1.0 / noise, _grid(noise, 1, points)
+    with np.errstate(divide="ignore"):
+        place = np.log(grid) / scale
+    under_q, under_p = place + scale / 2, place - scale / 2
+    mass, mean = _between(under_q), _between(under_p)
+    upper = np.clip((mean - mass * grid[:-1]) / np.diff(grid), 0.0, mass)
+    return _Spread(
+        points=grid,
+        mass=np.append(mass - upper, 0.0) + np.append(0.0, upper),
+        lost=float(ndtr(-under_q[-1])),
+        mean_lost=float(ndtr(-under_p[-1])),
+    )
+
+
+def _between(ends: FloatArray) -> FloatArray:
+    """Normal probability between neighbours, from the side on which nothing cancels."""
+    below, above = ndtr(ends), ndtr(-ends)
+    between: FloatArray = np.where(ends[1:] <= 0, np.diff(below), -np.diff(above))
+    return between
+
+
+def _joined(left: _Spread, right: _Spread, of_left: int, of_right: int, noise: float, points: int) -> _Spread:
+    """The mean of all factors from those of two parts."""
+    count, share, twins = of_left + of_right, of_left / (of_left + of_right), left is right
+    grid = _grid(noise, count, points)
+    mass, lost, mean_lost = np.zeros(len(grid)), 0.0, 0.0
+    for number, (point, weight) in enumerate(zip(left.points * share, left.mass, strict=True)):
+        # Two parts that are alike: each pair once, and twice its mass.
+        start = number if twins else 0
+        place, density = point + (1.0 - share) * right.points[start:], weight * right.mass[start:]
+        if twins:
+            density[1:] *= 2.0
+        first = int(np.searchsorted(place, grid[-1]))
+        lost += float(density[first:].sum())
+        mean_lost += float(density[first:] @ place[first:])
+        place, density = place[:first], density[:first]
+        cell = np.searchsorted(grid, place, side="right") - 1
+        upper = (place - grid[cell]) / (grid[cell + 1] - grid[cell]) * density
+        mass += np.bincount(cell, density - upper, len(grid)) + np.bincount(cell + 1, upper, len(grid))
+    # Where one part is lost, the mean of the other one is 1.
+    mean_lost += share * left.mean_lost + (1 - share) * right.mean_lost + share * right.lost + (1 - share) * left.lost
+    return _Spread(points=grid, mass=mass, lost=lost + left.lost + right.lost, mean_lost=mean_lost)

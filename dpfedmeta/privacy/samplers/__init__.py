@@ -1,0 +1,70 @@
+"""Who takes part in a round: one file for each sampler, named as in population.sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+from dpfedmeta.accounting.events import Event
+from dpfedmeta.members import find
+from dpfedmeta.randomness import IntArray, SecretGenerator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cohort:
+    """SECRET: the clients of one round. Its size is secret too and no denominator depends on it.
+
+    Attributes:
+        round: Number of the round, from 0.
+        clients: Distinct client numbers in ascending order, so that sums have a fixed order.
+        again: What a further attempt at the round adds to the keys of its noise; () for the first.
+        invited: How many were invited, where fewer answer; None: all of them did.
+    """
+
+    round: int
+    clients: IntArray
+    again: tuple[int, ...] = ()
+    invited: int | None = None
+
+    @property
+    def asked(self) -> int:
+        """How many were invited."""
+        return len(self.clients) if self.invited is None else self.invited
+
+
+NEVER: Mapping[int, int] = MappingProxyType({})
+
+
+class Sampler(Protocol):
+    """Draws cohorts; which one it is decides how they are accounted for.
+
+    A member is a frozen dataclass, its file's `MEMBER`, and made by `of(event, max_participations)`.
+    """
+
+    def draw(
+        self,
+        round_: int,
+        participations: Mapping[int, int],
+        generator: SecretGenerator,
+        latest: Mapping[int, int] = NEVER,
+        *,
+        again: bool = False,
+    ) -> Cohort:
+        """One cohort.
+
+        Args:
+            round_: Number of the round.
+            participations: How often each client has taken part; absent means never.
+            generator: The server's secret randomness of this round.
+            latest: The latest round of each client, likewise.
+            again: Whether the round had clients before, whose release may be known: it is another one now.
+        """
+        ...
+
+
+def sampler_of(constants: Event, max_participations: int | None) -> Sampler:
+    """The sampler that the accountant assumes for these rounds."""
+    made: Sampler = find("population.sampler", constants.sampler, __name__).of(constants, max_participations)
+    return made
