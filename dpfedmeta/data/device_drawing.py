@@ -46,7 +46,7 @@ def drawn(chosen: Sequence[Chosen], device: torch.device) -> Iterator[Episode]:
         for start in range(0, len(group), most):
             part = group[start : start + most]
             records = _records(part, device)
-            records = records.reshape(len(part), *first.places.shape, *records.shape[1:])
+            records = records.view(len(part), *first.places.shape, *records.shape[1:])
             shots = first.shape.shots
             for own, images in zip(part, records, strict=True):
                 yield own.of_records(images[:, :shots].flatten(0, 1), images[:, shots:].flatten(0, 1))
@@ -83,7 +83,7 @@ def _records(chosen: Sequence[Chosen], device: torch.device) -> Tensor:
     records = torch.empty(found.shape, dtype=torch.float32, device=device)
     for channel in range(channels):
         records[:, channel] = values[channel][found[:, channel].int()]
-    return records.reshape(*records.shape[:2], height, width)
+    return records.view(len(records), channels, height, width)
 
 
 def _moves(chosen: Chosen) -> IntArray:
