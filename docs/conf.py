@@ -17,7 +17,6 @@ version = release = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "site_pages"]
 exclude_patterns = ["_build", "notebooks/*.ipynb"]
-suppress_warnings = ["toc.empty_glob"]  # pages that come later
 highlight_language = "none"  # blocks of commands; a block of Python says so
 
 myst_heading_anchors = 4  # links to headings are checked by these names, which are GitHub's

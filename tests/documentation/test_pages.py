@@ -118,9 +118,11 @@ def test_the_code_of_readme_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
     tiny = {
         "model.width": 4, "meta.steps": 1, "run.workers": 1, "evaluation.every": 3, "evaluation.validation_episodes": 2,
-        "evaluation.episodes": 2, "run.dir": str(tmp_path), "run.name": "readme",
+        "evaluation.episodes": 2, "server.noise_multiplier": 1.0, "run.dir": str(tmp_path), "run.name": "readme",
     }  # fmt: skip
-    text, changed = re.subn(r"epsilon=1.5, rounds=\d+, cohort=\d+\)", f"{tiny!r}, rounds=3, cohort=6)", block.text)
+    text, changed = re.subn(
+        r"epsilon=1.5, rounds=\d+, cohort=\d+\)", f"{tiny!r}, rounds=3, cohort=6, clients=2000)", block.text
+    )
     assert changed == 1
     exec(compile(text, block.where, "exec"), {"__name__": "__main__"})
     shown = capsys.readouterr().out
