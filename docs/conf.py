@@ -17,10 +17,11 @@ version = release = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "site_pages"]
 exclude_patterns = ["_build", "notebooks/*.ipynb"]
+smartquotes = False  # they would make one dash of the two of an option
 highlight_language = "none"  # blocks of commands; a block of Python says so
 
 myst_heading_anchors = 4  # links to headings are checked by these names, which are GitHub's
-myst_enable_extensions = ["dollarmath", "html_image"]
+myst_enable_extensions = ["html_image"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

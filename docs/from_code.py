@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import types
 import typing
@@ -74,6 +75,23 @@ def settings_text() -> str:
     lines += ["", "## Entries of server.schedule", "", _escaped(ScheduleSettings.__doc__ or ""), ""]
     for name, annotation in typing.get_type_hints(ScheduleSettings, include_extras=True).items():
         lines.append(f"- **`{name}`** ({_values(annotation)}): {_described(annotation)}")
+    return "\n".join(lines)
+
+
+def notebook_text(path: Path) -> str:
+    """A notebook as Markdown: its words, its code, and what that showed, pictures within the page."""
+    lines: list[str] = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "markdown":
+            lines += [cell["source"], ""]
+            continue
+        lines += ["```python", cell["source"], "```", ""]
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            if "image/png" in data:
+                lines += [f'<img alt="drawn by the lines above" src="data:image/png;base64,{data["image/png"]}">', ""]
+            else:
+                lines += ["```text", (output.get("text") or data["text/plain"]).rstrip(), "```", ""]
     return "\n".join(lines)
 
 
