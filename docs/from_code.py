@@ -83,15 +83,15 @@ def notebook_text(path: Path) -> str:
     lines: list[str] = []
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "markdown":
-            lines += [cell["source"], ""]
+            lines += ["".join(cell["source"]), ""]
             continue
-        lines += ["```python", cell["source"], "```", ""]
+        lines += ["```python", "".join(cell["source"]), "```", ""]
         for output in cell["outputs"]:
             data = output.get("data", {})
             if "image/png" in data:
                 lines += [f'<img alt="drawn by the lines above" src="data:image/png;base64,{data["image/png"]}">', ""]
             else:
-                lines += ["```text", (output.get("text") or data["text/plain"]).rstrip(), "```", ""]
+                lines += ["```text", "".join(output.get("text") or data["text/plain"]).rstrip(), "```", ""]
     return "\n".join(lines)
 
 

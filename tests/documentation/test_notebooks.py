@@ -23,7 +23,7 @@ WRITE = _module()
 def test_a_committed_notebook_has_the_cells_of_its_source_and_small_outputs(name):
     path = FOLDER / f"{name}.ipynb"
     held = json.loads(path.read_text())
-    assert [(cell["cell_type"], cell["source"]) for cell in held["cells"]] == list(
+    assert [(cell["cell_type"], "".join(cell["source"])) for cell in held["cells"]] == list(
         WRITE.cells((FOLDER / f"{name}.py").read_text())
     )
     assert len({cell["id"] for cell in held["cells"]}) == len(held["cells"])

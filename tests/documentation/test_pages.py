@@ -75,7 +75,7 @@ def test_every_command_is_taken_by_its_parser(page):
     shown = [block.text for block in blocks(page) if block.language in (None, "sh", "bash")]
     shown += re.findall(r"`((?:python scripts/|dpfedmeta )[a-z][^`]*)`", text)
     for command, words in commands("\n".join(shown)):
-        if command == "bench" or "--help" in words or command.startswith("--"):
+        if command in ("bench", "gpu") or "--help" in words or command.startswith("--"):
             continue
         if command == "audit" and words and not words[0].startswith("-"):
             del words[0]  # a run, which this command takes by itself

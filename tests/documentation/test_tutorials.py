@@ -1,4 +1,4 @@
-"""The tutorials as a reader does them: every command and every block of code of a page, in order, in one empty folder."""
+"""Tutorials as a reader does them: every command and every block of code of a page, in order, in an empty folder."""
 
 import os
 import re
