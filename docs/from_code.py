@@ -28,10 +28,23 @@ _INCLUDE = re.compile(r"```\{include\} \.\./\.\./(?P<file>[A-Z]+\.md)\n```\s*")
 _LINK = re.compile(r"\[(?P<text>[^\]\n]*(?:\n[^\]\n]+)?)\]\((?P<target>(?:\.\./)+[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
 
 
+def parsers(command: str) -> dict[str, argparse.ArgumentParser]:
+    """The parsers of a command by how it is called: one, or one for each of its parts."""
+    module = import_module(f"dpfedmeta.commands.{command.replace('-', '_')}")
+    if hasattr(module, "parsers_of"):
+        return {f"{command} {part}": made for part, made in module.parsers_of().items()}
+    return {command: module.options_of()}
+
+
 def options_text(command: str) -> str:
-    """The options of a command as Markdown, from its parser."""
-    made: argparse.ArgumentParser = import_module(f"dpfedmeta.commands.{command.replace('-', '_')}").options_of()
-    made.prog = f"dpfedmeta {command}"
+    """The options of a command as Markdown, from its parsers."""
+    found = parsers(command)
+    return "\n\n".join(
+        f"**{name}.** {_listed(made)}" if len(found) > 1 else _listed(made) for name, made in found.items()
+    )
+
+
+def _listed(made: argparse.ArgumentParser) -> str:
     lines = [_escaped(made.description or ""), ""]
     for action in made._actions:
         if not isinstance(action, argparse._HelpAction):

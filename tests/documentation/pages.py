@@ -80,6 +80,7 @@ def commands(text: str) -> Iterator[tuple[str, list[str]]]:
         if found is None:
             continue
         rest = re.sub(r"\[(?:--[^]]*|[^]]*\|[^]]*)\]", "", found[2] or "")
+        rest = re.sub(r" \| \S+", "", rest)
         for shown, meant in _STANDS_FOR.items():
             rest = rest.replace(shown, meant)
         words = [re.split(r"\|(?=\w)", word)[0] for word in shlex.split(rest) if word != "..."]
