@@ -14,7 +14,7 @@ SAY_SIZE = @echo "installing into $(VENV): $(SIZE) ($(if $(TORCH),the CPU build 
 DATA := $(wildcard ../shared/data)
 export DPFEDMETA_DATA ?= $(if $(DATA),$(abspath $(DATA)))
 
-.PHONY: demo demo-federation test test-slow mutants lint audit peers gpu gpu-carry gpu-wheels gpu-data clean
+.PHONY: demo demo-federation docs test test-slow mutants lint audit peers gpu gpu-carry gpu-wheels gpu-data clean
 
 demo: $(VENV)/.installed
 	name=demo-$$(date +%Y%m%d-%H%M%S) && \
@@ -24,6 +24,11 @@ demo: $(VENV)/.installed
 # A server and eight clients as processes of this machine: TLS, keys, images of each one's own.
 demo-federation: $(VENV)/.installed-federation
 	$(BIN)/python scripts/federate.py demo
+
+# The site in docs/_build/html: warnings are errors, every link and anchor is followed, and nothing is loaded from elsewhere.
+docs: $(VENV)/.installed-docs
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	$(BIN)/python docs/check_site.py docs/_build/html
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "not slow" -q -n 2
@@ -107,6 +112,11 @@ $(VENV)/.installed-test: setup.cfg pyproject.toml constraints.txt | $(BIN)/pytho
 	$(INSTALL) -e '.[test]'
 	# Beside the environment, for its schema file alone: the package asks for an older numpy.
 	$(INSTALL) --no-deps --target $(VENV)/wandb-schema sweeps==0.3.0
+	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: setup.cfg pyproject.toml constraints.txt | $(BIN)/python
+	$(SAY_SIZE)
+	$(INSTALL) -e '.[docs]'
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-lint: setup.cfg pyproject.toml constraints.txt | $(BIN)/python

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -36,16 +37,21 @@ class Given:
     where: str
 
 
+@cache  # a command asks some hundred times, and a table's annotations never change
+def _hints(form: type) -> dict[str, Any]:
+    return get_type_hints(form, include_extras=True)
+
+
 def sections(form: type) -> Iterator[tuple[str, type]]:
     """(name, table) of the tables inside a table."""
-    for name, kind in get_type_hints(form).items():
+    for name, kind in _hints(form).items():
         if dataclasses.is_dataclass(kind):
             yield name, kind  # type: ignore[misc]
 
 
 def dotted_fields(form: type, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
     """(dotted name, annotation, default) of every entry."""
-    hints, inner = get_type_hints(form, include_extras=True), dict(sections(form))
+    hints, inner = _hints(form), dict(sections(form))
     for entry in dataclasses.fields(form):
         name = f"{prefix}{entry.name}"
         if entry.name in inner:

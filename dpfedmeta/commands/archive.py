@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,16 +11,21 @@ from rich.console import Console
 from dpfedmeta.command_line import DONE, parser
 
 
-def main(words: Sequence[str], console: Console) -> int:
-    """Parse, verify, write."""
-    arguments = parser(
+def options_of() -> argparse.ArgumentParser:
+    """The command's own options."""
+    made = parser(
         "Write an ended run as a zip file: all but secret/, with a manifest of SHA-256.",
         settings=False,
         program="dpfedmeta archive",
     )
-    arguments.add_argument("run", type=Path, help="run directory")
-    arguments.add_argument("--out", type=Path, metavar="FILE.zip", help="the file (RUN.zip here)")
-    options = arguments.parse_args(words)
+    made.add_argument("run", type=Path, help="run directory")
+    made.add_argument("--out", type=Path, metavar="FILE.zip", help="the file (RUN.zip here)")
+    return made
+
+
+def main(words: Sequence[str], console: Console) -> int:
+    """Parse, verify, write."""
+    options = options_of().parse_args(words)
     from dpfedmeta.run_directory import RunDirectory
     from dpfedmeta.runs.archive import archive
 

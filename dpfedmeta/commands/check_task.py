@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,19 +22,24 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-def main(words: Sequence[str], console: Console) -> int:
-    """Parse, look, tell."""
-    arguments = parser(
+def options_of() -> argparse.ArgumentParser:
+    """The command's own options."""
+    made = parser(
         "What a task or data of your own hold, and whether training would take them. Episodes are those of --ways, "
         "--shots, --task.queries and --evaluation.queries, as in training.",
         settings=False,
         program="dpfedmeta check-task",
     )
-    arguments.add_argument("task", help="a built-in task, a task file, a folder of images, or a .csv or .npz file")
-    arguments.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
-    arguments.add_argument("--out", type=Path, help="write a contact sheet to this PNG file")
-    arguments.add_argument("--json", action="store_true", help="print JSON and nothing else")
-    options, rest = arguments.parse_known_args(words)
+    made.add_argument("task", help="a built-in task, a task file, a folder of images, or a .csv or .npz file")
+    made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
+    made.add_argument("--out", type=Path, help="write a contact sheet to this PNG file")
+    made.add_argument("--json", action="store_true", help="print JSON and nothing else")
+    return made
+
+
+def main(words: Sequence[str], console: Console) -> int:
+    """Parse, look, tell."""
+    options, rest = options_of().parse_known_args(words)
     check_output("--out", options.out, PICTURE_ENDINGS)
     episodes = _episodes(settings_from(rest))
     from dpfedmeta.data.inspection import contact_sheet, inspect_task

@@ -40,11 +40,21 @@ def main(words: Sequence[str], console: Console) -> int:
     return parts[words[0]](words[1:], console)
 
 
+def parsers_of() -> dict[str, argparse.ArgumentParser]:
+    """The options of each part; those of the server stand beside settings."""
+    return {
+        "keys": _keys_parser(),
+        "server": _server_parser(),
+        "client": _client_parser(),
+        "demo": _demo_parser(),
+    }
+
+
 def _say(console: Console) -> Callable[[str], None]:
     return lambda line: console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
-def _keys(words: Sequence[str], console: Console) -> int:
+def _keys_parser() -> argparse.ArgumentParser:
     made = parser("Make keys.", settings=False, program="dpfedmeta federate keys")
     made.add_argument(
         "--out", type=Path, required=True, metavar="FILE|DIR", help="the secret key; or the folder of all"
@@ -54,7 +64,11 @@ def _keys(words: Sequence[str], console: Console) -> int:
     made.add_argument("--flower", action="store_true", help="also as files for Flower's own SuperNode")
     made.add_argument("--host", nargs="+", default=["localhost", "127.0.0.1"], help="by which clients reach the server")
     made.add_argument("--port", type=int, default=9443, help="of the server (9443)")
-    options = made.parse_args(words)
+    return made
+
+
+def _keys(words: Sequence[str], console: Console) -> int:
+    options = _keys_parser().parse_args(words)
     from dpfedmeta.durable import replace_file
     from dpfedmeta.federation.credentials import card_line, write_identity, write_node_keys
     from dpfedmeta.federation.invitation import INVITATION, make_operator
@@ -121,7 +135,7 @@ def _server_parser() -> argparse.ArgumentParser:
     return made
 
 
-def _client(words: Sequence[str], console: Console) -> int:
+def _client_parser() -> argparse.ArgumentParser:
     made = parser("Take part with a folder of images.", settings=False, program="dpfedmeta federate client")
     made.add_argument("--data", type=Path, required=True, metavar="DIR", help="CLASS/IMAGE, or train/CLASS/IMAGE")
     made.add_argument("--invitation", type=Path, required=True, metavar="FILE", help="from the server's operator")
@@ -135,7 +149,11 @@ def _client(words: Sequence[str], console: Console) -> int:
     made.add_argument("--patience", type=float, default=600.0, metavar="S", help="seconds without a server (600)")
     made.add_argument("--dry-run", action="store_true", help="say what would be promised and sent; send nothing")
     made.add_argument("--stay", action="store_true", help="wait for further runs")
-    options = made.parse_args(words)
+    return made
+
+
+def _client(words: Sequence[str], console: Console) -> int:
+    options = _client_parser().parse_args(words)
     from dpfedmeta.federation.invitation import checked_address
     from dpfedmeta.federation.promise import Promise
     from dpfedmeta.federation.running import ClientOptions, run_client
@@ -160,7 +178,7 @@ def _client(words: Sequence[str], console: Console) -> int:
     return DONE
 
 
-def _demo(words: Sequence[str], console: Console) -> int:
+def _demo_parser() -> argparse.ArgumentParser:
     made = parser("A whole federation on this machine.", settings=False, program="dpfedmeta federate demo")
     made.add_argument("--clients", type=int, default=8, metavar="N", help="client processes (8)")
     made.add_argument("--out", type=Path, help="folder for all of it (runs/federation-TIME)")
@@ -168,7 +186,11 @@ def _demo(words: Sequence[str], console: Console) -> int:
     made.add_argument("--rounds", type=int, default=20, help="of training (20)")
     made.add_argument("--plain", action="store_true", help="the server sees messages, without secure aggregation")
     made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
-    options = made.parse_args(words)
+    return made
+
+
+def _demo(words: Sequence[str], console: Console) -> int:
+    options = _demo_parser().parse_args(words)
     from dpfedmeta.federation.demo import DemoOptions, run_demo
 
     chosen = DemoOptions(

@@ -19,6 +19,30 @@ if TYPE_CHECKING:
 _WATCH_SECONDS = 10.0
 
 
+def options_of() -> argparse.ArgumentParser:
+    """The command's own options."""
+    made = parser(
+        "Report on one run, or compare several; runs that differ only by seed are pooled.",
+        settings=False,
+        program="dpfedmeta report",
+    )
+    made.add_argument("runs", type=Path, nargs="+", help="run directories, or the folder of a sweep")
+    made.add_argument("--out", type=Path, default=Path("comparison.html"), help="page of a comparison")
+    made.add_argument("--epsilon-plot", type=Path, help="also draw accuracy against epsilon into this PNG file")
+    made.add_argument(
+        "--watch",
+        type=float,
+        nargs="?",
+        const=_WATCH_SECONDS,
+        metavar="SECONDS",
+        help=f"write the pages again every so many seconds ({_WATCH_SECONDS:g}) while the runs go on",
+    )
+    made.add_argument("--latex", type=Path, metavar="FILE.tex", help="table of the settings for a paper (booktabs)")
+    made.add_argument("--csv", type=Path, metavar="FILE.csv", help="one row for each run, with all its numbers")
+    made.add_argument("--pdf", type=Path, metavar="FOLDER", help="every picture as a PDF of vectors, in a folder")
+    return made
+
+
 def main(words: Sequence[str], console: Console) -> int:
     """Parse and write."""
     options = _options(words)
@@ -63,28 +87,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     Raises:
         InputError: A file or folder does not fit.
     """
-    arguments = parser(
-        "Report on one run, or compare several; runs that differ only by seed are pooled.",
-        settings=False,
-        program="dpfedmeta report",
-    )
-    arguments.add_argument("runs", type=Path, nargs="+", help="run directories, or the folder of a sweep")
-    arguments.add_argument("--out", type=Path, default=Path("comparison.html"), help="page of a comparison")
-    arguments.add_argument("--epsilon-plot", type=Path, help="also draw accuracy against epsilon into this PNG file")
-    arguments.add_argument(
-        "--watch",
-        type=float,
-        nargs="?",
-        const=_WATCH_SECONDS,
-        metavar="SECONDS",
-        help=f"write the pages again every so many seconds ({_WATCH_SECONDS:g}) while the runs go on",
-    )
-    arguments.add_argument(
-        "--latex", type=Path, metavar="FILE.tex", help="table of the settings for a paper (booktabs)"
-    )
-    arguments.add_argument("--csv", type=Path, metavar="FILE.csv", help="one row for each run, with all its numbers")
-    arguments.add_argument("--pdf", type=Path, metavar="FOLDER", help="every picture as a PDF of vectors, in a folder")
-    options = arguments.parse_args(words)
+    options = options_of().parse_args(words)
     if options.watch is not None and not 1 <= options.watch <= 3600:
         raise InputError(f"--watch {options.watch:g}: a number of seconds from 1 to 3600")
     check_output("--out", options.out, PAGE_ENDINGS)

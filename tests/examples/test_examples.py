@@ -13,7 +13,19 @@ TINY = {
 }  # fmt: skip
 
 
-TRAINING = [path for path in sorted(EXAMPLES.glob("*.py")) if path.stem != "secure_aggregation"]
+TRAINING = [path for path in sorted(EXAMPLES.glob("*.py")) if path.stem not in ("secure_aggregation", "dp_agr_by_hand")]
+
+
+def test_dp_agr_by_hand_keeps_its_promise_and_moves_its_bound(monkeypatch, capsys):
+    spec = importlib.util.spec_from_file_location("example_dp_agr_by_hand", EXAMPLES / "dp_agr_by_hand.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "COHORT", 4)
+    bounds = module.main(rounds=6, width=4, episodes=2)
+    assert "(client, public) = 1.5\n" in capsys.readouterr().out
+    # As published: C_0 until four releases are known, then a percentile of their lengths.
+    assert bounds[:4] == [0.3] * 4
+    assert 0.3 not in bounds[4:]
 
 
 def test_the_round_of_secure_aggregation(capsys):

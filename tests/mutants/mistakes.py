@@ -20,7 +20,7 @@ class Mutant:
 
     Attributes:
         name: For people.
-        file: Below dpfedmeta/.
+        file: Below dpfedmeta/, or beside it (../docs/...).
         old: Text that occurs once in it.
         new: What takes its place.
         tests: Files that should see it.

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from mistakes import HERE, ROOT, Mutant, Stale, catalogue, changed
 
-COPIED = ("dpfedmeta", "benchmarks", "tests", "configs", "tasks", "scripts")
+COPIED = ("dpfedmeta", "benchmarks", "tests", "configs", "tasks", "scripts", "docs", "examples")
 # Imported once; every mutant is a fork of this process, which saves it these imports.
 HEAVY = ("torch", "numpy", "scipy.stats", "dp_accounting.pld", "dp_accounting.rdp", "opacus", "numba", "pydantic",
          "safetensors.torch", "rich.console", "pytest", "torch.func", "platformdirs")  # fmt: skip
@@ -58,8 +58,14 @@ class Slot:
         self.folder = folder
         for name in COPIED:
             # Compiled kernels come along: they are found again by the time of their source.
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.pyc"))
-        for name in ("pyproject.toml", "setup.cfg", "README.md", "Makefile", "constraints.txt"):
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.pyc", "_build"))
+        for name in (
+            "pyproject.toml",
+            "setup.cfg",
+            "Makefile",
+            "constraints.txt",
+            *(path.name for path in ROOT.glob("*.md")),
+        ):
             shutil.copy2(ROOT / name, folder / name)
         # The environment maps these two beside the package.
         for name in ("configs", "tasks"):
