@@ -89,12 +89,12 @@ def test_a_machine_without_the_decoded_images_makes_them_or_says_where_they_belo
 
 
 def test_more_ranks_than_chunks_are_refused():
-    clients = SimpleNamespace(stacks=False, together=None)  # eight at a time
+    clients = SimpleNamespace(at_once=False, together=None)  # eight at a time
     check_enough_work(Elsewhere(), clients, 9.0)
     with pytest.raises(InputError, match=r"2 ranks, but a cohort of 8 .* in 1 chunks of 8.*at most 1"):
         check_enough_work(Elsewhere(), clients, 8.0)
     check_enough_work(InProcess(), clients, 1.0)
-    one_by_one = SimpleNamespace(stacks=False, together=1)
+    one_by_one = SimpleNamespace(at_once=False, together=1)
     check_enough_work(Elsewhere(), one_by_one, 2.0)
     with pytest.raises(InputError, match="2 ranks"):
         check_enough_work(Elsewhere(), one_by_one, 1.0)
