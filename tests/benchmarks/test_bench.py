@@ -131,7 +131,7 @@ def test_an_engine_that_computes_something_else_is_refused(monkeypatch):
 def test_a_patient_look_goes_on_and_says_what_failed_and_what_had_no_time(monkeypatch):
     first_order = partial(batched_query_gradients, order=1)
     monkeypatch.setattr(device_engines, "batched_query_gradients", lambda *given: first_order(*given[:-1]))
-    few = device.contestants
+    few = device_engines.contestants
     monkeypatch.setattr(device, "contestants", lambda *given, **more: few(*given, **more)[:3])
     kept = []
     effort = replace(QUICK, patient=True)
