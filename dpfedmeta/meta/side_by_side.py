@@ -93,7 +93,6 @@ def batched_divided_gradients(
         params = {**fixed, **theta}
         features = apply_body(network, params, own, None)
         support, query = (divided(features, part, ways) for part in slots)
-        support = support.detach() if order == 1 else support
         initial = {name: value.expand(divisions.count, *value.shape) for name, value in head_of(params).items()}
         found = descended_head(
             initial, LinearSupport(features=support, labels=targets[0]), adaptation.steps, adaptation.lr

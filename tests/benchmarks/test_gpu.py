@@ -171,13 +171,20 @@ def typed(*words, **more):
     )
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_without_a_gpu_it_says_so_in_one_line():
-    done = typed("scripts/gpu.py")
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("error: PyTorch ")
-    assert "sees no CUDA device here; make gpu DEVICE=cpu" in line
+def test_without_a_gpu_or_pytorch_it_says_so_in_one_line(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    import gpu as script
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    script.check_device("cpu")
+    for found, words in ((object(), "sees no CUDA device here; make gpu DEVICE=cpu"), (None, "has no PyTorch; type")):
+        monkeypatch.setattr(script, "find_spec", lambda name, found=found: found)
+        with pytest.raises(SystemExit) as end:
+            script.check_device("cuda")
+        assert end.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: ")
+        assert words in line
 
 
 def test_what_is_missing_comes_from_the_wheels_or_is_named(tmp_path, monkeypatch, capsys):

@@ -92,7 +92,10 @@ PIECES = {
 }
 
 
-@pytest.mark.parametrize("case", PIECES)
+# The plan of a secure sum takes seconds.
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow) if case.endswith("sum") else case for case in PIECES]
+)
 def test_record_level_clients_in_pieces_send_what_they_send_on_a_cpu(tiny_strokes, monkeypatch, case):
     algo, given = PIECES[case]
     _, clients, model = setting(tiny_strokes, algo, **{"task.shots": "3", "task.queries": "3", **given})
@@ -105,7 +108,7 @@ def test_record_level_clients_in_pieces_send_what_they_send_on_a_cpu(tiny_stroke
             assert np.linalg.norm(part - known) <= 1e-4 * np.linalg.norm(known)
 
 
-@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr-micro"])
+@pytest.mark.parametrize("algo", ["dp-agr", pytest.param("dp-agrlr-micro", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_client_that_fails_counts_as_before_and_touches_no_other(tiny_strokes, monkeypatch, kind, algo):
     _, clients, model = setting(tiny_strokes, algo)
@@ -157,7 +160,7 @@ def test_what_is_not_of_the_form_or_too_long_does_not_enter(tiny_strokes, monkey
 
 
 def test_a_gpu_computes_record_level_clients_together_whatever_adapts(tiny_strokes):
-    for algo, given in PIECES.values():
+    for algo, given in (PIECES["steps"], PIECES["steps, the body too"], PIECES["micro-episodes"]):
         plan, _, _ = setting(tiny_strokes, algo, **{"task.shots": "3", "task.queries": "3", **given})
         engine = per_record_engine("auto")
         assert plan.algorithm.together(engine, "cuda", None) == TOGETHER
