@@ -1,5 +1,5 @@
 # %% [markdown]
-# # What epsilon buys
+# # Epsilon, noise and accuracy
 #
 # Epsilon against noise, and accuracy against epsilon, on `strokes`. The first half needs no training at all.
 
