@@ -1,5 +1,6 @@
 """Questions and answers over Flower on loopback, with TLS: opaque bytes both ways, and nobody else's."""
 
+import asyncio
 import base64
 import gzip
 import socket
@@ -23,6 +24,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.federation.certificates import make_certificates
 from dpfedmeta.federation.credentials import wire_key
 from dpfedmeta.federation.flower_client import Refused, TooLong, _Bounded, _Client, attend
+from dpfedmeta.federation.flower_gate import _PULL, Gate
 from dpfedmeta.federation.flower_link import Link
 from tests.federation.wires import MOST, Echo, card, loopback, private_key, until
 
@@ -172,6 +174,21 @@ class TestGate:
         assert post("fleet/pull-messages").status_code == 401
         stranger = signed("anna") | {FLEET_HTTP_SIGNATURE_HEADER: signed("ben")[FLEET_HTTP_SIGNATURE_HEADER]}
         assert post("fleet/pull-messages", headers=stranger).status_code == 401
+
+    def test_nothing_is_read_before_it_is_known_who_speaks(self):
+        gate = Gate(None, {card("anna").wire_pem: 7}, lambda node: None)
+        stranger = signed("anna") | {FLEET_HTTP_SIGNATURE_HEADER: signed("ben")[FLEET_HTTP_SIGNATURE_HEADER]}
+        headers = [(name.encode(), value.encode()) for name, value in stranger.items()]
+        said = []
+
+        async def receive():
+            raise AssertionError("it was read")
+
+        async def send(message):
+            said.append(message)
+
+        asyncio.run(gate({"type": "http", "method": "POST", "path": _PULL, "headers": headers}, receive, send))
+        assert said[0]["status"] == 401
 
     def test_a_clock_that_differs_is_named(self, post):
         found = post("fleet/pull-messages", headers=signed("anna", "2026-01-01T00:00:00+00:00"))
