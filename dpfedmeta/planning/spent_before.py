@@ -14,6 +14,23 @@ if TYPE_CHECKING:
     from dpfedmeta.ledger.ledger import LedgerContent
 
 
+def check_no_analysis(path: Path, config: str) -> None:
+    """Refuse the folder of an analysis where that of a training run is wanted.
+
+    Args:
+        path: The folder, for the error.
+        config: What its ledger's first line says that was asked for.
+
+    Raises:
+        InputError: It is one.
+    """
+    if config.startswith(ANALYSIS):
+        raise InputError(
+            f"{path}: is an analysis and no training run; its statement.txt says what it found, dpfedmeta account "
+            f"--verify {path} recomputes it, and dpfedmeta analyse --resume goes on with one that was stopped"
+        )
+
+
 def earlier_releases(settings: Settings) -> tuple[Earlier, ...]:
     """What the ledgers in these folders charge, to be counted in every cell of the plan.
 

@@ -15,6 +15,7 @@ from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.ledger import LedgerContent
 from dpfedmeta.ledger.versions import UNSAID
 from dpfedmeta.planning.privacy import make_privacy
+from dpfedmeta.planning.spent_before import check_no_analysis
 from dpfedmeta.settings import Settings
 
 # What calibration solves from targets; a target's solution may differ in its last digits from machine to machine.
@@ -31,6 +32,7 @@ def settings_of_ledger(path: Path, content: LedgerContent) -> Settings:
         InputError: There is none, or it cannot be read.
     """
     where = f"{path}, line 1: identity.config"
+    check_no_analysis(path.parent, content.identity.config)
     if not content.identity.config:
         raise InputError(f"{where}: is empty, so nobody can tell what the run was asked for")
     return resolve_text(content.identity.config, where, UNSAID[content.version].settings)

@@ -14,6 +14,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import Identity, read_content
 from dpfedmeta.ledger.lineage import Lineage
 from dpfedmeta.ledger.versions import VERSION
+from dpfedmeta.planning.spent_before import check_no_analysis
 from dpfedmeta.randomness import GENERATOR, SEEDS, KeyedSource, OperatingSystemSource, SecretSource
 from dpfedmeta.run_directory import CONFIG, REPORT, SUMMARY, RunDirectory, load_weights, write_text
 from dpfedmeta.settings import Settings
@@ -44,6 +45,7 @@ def settings_of_run(run: RunDirectory, given: Mapping[str, str], *, brought: boo
                 f"{', '.join('--' + each for each in MAY_CHANGE)} and --data-dir may be given"
             )
     text = identity_of(run).config
+    check_no_analysis(run.path, text)
     path = run.path / CONFIG
     if not path.exists() or path.read_bytes() != text.encode():
         # The ledger holds it too.

@@ -14,6 +14,8 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import read_content
 from dpfedmeta.planning.spent_before import check_still_there, earlier_releases
 from dpfedmeta.run_directory import PLAN, SUMMARY
+from dpfedmeta.runs.resume import settings_of_run
+from dpfedmeta.runs.verification import audit
 
 LINES = ["often\trare"] * 60 + [f"alone {index}" for index in range(20)]
 
@@ -145,3 +147,12 @@ def test_what_cannot_be_counted_is_refused(tmp_path):
     run.ledger.write_text(lines[0])
     with pytest.raises(InputError, match="not finished"):
         earlier_releases(settings(run.path))
+
+
+def test_an_analysis_is_no_training_run(tmp_path):
+    run = done(tmp_path)
+    files = sorted(path.name for path in run.path.iterdir())
+    for ask in (audit, lambda other: settings_of_run(other, {})):
+        with pytest.raises(InputError, match="is an analysis and no training run"):
+            ask(run)
+    assert sorted(path.name for path in run.path.iterdir()) == files
