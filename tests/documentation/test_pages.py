@@ -141,7 +141,7 @@ def test_the_reference_has_every_command_and_every_setting(from_code):
                 f"`{name}" in text or name in ("-h", "--help") or f" {name}" in text for name in action.option_strings
             )
     reference = (ROOT / "docs/reference/commands.md").read_text()
-    assert re.findall(r"```\{options\} (\S+)", reference) == re.findall(r"^## (\S+)", reference, re.MULTILINE)
+    assert re.findall(r"```\{options\} (\S+)", reference) == re.findall(r"^## (\S+)$", reference, re.MULTILINE)
     assert set(re.findall(r"```\{options\} (\S+)", reference)) == set(COMMANDS)
     settings = from_code.settings_text()
     for name, _, _ in setting_fields():
