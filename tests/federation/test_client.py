@@ -289,7 +289,7 @@ def test_exact_messages_need_a_trusted_server(silos, tmp_path):
 @pytest.mark.slow
 def test_vectors_carry_the_noise_that_is_counted(silos, tmp_path):
     """Through the real client: over many attempts, each with streams of its own, the deviation is z_q C_q / parts."""
-    session = opened(tmp_path, silos, promise=Promise(participations=1000))
+    session = opened(tmp_path, silos, promise=Promise(participations=1000), **{"server.rounds": "300"})
     vectors = np.stack(
         [
             np.frombuffer(ask(session, session.question(0, 0, again=(n, 5) if n else ())), dtype="<f4")
