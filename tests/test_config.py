@@ -227,11 +227,15 @@ def test_a_changed_run_survives_its_own_config_file(settle):
 def test_every_private_preset_promises_the_defaults_of_the_contract(settle):
     for algo in algorithm_names():
         settings = settle(algo=algo)
-        assert settings.population.clients == {"dp-agr-checkins": 75_000}.get(algo, 400_000)
+        # Two are for populations that are small, or come once.
+        assert settings.population.clients == {"dp-agr-checkins": 75_000, "dp-agr-correlated": 10_000}.get(
+            algo, 400_000
+        )
         assert (settings.task.ways, settings.task.shots, settings.task.queries) == (5, 5, 5)
         assert settings.evaluation.queries == 15
         assert settings.server.noise_multiplier is None
-        assert settings.privacy.client.epsilon == (None if algo in ("maml", "local-dp") else 1.5)
+        expected = {"maml": None, "local-dp": None, "dp-agr-correlated": 4.0}.get(algo, 1.5)
+        assert settings.privacy.client.epsilon == expected
         assert (settings.privacy.client.delta, settings.privacy.record.delta) == (1e-6, 1e-5)
     for algo in ("dp-agrlr", "dp-agrlr-micro"):
         assert settle(algo=algo).privacy.record.epsilon == 2.5

@@ -31,7 +31,7 @@ def test_a_mistyped_command_names_the_nearest(dpfedmeta):
 
 def test_every_command_has_a_script_and_every_script_a_command():
     names = {name.replace("-", "_") for name in COMMANDS}
-    assert {path.stem for path in (ROOT / "scripts").glob("*.py")} == names | {"bench", "checkout"}
+    assert {path.stem for path in (ROOT / "scripts").glob("*.py")} == names | {"bench", "checkout", "gpu", "gpu_data"}
     assert names <= {path.stem for path in (ROOT / "dpfedmeta/commands").glob("*.py")}
     parsed = configparser.ConfigParser()
     parsed.read(ROOT / "setup.cfg", encoding="utf-8")
