@@ -7,7 +7,7 @@ from dpfedmeta.federation.in_process import InProcessChannel
 from dpfedmeta.federation.promise import Promise
 from tests.federation.sessions import FailingWire
 from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE
-from tests.federation.test_server import Killed, check_charged_once, lines_of
+from tests.federation.test_serving import Killed, check_charged_once, lines_of
 
 ALGOS = {"dp-agrlr-micro": MICRO, "dp-agrlr-secure": SECURE}
 TIMES = 25

@@ -67,7 +67,7 @@ def test_the_window_policy_neither_collapses_nor_explodes_over_a_long_run():
 
 def test_where_noise_always_hides_the_signal_the_bound_searches_and_then_holds_and_says_so():
     policy = Window(initial_bound=1.0)
-    bounds, modes = simulate(policy, size=10_000_000, cohort=50, z=1.0, rounds=20, modes=True)
+    bounds, modes = simulate(policy, size=1_000_000, cohort=16, z=1.0, rounds=20, modes=True)
     assert bounds.min() >= 1 / 300 / policy.probe * (1 - 1e-9)
     assert modes[5] == "searching"
     assert modes[-5:] == ["holding"] * 5
