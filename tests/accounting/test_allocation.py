@@ -12,7 +12,7 @@ from dpfedmeta.accounting.allocation import QUICK, Allocation, closed_bounds, kn
 from dpfedmeta.accounting.cells import Terms, four_cells
 from dpfedmeta.accounting.cross_checks import second_opinion
 from dpfedmeta.accounting.events import Event, Phase, surplus
-from dpfedmeta.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpfedmeta.accounting.gaussian import gaussian_delta, gaussian_epsilon, smallest_epsilon
 from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.errors import RefusedPlan
@@ -204,6 +204,18 @@ def test_replacing_is_removing_and_adding_and_never_above_a_client_that_shows_it
     found = np.maximum(1 - math.exp(low) / ratio, 0.0).mean()
     split = min(came.removed(s * low, QUICK) + math.exp(s * low) * came.added((1 - s) * low, QUICK) for s in (0.4, 0.6))
     assert 0 < found < split
+
+
+def test_the_second_half_of_a_replacement_fails_e_to_the_first_as_often():
+    """P <= e^a Q + d and Q <= e^b P' + d' give P <= e^(a+b) P' + d + e^a d', for whatever a is tried."""
+    delta, came = 1e-5, Allocation(noise=0.6, slots=50, done=50)
+    bounds = []
+    for first in np.linspace(0.5, 6.0, 551):
+        left = delta - came.removed(first, QUICK)
+        if left > 0:
+            bounds.append(first + smallest_epsilon(lambda e: came.added(e, QUICK), left * math.exp(-first)))
+    # A few shares of delta are tried there, and many of these numbers here.
+    assert min(bounds) * 0.9995 <= came.epsilon_replaced(delta, QUICK) <= min(bounds) * 1.1
 
 
 def test_copies_of_a_run_count_a_client_in_each():
