@@ -67,7 +67,6 @@ def check_still_there(settings: Settings, earlier: tuple[Earlier, ...]) -> list[
     Raises:
         InputError: A ledger that is there states something else than was counted.
     """
-    from dpfedmeta.analytics.verification import check_request
     from dpfedmeta.ledger.ledger import phases_of, read_content
 
     names = settings.privacy.spent_before
@@ -87,7 +86,7 @@ def check_still_there(settings: Settings, earlier: tuple[Earlier, ...]) -> list[
         lines = content.heads.index(counted.head)
         if phases_of(content.charges[:lines]) != counted.phases:
             raise InputError(f"{path}: charges something else than privacy.spent_before counts")
-        check_request(path, content)
+        _check_asked(path, content)
         more = len(content.charges) - lines
         remarks.append(
             f"spent before: {name} agrees"
@@ -121,6 +120,13 @@ def _content(name: str) -> LedgerContent:
     return content
 
 
+def _check_asked(path: Path, content: LedgerContent) -> None:
+    # PyTorch comes with it, and few runs name an analysis.
+    from dpfedmeta.analytics.verification import check_request
+
+    check_request(path, content)
+
+
 def _check_real(name: str, content: LedgerContent, settings: Settings) -> None:
     """Refuse a simulation in what is none: whoever knows its noise seed saw its answers without noise.
 
@@ -132,8 +138,8 @@ def _check_real(name: str, content: LedgerContent, settings: Settings) -> None:
     request = Request.from_text(content.identity.config, f"{Path(name, LEDGER)}, line 1: identity.config")
     if request.noise_seed is not None and settings.run.noise_seed is None:
         raise InputError(
-            f"privacy.spent_before = {name}: is a simulation (its noise seed was chosen), whose charges promise nothing; "
-            "ask again without --noise-seed, or give --run.noise_seed for a training that is a simulation as well"
+            f"privacy.spent_before = {name}: is a simulation (its noise seed was chosen), whose charges promise "
+            "nothing; ask again without --noise-seed, or give --run.noise_seed where the training is a simulation too"
         )
 
 
