@@ -62,20 +62,27 @@ def fuller(size: int, clients: int, rate: float) -> float:
 
 
 def smallest_cohort(clients: int, rate: float, allowed: float) -> tuple[int, float]:
-    """(m, P(Bin(N, q) <= m)) for the largest m with a probability of at most `allowed`, under Poisson sampling.
+    """(m, P) for the largest m with P <= `allowed`, under Poisson sampling; m = -1: there is none.
 
-    A cohort of m that one client more would make larger than m is such an event too. m = -1: there is none.
+    P bounds two events: that a cohort has m clients or fewer, and that it has m without one client that may be in it
+    besides. One client more then makes it larger than m; where nearly all clients are drawn, so that few stay away,
+    this is the likelier one, and where all are it is certain for m = N - 1. A cohort of nobody (m = 0) is no such
+    event: one client more moves its sum by its own message.
     """
     if clients > MOST_TRIALS:
-        # As many stay away as by `most` and no more.
-        absent = most(clients, 1.0 - rate, allowed)
-        return clients - absent - 1, exceeded(absent, clients, 1.0 - rate)
+        # As many stay away as by `most` and no more. That the others are m or fewer holds both events.
+        absent = most(clients - 1, 1.0 - rate, allowed)
+        return clients - absent - 2, exceeded(absent, clients - 1, 1.0 - rate)
     from scipy.stats import binom
 
+    def rare(size: int) -> float:
+        decided_by_one = float(binom.pmf(size, clients - 1, rate)) if size > 0 else 0.0
+        return max(float(binom.cdf(size, clients, rate)), decided_by_one)
+
     size = int(binom.ppf(allowed, clients, rate))
-    while size >= 0 and float(binom.cdf(size, clients, rate)) > allowed:
+    while size >= 0 and rare(size) > allowed:
         size -= 1
-    return size, float(binom.cdf(size, clients, rate)) if size >= 0 else 0.0
+    return size, rare(size) if size >= 0 else 0.0
 
 
 def most_hostile(clients: int, hostile: int, cohort: float, allowed: float, *, fixed: bool) -> tuple[int, float]:

@@ -5,17 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from dpfedmeta.accounting.events import Earlier
 from dpfedmeta.analytics.analyses.quantile import Quantile
 from dpfedmeta.analytics.conduct import Place, begin, resume
 from dpfedmeta.analytics.request import Request, options_of
 from dpfedmeta.analytics.verification import is_analysis
+from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import read_content
+from dpfedmeta.planning.privacy import make_privacy
+from dpfedmeta.planning.spent_before import earlier_releases
 from dpfedmeta.run_directory import LEDGER, SUMMARY, RunDirectory
 from dpfedmeta.settings import Settings
 
 # Clients that are asked for their norms, where there are so many.
 DEFAULT_COHORT = 2000.0
+# The name of an analysis that is only planned.
+_TO_COME = "clip.start"
 
 
 def with_private_start(
@@ -34,7 +40,7 @@ def with_private_start(
 
     Raises:
         InputError: Too few clients for a bound that is more than noise; the analysis is charged all the same.
-        RefusedPlan: The algorithm has no exact messages.
+        RefusedPlan: The algorithm has no exact messages, or no plan of the training counts the analysis too.
     """
     given = replace(settings, clip=replace(settings.clip, start="given"))
     clients = settings.population.clients
@@ -48,6 +54,7 @@ def with_private_start(
         settings=given,
         noise_seed=settings.run.noise_seed,
     )
+    _check_counted(given, request, data_folder)
     run = _begun(request, _place(settings), data_folder, secure_rng=secure_rng)
     found = run.read_json(SUMMARY)["found"]
     if found["too_noisy"]:
@@ -63,6 +70,19 @@ def with_private_start(
         privacy=replace(given.privacy, spent_before=spent_before),
     )
     return started, f"{Quantile().words(found)[0]}; charged in {run.path}, which this run counts as spent before"
+
+
+def _check_counted(given: Settings, request: Request, data_folder: Path | None) -> None:
+    """Plan the training as it will be planned afterwards: what is refused then must not be charged before.
+
+    Raises:
+        InputError: A value does not fit another one.
+        RefusedPlan: Nothing of a target would be left, or rounds of this kind count nothing that was spent before.
+    """
+    own = Earlier(run=_TO_COME, head="", phases=request.planned().phases)
+    counted = replace(given.privacy, spent_before=(*given.privacy.spent_before, _TO_COME))
+    task, _ = load_task(given.dataset, data_folder)
+    _ = make_privacy(replace(given, privacy=counted), task, earlier=(*earlier_releases(given), own))
 
 
 def _begun(request: Request, place: Place, data_folder: Path | None, *, secure_rng: bool) -> RunDirectory:

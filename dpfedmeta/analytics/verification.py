@@ -62,9 +62,8 @@ def verify(run: RunDirectory) -> VerifiedAnalysis:
     """
     complete = (run.path / SUMMARY).exists()
     content = read_content(run.ledger, torn=not complete)
-    request = Request.from_text(content.identity.config, f"{run.ledger}, line 1: identity.config")
+    request = check_request(run.ledger, content)
     cells = spent(content.plan, content.charges)
-    _same(run.ledger, "plan", plan_content(request, content.plan), plan_content(request, request.planned()))
     _same(run.path / PLAN, "", run.read_json(PLAN), plan_content(request, content.plan))
     remarks = [f"{len(content.charges)} charges, hash chain intact", "its request gives its plan", "plan.json agrees"]
     other = second_opinion(phases_of(content.charges), content.plan.client_delta)
@@ -76,6 +75,17 @@ def verify(run: RunDirectory) -> VerifiedAnalysis:
         remarks.append(f"it has not finished: go on with dpfedmeta analyse --resume {run.path}")
     simulation = "a simulation: the noise seed was chosen" if request.noise_seed is not None else None
     return VerifiedAnalysis(plan=content.plan, guarantees=cells, remarks=tuple(remarks), simulation=simulation)
+
+
+def check_request(path: Path, content: LedgerContent) -> Request:
+    """What an analysis was asked for, which gives the plan in its ledger; `path` is for errors.
+
+    Raises:
+        InputError: It gives another one.
+    """
+    request = Request.from_text(content.identity.config, f"{path}, line 1: identity.config")
+    _same(path, "plan", plan_content(request, content.plan), plan_content(request, request.planned()))
+    return request
 
 
 def _check_summary(run: RunDirectory, request: Request, content: LedgerContent) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.run_directory import LEDGER
+from dpfedmeta.run_directory import LEDGER, SUMMARY
 from dpfedmeta.settings import Settings
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def earlier_releases(settings: Settings) -> tuple[Earlier, ...]:
         Every line of each ledger counts, whether its release was ever looked at.
 
     Raises:
-        InputError: A folder holds no whole ledger of an analysis, its analysis is not finished, or it is given twice.
+        InputError: A folder holds no whole ledger of an analysis, its analysis is not finished, it is a simulation and
+            the training is none, or it is given twice.
     """
     if not settings.privacy.spent_before:
         return ()
@@ -49,6 +50,7 @@ def earlier_releases(settings: Settings) -> tuple[Earlier, ...]:
     earlier = []
     for name in settings.privacy.spent_before:
         content = _content(name)
+        _check_real(name, content, settings)
         if content.identity.run in found:
             raise InputError(
                 f"privacy.spent_before = {name}: the same ledger as {found[content.identity.run]}; name it once"
@@ -84,6 +86,7 @@ def check_still_there(settings: Settings, earlier: tuple[Earlier, ...]) -> list[
         lines = content.heads.index(counted.head)
         if phases_of(content.charges[:lines]) != counted.phases:
             raise InputError(f"{path}: charges something else than privacy.spent_before counts")
+        _check_asked(path, content)
         more = len(content.charges) - lines
         remarks.append(
             f"spent before: {name} agrees"
@@ -108,12 +111,36 @@ def _content(name: str) -> LedgerContent:
             "counted here"
         )
     check_rounds(content.plan, content.charges)
-    if len(content.charges) < content.plan.rounds:
+    # One that was charged and stopped may be charged again when it goes on.
+    if len(content.charges) < content.plan.rounds or not Path(name, SUMMARY).exists():
         raise InputError(
             f"privacy.spent_before = {name}: the analysis is not finished, so it may still be charged; finish it with "
             f"dpfedmeta analyse --resume {name}"
         )
     return content
+
+
+def _check_asked(path: Path, content: LedgerContent) -> None:
+    # PyTorch comes with it, and few runs name an analysis.
+    from dpfedmeta.analytics.verification import check_request
+
+    check_request(path, content)
+
+
+def _check_real(name: str, content: LedgerContent, settings: Settings) -> None:
+    """Refuse a simulation in what is none: whoever knows its noise seed saw its answers without noise.
+
+    Raises:
+        InputError: It is one.
+    """
+    from dpfedmeta.analytics.request import Request
+
+    request = Request.from_text(content.identity.config, f"{Path(name, LEDGER)}, line 1: identity.config")
+    if request.noise_seed is not None and settings.run.noise_seed is None:
+        raise InputError(
+            f"privacy.spent_before = {name}: is a simulation (its noise seed was chosen), whose charges promise "
+            "nothing; ask again without --noise-seed, or give --run.noise_seed where the training is a simulation too"
+        )
 
 
 # How the configuration in the first line of an analysis' ledger begins.

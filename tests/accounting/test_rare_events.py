@@ -6,7 +6,7 @@ import pytest
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.rare_events import RARE_SHARE, largest_cohort, most_hostile
+from dpfedmeta.accounting.rare_events import RARE_SHARE, largest_cohort, most_hostile, smallest_cohort
 from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.errors import RefusedPlan
 
@@ -27,6 +27,19 @@ def test_the_limit_is_the_smallest_that_is_hardly_ever_reached(allowed):
     weights = poisson_weights(200, (1, 20))
     assert beyond == pytest.approx(exact_tail(weights, size - 1), rel=1e-9)
     assert beyond <= allowed < exact_tail(weights, size - 2)
+
+
+@pytest.mark.parametrize("rate", [(1, 20), (1, 2), (9, 10), (99, 100), (1, 1)])
+@pytest.mark.parametrize("allowed", [1e-3, 1e-8])
+def test_one_client_hardly_ever_decides_whether_a_cohort_is_too_small(rate, allowed):
+    clients = 200
+    size, rare = smallest_cohort(clients, rate[0] / rate[1], allowed)
+    weights, others = poisson_weights(clients, rate), poisson_weights(clients - 1, rate)
+    few, by_one = sum(weights[: size + 1]) / sum(weights), others[max(size, 0)] / sum(others) if size > 0 else 0.0
+    assert rare == pytest.approx(max(few, by_one), rel=1e-9)
+    assert rare <= allowed
+    # Beyond the largest of them, one of the two is not rare.
+    assert max(sum(weights[: size + 2]) / sum(weights), others[size + 1] / sum(others)) > allowed
 
 
 @pytest.mark.parametrize("allowed", [1e-3, 1e-8])

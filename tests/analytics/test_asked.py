@@ -44,6 +44,17 @@ def request_of(settings, **changes):
     )  # fmt: skip
 
 
+def test_an_analysis_that_no_training_could_count_is_not_charged(settings, tmp_path):
+    client = replace(settings.privacy.client, epsilon=1.0)
+    server = replace(settings.server, noise_multiplier=None)
+    with pytest.raises(RefusedPlan, match="is spent already"):
+        with_private_start(replace(settings, server=server, privacy=replace(settings.privacy, client=client)), None)
+    chosen = replace(settings.population, sampler="check-ins", cohort=60.0)
+    with pytest.raises(RefusedPlan, match=r"check-ins with privacy\.spent_before"):
+        with_private_start(replace(settings, population=chosen), None)
+    assert not (tmp_path / "run-quantile").exists()
+
+
 @pytest.mark.slow
 def test_a_training_begins_with_its_analysis_and_counts_it(settings, tmp_path):
     started, words = with_private_start(settings, None)

@@ -1,6 +1,7 @@
 """An analysis from its request to its folder: charged before it is released, gone on with, verified, counted."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from dpfedmeta.analytics.request import Request
 from dpfedmeta.analytics.verification import is_analysis, verify
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError
-from dpfedmeta.ledger.ledger import read_content
+from dpfedmeta.ledger.ledger import Ledger, read_content
 from dpfedmeta.planning.spent_before import check_still_there, earlier_releases
 from dpfedmeta.run_directory import PLAN, SUMMARY
 from dpfedmeta.runs.resume import settings_of_run
@@ -117,8 +118,11 @@ def test_an_edited_ledger_is_found(tmp_path):
         verify(run)
 
 
+SIMULATED = {"run.noise_seed": "3"}
+
+
 def settings(*folders):
-    return resolve("dp-agr", "strokes", None, {"privacy.spent_before": ",".join(map(str, folders))})
+    return resolve("dp-agr", "strokes", None, {"privacy.spent_before": ",".join(map(str, folders)), **SIMULATED})
 
 
 def test_training_counts_what_the_ledger_charges(tmp_path):
@@ -142,11 +146,31 @@ def test_what_cannot_be_counted_is_refused(tmp_path):
         earlier_releases(settings(run.path, run.path))
     with pytest.raises(InputError, match=r"no ledger\.jsonl"):
         earlier_releases(settings(tmp_path))
+    real = settings(run.path)
+    with pytest.raises(InputError, match="is a simulation"):
+        earlier_releases(replace(real, run=replace(real.run, noise_seed=None)))
     # Charged, or not: as long as it is not finished it may still be.
+    summary = (run.path / SUMMARY).read_bytes()
+    (run.path / SUMMARY).unlink()
+    with pytest.raises(InputError, match="not finished"):
+        earlier_releases(settings(run.path))
+    (run.path / SUMMARY).write_bytes(summary)
     lines = run.ledger.read_text().splitlines(keepends=True)
     run.ledger.write_text(lines[0])
     with pytest.raises(InputError, match="not finished"):
         earlier_releases(settings(run.path))
+
+
+def test_a_ledger_that_was_written_anew_with_more_noise_is_found(tmp_path):
+    run = done(tmp_path)
+    content = read_content(run.ledger)
+    noise = 10.0 * content.plan.noise_multiplier
+    run.ledger.unlink()
+    forged = replace(content.plan, noise_multiplier=noise)
+    Ledger(run.ledger, forged, content.identity).charge(replace(content.charges[0], event=forged.at(0)))
+    counted = earlier_releases(settings(run.path))
+    with pytest.raises(InputError, match=r"ledger\.jsonl: plan\.phases.*: states"):
+        check_still_there(settings(run.path), counted)
 
 
 def test_an_analysis_is_no_training_run(tmp_path):

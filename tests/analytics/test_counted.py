@@ -1,6 +1,7 @@
 """Sums of counts: exact sensitivity, noise of the stated deviation, and answers that do not fit."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from dpfedmeta.analytics.analyses.gain import Gain
 from dpfedmeta.analytics.analyses.histogram import Histogram
 from dpfedmeta.analytics.analyses.quantile import Quantile, isotonic
 from dpfedmeta.analytics.counted import CountGrid, released_counts, sent
+from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource
 
 SMALL = Quantile(bins=6, lowest=0.1, highest=10.0)
@@ -50,6 +52,14 @@ def test_released_counts_are_the_sum_and_the_noise_that_is_stated():
     assert stated == pytest.approx(1.0, rel=0.1)
     assert abs(errors.mean()) < 4 * stated / math.sqrt(errors.size)
     assert errors.std() == pytest.approx(stated, rel=4 / math.sqrt(2 * errors.size))
+
+
+def test_that_all_but_one_client_are_there_changes_nothing_but_its_answer():
+    everybody = asking(SMALL)
+    without = replace(everybody, cohort=Cohort(round=0, clients=everybody.cohort.clients[:-1]))
+    # A round that is too small releases noise alone: everybody would see that one client is missing.
+    sums = [released_counts(each, lambda client: SMALL.vector(3.0)).values.sum() for each in (everybody, without)]
+    assert sums == pytest.approx([40, 39], abs=5 * math.sqrt(SMALL.bins + 2))
 
 
 @pytest.mark.parametrize(
