@@ -104,7 +104,7 @@ class Joined:
         return made
 
     def may_reveal(self, attempt: Attempt, survivors: frozenset[int]) -> bool:
-        """Whether shares may be revealed for these survivors: once for each vector, and again only for the same ones.
+        """Whether to agree to these survivors: to one set for each vector, and again only to the same one.
 
         Two sums of the same vectors over two sets of clients would give a client away by their difference.
         """

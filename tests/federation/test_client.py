@@ -15,9 +15,11 @@ from dpfedmeta.federation.promise import Promise, epsilon_after, most_participat
 from dpfedmeta.federation.signed_plan import opened_plan, sign_plan
 from dpfedmeta.ledger.client_ledger import ClientLedger
 from dpfedmeta.secure_aggregation.keys import Identity
+from dpfedmeta.secure_aggregation.messages import Phase, Survivors
 from dpfedmeta.secure_aggregation.refusals import Refused
+from dpfedmeta.secure_aggregation.server import Server
 from tests.federation.sessions import RUN, open_session, phase_of, same
-from tests.federation.silos import MICRO, SECURE, private_key, write_classes
+from tests.federation.silos import CLIENTS, MICRO, SECURE, private_key, write_classes
 
 DECLINED = 103  # bytes: header and signature, and nothing between
 
@@ -238,6 +240,25 @@ def test_shares_are_revealed_for_one_set_of_survivors(silos, tmp_path):
     assert not fewer.value["rotated"].any()
     assert same(session.asked(), first)
     assert "would give a client away" in log_of(tmp_path)
+
+
+def test_clients_that_are_told_different_survivors_reveal_nothing(silos, tmp_path, monkeypatch):
+    """A seed from those who are told that client 0 is there, its mask key from the others: its vector, alone."""
+    session = open_session(silos, tmp_path, "dp-agrlr-secure", **SECURE)
+    honest, revealed = Server._close_masked, []
+
+    def two_lists(server):
+        answer = honest(server)
+        fewer = Survivors(frozenset(range(1, CLIENTS)), frozenset({0})).encode(server._agreement)
+        return answer | server._to_all(Phase.SURVIVORS, dict.fromkeys((3, 4), fewer))
+
+    def watched(who, question, sent):
+        revealed.extend([who] if phase_of(question) == Phase.REVEAL and sent[6] == Said.PHASE else [])
+        return sent
+
+    monkeypatch.setattr(Server, "_close_masked", two_lists)
+    assert not session.asked(tampered=watched).value["rotated"].any()
+    assert not revealed
 
 
 def test_a_dry_run_says_what_would_be_promised_and_sends_nothing(silos, tmp_path):
