@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.client_protocol import MaskedRound
-from dpfedmeta.federation.joined import Joined, asked_digest, join, keep_offer, kept_offer
+from dpfedmeta.federation.joined import Joined, asked_digest, forgotten, join, keep_offer, kept_offer
 from dpfedmeta.federation.messages import (
     Asked,
     Attempt,
+    Floats,
     Offer,
     Question,
     Said,
@@ -198,7 +201,8 @@ class RealClient:
                 raise Refused("asked for secure aggregation, which the plan does not have")
             start = Start.decode(step.said, joined.signed.plan.privacy.clients, joined.dimension)
             before = self._masked
-            if before is not None and before.place >= (joined.signed.run, attempt.key, step.protocol):
+            place = (joined.signed.run, attempt.key, step.protocol)
+            if before is not None and before.place[0] == place[0] and before.place >= place:
                 raise Refused("an attempt at the protocol that is not after the last one")
             opened = MaskedRound(joined, attempt, step.protocol, start, self._private)
             self._charged(joined, attempt, asked_digest(start.task, start.invited))
@@ -230,6 +234,8 @@ class RealClient:
             return False
         if attempt.key < last:
             raise Refused(f"an old round: {attempt.round}, and round {last[0]} was answered already")
+        if (answer := forgotten(self._folder, self._ledger.charged())) is not None:
+            raise Refused(f"{self._path} is an older copy: {answer} left this machine, and is not in it; restore it")
         one = participation(plan, self._promise, attempt.round)
         if len(taken) >= joined.most or not self._ledger.accepts(one):
             raise Refused(
@@ -240,9 +246,23 @@ class RealClient:
         return True
 
     def _adapted(self, joined: Joined, question: Question) -> bytes:
-        """The model that was learned, adapted here to all images of the folder; nothing leaves."""
+        """The model that was learned, adapted here; the answer is the same whatever the images make of it.
+
+        Raises:
+            Refused: Another number of weights, or one that is not finite.
+        """
+        flat = unpacked_floats(question.body, dimension(joined.signed.initial))
+        if not np.isfinite(flat).all():
+            raise Refused("a model that is not finite")
+        try:
+            self._adapt(joined, flat)
+        except Exception as error:
+            # Whether it converges depends on the images: a server could ask for that as often as it likes.
+            self._log(f"the learned model could not be adapted: {type(error).__name__}: {error}")
+        return b""
+
+    def _adapt(self, joined: Joined, flat: Floats) -> None:
         signed = joined.signed
-        flat = unpacked_floats(question.body, dimension(signed.initial))
         weights = unflatten(torch.from_numpy(flat.copy()), signed.initial)
         plan, task = signed.plan, signed.task
         form = ImageForm(channels=task.form.shape[0], size=task.form.shape[1], mean=task.mean, deviation=task.deviation)
@@ -251,15 +271,18 @@ class RealClient:
         personal = learned.adapt(images, labels, class_names=joined.images.pool.names)
         personal.save(self._folder / MODEL)
         self._log(f"the learned model, adapted to {len(personal.class_names)} classes of this folder: {MODEL}")
-        return b""
 
     def _log(self, line: str) -> None:
         """In plain words, for whoever answers for the images."""
         text = f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}"
         try:
-            with (self._folder / LOG).open("a", encoding="utf-8") as file:
+            with open(self._folder / LOG, "a", encoding="utf-8", opener=_for_its_owner) as file:
                 file.write(text + "\n")
         except OSError:
             # A full disk must not make the client answer otherwise; its ledger says so by itself.
             pass
         self._say(text)
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

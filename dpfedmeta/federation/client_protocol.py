@@ -9,11 +9,11 @@ import numpy as np
 from dpfedmeta.federation.joined import Joined, asked_digest
 from dpfedmeta.federation.messages import Attempt, Start, Task
 from dpfedmeta.federation.signed_plan import SignedPlan
+from dpfedmeta.planning.plan import Plan
 from dpfedmeta.randomness import IntArray
-from dpfedmeta.secure_aggregation import pairwise
 from dpfedmeta.secure_aggregation.agreement import Agreement, Identities, Round, agreed
 from dpfedmeta.secure_aggregation.client import Client
-from dpfedmeta.secure_aggregation.messages import SERVER, Phase, Survivors, opened
+from dpfedmeta.secure_aggregation.messages import Phase
 from dpfedmeta.secure_aggregation.refusals import Refused
 
 
@@ -34,23 +34,27 @@ def round_of(signed: SignedPlan, attempt: Attempt, protocol: int, invited: tuple
         run=sha256(signed.digest + mark).digest(),
         round=attempt.round,
         attempt=protocol,
-        agreement=agreement_of(signed, attempt.round, len(invited)),
+        agreement=agreement_of(signed.plan, attempt.round, len(invited)),
         identities=Identities(keys={seat: signed.roster[number] for seat, number in enumerate(invited)}),
         server=signed.server,
     )
 
 
-def agreement_of(signed: SignedPlan, round_: int, invited: int) -> Agreement:
-    """The numbers, as the accountant counts with them."""
-    whole = signed.plan.privacy.at(round_).whole
+def agreement_of(plan: Plan, round_: int, invited: int) -> Agreement:
+    """The numbers, as the accountant counts with them; a real server may break the protocol.
+
+    Raises:
+        InputError: Too few would stay to agree on who survived.
+    """
+    whole = plan.privacy.at(round_).whole
     assert whole is not None
     return agreed(
         clients=invited,
         dimension=whole.dimension,
         bits=whole.bits,
-        adversarial=signed.plan.settings.aggregation.adversarial,
+        adversarial=plan.settings.aggregation.adversarial,
         dropout=whole.dropout,
-        malicious=False,
+        malicious=True,
         fewest=whole.fewest(invited),
     )
 
@@ -78,12 +82,13 @@ class MaskedRound:
         self._round = round_of(joined.signed, attempt, protocol, start.invited)
         self._seat = start.invited.index(joined.number)
         self._client = Client(round_=self._round, seat=self._seat, identity=identity)
+        self._consented = False
 
     def answer(self, phase: Phase, said: bytes) -> bytes:
         """What the client says in a phase.
 
         Raises:
-            Refused: No phase in which clients speak, or other survivors than shares of this vector were revealed for.
+            Refused: No phase in which clients speak, or other survivors of this vector than were agreed to before.
             Aborted: As the state machine.
         """
         if phase is Phase.KEYS:
@@ -92,14 +97,23 @@ class MaskedRound:
             return self._client.share(said)
         if phase is Phase.MASKED:
             return self._client.mask(said, self._vector())
-        if phase is not Phase.REVEAL:
+        if phase is Phase.CONSENT:
+            return self._consent(said)
+        if phase is not Phase.REVEAL or not self._consented:
             raise Refused(f"a step of phase {phase.name}")
-        if not self._joined.may_reveal(self._attempt, self._survivors(said)):
-            raise Refused(
-                f"round {self._attempt.round}: shares were revealed for other survivors already; the difference of two "
-                "sums would give a client away"
-            )
         return self._client.unmask(said)
+
+    def _consent(self, said: bytes) -> bytes:
+        """A signature on one set of survivors of a vector, whatever the attempt; it is on disk before it leaves."""
+        signature, survivors = self._client.consent(said), self._client.survivors
+        assert survivors is not None
+        if not self._joined.may_reveal(self._attempt, survivors):
+            raise Refused(
+                f"round {self._attempt.round}: other survivors were agreed to already; the difference of two sums "
+                "would give a client away"
+            )
+        self._consented = True
+        return signature
 
     def _vector(self) -> IntArray:
         invited = len(self._invited)
@@ -109,8 +123,3 @@ class MaskedRound:
             lambda: self._joined.whole(self.task, self._attempt, invited).astype("<u4").tobytes(),
         )
         return np.frombuffer(kept, dtype="<u4").astype(np.int64)
-
-    def _survivors(self, said: bytes) -> frozenset[int]:
-        bound = pairwise.bound_to(self._round, None)
-        body = opened(self._round, Phase.SURVIVORS, SERVER, self._seat, said, self._round.server, bound)
-        return Survivors.decode(body, self._round.agreement).survivors

@@ -115,7 +115,7 @@ def attend(
             patience = min(wire.patience, 3 * HEARTBEAT_MIN_INTERVAL)
         except Refused as error:
             raise InputError(f"{wire.server}: {error}") from None
-        except (httpx.HTTPError, ValueError) as error:
+        except (httpx.HTTPError, ValueError, TooLong) as error:
             if (wrong := _wrong_certificate(error)) is not None:
                 raise InputError(f"{wire.server}: not the server of this federation: {wrong}") from None
             reason = "no answer"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +25,7 @@ from dpfedmeta.simulation.secure_sums import rounded_messages
 from dpfedmeta.training.data import client_side
 
 _OFFER, _NOISE, _ANSWER, _REVEALED = "plan.bin", "noise.json", "last_answer.bin", "revealed.json"
+_RUNS, _NAME = "runs", 32
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,7 +96,7 @@ class Joined:
             asked: Digest of the task.
             make: Computes them.
         """
-        path, name = self.folder / _ANSWER, sha256(f"{attempt.key} {asked}".encode()).digest()
+        path, name = self.folder / _ANSWER, _mark(attempt.key, asked)
         content = path.read_bytes() if path.exists() else b""
         if content[: len(name)] == name:
             return content[len(name) :]
@@ -104,7 +105,7 @@ class Joined:
         return made
 
     def may_reveal(self, attempt: Attempt, survivors: frozenset[int]) -> bool:
-        """Whether shares may be revealed for these survivors: once for each vector, and again only for the same ones.
+        """Whether to agree to these survivors: to one set for each vector, and again only to the same one.
 
         Two sums of the same vectors over two sets of clients would give a client away by their difference.
         """
@@ -146,7 +147,7 @@ def join(
     own = OwnImages(
         pool=pool, shape=plan.shape, clients=plan.privacy.clients, number=number, seed=plan.settings.run.seed
     )
-    inside = folder / "runs" / signed.run.hex()[:32]
+    inside = folder / _RUNS / signed.run.hex()[:_NAME]
     inside.mkdir(parents=True, exist_ok=True, mode=0o700)
     source = KeyedSource(_noise_seed(inside, noise_seed))
     side = client_side(plan, own, source, torch.device("cpu"))
@@ -173,6 +174,25 @@ def _noise_seed(folder: Path, given: int | None) -> int:
     return seed
 
 
+def _mark(key: tuple[int, ...], asked: str) -> bytes:
+    return sha256(f"{key} {asked}".encode()).digest()
+
+
+def forgotten(folder: Path, charged: Iterable[tuple[str, tuple[int, ...], str]]) -> Path | None:
+    """An answer that the ledger knows nothing of: the ledger is an older copy, and forgot what was spent.
+
+    Args:
+        folder: The client's own folder.
+        charged: (run, attempt at a round, digest of what was asked), of each line of the ledger.
+    """
+    known = {(run[:_NAME], _mark(key, asked)) for run, key, asked in charged}
+    for path in sorted((folder / _RUNS).glob(f"*/{_ANSWER}")):
+        with path.open("rb") as file:
+            if (path.parent.name, file.read(32)) not in known:
+                return path
+    return None
+
+
 def asked_digest(task: Task, invited: Sequence[int] = ()) -> str:
     """What a participation is charged for: the same noise must never answer another task, or other company."""
     found = sha256(task.encode())
@@ -187,5 +207,5 @@ def keep_offer(joined: Joined, offer: bytes) -> None:
 
 def kept_offer(folder: Path, run: bytes) -> bytes | None:
     """The plan of a run that the client joined before it was started again."""
-    path = folder / "runs" / run.hex()[:32] / _OFFER
+    path = folder / _RUNS / run.hex()[:_NAME] / _OFFER
     return path.read_bytes() if path.exists() else None

@@ -13,7 +13,6 @@ stand for another one. What clients say to each other under secure aggregation i
 
 from __future__ import annotations
 
-import math
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
@@ -34,6 +33,8 @@ DIGEST_BYTES = 32
 _QUESTION, _ANSWER = struct.Struct(">4sHB32s32s32sIIQ"), struct.Struct(">4sHB32s")
 _QUESTION_MAGIC, _ANSWER_MAGIC = b"DPFQ", b"DPFA"
 _FLOATS: dict[int, np.dtype[np.floating[Any]]] = {4: np.dtype("<f4"), 8: np.dtype("<f8")}
+
+_LEAST_BOUND, _MOST_BOUND = 1e-30, 1e30
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -203,13 +204,14 @@ class Task:
         """From the body.
 
         Raises:
-            Refused: Another number of weights, one that is not finite, or a bound that bounds nothing.
+            Refused: Another number of weights, one that is not finite, or a bound that bounds nothing, or is so small
+                or large that clipped vectors and their noise are no floating-point numbers of the usual precision.
         """
         if len(body) < 8:
             raise Refused("a model that is cut short")
         (bound,) = struct.unpack_from("<d", body)
         model = unpacked_floats(body[8:], count)
-        if not (math.isfinite(bound) and bound > 0):
+        if not _LEAST_BOUND <= bound <= _MOST_BOUND:
             raise Refused(f"a clip bound of {bound}")
         if not np.isfinite(model).all():
             raise Refused("a model that is not finite")

@@ -15,6 +15,7 @@ from dpfedmeta.data.population import Population
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.federation.asking import Asking, Heard
 from dpfedmeta.federation.channel import IDENTITY_BYTES, Channel
+from dpfedmeta.federation.client_protocol import agreement_of
 from dpfedmeta.federation.messages import Asked, Attempt, packed_floats
 from dpfedmeta.federation.signed_plan import sign_plan
 from dpfedmeta.federation.sums import AskedAdder, AskedSums
@@ -88,12 +89,14 @@ class Federation:
 
         Raises:
             InputError: The plan counts with another number.
+            RefusedPlan: Under secure aggregation too few clients would stay to agree on who survived.
         """
         if plan.privacy.clients != len(self.roster):
             raise InputError(
                 f"population.clients = {plan.privacy.clients:,}, but the roster names {len(self.roster):,} clients; "
                 f"give --clients {len(self.roster)}"
             )
+        check_agreements(plan)
         population: Population = RemotePopulation(roster=self.roster)  # type: ignore[assignment]
         return population
 
@@ -253,6 +256,25 @@ def check_federation(settings: Settings, roster: Sequence[bytes]) -> None:
             "population.sampler = poisson with aggregation.mode = secure: nobody knows how often real clients fail, "
             "and that a round is aborted tells of its cohort; use --population.sampler fixed"
         )
+
+
+def check_agreements(plan: Plan) -> None:
+    """Whether every cohort that may be invited withstands a server that tells its clients different things.
+
+    Raises:
+        RefusedPlan: One does not.
+    """
+    whole = plan.privacy.at(0).whole
+    if plan.privacy.secure is None or whole is None:
+        return
+    for invited in range(whole.least, whole.most + 1):
+        try:
+            agreement_of(plan, 0, invited)
+        except InputError as error:
+            raise RefusedPlan(
+                f"aggregation.mode = secure among real clients: {error}; lower aggregation.dropout or "
+                "aggregation.adversarial"
+            ) from None
 
 
 def _as_run(settings: Settings, folder: Path) -> Settings:

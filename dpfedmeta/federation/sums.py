@@ -25,7 +25,7 @@ from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.secure_sums import Task as LocalTask
 from dpfedmeta.workers import Workers
 
-# An attempt at the protocol that ended before shares were revealed is made again, with fresh keys on the same vectors.
+# An attempt at the protocol that ended before survivors were told is made again, with fresh keys on the same vectors.
 _ATTEMPTS = 3
 
 
@@ -123,7 +123,8 @@ class AskedAdder:
                 self._talk(server, attempt, protocol, start)
                 found = server.sum()
             except Aborted:
-                if server.phase is Phase.REVEAL:
+                if server.phase in (Phase.CONSENT, Phase.REVEAL):
+                    # Clients agree to one set of survivors of a vector, and no other one would be unmasked.
                     return nothing
                 continue
             return found.total.astype(np.int64), len(found.survivors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -112,6 +113,10 @@ class ClientLedger:
     def keys(self, run: str) -> list[tuple[int, ...]]:
         """The attempts at rounds of a run that were charged, as they came."""
         return [key for of, key in self._rounds if of == run]
+
+    def charged(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
+        """(run, attempt at a round, digest of what was asked) of each participation, as they came."""
+        return ((run, key, asked) for (run, key), asked in self._rounds.items())
 
     def charge(
         self, round_: int, layer: Spending, again: tuple[int, ...] = (), *, run: str = "", question: str = ""

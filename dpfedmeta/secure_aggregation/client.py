@@ -269,6 +269,12 @@ class Client:
         self._checks.survivors(told, secrets.shares)
         return told
 
+    @property
+    def survivors(self) -> frozenset[int] | None:
+        """Whom it was told to have survived, between `consent` and `unmask`."""
+        told = self._secrets.told if self._secrets is not None else None
+        return None if told is None else told.survivors
+
     def consent(self, message: bytes) -> bytes:
         """CONSENT, from SURVIVORS, against a malicious server: a signature on the list, so that all were told one.
 

@@ -15,9 +15,11 @@ from dpfedmeta.federation.promise import Promise, epsilon_after, most_participat
 from dpfedmeta.federation.signed_plan import opened_plan, sign_plan
 from dpfedmeta.ledger.client_ledger import ClientLedger
 from dpfedmeta.secure_aggregation.keys import Identity
+from dpfedmeta.secure_aggregation.messages import Phase, Survivors
 from dpfedmeta.secure_aggregation.refusals import Refused
+from dpfedmeta.secure_aggregation.server import Server
 from tests.federation.sessions import RUN, open_session, phase_of, same
-from tests.federation.silos import MICRO, SECURE, private_key, write_classes
+from tests.federation.silos import CLIENTS, MICRO, SECURE, private_key, write_classes
 
 DECLINED = 103  # bytes: header and signature, and nothing between
 
@@ -119,6 +121,31 @@ def test_the_same_question_gets_the_same_bytes_and_another_one_nothing(silos, tm
     assert (tmp_path / "client0" / "ledger.jsonl").read_text() == before
 
 
+@pytest.mark.parametrize("lost", [True, False])
+def test_an_older_copy_of_the_ledger_is_noticed(silos, tmp_path, lost):
+    """It would let the same noise answer another question."""
+    session, ledger = opened(tmp_path, silos), tmp_path / "client0" / "ledger.jsonl"
+    older = ledger.read_text()
+    assert ask(session, session.question(0)) is not None
+    ledger.unlink() if lost else ledger.write_text(older)
+    session.parties[silos.roster[0]] = silos.client(0, tmp_path)
+    assert ask(session, session.question(0, bound=0.25)) is None
+    assert ask(session, session.question(0, 1)) is None
+    assert "is an older copy" in log_of(tmp_path)
+
+
+def test_whether_the_model_can_be_adapted_is_not_said(silos, tmp_path):
+    """It depends on the images, and a server could ask for it as often as it likes."""
+    session = opened(tmp_path, silos)
+    weights = sum(value.numel() for value in session.signed.initial.values())
+    for value, said in ((0.1, Said.ADAPTED), (1e30, Said.ADAPTED), (math.nan, Said.DECLINED)):
+        body = np.full(weights, value, dtype=np.float32).tobytes()
+        question = session.question(0, asked=Asked.MODEL, body=body)
+        assert session.parties[silos.roster[0]].answer(question)[6] == said
+    assert "could not be adapted" in log_of(tmp_path)
+    assert (tmp_path / "client0" / "log.txt").stat().st_mode & 0o777 == 0o600
+
+
 def test_two_processes_with_one_ledger_keep_one_promise(silos, tmp_path):
     session = opened(tmp_path, silos, promise=Promise(participations=3))
     twice = [session.parties[silos.roster[0]], silos.client(0, tmp_path, Promise(participations=3))]
@@ -175,6 +202,7 @@ def test_what_is_not_from_the_server_or_not_for_this_client_is_declined(silos, t
         "expected 412 numbers": session.question(0, body=session.question(0)[119:-65]),
         "a clip bound of nan": session.question(0, bound=math.nan),
         "a clip bound of 0.0": session.question(0, bound=0.0),
+        "a clip bound of 1e-44": session.question(0, bound=1e-44),
         "a step of the protocol that is cut short": session.question(0, asked=Asked.PHASE, body=b"1"),
         "which the plan does not have": session.question(0, asked=Asked.PHASE, body=bytes(4) + b"\1" + bytes(9)),
     }
@@ -238,6 +266,30 @@ def test_shares_are_revealed_for_one_set_of_survivors(silos, tmp_path):
     assert not fewer.value["rotated"].any()
     assert same(session.asked(), first)
     assert "would give a client away" in log_of(tmp_path)
+    # Another run has rounds of its own, whatever its name.
+    session.signed = sign_plan(
+        session.plan, session.signed.task, run=bytes(32), server=Identity(silos.server), roster=silos.roster
+    )
+    assert session.asked().value["rotated"].any()
+
+
+def test_clients_that_are_told_different_survivors_reveal_nothing(silos, tmp_path, monkeypatch):
+    """A seed from those who are told that client 0 is there, its mask key from the others: its vector, alone."""
+    session = open_session(silos, tmp_path, "dp-agrlr-secure", **SECURE)
+    honest, revealed = Server._close_masked, []
+
+    def two_lists(server):
+        answer = honest(server)
+        fewer = Survivors(frozenset(range(1, CLIENTS)), frozenset({0})).encode(server._agreement)
+        return answer | server._to_all(Phase.SURVIVORS, dict.fromkeys((3, 4), fewer))
+
+    def watched(who, question, sent):
+        revealed.extend([who] if phase_of(question) == Phase.REVEAL and sent[6] == Said.PHASE else [])
+        return sent
+
+    monkeypatch.setattr(Server, "_close_masked", two_lists)
+    assert not session.asked(tampered=watched).value["rotated"].any()
+    assert not revealed
 
 
 def test_a_dry_run_says_what_would_be_promised_and_sends_nothing(silos, tmp_path):

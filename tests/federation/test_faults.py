@@ -9,7 +9,7 @@ from dpfedmeta.federation.messages import MOST_BYTES, Said, answer
 from dpfedmeta.secure_aggregation.keys import Identity
 from dpfedmeta.secure_aggregation.messages import Phase
 from tests.federation.sessions import open_session, phase_of, same
-from tests.federation.silos import MICRO, SECURE
+from tests.federation.silos import CLIENTS, MICRO, SECURE
 
 
 @pytest.fixture
@@ -31,21 +31,21 @@ class Huge(bytes):
 
 def test_everybody_answers(plain, masked):
     for session in (plain, masked):
-        assert same(session.asked(), session.simulated(range(4)))
+        assert same(session.asked(), session.simulated(range(CLIENTS)))
         # A further attempt has noise of its own.
         again = session.asked(again=(1, 7))
-        assert same(again, session.simulated(range(4), again=(1, 7)))
-        assert not same(again, session.simulated(range(4)))
-        assert {heard.answered for heard in session.heard} == {4}
+        assert same(again, session.simulated(range(CLIENTS), again=(1, 7)))
+        assert not same(again, session.simulated(range(CLIENTS)))
+        assert {heard.answered for heard in session.heard} == {CLIENTS}
 
 
-@pytest.mark.parametrize("phase", [Phase.KEYS, Phase.SHARES, Phase.MASKED, Phase.REVEAL])
+@pytest.mark.parametrize("phase", [Phase.KEYS, Phase.SHARES, Phase.MASKED, Phase.CONSENT, Phase.REVEAL])
 def test_one_falls_silent_in_a_phase(masked, phase):
     """Who is silent before its vector arrives is missing in the sum; who is silent later is in it."""
     gone = masked.silos.roster[2]
     found = masked.asked(lost=lambda who, question: who == gone and (phase_of(question) or 0) >= phase)
-    missing = phase is not Phase.REVEAL
-    assert same(found, masked.simulated([0, 1, 3] if missing else range(4)))
+    missing = phase <= Phase.MASKED
+    assert same(found, masked.simulated([0, 1, 3, 4] if missing else range(CLIENTS)))
 
 
 def test_too_few_survivors_are_never_unmasked(masked):
@@ -58,9 +58,9 @@ def test_too_few_survivors_are_never_unmasked(masked):
 def test_a_lost_question_and_a_late_answer_are_messages_of_zero(plain):
     lost, late = plain.silos.roster[0], plain.silos.roster[3]
     found = plain.asked(lost=lambda who, _: who == lost, late=lambda who, _: who == late)
-    assert same(found, plain.simulated([1, 2]))
+    assert same(found, plain.simulated([1, 2, 4]))
     # They are back in the next round.
-    assert same(plain.asked(1), plain.simulated(range(4), 1))
+    assert same(plain.asked(1), plain.simulated(range(CLIENTS), 1))
 
 
 def unsound(session, number, body):
@@ -81,7 +81,7 @@ def unsound(session, number, body):
     ids=["NaN", "too long a vector", "a byte too few", "nothing"],
 )
 def test_an_unsound_message_is_one_of_zero(plain, body):
-    assert same(plain.asked(tampered=unsound(plain, 1, body)), plain.simulated([0, 2, 3]))
+    assert same(plain.asked(tampered=unsound(plain, 1, body)), plain.simulated([0, 2, 3, 4]))
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_bytes_that_are_no_answer_are_absent(plain, tampered):
 
     asking = plain.asking(tampered=wire)
     plain.asked(asking=asking)
-    assert same(plain.asked(1, asking=asking), plain.simulated([0, 2, 3], 1))
-    assert plain.heard[-1].answered == 3
+    assert same(plain.asked(1, asking=asking), plain.simulated([0, 2, 3, 4], 1))
+    assert plain.heard[-1].answered == 4
 
 
 def test_a_question_of_ten_gigabytes_is_declined_unread(plain):
@@ -125,7 +125,7 @@ def test_five_percent_of_messages_are_lost(plain, masked):
         lost.append(bool(coins.random() < 0.05))
         return lost[-1]
 
-    of_some = [numbers for size in (4, 3, 2, 1) for numbers in itertools.combinations(range(4), size)]
+    of_some = [numbers for size in (5, 4, 3, 2, 1) for numbers in itertools.combinations(range(CLIENTS), size)]
     for session, rounds in ((plain, 6), (masked, 6)):
         asking = session.asking(lost=loses, late=loses)
         for round_ in range(rounds):

@@ -1,15 +1,18 @@
 """The server's loop among real clients: it is charged once, goes on after a kill, and waits for who is not there."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
 
+from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.federation.messages import Asked
-from dpfedmeta.federation.server import check_federation
+from dpfedmeta.federation.server import check_agreements, check_federation
+from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.tracking.callbacks import CallbackFailed
 from tests.federation.sessions import FailingWire
-from tests.federation.silos import MICRO, NOISE, SECURE
+from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE
 
 GIVEN = {**MICRO, "run.noise_seed": str(NOISE)}
 
@@ -39,7 +42,7 @@ def lines_of(path):
 
 def check_charged_once(silos, run, home, rounds):
     assert [line["round"] for line in lines_of(run.ledger)[1:]] == list(range(rounds))
-    for number in range(4):
+    for number in range(CLIENTS):
         charged = lines_of(home / f"client{number}" / "ledger.jsonl")[1:]
         assert [line["round"] for line in charged] == list(range(rounds))
 
@@ -66,14 +69,14 @@ def test_no_round_begins_without_enough_clients(silos, tmp_path):
     settings = silos.settings("dp-agrlr-micro", **GIVEN)
     everybody = silos.parties(tmp_path)
     few = dict(list(everybody.items())[:2])
-    with pytest.raises(CallbackFailed, match="2 of 4 clients are connected after 0 s, 3 are needed"):
+    with pytest.raises(CallbackFailed, match="2 of 5 clients are connected after 0 s, 3 are needed"):
         silos.serve(settings, tmp_path, parties=few, fewest=3, wait=0.0)
     assert len(lines_of(tmp_path / "run" / "ledger.jsonl")) == 1
     heard = []
     _, status = silos.serve(settings, tmp_path, parties=everybody, fewest=3, heard=heard.append)
     assert status == "completed"
     assert [one.asked for one in heard] == [Asked.PLAN, Asked.VECTOR, Asked.VECTOR, Asked.MODEL]
-    assert {one.answered for one in heard} == {4}
+    assert {one.answered for one in heard} == {CLIENTS}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +84,7 @@ def test_no_round_begins_without_enough_clients(silos, tmp_path):
     [
         ("dp-agr", {"population.dropout": "0.1"}, r"population\.dropout: of simulated clients"),
         ("dp-agr", {"server.timeout": "2"}, r"server\.timeout"),
-        ("dp-agr", {"population.clients": "5"}, "the roster names 4 clients"),
+        ("dp-agr", {"population.clients": "6"}, "the roster names 5 clients"),
         ("dp-agrlr-secure", {**SECURE, "population.sampler": "poisson"}, "nobody knows how often real clients fail"),
     ],
 )
@@ -95,3 +98,13 @@ def test_a_roster_has_to_be_one(silos):
     for roster in ((*silos.roster[:3], silos.roster[0]), (*silos.roster[:3], b"short")):
         with pytest.raises(InputError, match="roster: 4 identities"):
             check_federation(settings, roster)
+
+
+def test_too_few_clients_to_agree_on_who_survived_are_refused(silos):
+    """Six, of whom two may be silent and one lies: two lists could each have their supporters."""
+    given = SECURE | {"population.clients": "6", "population.cohort": "6"}
+    for dropout, refused in (("0.2", True), ("0", False)):
+        settings = silos.settings("dp-agrlr-secure", **given | {"aggregation.dropout": dropout})
+        plan = make_plan(settings, open_dataset(settings.dataset, None, settings.task.ways).task)
+        with pytest.raises(RefusedPlan, match="lower aggregation") if refused else nullcontext():
+            check_agreements(plan)
