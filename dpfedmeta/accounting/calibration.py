@@ -297,12 +297,14 @@ def _calibrate_client(plan: PrivacyPlan, epsilon: float) -> PrivacyPlan:
         return client_public_epsilon(seen(noise), delta, grids)
 
     def quick(noise: float) -> float:
-        return rdp_epsilon(seen(noise), delta - surplus(plan.before))
+        return rdp_epsilon(seen(noise), delta)
 
     # From the loosest bound, in milliseconds, to the tight one: each never lies below the next, so its solution is
-    # enough noise for the next.
-    events = [phase.event for phase in seen(1.0)]
-    known = all(round_event(event) for event in events) and len({event.sampler for event in events}) == 1
-    noise = smallest_noise(quick, epsilon, "(client, public)", start=1.0) if known else 1.0
-    noise = smallest_noise(lambda z: tight(z, COARSE), epsilon, "(client, public)", start=noise)
+    # enough noise for the next. What was spent before is tight alone: a looser bound of it may be above the target,
+    # which no noise would then reach.
+    noise = 1.0
+    if not plan.before:
+        if all(round_event(phase.event) for phase in seen(1.0)):
+            noise = smallest_noise(quick, epsilon, "(client, public)", start=noise)
+        noise = smallest_noise(lambda z: tight(z, COARSE), epsilon, "(client, public)", start=noise)
     return replace(plan, noise_multiplier=smallest_noise(tight, epsilon, "(client, public)", start=noise))

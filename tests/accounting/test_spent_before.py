@@ -103,6 +103,15 @@ def test_noise_is_solved_for_all_together():
     assert 4.0 * 0.99 < guarantees(record)[2].epsilon <= 4.0
 
 
+def test_noise_is_found_wherever_the_tight_bound_leaves_some():
+    # 3,000 of 400,000 were asked for 0.5: by moments, which are loose for one release, that alone is above 1.5.
+    asked = PrivacyPlan(clients=400_000, cohort=3000, rounds=1, noise_multiplier=0.8602)
+    run = PrivacyPlan(clients=400_000, cohort=200, rounds=4, noise_multiplier=1.0, earlier=(before(asked),))
+    assert guarantees(asked)[0].epsilon == pytest.approx(0.5, rel=0.01)
+    plan = calibrate(run, Targets(client_epsilon=1.5))
+    assert 1.5 * 0.99 < guarantees(plan)[0].epsilon <= 1.5
+
+
 def test_what_is_spent_already_is_said():
     with pytest.raises(RefusedPlan, match="spent already"):
         calibrate(replace(PLAN, earlier=(before(COUNTS),)), Targets(client_epsilon=0.1))
