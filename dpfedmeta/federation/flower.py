@@ -33,14 +33,23 @@ def prepare_flower(folder: Path | None = None) -> None:
         folder = Path(tempfile.gettempdir()) / f"dpfedmeta-flower-{os.getuid()}"
     if folder is not None:
         os.environ["FLWR_HOME"] = str(folder)
+    check_flower()
+    # What goes wrong is an exception or an absent answer; requests that fail are no news to an operator.
+    for name in ("flwr", "uvicorn", "asyncio", "httpx"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger("uvicorn.error").addHandler(logging.NullHandler())
+    logging.getLogger("uvicorn.error").propagate = False
+
+
+def check_flower() -> None:
+    """Whether the Flower that is here is the one that this was written for; in a process of Flower's, nothing else.
+
+    Raises:
+        InputError: Flower is not installed, or not the one that this was tested with.
+    """
     try:
         from flwr.supercore.version import package_version
     except ImportError:
         raise InputError("Flower is not installed; type: pip install -c constraints.txt -e '.[federation]'") from None
     if not package_version.startswith(f"{TESTED}."):
         raise InputError(f"Flower {package_version} is installed; this was written for Flower {TESTED}")
-    # What goes wrong is an exception or an absent answer; requests that fail are no news to an operator.
-    for name in ("flwr", "uvicorn", "asyncio", "httpx"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    logging.getLogger("uvicorn.error").addHandler(logging.NullHandler())
-    logging.getLogger("uvicorn.error").propagate = False

@@ -6,19 +6,24 @@ messages can be served so, secure aggregation cannot. And a SuperNode runs the c
 
 from __future__ import annotations
 
+import logging
+import random
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.flower import KIND, MOST_BYTES, prepare_flower
+from dpfedmeta.federation.flower import KIND, MOST_BYTES, check_flower
 
-prepare_flower()
+# Flower's own process: its folders and its log are Flower's. In that log alone it says why an app ended.
+check_flower()
 
 from flwr.app import Context, Message  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.serverapp import Grid, ServerApp  # noqa: E402
 
 from dpfedmeta.config import resolve  # noqa: E402
+from dpfedmeta.federation.asking import Heard  # noqa: E402
 from dpfedmeta.federation.credentials import read_identity, read_roster  # noqa: E402
 from dpfedmeta.federation.flower_channel import FlowerChannel, content_of, record_of  # noqa: E402
 from dpfedmeta.federation.invitation import operator_identity, read_invitation  # noqa: E402
@@ -26,6 +31,31 @@ from dpfedmeta.federation.promise import Promise  # noqa: E402
 from dpfedmeta.secure_aggregation.refusals import Refused  # noqa: E402
 
 Config = Mapping[str, bool | float | int | str]
+
+
+def _draw_apart() -> None:
+    """Flower's threads draw from a generator of their own.
+
+    They send a heartbeat every 20 s or so, after a pause that they draw from the global generator of `random`. If that
+    falls into the trial of a network (planning/forward_trial.py), the network seems to draw, and a sound plan is
+    refused; the slower the machine, the more often.
+    """
+    own = random.Random()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("flwr.") and vars(module).get("random") is random:
+            vars(module)["random"] = own
+
+
+_draw_apart()
+
+
+def _say(heard: Heard) -> None:
+    """A line in the log that `flwr run --stream` shows; all clients are in every cohort, so it tells nothing secret."""
+    logging.getLogger("flwr").info(
+        "round %d, %s: %d of %d clients answered, %d declined, %d sent what is not accepted, %d were not heard in time",
+        *(heard.round, heard.asked.name.lower(), heard.answered, heard.clients),
+        *(heard.declined, heard.unsound, heard.absent),
+    )
 
 
 def server_app() -> ServerApp:
@@ -57,6 +87,7 @@ def server_app() -> ServerApp:
             roster=[card.identity for card in cards],
             seconds=float(config.get("seconds", 120)),
             fewest=len(cards),
+            heard=_say,
         )
 
     return app
