@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -161,7 +162,7 @@ def listening(port):
 def test_flwr_run_ends_with_the_weights_of_a_server_in_one_process(tmp_path):
     silos = make_silos(tmp_path / "silos")
     trial = Trial(tmp_path, silos)
-    tree = {"algo": "dp-agr", "dataset": str(silos.public)}
+    tree: dict[str, Any] = {"algo": "dp-agr", "dataset": str(silos.public)}
     for name, value in (SMALL | TWO | {"run.noise_seed": str(NOISE)}).items():
         group, key = name.split(".", 1)
         inside = tree.setdefault(group, {})
