@@ -164,11 +164,10 @@ def test_flwr_run_ends_with_the_weights_of_a_server_in_one_process(tmp_path):
     trial = Trial(tmp_path, silos)
     tree: dict[str, Any] = {"algo": "dp-agr", "dataset": str(silos.public)}
     for name, value in (SMALL | TWO | {"run.noise_seed": str(NOISE)}).items():
-        group, key = name.split(".", 1)
-        inside = tree.setdefault(group, {})
-        *groups, key = key.split(".")
-        for one in groups:
-            inside = inside.setdefault(one, {})
+        *groups, key = name.split(".")
+        inside = tree
+        for group in groups:
+            inside = inside.setdefault(group, {})
         inside[key] = yaml.safe_load(value)
     trial.settings.write_text(yaml.safe_dump(tree))
     config = {"keys": trial.operator, "roster": tmp_path / "roster.txt", "settings": trial.settings}
