@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,24 @@ def check_request(path: Path, content: LedgerContent) -> Request:
     request = Request.from_text(content.identity.config, f"{path}, line 1: identity.config")
     _same(path, "plan", plan_content(request, content.plan), plan_content(request, request.planned()))
     return request
+
+
+def check_counted(folders: Sequence[str]) -> list[str]:
+    """Whether the analyses that a training counts as spent before charge what they were asked for; remarks.
+
+    Args:
+        folders: `privacy.spent_before`; one that is gone cannot be looked at.
+
+    Raises:
+        InputError: A ledger was written anew with other noise.
+    """
+    remarks = []
+    for name in folders:
+        path = Path(name, LEDGER)
+        if path.exists():
+            check_request(path, read_content(path, torn=True))
+            remarks.append(f"spent before: what {name} was asked for gives what it charges")
+    return remarks
 
 
 def _check_summary(run: RunDirectory, request: Request, content: LedgerContent) -> list[str]:

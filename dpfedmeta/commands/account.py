@@ -171,7 +171,14 @@ def _verified(run: RunDirectory) -> tuple[Audit, list[str]]:
     found = audit(run)
     assert found.proven is not None
     assert found.snapshot is not None
-    return found, [*check_report(found.snapshot, found.proven), *check_manifest(run)]
+    shown = [*check_report(found.snapshot, found.proven), *check_manifest(run)]
+    counted = found.proven.settings.privacy.spent_before
+    if counted:
+        # PyTorch comes with it, and few runs name an analysis.
+        from dpfedmeta.analytics.verification import check_counted
+
+        shown += check_counted(counted)
+    return found, shown
 
 
 def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDirectory]) -> int:

@@ -86,7 +86,6 @@ def check_still_there(settings: Settings, earlier: tuple[Earlier, ...]) -> list[
         lines = content.heads.index(counted.head)
         if phases_of(content.charges[:lines]) != counted.phases:
             raise InputError(f"{path}: charges something else than privacy.spent_before counts")
-        _check_asked(path, content)
         more = len(content.charges) - lines
         remarks.append(
             f"spent before: {name} agrees"
@@ -120,23 +119,19 @@ def _content(name: str) -> LedgerContent:
     return content
 
 
-def _check_asked(path: Path, content: LedgerContent) -> None:
-    # PyTorch comes with it, and few runs name an analysis.
-    from dpfedmeta.analytics.verification import check_request
-
-    check_request(path, content)
-
-
 def _check_real(name: str, content: LedgerContent, settings: Settings) -> None:
     """Refuse a simulation in what is none: whoever knows its noise seed saw its answers without noise.
 
     Raises:
         InputError: It is one.
     """
-    from dpfedmeta.analytics.request import Request
+    from dpfedmeta.validation import YAML_ERRORS, read_yaml
 
-    request = Request.from_text(content.identity.config, f"{Path(name, LEDGER)}, line 1: identity.config")
-    if request.noise_seed is not None and settings.run.noise_seed is None:
+    try:
+        seed = read_yaml(content.identity.config.partition("\n---\n")[0])["analysis"]["noise_seed"]
+    except (LookupError, TypeError, ValueError, *YAML_ERRORS) as error:
+        raise InputError(f"{Path(name, LEDGER)}, line 1: identity.config: does not say how it was asked") from error
+    if seed is not None and settings.run.noise_seed is None:
         raise InputError(
             f"privacy.spent_before = {name}: is a simulation (its noise seed was chosen), whose charges promise "
             "nothing; ask again without --noise-seed, or give --run.noise_seed where the training is a simulation too"

@@ -9,7 +9,7 @@ from dpfedmeta.accounting.events import Earlier
 from dpfedmeta.analytics.analyses import heavy_hitters
 from dpfedmeta.analytics.conduct import Place, begin, resume
 from dpfedmeta.analytics.request import Request
-from dpfedmeta.analytics.verification import is_analysis, verify
+from dpfedmeta.analytics.verification import check_counted, is_analysis, verify
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import Ledger, read_content
@@ -168,9 +168,9 @@ def test_a_ledger_that_was_written_anew_with_more_noise_is_found(tmp_path):
     run.ledger.unlink()
     forged = replace(content.plan, noise_multiplier=noise)
     Ledger(run.ledger, forged, content.identity).charge(replace(content.charges[0], event=forged.at(0)))
-    counted = earlier_releases(settings(run.path))
+    assert check_still_there(settings(run.path), earlier_releases(settings(run.path)))
     with pytest.raises(InputError, match=r"ledger\.jsonl: plan\.phases.*: states"):
-        check_still_there(settings(run.path), counted)
+        check_counted([str(run.path)])
 
 
 def test_an_analysis_is_no_training_run(tmp_path):
