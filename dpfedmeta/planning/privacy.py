@@ -251,8 +251,7 @@ def _secure(settings: Settings, task: Task) -> SecureRounds | None:
         )
     _check_answers(settings)
     dimension = message_dimension(settings, task)
-    parts = getattr(algorithm_of(settings, task), "parts", 1)
-    made: SecureRounds = rounds(settings, dimension, parts)
+    made: SecureRounds = rounds(settings, dimension, algorithm_of(settings, task).parts)
     return made
 
 
