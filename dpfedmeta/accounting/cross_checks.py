@@ -14,7 +14,7 @@ from dp_accounting.pld import PLDAccountant
 from scipy.stats import binom, norm
 
 from dpfedmeta.accounting.allocation import Allocation, closed_bounds
-from dpfedmeta.accounting.events import Phase, SamplerName, as_released, surplus
+from dpfedmeta.accounting.events import Phase, SamplerName, any_fixed, are_allocated, as_released, surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon, smallest_epsilon
 from dpfedmeta.accounting.participations import mixture_epsilon
 from dpfedmeta.accounting.plan import PrivacyPlan
@@ -78,11 +78,11 @@ def second_opinion(phases: Sequence[Phase], delta: float) -> tuple[str, float] |
     if not phases or not all(phase.event.noise for phase in phases):
         return None
     left = delta - surplus(phases)
-    if phases[0].event.slots is not None:
+    if are_allocated(phases):
         return _of_allocation(phases, left)
     if len({phase.event.sampler for phase in phases}) > 1 or not all(round_event(phase.event) for phase in phases):
         return None
-    if any(phase.event.sampler == "fixed" for phase in phases):
+    if any_fixed(phases):
         return "dp-accounting RDP (looser)", rdp_epsilon(phases, left)
     epsilon, far = math.inf, max(phase.event.noise.largest_loss(1.0) for phase in phases if phase.event.noise)
     for width in _WIDTHS:

@@ -60,6 +60,11 @@ class Event:
     sum_noise: Noise | None = None
     slots: int | None = None
 
+    @property
+    def joint(self) -> bool:
+        """Whether such rounds are accounted for all together: their noise ties them, or clients chose among them."""
+        return self.slots is not None or isinstance(self.noise, JointNoise)
+
     def as_json(self) -> dict[str, Any]:
         """As a line of the ledger holds it; what only a sum of whole numbers has is left out elsewhere."""
         content = {**asdict(self), "noise": stated(self.noise)}
@@ -142,6 +147,26 @@ def first_rounds(phases: Sequence[Phase], rounds: int) -> tuple[Phase, ...]:
         kept.append(replace(phase, rounds=min(phase.rounds, left)))
         left -= phase.rounds
     return tuple(kept)
+
+
+def have_noise(phases: Sequence[Phase]) -> bool:
+    """Whether there are rounds, and every one has noise."""
+    return bool(phases) and all(phase.event.noise for phase in phases)
+
+
+def any_fixed(phases: Sequence[Phase]) -> bool:
+    """Whether a cohort of fixed size is drawn in one of these rounds."""
+    return any(phase.event.sampler == "fixed" for phase in phases)
+
+
+def are_allocated(phases: Sequence[Phase]) -> bool:
+    """Whether clients chose their rounds among these (check-ins)."""
+    return bool(phases) and phases[0].event.slots is not None
+
+
+def are_correlated(phases: Sequence[Phase]) -> bool:
+    """Whether the noise of some of these rounds is taken back by later ones: `as_released` makes them one release."""
+    return any(isinstance(phase.event.noise, JointNoise) for phase in phases)
 
 
 def as_released(phases: Sequence[Phase]) -> Sequence[Phase]:

@@ -14,7 +14,7 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant, compute_delta, compute_epsilon
 
 from dpfedmeta.accounting.allocation import FINE, QUICK, Allocation
-from dpfedmeta.accounting.events import Event, Phase, SamplerName, as_released
+from dpfedmeta.accounting.events import Event, Phase, SamplerName, any_fixed, are_allocated, are_correlated, as_released
 from dpfedmeta.accounting.gaussian import gaussian_epsilon, smallest_epsilon
 from dpfedmeta.accounting.noise import GaussianNoise, Noise
 from dpfedmeta.accounting.record_layer import AccountantName
@@ -53,6 +53,11 @@ def neighbours_of_a_client(sampler: SamplerName) -> Neighbours:
     return "replace-one" if sampler == "fixed" else "add-remove"
 
 
+def neighbours_of(phases: Sequence[Phase]) -> Neighbours:
+    """Where one round shows that nobody was added, a client's data is replaced, in all of them."""
+    return neighbours_of_a_client("fixed" if any_fixed(phases) else "poisson")
+
+
 def sampled_epsilon(
     phases: Sequence[Phase], neighbours: Neighbours, delta: float, grids: tuple[float, ...] = GRIDS
 ) -> float:
@@ -88,10 +93,10 @@ def composed(
         return 0.0, "pld"
     if delta <= 0 or not all(phase.event.noise for phase in phases):
         return math.inf, "pld"
-    if phases[0].event.slots is not None:
+    if are_allocated(phases):
         return _allocated(phases, neighbours, delta, grids), "pld"
     released = as_released(phases)
-    if released is not phases and len(released) == 1:
+    if are_correlated(phases) and len(released) == 1:
         # One Gaussian release, for which the closed form is exact.
         return closed_epsilon(released, neighbours, delta)
     phases = released

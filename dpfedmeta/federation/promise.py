@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from dpfedmeta.accounting.cells import Terms, client_server, record_server
 from dpfedmeta.accounting.guarantee import UnitName
 from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.terms import Terms
+from dpfedmeta.accounting.towards_server import client_server, record_server
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.client_ledger import RecordBudget
 from dpfedmeta.secure_aggregation.refusals import Refused

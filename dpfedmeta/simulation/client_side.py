@@ -87,8 +87,8 @@ class ClientSide:
 
     @property
     def parts(self) -> int:
-        """How many vectors a message is the mean of, each clipped on its own; an algorithm need not say 1."""
-        return getattr(self.algorithm, "parts", 1)
+        """How many vectors a message is the mean of, each clipped on its own."""
+        return self.algorithm.parts
 
     @property
     def together(self) -> int | None:

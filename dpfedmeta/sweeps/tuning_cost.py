@@ -9,10 +9,10 @@ from pathlib import Path
 
 import yaml
 
-from dpfedmeta.accounting.cells import client_public_epsilon
 from dpfedmeta.accounting.events import as_released, surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.towards_public import client_public_epsilon
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.ledger import check_rounds, read
 from dpfedmeta.run_directory import CONFIG, RunDirectory

@@ -9,12 +9,13 @@ from scipy.stats import norm
 
 from dpfedmeta.accounting import PrivacyPlan, Targets, calibrate, guarantees
 from dpfedmeta.accounting.allocation import QUICK, Allocation, closed_bounds, known_round_epsilon
-from dpfedmeta.accounting.cells import Terms, four_cells
+from dpfedmeta.accounting.cells import four_cells
 from dpfedmeta.accounting.cross_checks import second_opinion
 from dpfedmeta.accounting.events import Event, Phase, surplus
 from dpfedmeta.accounting.gaussian import gaussian_delta, gaussian_epsilon, smallest_epsilon
 from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.record_layer import RecordLayer
+from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.sweeps.tuning_cost import compose
 

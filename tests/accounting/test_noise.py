@@ -10,11 +10,12 @@ from scipy import stats
 
 from dpfedmeta.accounting import sampled_gaussian
 from dpfedmeta.accounting.calibration import Targets, calibrate
-from dpfedmeta.accounting.cells import Terms, four_cells
+from dpfedmeta.accounting.cells import four_cells
 from dpfedmeta.accounting.gaussian import gaussian_delta
 from dpfedmeta.accounting.noise import GaussianNoise, noise_of, restored, stated
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.sampled_gaussian import rdp_epsilon, sampled_delta, sampled_epsilon
+from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.errors import InputError
 from tests.accounting.coins import Coin
 
