@@ -201,11 +201,19 @@ def _steps(rate: float, noise: float, steps: int) -> Phase:
 
 
 def sampled_delta(phases: Sequence[Phase], neighbours: Neighbours, epsilon: float) -> float:
-    """Delta of all rounds together at epsilon, rounded up to a coarse grid."""
+    """Delta of all rounds together at epsilon, rounded up to a coarse grid.
+
+    Raises:
+        ValueError: Two messages of one client under check-ins, of which no delta is known.
+    """
     if not phases:
         return 0.0
     if not all(phase.event.noise for phase in phases):
         return 1.0
+    if are_allocated(phases):
+        if neighbours != "add-remove":
+            raise ValueError("check-ins: the delta of a replaced client is not known")
+        return Allocation.of(phases).delta(epsilon)
     rounds = _rounds(as_released(phases))
     widest = max(_largest_loss(sampler, rate, noise) for sampler, rate, noise, _ in rounds)
     if widest > _LARGEST_LOSS:
