@@ -13,9 +13,8 @@ STATEMENT = "statement.txt"
 
 def statement(summary: Mapping[str, Any], words: Sequence[str]) -> str:
     """From summary.json and the words of the analysis."""
-    asked = "all" if summary["cohort"] == summary["clients"] else f"each with probability {_rate(summary):.4g}"
     lines = [
-        f"{summary['analysis']}: {summary['clients']:,} clients, {asked} asked once",
+        f"{summary['analysis']}: {summary['clients']:,} clients, {_asked(summary)} asked once",
         "",
         *words,
         "",
@@ -40,5 +39,9 @@ def cell_words(cell: Mapping[str, Any]) -> str:
     )
 
 
-def _rate(summary: Mapping[str, Any]) -> float:
-    return float(summary["cohort"]) / float(summary["clients"])
+def _asked(summary: Mapping[str, Any]) -> str:
+    if summary["cohort"] == summary["clients"]:
+        return "all"
+    if summary.get("sampler") == "fixed":
+        return f"{summary['cohort']:g} of them"
+    return f"each with probability {float(summary['cohort']) / float(summary['clients']):.4g}"

@@ -109,9 +109,9 @@ def check_counted(folders: Sequence[str]) -> list[str]:
 def _check_summary(run: RunDirectory, request: Request, content: LedgerContent) -> list[str]:
     stated = run.read_json(SUMMARY)
     due = summary_content(request, content, stated.get("found", {}))
-    names = ("status", "analysis", "clients", "cohort", "server_sees", "guarantees", "planned", "simulation", "ledger")
-    for name in names:
-        _same(run.path / SUMMARY, name, stated.get(name), due[name])
+    asked = ("status", "analysis", "clients", "cohort", "sampler", "simulation")
+    for name in (*asked, "server_sees", "guarantees", "planned", "ledger"):
+        _same(run.path / SUMMARY, name, stated.get(name), due.get(name))
     try:
         text = statement(stated, request.analysis.words(stated["found"]))
     except (LookupError, TypeError, ValueError) as error:
