@@ -73,6 +73,11 @@ def begin(
     """
     if secure_rng and request.noise_seed is not None:
         raise InputError("--secure-rng: randomness is the operating system's, so --noise-seed has no place; drop one")
+    if secure_rng and asked_of is not None:
+        raise InputError(
+            "--secure-rng: real clients answer once, so an analysis that is stopped has to go on with the same noise; "
+            "leave it out"
+        )
     plan, asked = request.planned(), _asked(request, data_folder, asked_of)
     seed = draw_secret_seed() if request.noise_seed is None else request.noise_seed
     source: SecretSource = OperatingSystemSource() if secure_rng else KeyedSource(seed)
@@ -174,7 +179,10 @@ def _complete(
     told = analysis.told(asking, asked.ground)
     found = analysis.released(asking, told, asked.sums(analysis, asking, told, run))
     summary = summary_content(request, read_content(run.ledger), found)
-    write_text(run.path / STATEMENT, statement(summary, analysis.words(found)))
+    write_text(
+        run.path / STATEMENT,
+        statement(summary, analysis.words(found), spent(content.plan, read_content(run.ledger).charges)),
+    )
     run.write_json(SUMMARY, summary)
 
 

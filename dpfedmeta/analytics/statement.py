@@ -6,13 +6,21 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpfedmeta.tracking.terminal import HOLDS, number
+from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.tracking.terminal import ANSWERED, HOLDS, number, why_above
 
 STATEMENT = "statement.txt"
 
 
-def statement(summary: Mapping[str, Any], words: Sequence[str]) -> str:
-    """From summary.json and the words of the analysis."""
+def statement(summary: Mapping[str, Any], words: Sequence[str], cells: Sequence[Guarantee] = ()) -> str:
+    """From summary.json and the words of the analysis.
+
+    Args:
+        summary: Of summary.json.
+        words: Of what was found.
+        cells: The guarantees of the summary, for the reason why one lies above another; none: as it was said before
+            there was a reason.
+    """
     lines = [
         f"{summary['analysis']}: {summary['clients']:,} clients, {_asked(summary)} asked once",
         "",
@@ -20,6 +28,7 @@ def statement(summary: Mapping[str, Any], words: Sequence[str]) -> str:
         "",
         "spent, from the ledger alone:",
         *(f"  {cell_words(cell)}" for cell in summary["guarantees"]),
+        *(why_above(cells, ANSWERED) if cells else ()),
         f"the server sees besides: {summary['server_sees']}",
         HOLDS,
         "a client that says something here and in training is charged for both: name this folder in "

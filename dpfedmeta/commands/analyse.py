@@ -190,12 +190,12 @@ def _own(options: argparse.Namespace) -> dict[str, Any]:
 
 def _plan(console: Console, request: Request) -> int:
     from dpfedmeta.accounting.cells import guarantees
-    from dpfedmeta.tracking.terminal import guarantee_table
+    from dpfedmeta.tracking.terminal import ANSWERED, guarantee_table
 
     plan = request.planned()
     noise = plan.at(0).noise
     console.print(f"noise: {noise.words if noise else 'none'}", highlight=False, soft_wrap=True)
-    console.print(guarantee_table(guarantees(plan), f"What {request.kind} would promise"))
+    console.print(guarantee_table(guarantees(plan), f"What {request.kind} would promise", ANSWERED))
     return DONE
 
 

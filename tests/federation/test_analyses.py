@@ -30,7 +30,7 @@ from dpfedmeta.runs.resume import secret_of_run
 from dpfedmeta.secure_aggregation.keys import Identity
 from dpfedmeta.secure_aggregation.messages import Phase
 from tests.federation.sessions import FailingWire, phase_of
-from tests.federation.silos import CLIENTS, NOISE
+from tests.federation.silos import CLIENTS, MICRO, NOISE
 
 OPTIONS = {"quantile": {"bins": 12}, "histogram": {}, "heavy-hitters": {"length": 12, "most_names": 2}, "gain": {}}
 KINDS = [*OPTIONS]
@@ -257,7 +257,7 @@ def test_the_log_says_what_left(silos, tmp_path):
 
 
 def test_what_real_clients_cannot_be_asked_is_refused_before_anything(silos, tmp_path, trained):
-    micro = silos.settings("dp-agrlr-micro", **{"record.micro_shots": "1", "record.micro_queries": "1"})
+    micro = silos.settings("dp-agrlr-micro", **MICRO)
     for kind, changes, words in (
         ("quantile", {"settings": micro}, "no exact message"),
         ("quantile", {"fixed": None}, "fixed size"),
@@ -306,26 +306,23 @@ def test_noise_through_the_whole_loop_is_what_is_stated(silos, tmp_path):
     assert np.std(errors) == pytest.approx(stated, rel=4 / (2 * len(errors)) ** 0.5)
 
 
-def test_without_a_seed_going_on_is_another_answer_and_charged(silos, tmp_path, monkeypatch):
-    """Randomness of the operating system: the first answer's noise is nowhere kept at the server."""
-    request = request_of(silos, "histogram", noise_seed=None)
-    with monkeypatch.context() as patched:
-        patched.setattr("dpfedmeta.federation.analysing.replace_file", lambda *given: (_ for _ in ()).throw(Killed))
-        with pytest.raises(Killed):
-            begin(
-                request,
-                Place(folder=str(tmp_path), name="asked"),
-                secure_rng=True,
-                asked_of=company(silos, tmp_path).asked_of,
-            )
-    (kept,) = (tmp_path / "client0" / "runs").glob("*/last_answer.bin")
-    first = kept.read_bytes()
-    run = resume(tmp_path / "asked", asked_of=company(silos, tmp_path).asked_of)
-    assert len(read_content(run.ledger).charges) == 2
-    assert [len(charges(tmp_path, number)) for number in range(CLIENTS)] == [2] * CLIENTS
-    # Another attempt, and noise of its own: the difference of the two is no answer without noise.
-    difference = np.frombuffer(first[32:], "<u4") - np.frombuffer(kept.read_bytes()[32:], "<u4")
-    assert (difference != 0).mean() > 0.5
+def test_without_a_seed_nothing_is_asked(silos, tmp_path):
+    """Going on would be a second release, and a client answers one."""
+    place, there = Place(folder=str(tmp_path), name="asked"), company(silos, tmp_path)
+    with pytest.raises(InputError, match="--secure-rng: real clients answer once"):
+        begin(request_of(silos, "histogram", noise_seed=None), place, secure_rng=True, asked_of=there.asked_of)
+    assert not (tmp_path / "asked").exists()
+
+
+def test_another_attempt_has_noise_of_its_own_and_the_same_one_the_same(silos, tmp_path):
+    client = silos.client(0, tmp_path)
+    offered(silos, client, lambda content: None, request_of(silos, "histogram"))
+    (joined,) = client._joined.values()
+    first, again, other = (
+        joined.whole(b"", Attempt(run=bytes(32), round=0, again=key), CLIENTS) for key in ((), (), (1, 7))
+    )
+    assert np.array_equal(first, again)
+    assert (first != other).mean() > 0.5
 
 
 def offered(silos, client, change, request):
