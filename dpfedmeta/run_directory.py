@@ -132,8 +132,11 @@ def check_is_run(path: Path) -> None:
     """Refuse what is no run directory.
 
     Raises:
-        InputError: It holds no config.yaml.
+        InputError: It holds no config.yaml, or is the folder of an analysis.
     """
+    from dpfedmeta.planning.spent_before import check_no_analysis, config_of
+
+    check_no_analysis(path, config_of(path))
     if not (path / CONFIG).is_file():
         raise InputError(f"{path}: is this the directory of a run? it holds no {CONFIG}")
 

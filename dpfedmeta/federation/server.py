@@ -15,9 +15,8 @@ from dpfedmeta.data.population import Population
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.federation.asking import Asking, Heard
 from dpfedmeta.federation.channel import IDENTITY_BYTES, Channel
-from dpfedmeta.federation.client_protocol import agreement_of
 from dpfedmeta.federation.messages import Asked, Attempt, packed_floats
-from dpfedmeta.federation.signed_plan import sign_plan
+from dpfedmeta.federation.signed_plan import SignedPlan, agreement_of, sign_plan
 from dpfedmeta.federation.sums import AskedAdder, AskedSums
 from dpfedmeta.parameters import flatten
 from dpfedmeta.planning.aggregation import clients_make_the_noise
@@ -83,6 +82,7 @@ class Federation:
     seconds: float
     heard: Callable[[Heard], None] = lambda heard: None
     _asking: Asking | None = None
+    _signed: SignedPlan | None = None
 
     def population(self, plan: Plan) -> Population:
         """Who there is.
@@ -105,6 +105,7 @@ class Federation:
         settings, server = made.plan.settings, Identity(self.identity)
         name = sha256(b"dpfedmeta federation" + identity_of(run).run.encode()).digest()
         signed = sign_plan(made.plan, made.dataset.task, run=name, server=server, roster=self.roster)
+        self._signed = signed
         asking = self._asking = Asking(
             channel=self.channel,
             signed=signed,
@@ -125,12 +126,12 @@ class Federation:
         Raises:
             InputError: The run has no readable weights.
         """
-        asking = self._asking
-        if asking is None:
+        asking, signed = self._asking, self._signed
+        if asking is None or signed is None:
             return 0
         weights = load_weights(run.weights)
-        flat = flatten({name: weights[name] for name in asking.signed.initial}).float()
-        body, attempt = packed_floats(np.asarray(flat.numpy())), Attempt(run=asking.signed.run, round=0)
+        flat = flatten({name: weights[name] for name in signed.initial}).float()
+        body, attempt = packed_floats(np.asarray(flat.numpy())), Attempt(run=signed.run, round=0)
         return len(asking.ask(Asked.MODEL, attempt, dict.fromkeys(range(len(self.roster)), body)))
 
 
@@ -157,14 +158,23 @@ class Presence(Callback):
         self._wait()
 
     def _wait(self) -> None:
-        until, roster = time.monotonic() + self.seconds, {*self.federation.roster}
-        while (there := len(roster & {*self.federation.channel.present()})) < self.fewest:
-            if time.monotonic() > until:
-                raise InputError(
-                    f"{there} of {len(roster)} clients are connected after {self.seconds:g} s, {self.fewest} are "
-                    "needed; no round was begun without them"
-                )
-            time.sleep(_LOOK_SECONDS)
+        wait_for(self.federation.channel, self.federation.roster, self.fewest, self.seconds)
+
+
+def wait_for(channel: Channel, roster: Sequence[bytes], fewest: int, seconds: float) -> None:
+    """Until so many of the clients are connected.
+
+    Raises:
+        InputError: Fewer are, after so many seconds.
+    """
+    until, named = time.monotonic() + seconds, {*roster}
+    while (there := len(named & {*channel.present()})) < fewest:
+        if time.monotonic() > until:
+            raise InputError(
+                f"{there} of {len(named)} clients are connected after {seconds:g} s, {fewest} are needed; no round was "
+                "begun without them"
+            )
+        time.sleep(_LOOK_SECONDS)
 
 
 def serve(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,15 @@ def check_no_analysis(path: Path, config: str) -> None:
             f"{path}: is an analysis and no training run; its statement.txt says what it found, dpfedmeta account "
             f"--verify {path} recomputes it, and dpfedmeta analyse --resume goes on with one that was stopped"
         )
+
+
+def config_of(path: Path) -> str:
+    """What the first line of a folder's ledger says that was asked for; nothing where there is none."""
+    try:
+        with (path / LEDGER).open(encoding="utf-8") as file:
+            return str(json.loads(file.readline())["identity"]["config"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
 
 
 def earlier_releases(settings: Settings) -> tuple[Earlier, ...]:
