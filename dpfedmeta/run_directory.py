@@ -141,6 +141,18 @@ def check_is_run(path: Path) -> None:
         raise InputError(f"{path}: is this the directory of a run? it holds no {CONFIG}")
 
 
+def check_has_ledger(path: Path) -> None:
+    """Refuse a folder that no run has ever charged in.
+
+    Raises:
+        InputError: It holds no ledger.
+    """
+    if not (path / LEDGER).is_file():
+        raise InputError(
+            f"{path / LEDGER}: cannot read the ledger (No such file or directory); is this a run directory?"
+        )
+
+
 def create(parent: Path, name: str, fill: Callable[[RunDirectory], None] = lambda run: None) -> RunDirectory:
     """Make a new run directory.
 

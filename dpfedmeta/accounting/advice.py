@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpfedmeta.accounting.calibration import Targets, calibrate
-from dpfedmeta.accounting.correlated import fit_banded, fit_blt, optimal_toeplitz, prefix_errors, sensitivity
+from dpfedmeta.accounting.correlated import optimal_toeplitz, prefix_errors, sensitivity
+from dpfedmeta.accounting.correlated_fits import fit_banded, fit_blt
 from dpfedmeta.accounting.gaussian import gaussian_mu
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.rare_events import least_capacity

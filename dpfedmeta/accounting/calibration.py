@@ -9,9 +9,10 @@ from typing import Literal
 from dpfedmeta.accounting.events import Phase, surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.accounting.moments import rdp_epsilon, round_event
 from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.sampled_gaussian import COARSE, GRIDS, rdp_epsilon, round_event
+from dpfedmeta.accounting.sampled_gaussian import COARSE, GRIDS
 from dpfedmeta.accounting.search import largest_whole, smallest_noise
 from dpfedmeta.accounting.secure_rounds import is_fine, with_bits
 from dpfedmeta.accounting.terms import Terms

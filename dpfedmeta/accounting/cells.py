@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dpfedmeta.accounting.events import Phase, have_noise
+from dpfedmeta.accounting.events import Phase, have_noise, neighbours_of
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.sampled_gaussian import GRIDS, neighbours_of, quick_grid
+from dpfedmeta.accounting.sampled_gaussian import GRIDS, quick_grid
 from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.accounting.towards_public import client_public, record_public
 from dpfedmeta.accounting.towards_server import client_server, record_server

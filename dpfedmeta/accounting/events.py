@@ -11,6 +11,8 @@ from dpfedmeta.accounting.whole_sums import WholeSum
 
 SamplerName = Literal["poisson", "fixed", "check-ins"]
 SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
+Neighbours = Literal["add-remove", "replace-one"]
+"""What two populations differ in: a client more, or a client's data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,3 +197,13 @@ def as_released(phases: Sequence[Phase]) -> Sequence[Phase]:
 def surplus(phases: Sequence[Phase]) -> float:
     """Beta: the probability that any round had more clients, or more hostile ones, than was counted with."""
     return sum(phase.rounds * phase.event.surplus_probability for phase in phases)
+
+
+def neighbours_of_a_client(sampler: SamplerName) -> Neighbours:
+    """A cohort of fixed size shows that nobody was added, so there a client's data is replaced."""
+    return "replace-one" if sampler == "fixed" else "add-remove"
+
+
+def neighbours_of(phases: Sequence[Phase]) -> Neighbours:
+    """Where one round shows that nobody was added, a client's data is replaced, in all of them."""
+    return neighbours_of_a_client("fixed" if any_fixed(phases) else "poisson")

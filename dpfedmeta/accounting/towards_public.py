@@ -25,12 +25,13 @@ from dpfedmeta.accounting.events import (
     are_allocated,
     are_correlated,
     have_noise,
+    neighbours_of,
     surplus,
 )
 from dpfedmeta.accounting.guarantee import Bound, Guarantee
 from dpfedmeta.accounting.participations import mixture_epsilon
 from dpfedmeta.accounting.published_sums import participations_bound, sampled_bound
-from dpfedmeta.accounting.sampled_gaussian import GRIDS, ComposedBy, composed, neighbours_of
+from dpfedmeta.accounting.sampled_gaussian import GRIDS, ComposedBy, composed
 from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.accounting.towards_server import record_server
 from dpfedmeta.accounting.whole_noise import epsilon_of_discrete, released_coordinates

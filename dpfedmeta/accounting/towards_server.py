@@ -10,10 +10,10 @@ from dpfedmeta.accounting.earlier import seen_before
 from dpfedmeta.accounting.events import Phase, surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.guarantee import Bound, Guarantee
+from dpfedmeta.accounting.local_steps import poisson_steps_epsilon, replaced_steps_epsilon
 from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.published_sums import participations_bound
 from dpfedmeta.accounting.record_layer import RecordLayer
-from dpfedmeta.accounting.sampled_gaussian import poisson_steps_epsilon, replaced_steps_epsilon
 from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.accounting.whole_noise import Coordinates, epsilon_of_discrete, summed_coordinates
 

@@ -15,11 +15,11 @@ from typing import Protocol
 import numpy as np
 from scipy.special import ndtr
 
-from dpfedmeta.accounting.events import Phase
+from dpfedmeta.accounting.events import Neighbours, Phase
 from dpfedmeta.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.noise import GaussianNoise
-from dpfedmeta.accounting.sampled_gaussian import Neighbours, sampled_delta, sampled_epsilon
+from dpfedmeta.accounting.sampled_gaussian import sampled_delta, sampled_epsilon
 from dpfedmeta.auditing.intervals import least_probability, most_probability
 from dpfedmeta.randomness import FloatArray
 

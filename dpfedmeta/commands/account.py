@@ -117,9 +117,11 @@ def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Conso
 
 
 def _of_runs(console: Console, options: argparse.Namespace, chosen: Sequence[Path]) -> int:
-    from dpfedmeta.run_directory import RunDirectory
+    from dpfedmeta.run_directory import RunDirectory, check_has_ledger
 
     runs = [RunDirectory(path) for path in chosen]
+    for path in chosen:
+        check_has_ledger(path)
     if len(runs) == 1 and options.realised is None:
         from dpfedmeta.analytics.verification import is_analysis
 

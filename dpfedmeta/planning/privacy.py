@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from dpfedmeta.accounting.rare_events import MOST_MESSAGES
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.planning.aggregation import aggregation_of
+from dpfedmeta.planning.aggregation import aggregation_of, clients_make_the_noise
 from dpfedmeta.planning.check_ins import check_check_ins, check_solvable, clients_choose, expected_cohort
 from dpfedmeta.planning.clients import algorithm_of
 from dpfedmeta.planning.clip import bounds_clients
@@ -98,6 +98,17 @@ def check_asked(settings: Settings, task: Task) -> None:
     check_promises(settings, task)
     _check_sampler(settings)
     _check_abort(settings)
+
+
+def check_constants(settings: Settings, task: Task) -> None:
+    """What a plan's own constants refuse, before anything is solved; of secure sums they need the network first.
+
+    Raises:
+        InputError: What was spent before cannot be read.
+        RefusedPlan: Nothing can be accounted for with these constants.
+    """
+    if not clients_make_the_noise(settings):
+        _plan(settings, task, earlier_releases(settings))
 
 
 def _within_limit(plan: PrivacyPlan, limit: float | None) -> PrivacyPlan:

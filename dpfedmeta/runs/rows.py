@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpfedmeta.accounting.cells import four_cells
-from dpfedmeta.accounting.events import Phase, first_rounds, surplus
+from dpfedmeta.accounting.events import Phase, first_rounds, neighbours_of, surplus
 from dpfedmeta.accounting.guarantee import Guarantee
-from dpfedmeta.accounting.sampled_gaussian import neighbours_of, sampled_delta
+from dpfedmeta.accounting.sampled_gaussian import sampled_delta
 from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.ledger.ledger import Ledger
 from dpfedmeta.parameters import dimension, norm

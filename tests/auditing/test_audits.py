@@ -7,10 +7,11 @@ import torch
 
 import dpfedmeta as dp
 from dpfedmeta.auditing.attacks import NoAttack, attack_on
-from dpfedmeta.auditing.audits import AuditRequest, findings, forecast
+from dpfedmeta.auditing.audits import findings, forecast
 from dpfedmeta.auditing.canaries import RandomDirections
 from dpfedmeta.auditing.distinguish import NO_CURVE, Bench
 from dpfedmeta.auditing.findings import Finding
+from dpfedmeta.auditing.request import AuditRequest
 from dpfedmeta.auditing.size import audited_settings
 from dpfedmeta.auditing.worlds import ClientWorlds, observe
 from dpfedmeta.config import resolve
