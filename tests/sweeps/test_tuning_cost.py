@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.events import Earlier
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.record_layer import RecordLayer
-from dpfedmeta.accounting.towards_public import client_public_epsilon, guarantees
+from dpfedmeta.accounting.towards_public import client_public_epsilon
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.ledger.ledger import Identity, Ledger
