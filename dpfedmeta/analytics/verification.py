@@ -16,8 +16,7 @@ from dpfedmeta.analytics.request import Request
 from dpfedmeta.analytics.statement import STATEMENT, statement
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import LedgerContent, phases_of, read_content, spent
-from dpfedmeta.planning.spent_before import ANALYSIS, config_of
-from dpfedmeta.run_directory import LEDGER, PLAN, SUMMARY, RunDirectory
+from dpfedmeta.run_directory import ANALYSIS, LEDGER, PLAN, SUMMARY, RunDirectory, config_of
 
 _ALIKE = 1e-6
 

@@ -15,8 +15,7 @@ from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.towards_public import client_public_epsilon
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.ledger import check_rounds, phases_of, read, read_content
-from dpfedmeta.planning.spent_before import ANALYSIS, config_of
-from dpfedmeta.run_directory import CONFIG, RunDirectory
+from dpfedmeta.run_directory import ANALYSIS, CONFIG, RunDirectory, config_of
 from dpfedmeta.sweeps.directory import SweepDirectory, read_manifest
 from dpfedmeta.tracking.terminal import number
 
