@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from dpfedmeta.report.drawing import Look, entitle, finish, logarithmic, looks_of, mark, new_figure, save, show_zero
 from dpfedmeta.report.groups import Group
@@ -136,6 +137,7 @@ def _curves(
 ) -> list[float]:
     """One line for each setting, the mean over its seeds (of the logarithms, if asked); the values that it drew."""
     drawn: list[float] = []
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     for index, (group, (colour, style)) in enumerate(zip(groups, _looks(groups), strict=True)):
         shortest = min(len(rows) for rows in group.rows)
         values = np.array([quantity(rows[:shortest]) for rows in group.rows if shortest], dtype=float)

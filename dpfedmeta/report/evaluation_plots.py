@@ -25,8 +25,8 @@ _PATHS = (
 )
 _LEVELS = (
     ("accuracy_trained_prototype", "prototype, features of this run", BLUE, ":"),
-    ("accuracy_untrained_prototype", "prototype, untrained features", ORANGE, ":"),
-    ("accuracy_pixel_prototype", "prototype, pixels", GREY, ":"),
+    ("accuracy_untrained_prototype", "prototype, untrained features", ORANGE, "-."),
+    ("accuracy_pixel_prototype", "prototype, pixels", GREY, "--"),
 )
 _ACROSS = 3
 
@@ -36,8 +36,8 @@ def steps_plot(path: Path, name: str, evaluation: Evaluation) -> None:
     results = evaluation["results"]
     figure, panels = _panels(results)
     for axis, result in zip(panels, results, strict=True):
-        for key, label, colour, style in _PATHS:
-            _path(axis, result, key, label=label, colour=colour, style=style)
+        for number, (key, label, colour, style) in enumerate(_PATHS):
+            _path(axis, result, key, label=label, colour=colour, style=style, shape=mark(number))
         for key, label, colour, style in _LEVELS:
             if key in result:
                 axis.axhline(100 * result[key]["mean"], color=colour, linestyle=style, linewidth=1.3, label=label)
