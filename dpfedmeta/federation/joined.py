@@ -132,8 +132,8 @@ def join(
         noise_seed: Given, in a simulation; None: drawn once for the run, and kept.
 
     Raises:
-        Refused: The promise allows no round, or the images are not what the plan counts with.
-        InputError: The images cannot be read.
+        Refused: The promise allows no round.
+        InputError: The images cannot be read, or are not what the plan counts with.
     """
     plan = signed.plan
     most = most_participations(plan.privacy, promise)
@@ -153,7 +153,7 @@ def join(
     side = client_side(plan, own, source, torch.device("cpu"))
     problem = side.data_form.problem(own, number)
     if problem is not None:
-        raise Refused(f"{images}: {problem}")
+        raise InputError(f"{images}: not what the plan counts with: {problem}")
     return Joined(signed=signed, number=number, side=side, images=own, most=most, folder=inside)
 
 

@@ -7,6 +7,7 @@ from dpfedmeta.commands.federate import main
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.credentials import read_card, read_roster
 from dpfedmeta.federation.invitation import INVITATION
+from tests.federation.silos import write_classes
 
 
 @pytest.fixture
@@ -23,7 +24,8 @@ def made(tmp_path, said):
     said("keys", "--server", "--out", tmp_path / "operator", "--host", "127.0.0.1", "--port", 9)
     said("keys", "--out", tmp_path / "a" / "clinic.pem")
     (tmp_path / "roster.txt").write_text((tmp_path / "a" / "clinic.card").read_text())
-    (tmp_path / "images").mkdir()
+    write_classes(tmp_path / "images", range(2), images=1)
+    (tmp_path / "empty" / "class").mkdir(parents=True)
     return tmp_path
 
 
@@ -56,6 +58,7 @@ def client(made, **given):
     ("given", "reason"),
     [
         ({"data": "nowhere"}, "nowhere: no such folder"),
+        ({"data": "empty"}, "empty: a folder without classes; expected empty/CLASS/IMAGE"),
         ({"invitation": "nowhere"}, "no invitation can be read"),
         ({"identity": "nowhere"}, "no identity key can be read"),
         ({"participations": 0}, "participations = 0"),
@@ -63,7 +66,9 @@ def client(made, **given):
         ({"server": "nowhere"}, "expected HOST:PORT"),
     ],
 )
-def test_a_client_s_bad_input(said, made, given, reason):
+def test_a_client_s_bad_input(said, made, given, reason, monkeypatch):
+    """It is known before anybody is called: there is no server here."""
+    monkeypatch.chdir(made)
     with pytest.raises(InputError, match=reason):
         said(*client(made, **given))
 
