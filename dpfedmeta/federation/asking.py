@@ -73,7 +73,7 @@ class Asking:
 
     @property
     def declining(self) -> frozenset[int]:
-        """SECRET where not all are asked: who declined something in the last round that was asked for, or the plan."""
+        """SECRET where not all are asked: who declined the plan or the last round, or answered unsoundly."""
         return frozenset(self._declining)
 
     def offer(self, identities: Iterable[bytes]) -> None:
@@ -129,6 +129,7 @@ class Asking:
                 body = opened_answer(answer, _ANSWERS[asked], message, self.roster[number])
             except Refused:
                 unsound += 1
+                self._declining.add(number)
                 continue
             if body is None:
                 declined += 1

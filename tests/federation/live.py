@@ -98,10 +98,10 @@ class Live:
             "identity": self.home(number) / "identity.pem",
             "home": self.home(number),
             "participations": 10,
-            "patience": 60,
+            "patience": 200,
         } | given
         options = [word for name, value in words.items() for word in (f"--{name.replace('_', '-')}", value)]
-        return self._started(f"client{number}", ("known_noise", *how), ["client", *options])
+        return self._started(f"client{number}", (*how, "known_noise"), ["client", *options])
 
     def everybody(self, *, but=()):
         return {number: self.client(number) for number in range(self.clients) if number not in but}

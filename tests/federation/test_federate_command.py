@@ -3,10 +3,15 @@
 import pytest
 from rich.console import Console
 
-from dpfedmeta.commands.federate import main
+from dpfedmeta.command_line import settings_from
+from dpfedmeta.commands.federate import _server_parser, main
+from dpfedmeta.config import resolve
+from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.credentials import read_card, read_roster
+from dpfedmeta.federation.demo import DemoOptions, _server_words
 from dpfedmeta.federation.invitation import INVITATION
+from dpfedmeta.planning.plan import make_plan
 from tests.federation.silos import write_classes
 
 
@@ -98,6 +103,18 @@ def test_a_server_s_bad_input(said, made, words, reason):
     with pytest.raises(InputError, match=reason):
         said(*known, *words)
     assert not (made / "runs").exists()
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_demo_s_server_has_a_plan(tmp_path, plain):
+    """Of messages as of sums: the preset of silos has no target that covers a silo as a whole."""
+    options = DemoOptions(clients=8, dataset="strokes", rounds=3, plain=plain)
+    known, rest = _server_parser().parse_known_args(_server_words(options, tmp_path, "strokes", tmp_path)[1:])
+    settings = resolve(known.algo, known.dataset, known.config, settings_from(rest))
+    plan = make_plan(settings, load_task("strokes")[0])
+    assert plan.privacy.server_sees == ("messages" if plain else "sum")
+    (record,) = (cell for cell in plan.planned if (cell.unit, cell.observer) == ("record", "server"))
+    assert record.epsilon <= 8.0 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("words", [["--clients", "2"], ["--clients", "99"], ["--rounds", "0"]])

@@ -137,9 +137,8 @@ def test_a_server_that_is_wrong(silos, tmp_path, how, words):
     with live(tmp_path, silos, given=MICRO, clients=3) as federation:
         clients = federation.everybody()
         wrong = federation.server(how, fewest=3)
-        assert wrong.code() == (1 if how == "other_layout" else 2)
-        if how != "other_layout":
-            assert "3 of 3 clients declined, and a round needs 1" in wrong.error
+        assert wrong.code() == 2
+        assert "3 of 3 clients declined, and a round needs 1" in wrong.error
         for client in clients.values():
             assert words in client.text
         if how == "other_version":
@@ -226,7 +225,7 @@ def test_a_server_that_sends_ten_gigabytes(silos, tmp_path, claimed):
         flood = Flood(federation, claimed)
         clients = federation.everybody()
         for client in clients.values():
-            client.says(f"a message of more than {MOST_BYTES + 4096:,} bytes; trying again for 60 s")
+            client.says(f"a message of more than {MOST_BYTES + 4096:,} bytes; trying again for 200 s")
             assert memory(client) < 2**30
         flood.close()
         assert flood.sent
