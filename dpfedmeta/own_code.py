@@ -6,6 +6,7 @@ import sys
 import sysconfig
 import traceback
 from importlib import import_module, invalidate_caches
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,10 +38,7 @@ def own_object(setting: str, name: str) -> Any:
     except ModuleNotFoundError as error:
         if not (error.name and f"{module}.".startswith(f"{error.name}.")):
             raise InputError(f"{setting} = {name}: cannot be imported ({raised(error)})") from error
-        raise InputError(
-            f"{setting} = {name}: cannot be imported: there is no module {error.name} in {here}, and none is "
-            "installed; call the command from the directory that holds it, or put that directory on PYTHONPATH"
-        ) from error
+        raise _absent(setting, name, error.name, here) from error
     except (ImportError, ValueError, TypeError) as error:  # the last two: no name of a module
         raise InputError(f"{setting} = {name}: cannot be imported ({raised(error)})") from error
     except (Exception, SystemExit) as error:  # whatever the user's own module raises
@@ -49,6 +47,29 @@ def own_object(setting: str, name: str) -> Any:
         near = nearest(attribute, [known for known in vars(found) if not known.startswith("_")])
         raise InputError(f"{setting} = {name}: {_described(found)} has no {attribute}{near}")
     return getattr(found, attribute)
+
+
+def check_there(setting: str, name: str) -> None:
+    """Refuse a name of which not even the outermost package is there; none of it is run.
+
+    Args:
+        setting: Whose value the name is, for errors.
+        name: package.module:name.
+
+    Raises:
+        InputError: There is no such package.
+    """
+    outermost = name.partition(":")[0].partition(".")[0]
+    here = _looked_for_here()
+    if outermost and outermost not in sys.modules and find_spec(outermost) is None:
+        raise _absent(setting, name, outermost, here)
+
+
+def _absent(setting: str, name: str, module: str, here: str) -> InputError:
+    return InputError(
+        f"{setting} = {name}: cannot be imported: there is no module {module} in {here}, and none is "
+        "installed; call the command from the directory that holds it, or put that directory on PYTHONPATH"
+    )
 
 
 def raised(error: BaseException) -> str:

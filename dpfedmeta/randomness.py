@@ -11,7 +11,7 @@ import json
 import os
 import random
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -24,18 +24,14 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-from dpfedmeta import normal_kernels
+from dpfedmeta.random_numbers import ByteStream, StreamGenerator
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-# The next so many bytes of one stream.
-ByteStream = Callable[[int], bytes]
 
 # How KeyedSource comes from a seed to numbers. Another way needs another name: a seed serves one only.
 GENERATOR = "chacha20-blake2b-ziggurat-1"
 SEEDS = 2**128  # how many secret seeds there are
-# Words read at once, so that they stay in the processor's cache, and on top of what is expected.
-_WORDS, _SPARE = 8192, 8
 _PERSON = b"dpfedmeta stream"
 
 
@@ -140,70 +136,6 @@ class SecretSource(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class _StreamGenerator:
-    """The one way from random bytes to numbers, whatever cryptographic generator the bytes come from."""
-
-    read: ByteStream
-
-    def words(self, count: int) -> npt.NDArray[np.uint64]:
-        return np.frombuffer(self.read(8 * count), dtype="<u8")
-
-    def normal(self, size: int) -> FloatArray:
-        values = np.empty(size)
-        made, rest = 0, np.empty(0, dtype=np.uint64)
-        while made < size:
-            words = np.concatenate([rest, self.words(min(size - made, _WORDS) + _SPARE)])
-            filled, used = normal_kernels.fill_normal(
-                words, values[made:], normal_kernels.EDGES, normal_kernels.HEIGHTS
-            )
-            made, rest = made + filled, words[used:]
-        return values
-
-    def discrete_normal(self, variance: float, size: int) -> IntArray:
-        from dpfedmeta.discrete_gaussian import discrete_gaussian  # few draw one
-
-        return discrete_gaussian(variance, size, self.words)
-
-    def binomial(self, trials: int, probability: float) -> int:
-        from scipy.stats import binom  # most of a second, and a plan draws nothing
-
-        # Inversion of 53 bits. ppf(0) is -1 by scipy's convention.
-        uniform = float(self.words(1)[0] >> np.uint64(11)) * 2.0**-53
-        return max(0, int(binom.ppf(uniform, trials, probability)))
-
-    def sample(self, population: int, size: int) -> IntArray:
-        if not 0 <= size <= population:
-            raise ValueError(f"cannot draw {size} distinct of {population}")
-        return self._shuffled(population)[:size] if 2 * size > population else self._distinct(population, size)
-
-    def _shuffled(self, population: int) -> IntArray:
-        """Everybody, in the order of random words; where two are equal that order is no fair one, so all are new."""
-        while True:
-            words = self.words(population)
-            order = np.argsort(words)
-            if (np.diff(words[order]) > 0).all():
-                return order.astype(np.int64)
-
-    def _distinct(self, population: int, size: int) -> IntArray:
-        """The first values that differ of a sequence of independent ones: every order of every subset alike."""
-        drawn = np.empty(0, dtype=np.int64)
-        while len(drawn) < size:
-            # The next value is new with probability (population - size) / population at least.
-            wanted = (size - len(drawn)) * population // (population - size)
-            drawn = np.concatenate([drawn, self._below(population, wanted)])
-            _, first = np.unique(drawn, return_index=True)
-            drawn = drawn[np.sort(first)]
-        return drawn[:size]
-
-    def _below(self, population: int, wanted: int) -> IntArray:
-        """About `wanted` independent values: as many bits as the largest has; a value that is too large is left out."""
-        bits = (population - 1).bit_length()
-        words = self.words(wanted * 2**bits // population + _SPARE)
-        values: IntArray = (words >> np.uint64(64 - bits)).astype(np.int64)
-        return values[values < population]
-
-
 _staying: ContextVar[bool] = ContextVar("seeds stay in this process", default=False)
 
 
@@ -250,7 +182,7 @@ class KeyedSource:
         """The generator of (seed, purpose, key)."""
         stream = cache(lambda: key_stream(_stream_key(self.seed, purpose, key, self.attempt)))
         # A cipher costs more than most clients draw: they get several generators and many use none.
-        return _StreamGenerator(lambda count: stream()(count))
+        return StreamGenerator(lambda count: stream()(count))
 
     def again(self, key: tuple[int, ...]) -> KeyedSource:
         """The same seed for a further attempt, whose streams have keys that no other attempt has."""
@@ -304,7 +236,7 @@ class ClientKeys:
             raise LookupError(f"no key of round {round_} for {purpose.name}")
         own, start = self.keys[client], 32 * CLIENT_PURPOSES.index(purpose)
         stream = cache(lambda: key_stream(own[start : start + 32]))
-        return _StreamGenerator(lambda count: stream()(count))
+        return StreamGenerator(lambda count: stream()(count))
 
     def again(self, key: tuple[int, ...]) -> ClientKeys:
         """Not possible: the keys are of one attempt."""
@@ -337,7 +269,7 @@ class OperatingSystemSource:
 
     def generator(self, purpose: Purpose, *key: int) -> SecretGenerator:
         """A fresh generator; the key does not matter."""
-        return _StreamGenerator(os.urandom)
+        return StreamGenerator(os.urandom)
 
     def again(self, key: tuple[int, ...]) -> OperatingSystemSource:
         """Every attempt is fresh."""

@@ -26,6 +26,8 @@ SUMMARY = "summary.json"
 EVALUATION = "evaluation.json"
 EPISODES = "episodes.json"
 REPORT = "report.html"
+# How the configuration in the first line of an analysis' ledger begins.
+ANALYSIS = "analysis:"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -132,10 +134,49 @@ def check_is_run(path: Path) -> None:
     """Refuse what is no run directory.
 
     Raises:
-        InputError: It holds no config.yaml.
+        InputError: It holds no config.yaml, or is the folder of an analysis.
     """
+    check_no_analysis(path, config_of(path))
     if not (path / CONFIG).is_file():
         raise InputError(f"{path}: is this the directory of a run? it holds no {CONFIG}")
+
+
+def check_no_analysis(path: Path, config: str) -> None:
+    """Refuse the folder of an analysis where that of a training run is wanted.
+
+    Args:
+        path: The folder, for the error.
+        config: What its ledger's first line says that was asked for.
+
+    Raises:
+        InputError: It is one.
+    """
+    if config.startswith(ANALYSIS):
+        raise InputError(
+            f"{path}: is an analysis and no training run; its statement.txt says what it found, dpfedmeta account "
+            f"--verify {path} recomputes it, and dpfedmeta analyse --resume goes on with one that was stopped"
+        )
+
+
+def config_of(path: Path) -> str:
+    """What the first line of a folder's ledger says that was asked for; nothing where there is none."""
+    try:
+        with (path / LEDGER).open(encoding="utf-8") as file:
+            return str(json.loads(file.readline())["identity"]["config"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
+def check_has_ledger(path: Path) -> None:
+    """Refuse a folder that no run has ever charged in.
+
+    Raises:
+        InputError: It holds no ledger.
+    """
+    if not (path / LEDGER).is_file():
+        raise InputError(
+            f"{path / LEDGER}: cannot read the ledger (No such file or directory); is this a run directory?"
+        )
 
 
 def create(parent: Path, name: str, fill: Callable[[RunDirectory], None] = lambda run: None) -> RunDirectory:

@@ -14,7 +14,6 @@ from dpfedmeta.dotted import Given, built, check_alone, check_known, dotted_fiel
 from dpfedmeta.errors import InputError
 from dpfedmeta.presets import SHORT_FORMS, displaced, preset_values
 from dpfedmeta.sections import (
-    STRICT,
     AggregationSettings,
     ClipSettings,
     EvaluationSettings,
@@ -27,8 +26,8 @@ from dpfedmeta.sections import (
     ServerSettings,
     TaskSettings,
     TrackSettings,
-    explained,
 )
+from dpfedmeta.setting_values import STRICT, explained
 from dpfedmeta.validation import nearest
 
 

@@ -56,7 +56,8 @@ def test_no_room_deserialises_code():
 ROOMS = (
     ("errors", "version", "compiled"),
     ("durable", "interrupts", "installed", "validation", "normal_kernels", "discrete_kernels"),
-    ("discrete_gaussian",),
+    ("discrete_gaussian", "setting_values"),
+    ("random_numbers",),
     ("own_code", "output_paths", "dotted", "randomness", "parameters", "workers"),
     ("members", "data"),
     ("sections",),

@@ -13,6 +13,9 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.models.registry import _REGISTRY
 from dpfedmeta.models.spec import NETWORKS
 
+# What needs the accountant, and neither PyTorch nor a network.
+WINDOW = Path(__file__).parents[1] / "configs/sweeps/window.yaml"
+ACCOUNTED = ("torch", "opacus", "numba", "matplotlib")
 PROGRAM = """
 import contextlib, io, json, sys
 from dpfedmeta.__main__ import main
@@ -32,11 +35,18 @@ print(json.dumps(found))
 """
 
 
+def answers(cases):
+    """(exit code, what was said, which heavy libraries are there by then) of each command line, one after the other."""
+    words = json.dumps(list(cases))
+    done = subprocess.run([sys.executable, "-c", PROGRAM, words], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
 def test_nothing_heavy_is_imported_before_a_refusal(tmp_path: Path):
     (tmp_path / "taken").mkdir()
     (tmp_path / "file").write_text("")
     (tmp_path / "bad.yaml").write_text("method: grid\nparameters: [\n")
-    sweep = ["sweep", str(Path(__file__).parents[1] / "configs/sweeps/window.yaml"), "--out"]
+    sweep = ["sweep", str(WINDOW), "--out"]
     train = ["train", "--algo", "dp-agr", "--dataset", "strokes", "--run.dir", str(tmp_path)]
     cases = {
         "exists already": [*train, "--run.name", "taken"],
@@ -60,15 +70,42 @@ def test_nothing_heavy_is_imported_before_a_refusal(tmp_path: Path):
         "holds no sweep.json": [*sweep, str(tmp_path)],
         "nowhere: there is no": [*sweep, str(tmp_path / "out"), "--data-dir", str(tmp_path / "nowhere")],
     }
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(list(cases.values()))], capture_output=True, text=True, check=True
-    )
-    for words, (code, said, heavy) in zip(cases, json.loads(done.stdout), strict=True):
+    for words, (code, said, heavy) in zip(cases, answers(cases.values()), strict=True):
         assert words in said
         assert len(said.splitlines()) == 1
         assert code == 2
         assert heavy == [], words
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.yaml", "file", "taken"]
+
+
+def test_what_the_accountant_refuses_needs_no_pytorch(tmp_path: Path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("algo: dp-agr\n")
+    train = ["train", "--algo", "dp-agr", "--dataset", "strokes", "--run.dir", str(tmp_path)]
+    fixed = ["--population.sampler", "fixed", "--cohort"]
+    cases = {
+        "run/ledger.jsonl: cannot read": ["train", "--resume", str(run)],
+        "ledger.jsonl: cannot read the ledger": ["train", "--extend", str(run), "--rounds", "5"],
+        "a whole number under the fixed-size": [*train, *fixed, "10.5"],
+        "noise_multiplier = 1e-05": [*train, "--epsilon", "null", "--server.noise_multiplier", "1e-5"],
+        "there is no module nowhere": [*train, "--model.name", "nowhere.at_all:net"],
+        "no module nowhere in": [*train, "--meta.method", "nowhere.at_all:Method"],
+        "only correlated noise": [*train, "--population.separation", "4"],
+        "/nothing: there is no ledger.jsonl": [*train, "--privacy.spent_before", str(tmp_path / "nothing")],
+        "nowhere: there is no": ["evaluate", str(run), "--data-dir", str(tmp_path / "nowhere")],
+        "run/ledger.jsonl: cannot read the": ["account", "--verify", str(run)],
+        "cannot read the ledger (No such": ["account", "--realised", str(run)],
+        "runs = 0": ["audit", "--algo", "dp-agr", "--dataset", "strokes", "--runs", "0"],
+        "confidence = 2": ["audit", "--algo", "dp-agr", "--dataset", "strokes", "--confidence", "2"],
+        "--jobs 0": ["sweep", str(WINDOW), "--out", str(tmp_path / "sweep"), "--jobs", "0"],
+        "nothing is clipped": ["decompose", "--algo", "maml", "--dataset", "strokes"],
+    }
+    for words, (code, said, heavy) in zip(cases, answers(cases.values()), strict=True):
+        assert words in said
+        assert len(said.splitlines()) == 1
+        assert code == 2
+        assert not {*heavy} & {*ACCOUNTED}, words
 
 
 def test_the_names_of_networks_are_those_of_the_registry():

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpfedmeta.accounting.calibration import Targets, calibrate
-from dpfedmeta.accounting.correlated import fit_banded, fit_blt, optimal_toeplitz, prefix_errors, sensitivity
+from dpfedmeta.accounting.correlated import optimal_toeplitz, prefix_errors, sensitivity
+from dpfedmeta.accounting.correlated_fits import fit_banded, fit_blt
 from dpfedmeta.accounting.gaussian import gaussian_mu
 from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.rare_events import RARE_SHARE, largest_cohort
+from dpfedmeta.accounting.rare_events import least_capacity
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.randomness import FloatArray
 
@@ -146,9 +147,7 @@ def _fixed(q: Question) -> Advice:
 
 
 def _check_ins(q: Question) -> Advice:
-    deltas = min(q.delta, 1e-5)
-    most, _ = largest_cohort(q.clients, 1.0 / q.rounds, RARE_SHARE * deltas / q.rounds)
-    capacity = min(most, q.clients)
+    capacity = least_capacity(q.clients, q.rounds, min(q.delta, 1e-5))
     about = Advice(
         name="check-ins",
         options=f"--population.sampler check-ins --cohort {capacity}",

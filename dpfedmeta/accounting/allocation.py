@@ -121,6 +121,13 @@ class Allocation:
         ratio = (1.0 - self.share) + self.share * mean.points
         return float(mean.mass @ np.maximum(1.0 - math.exp(epsilon) * ratio, 0.0)) * _ROUNDED + mean.lost
 
+    def delta(self, epsilon: float, points: int = FINE) -> float:
+        """For a client that is added or removed: the larger of both, at epsilon, from above."""
+        shown = self.share * float(gaussian_delta(epsilon, 1.0 / self.noise))
+        if not self._followed:
+            return shown
+        return min(shown, max(self.removed(epsilon, points), self.added(epsilon, points)))
+
     def epsilon(self, delta: float, points: int = FINE) -> float:
         """For a client that is added or removed: the larger of both."""
         return max(self.epsilon_removed(delta, points), self.epsilon_added(delta, points))

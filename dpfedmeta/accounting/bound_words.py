@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dpfedmeta.accounting.events import Event, Phase, as_released, surplus
+from dpfedmeta.accounting.events import Event, Phase, are_allocated, are_correlated, as_released, surplus
 from dpfedmeta.accounting.noise import JointNoise
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def composition(method: ComposedBy, pair: str) -> str:
 def of_one_release(phases: Sequence[Phase], moved: float) -> str | None:
     """The formula of rounds that are one Gaussian release together; None: some of them compose round by round."""
     released = as_released(phases)
-    if released is phases or len(released) > 1:
+    if not are_correlated(phases) or len(released) > 1:
         return None
     mu = math.sqrt(sum(phase.event.noise.mu(moved) ** 2 for phase in released if phase.event.noise))
     further = sum(phase.rounds for phase in phases if phase.again or phase.copy)
@@ -63,7 +63,7 @@ def _noise(event: Event) -> str:
 
 def folded(phases: Sequence[Phase]) -> str:
     """Behind a formula: how often it is composed, and at which delta."""
-    if phases and phases[0].event.slots is not None:
+    if are_allocated(phases):
         return ", as the mean of t factors (random allocation)" + off_delta(phases)
     return f", {sum(s.rounds for s in phases)}-fold" + off_delta(phases)
 
@@ -75,4 +75,4 @@ def off_delta(phases: Sequence[Phase]) -> str:
 
 
 def _what(phases: Sequence[Phase]) -> str:
-    return "a full round" if phases[0].event.slots is not None else "surplus or hostile clients"
+    return "a full round" if are_allocated(phases) else "surplus or hostile clients"

@@ -6,22 +6,18 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dpfedmeta.accounting.cells import (
-    Terms,
-    client_public,
-    client_public_epsilon,
-    client_server,
-    record_public,
-    record_server,
-)
 from dpfedmeta.accounting.events import Phase, surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.accounting.moments import rdp_epsilon, round_event
 from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.sampled_gaussian import COARSE, GRIDS, rdp_epsilon, round_event
+from dpfedmeta.accounting.sampled_gaussian import COARSE, GRIDS
 from dpfedmeta.accounting.search import largest_whole, smallest_noise
 from dpfedmeta.accounting.secure_rounds import is_fine, with_bits
+from dpfedmeta.accounting.terms import Terms
+from dpfedmeta.accounting.towards_public import client_public, client_public_epsilon, record_public
+from dpfedmeta.accounting.towards_server import client_server, record_server
 from dpfedmeta.accounting.whole_sums import BITS
 from dpfedmeta.errors import RefusedPlan
 

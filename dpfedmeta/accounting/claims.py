@@ -10,9 +10,10 @@ from dp_accounting.rdp import RdpAccountant
 
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.events import Event, Phase
+from dpfedmeta.accounting.local_steps import poisson_steps_epsilon
+from dpfedmeta.accounting.moments import rdp_epsilon
 from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.sampled_gaussian import poisson_steps_epsilon, rdp_epsilon
 
 # What the published code of DP-AGRLR tells its accountant, whatever the data set.
 _TOLD_RECORDS = 60_000

@@ -204,7 +204,7 @@ class BltNoise(CorrelatedNoise):
     @staticmethod
     def fitted(rounds: int, spacing: Spacing, buffers: int | None) -> tuple[float, ...]:
         """For the largest error of prefix sums."""
-        from dpfedmeta.accounting.correlated import fit_blt
+        from dpfedmeta.accounting.correlated_fits import fit_blt
 
         found = fit_blt(rounds, _BUFFERS if buffers is None else buffers, spacing.participations, spacing.separation)
         return (*found.decays, *found.weights)
@@ -223,7 +223,7 @@ class BandedNoise(CorrelatedNoise):
     @staticmethod
     def fitted(rounds: int, spacing: Spacing, buffers: int | None) -> tuple[float, ...]:
         """For the largest error of prefix sums."""
-        from dpfedmeta.accounting.correlated import fit_banded
+        from dpfedmeta.accounting.correlated_fits import fit_banded
 
         bands = min(spacing.separation, rounds) if buffers is None else buffers + 1
         return fit_banded(rounds, bands, spacing.participations, spacing.separation)

@@ -14,11 +14,20 @@ from dp_accounting.pld import PLDAccountant
 from scipy.stats import binom, norm
 
 from dpfedmeta.accounting.allocation import Allocation, closed_bounds
-from dpfedmeta.accounting.events import Phase, SamplerName, as_released, surplus
+from dpfedmeta.accounting.events import (
+    Phase,
+    SamplerName,
+    any_fixed,
+    are_allocated,
+    as_released,
+    neighbours_of_a_client,
+    surplus,
+)
 from dpfedmeta.accounting.gaussian import gaussian_epsilon, smallest_epsilon
+from dpfedmeta.accounting.moments import rdp_epsilon, round_event
 from dpfedmeta.accounting.participations import mixture_epsilon
 from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.sampled_gaussian import neighbours_of_a_client, rdp_epsilon, round_event, sampled_epsilon
+from dpfedmeta.accounting.sampled_gaussian import sampled_epsilon
 
 # Widths of its grid of privacy losses, its own first; a finer one where an epsilon is this many of them or fewer.
 _WIDTHS, _FEW = (1e-4, 1e-5, 1e-6), 500
@@ -78,11 +87,11 @@ def second_opinion(phases: Sequence[Phase], delta: float) -> tuple[str, float] |
     if not phases or not all(phase.event.noise for phase in phases):
         return None
     left = delta - surplus(phases)
-    if phases[0].event.slots is not None:
+    if are_allocated(phases):
         return _of_allocation(phases, left)
     if len({phase.event.sampler for phase in phases}) > 1 or not all(round_event(phase.event) for phase in phases):
         return None
-    if any(phase.event.sampler == "fixed" for phase in phases):
+    if any_fixed(phases):
         return "dp-accounting RDP (looser)", rdp_epsilon(phases, left)
     epsilon, far = math.inf, max(phase.event.noise.largest_loss(1.0) for phase in phases if phase.event.noise)
     for width in _WIDTHS:

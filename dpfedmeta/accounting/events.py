@@ -11,6 +11,8 @@ from dpfedmeta.accounting.whole_sums import WholeSum
 
 SamplerName = Literal["poisson", "fixed", "check-ins"]
 SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
+Neighbours = Literal["add-remove", "replace-one"]
+"""What two populations differ in: a client more, or a client's data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,11 @@ class Event:
     whole: WholeSum | None = None
     sum_noise: Noise | None = None
     slots: int | None = None
+
+    @property
+    def joint(self) -> bool:
+        """Whether such rounds are accounted for all together: their noise ties them, or clients chose among them."""
+        return self.slots is not None or isinstance(self.noise, JointNoise)
 
     def as_json(self) -> dict[str, Any]:
         """As a line of the ledger holds it; what only a sum of whole numbers has is left out elsewhere."""
@@ -144,6 +151,26 @@ def first_rounds(phases: Sequence[Phase], rounds: int) -> tuple[Phase, ...]:
     return tuple(kept)
 
 
+def have_noise(phases: Sequence[Phase]) -> bool:
+    """Whether there are rounds, and every one has noise."""
+    return bool(phases) and all(phase.event.noise for phase in phases)
+
+
+def any_fixed(phases: Sequence[Phase]) -> bool:
+    """Whether a cohort of fixed size is drawn in one of these rounds."""
+    return any(phase.event.sampler == "fixed" for phase in phases)
+
+
+def are_allocated(phases: Sequence[Phase]) -> bool:
+    """Whether clients chose their rounds among these (check-ins)."""
+    return bool(phases) and phases[0].event.slots is not None
+
+
+def are_correlated(phases: Sequence[Phase]) -> bool:
+    """Whether the noise of some of these rounds is taken back by later ones: `as_released` makes them one release."""
+    return any(isinstance(phase.event.noise, JointNoise) for phase in phases)
+
+
 def as_released(phases: Sequence[Phase]) -> Sequence[Phase]:
     """The same with all rounds of correlated noise as the one release that they are; all else as it is.
 
@@ -170,3 +197,13 @@ def as_released(phases: Sequence[Phase]) -> Sequence[Phase]:
 def surplus(phases: Sequence[Phase]) -> float:
     """Beta: the probability that any round had more clients, or more hostile ones, than was counted with."""
     return sum(phase.rounds * phase.event.surplus_probability for phase in phases)
+
+
+def neighbours_of_a_client(sampler: SamplerName) -> Neighbours:
+    """A cohort of fixed size shows that nobody was added, so there a client's data is replaced."""
+    return "replace-one" if sampler == "fixed" else "add-remove"
+
+
+def neighbours_of(phases: Sequence[Phase]) -> Neighbours:
+    """Where one round shows that nobody was added, a client's data is replaced, in all of them."""
+    return neighbours_of_a_client("fixed" if any_fixed(phases) else "poisson")

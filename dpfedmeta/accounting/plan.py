@@ -8,17 +8,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from dpfedmeta.accounting.correlated_noise import KINDS, Correlation
-from dpfedmeta.accounting.correlated_plan import check_correlated, check_kept, correlated_noise
-from dpfedmeta.accounting.events import SAMPLERS, Earlier, Event, Phase, SamplerName, first_rounds
+from dpfedmeta.accounting.correlated_noise import Correlation
+from dpfedmeta.accounting.correlated_plan import correlated_noise
+from dpfedmeta.accounting.events import Earlier, Event, Phase, SamplerName, first_rounds
 from dpfedmeta.accounting.noise import Noise, ThresholdedNoise, noise_of
+from dpfedmeta.accounting.plan_checks import check_plan
 from dpfedmeta.accounting.rare_events import RARE_SHARE, fuller, largest_cohort, most_hostile
 from dpfedmeta.accounting.record_layer import RecordLayer, check
 from dpfedmeta.accounting.secure_rounds import SecureRounds, secure_event
 from dpfedmeta.errors import RefusedPlan
-
-# Noise multipliers outside this range promise nothing, or cost nothing that a float could say.
-_LEAST, _MOST = 1e-3, 1e7
 
 NoiseMode = Literal["shared", "stacked"]
 NoiseSite = Literal["server", "clients"]
@@ -103,103 +101,7 @@ class PrivacyPlan:
     capacity: int | None = None
 
     def __post_init__(self) -> None:
-        check("clients", self.clients, self.clients >= 1, "at least 1")
-        check("rounds", self.rounds, self.rounds >= 1, "at least 1")
-        check("sampler", self.sampler, self.sampler in SAMPLERS, " or ".join(SAMPLERS))
-        check("noise_mode", self.noise_mode, self.noise_mode in ("shared", "stacked"), "shared or stacked")
-        check("colluding", self.colluding, self.colluding >= 1, "at least 1")
-        check("hostile", self.hostile, 0 <= self.hostile < 1, "a share from 0 to below 1")
-        for name in ("client_delta", "record_delta"):
-            check(name, getattr(self, name), 0 < getattr(self, name) < 1, "above 0 and below 1")
-        if self.noise_multiplier is not None:
-            z = self.noise_multiplier
-            check("noise_multiplier", z, z == 0 or _LEAST <= z <= _MOST, f"0, or a number from {_LEAST:g} to {_MOST:g}")
-        if self.max_participations is not None:
-            check("max_participations", self.max_participations, self.max_participations >= 1, "at least 1")
-            # A capped client's place stays empty, so with a cap the others' histories depend on who was drawn before.
-            check("max_participations", self.max_participations, self.sampler != "fixed", "no cap (null) under fixed")
-        if self.correlation is not None:
-            check_correlated(self, self.correlation)
-        else:
-            check("noise", self.noise, self.noise not in KINDS, "a separation too: its clients keep apart")
-        if self.noise_site == "clients":
-            # A cohort of unknown size, or another noise, would make another share than was planned.
-            plain = self.sampler == "fixed" and self.record is None and not self.schedule
-            check(
-                "noise_site",
-                self.noise_site,
-                plain,
-                "server, unless cohorts have a fixed size, nothing is scheduled and there is no record-level noise",
-            )
-        if self.record is not None:
-            # Parts without noise of their own need a sum whose noise the clients make.
-            check(
-                "record.of_sum", self.record.of_sum, self.secure is not None or not self.record.of_sum, "a secure sum"
-            )
-        if self.secure is not None:
-            self._check_secure(self.secure)
-        elif self.record is not None and self.record.query_noise is None and self.noise_multiplier is not None:
-            # Later support gradients cancel earlier noise, and the message is unbounded before its last noise.
-            check("noise_mode", self.noise_mode, self.noise_mode == "stacked", "stacked where updates are sent")
-        check("server_sees", self.server_sees, self.server_sees in ("messages", "sum"), "messages or sum")
-        if self.noise != "independent":
-            # Only independent Gaussian noise adds up with that of messages.
-            alone = self.noise_site == "server" and (self.record is None or self.noise_mode == "stacked")
-            check("noise", self.noise, alone, "independent noise where clients' noise pays for the server's")
-        runs = [other.run for other in self.earlier]
-        check("earlier", runs, len(set(runs)) == len(runs), "every ledger once")
-        plain = self.secure is None and self.record is None and self.noise_site == "server"
-        check("missed", self.missed, self.missed is None or (0 <= self.missed < 1 and plain), "a probability, or null")
-        ends = [*self.ends, self.rounds]
-        check("ends", self.ends, ends[0] >= 1 and ends == sorted(set(ends)), "at least 1, and growing up to rounds")
-        starts = [change.from_round for change in self.schedule]
-        check("schedule", starts, starts == sorted(set(starts)), "in the order of distinct from_round")
-        for _, change in self._changes():
-            self._check_cohort(self.cohort * change.cohort_scale)
-        check_kept(self)
-        if self.sampler == "check-ins":
-            self._check_check_ins()
-        else:
-            check("capacity", self.capacity, self.capacity is None, "none where the server draws cohorts")
-
-    def _check_check_ins(self) -> None:
-        """What is proved of rounds that clients choose (accounting.allocation), and no more."""
-        check("ends", self.ends, not self.ends, "no extension: every client has come")
-        check("cohort", self.cohort, self.cohort == self.clients / self.rounds, "N/T: each client comes in one round")
-        check("max_participations", self.max_participations, self.max_participations == 1, "1: each client comes once")
-        check("schedule", self.schedule, not self.schedule, "no changes between rounds that clients choose")
-        check("earlier", len(self.earlier), not self.earlier, "nothing spent before where clients choose their round")
-        check("noise", self.noise, self.noise == "independent", "independent noise where clients choose their round")
-        check("server_sees", self.server_sees, self.secure is None, "messages where clients choose their round")
-        check("hostile", self.hostile, self.hostile == 0, "0: hostile clients choose their round too")
-        check("capacity", self.capacity, self.capacity is not None and self.capacity >= 1, "the most a round takes")
-        most, _ = largest_cohort(self.clients, 1.0 / self.rounds, self.allowed)
-        check(
-            "capacity",
-            self.capacity,
-            (self.capacity or 0) >= min(most, self.clients),
-            f"{min(most, self.clients)} or more, so that a full round is rare enough beside delta",
-        )
-
-    def _check_secure(self, secure: SecureRounds) -> None:
-        check("server_sees", self.server_sees, self.server_sees == "sum", "sum where messages are added up securely")
-        check("noise_multiplier", self.noise_multiplier, self.noise_multiplier is not None, "a clip bound and a noise")
-        check("noise_site", self.noise_site, self.noise_site == "server", "server: the clients add the noise anyway")
-        check("schedule", self.schedule, not self.schedule, "no changes between rounds")
-        check(
-            "noise", self.noise, self.noise == "independent", "independent noise where messages are added up securely"
-        )
-        if self.record is not None:
-            parts = self.record.query_records if self.record.of_sum else 1
-            check("secure.parts", secure.parts, secure.parts == parts, f"the {parts} parts of a message")
-            check("noise_mode", self.noise_mode, self.record.of_sum or self.noise_mode == "stacked", "stacked")
-        # A share of the noise depends on how many are invited, and noise that is missing would tell of that.
-        check("hostile", self.hostile, not self.hostile or self.sampler == "fixed", "0, or the fixed-size sampler")
-
-    def _check_cohort(self, cohort: float) -> None:
-        check("cohort", cohort, 0 < cohort <= self.clients, f"above 0 and at most {self.clients} clients")
-        if self.sampler == "fixed":
-            check("cohort", cohort, float(cohort).is_integer(), "a whole number under the fixed-size sampler")
+        check_plan(self)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -208,7 +110,7 @@ class PrivacyPlan:
         Raises:
             RefusedPlan: Shared mode leaves no noise towards colluding clients.
         """
-        return tuple(Phase(event=self._event(change), rounds=rounds) for rounds, change in self._changes())
+        return tuple(Phase(event=self._event(change), rounds=rounds) for rounds, change in self.changes())
 
     @cached_property
     def before(self) -> tuple[Phase, ...]:
@@ -251,7 +153,7 @@ class PrivacyPlan:
                 return phase.event
         raise IndexError(f"round {round_} is not in a plan of {self.rounds} rounds")
 
-    def _changes(self) -> Iterator[tuple[int, Change]]:
+    def changes(self) -> Iterator[tuple[int, Change]]:
         """(length, change) of every phase, from round 0."""
         changes = [c for c in self.schedule if c.from_round < self.rounds]
         if not changes or changes[0].from_round > 0:

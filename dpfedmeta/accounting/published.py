@@ -13,8 +13,9 @@ from pydantic import ConfigDict, TypeAdapter
 
 from dpfedmeta.accounting.events import Phase
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.accounting.moments import rdp_epsilon
 from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.sampled_gaussian import rdp_epsilon, sampled_epsilon
+from dpfedmeta.accounting.sampled_gaussian import sampled_epsilon
 
 
 @dataclass(frozen=True, kw_only=True)

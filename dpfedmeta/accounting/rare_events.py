@@ -52,6 +52,12 @@ def largest_cohort(clients: int, rate: float, allowed: float) -> tuple[int, floa
     return max(size, 1), float(binom.sf(max(size, 1) - 1, clients, rate))
 
 
+def least_capacity(clients: int, rounds: int, delta: float) -> int:
+    """The fewest that a round may take where each client comes in one of `rounds`: fewer are full too often."""
+    most, _ = largest_cohort(clients, 1.0 / rounds, RARE_SHARE * delta / rounds)
+    return min(most, clients)
+
+
 def fuller(size: int, clients: int, rate: float) -> float:
     """P(Bin(clients, rate) >= size): that there are as many, so one client more might be one too many."""
     if clients > MOST_TRIALS:

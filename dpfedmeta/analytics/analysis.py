@@ -8,29 +8,80 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import SecretSource
+from dpfedmeta.randomness import IntArray, SecretSource
 
 if TYPE_CHECKING:
-    from dpfedmeta.analytics.asked import Asked
+    from dpfedmeta.analytics.ground import Ground
+    from dpfedmeta.analytics.held import Held
 
 FOLDER = "dpfedmeta.analytics.analyses"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Asking:
-    """SECRET: one release in the making.
+    """SECRET: one release in the making, at the server.
 
     Attributes:
         plan: What it is charged as.
         cohort: Who is asked.
-        source: The secret randomness of the server and, in a simulation, of the clients.
-        clients: What they hold.
+        source: The server's secret randomness; in a simulation the clients' too.
     """
 
     plan: PrivacyPlan
     cohort: Cohort
     source: SecretSource
-    clients: Asked
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Handing:
+    """SECRET: one client's answer in the making, at the client.
+
+    Attributes:
+        plan: What the release is charged as.
+        told: PUBLIC: what all clients are told besides the plan.
+        held: What it holds.
+        client: Its number.
+        invited: How many are asked; its share of the noise follows from it.
+        source: Its own secret randomness.
+    """
+
+    plan: PrivacyPlan
+    told: bytes
+    held: Held
+    client: int
+    invited: int
+    source: SecretSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumForm:
+    """What is added up: `parts` vectors of `length` whole numbers modulo 2^bits; public.
+
+    `most`: how many clients' vectors it is made for; further ones are left out. None: any number.
+    """
+
+    bits: int
+    length: int
+    parts: int = 1
+    most: int | None = None
+
+    @property
+    def dimension(self) -> int:
+        """Numbers that a client hands over."""
+        return self.length * self.parts
+
+
+class Sums(Protocol):
+    """SECRET: what secure aggregation gives the server."""
+
+    @property
+    def entered(self) -> int:
+        """How many clients' vectors it is the sum of."""
+        ...
+
+    def part(self, index: int) -> IntArray:
+        """One part of the sum modulo 2^bits, [length]."""
+        ...
 
 
 class Analysis(Protocol):
@@ -43,13 +94,17 @@ class Analysis(Protocol):
     default_epsilon: ClassVar[float]
     server_sees: ClassVar[str]
     """In words, what the server sees that the public does not."""
+    asks: ClassVar[str]
+    """In words, for the log of a client: what its vector is computed from."""
+    by_names: ClassVar[bool]
+    """Whether it asks for names, which not all clients keep."""
 
     def planned(self, plan: PrivacyPlan) -> PrivacyPlan:
         """The plan of its release, from one that says who is asked, how often, and at which delta."""
         ...
 
-    def check(self, clients: Asked) -> None:
-        """Refuse before the charge what no client could answer; the data of none decide over it.
+    def check(self, ground: Ground) -> None:
+        """Refuse before the charge what no client could answer; public values alone decide over it.
 
         Raises:
             InputError: Something is missing.
@@ -57,8 +112,33 @@ class Analysis(Protocol):
         """
         ...
 
-    def released(self, asking: Asking) -> dict[str, Any]:
-        """Ask the cohort, release through a mechanism, and read the result: JSON values, all of them public.
+    def form(self, plan: PrivacyPlan) -> SumForm:
+        """What is added up."""
+        ...
+
+    def told(self, asking: Asking, ground: Ground) -> bytes:
+        """PUBLIC: what clients are told besides the plan."""
+        ...
+
+    def check_told(self, told: bytes, plan: PrivacyPlan, held: Held) -> None:
+        """Whether a client can be told that: looked at before it charges, and whatever it holds.
+
+        Raises:
+            InputError: It cannot.
+        """
+        ...
+
+    def sent(self, handing: Handing, part: int) -> IntArray:
+        """SECRET: one part of what a client hands to secure aggregation, [length].
+
+        Guarantee:
+            The release that the plan charges counts with it: it is no longer than the plan says, and carries the
+            client's share of the noise where the plan has the clients make it, whatever the client holds.
+        """
+        ...
+
+    def released(self, asking: Asking, told: bytes, sums: Sums) -> dict[str, Any]:
+        """Release the sum through a mechanism, and read the result: JSON values, all of them public.
 
         Guarantee:
             Nothing in it depends on the clients but through the release that the plan charges.

@@ -1,4 +1,4 @@
-"""The clients of an analysis in a simulation: what each of them computes from what it holds."""
+"""The clients of an analysis: those of a simulation, and what others have to be instead."""
 
 from __future__ import annotations
 
@@ -7,32 +7,71 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import median
+from typing import Protocol
 
-import torch
+import numpy as np
 
+from dpfedmeta.analytics.analysis import Analysis, Asking, Handing, Sums
+from dpfedmeta.analytics.ground import Ground
+from dpfedmeta.analytics.held import Held, HeldImages, HeldNames
 from dpfedmeta.analytics.request import Request
 from dpfedmeta.data.dataset import Dataset, open_dataset
-from dpfedmeta.data.holdings import check_named, holdings
+from dpfedmeta.data.holdings import check_named
 from dpfedmeta.data.population import Population
-from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.evaluation.baselines import Adapted, arrays_of
-from dpfedmeta.models.frozen import mixes_queries
-from dpfedmeta.models.registry import build_network
-from dpfedmeta.models.ways import check_weights
-from dpfedmeta.parameters import Params, norm
-from dpfedmeta.planning.plan import Plan, make_plan
-from dpfedmeta.randomness import KeyedSource
-from dpfedmeta.run_directory import RunDirectory, load_weights
-from dpfedmeta.settings import Settings
-from dpfedmeta.simulation.client_data import DataForm
-from dpfedmeta.simulation.client_side import ClientSide
+from dpfedmeta.errors import InputError
+from dpfedmeta.randomness import IntArray
+from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.training import data as training_data
+
+
+class Clients(Protocol):
+    """Whom an analysis asks."""
+
+    @property
+    def ground(self) -> Ground:
+        """What is public of them."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """SECRET: another one where the answers would be others."""
+        ...
+
+    def check(self, analysis: Analysis) -> None:
+        """Refuse before the charge what they could not answer; nobody's data decide over it.
+
+        Raises:
+            InputError: They are not those that were asked for, or something is missing.
+            RefusedPlan: Clients of this kind have no such answer.
+        """
+        ...
+
+    def ready(self) -> None:
+        """Wait until they can be asked; before the charge.
+
+        Raises:
+            InputError: They do not come.
+        """
+        ...
+
+    def sums(self, analysis: Analysis, asking: Asking, told: bytes, run: RunDirectory) -> Sums:
+        """SECRET: ask the cohort, and add up; it is charged already.
+
+        Args:
+            analysis: What is asked.
+            asking: Who is asked.
+            told: What they are told.
+            run: Where the analysis is kept.
+
+        Raises:
+            InputError: Too few answered; the same call may be made again.
+        """
+        ...
 
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """SECRET but for `digest`'s being asked for: the clients' side. Only what is used is opened.
+    """The clients of a simulation (a `Clients`). Only what is used is opened.
 
     Attributes:
         request: What is asked.
@@ -43,121 +82,53 @@ class Asked:
     data_folder: Path | None = None
 
     @cached_property
+    def ground(self) -> Ground:
+        """What is public of them."""
+        return Ground(self.request, self.data_folder)
+
+    @cached_property
     def digest(self) -> str:
-        """SECRET: another one where the answers would be others: of the data, and of the model that is adapted."""
+        """SECRET: of the data, and of the model that is adapted."""
         parts = [self._lines_digest() if self.request.names else self._dataset.train.digest()]
         if self.request.run:
             parts.append(hashlib.sha256(RunDirectory(Path(self.request.run)).weights.read_bytes()).hexdigest())
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
-    def holdings(self, client: int) -> Mapping[str, int]:
-        """SECRET: images of each class; nothing where the client's data cannot be read."""
-        try:
-            return holdings(self._population, client)
-        except MemoryError:
-            raise
-        except Exception:
-            return {}
+    def check(self, analysis: Analysis) -> None:
+        """As `Clients`."""
+        if self.clients != self.request.clients:
+            raise InputError(f"{self.request.clients:,} clients were asked for, and the data have {self.clients:,}")
+        analysis.check(self.ground)
+        if analysis.by_names and not self.request.names:
+            check_named(self._population)
 
-    def names(self, client: int) -> Mapping[str, int]:
-        """SECRET: the names that a client holds, and how often."""
+    def ready(self) -> None:
+        """They always are."""
+
+    def sums(self, analysis: Analysis, asking: Asking, told: bytes, run: RunDirectory) -> Sums:
+        """SECRET: the ideal result of secure aggregation."""
+        return IdealSums(analysis=analysis, asking=asking, told=told, held=self.held)
+
+    @cached_property
+    def held(self) -> Held:
+        """SECRET: what they hold."""
         if self.request.names:
-            return self._lines[client]
-        return self.holdings(client)
+            return HeldNames(lines=self._lines)
+        return HeldImages(plan=self.ground.plan, population=self._population)
 
     @property
     def clients(self) -> int:
         """How many there are."""
         return len(self._lines) if self.request.names else self._population.clients
 
-    def check_names(self) -> None:
-        """Refuse clients that keep no names."""
-        if not self.request.names:
-            check_named(self._population)
-
-    def check_holdings(self) -> None:
-        """Refuse a file of names, which has no images."""
-        if self.request.names:
-            raise InputError(f"--names: {self.request.kind} asks what clients hold; give --algo and --dataset")
-
-    def check_messages(self) -> None:
-        """Refuse algorithms whose messages are noisy before they are formed."""
-        self.check_holdings()
-        if self._side.algorithm.releases:
-            raise RefusedPlan(
-                f"{self.request.kind}: {self._settings.algo} computes no exact message whose norm could be counted: "
-                "each record is clipped before; give --clip.initial"
-            )
-
-    def check_model(self) -> None:
-        """Refuse weights that are not there or of another network."""
-        _ = self._learner
-
-    def message_norm(self, client: int) -> float | None:
-        """SECRET: length of the message that a client would send in round 0, before clipping; None: it has none.
-
-        Where a message is the sum of parts that are clipped one by one, the median of their lengths.
-        """
-        side = self._side
-        (message,) = side.exact_messages(self._start, 0, [client])
-        if message is None:
-            return None
-        if side.parts == 1:
-            return norm(message)
-        return median(norm({name: value[part] for name, value in message.items()}) for part in range(side.parts))
-
-    def accuracies(self, client: int) -> tuple[float, float] | None:
-        """SECRET: (before, after) adaptation to its own support images, on its own query images."""
-        held = self._form.held(self._population, client)
-        if held is None:
-            return None
-        before, after = self._learner.accuracies(held, transductive=self._transductive)
-        return before, after
-
-    @property
-    def _settings(self) -> Settings:
-        if self.request.settings is None:
-            raise InputError("--algo and --dataset are needed: they say who the clients are and what they compute")
-        return self.request.settings
-
     @cached_property
     def _dataset(self) -> Dataset:
-        settings = self._settings
+        settings = self.ground.settings
         return open_dataset(settings.dataset, self.data_folder, settings.task.ways)
 
     @cached_property
-    def _plan(self) -> Plan:
-        return make_plan(self._settings, self._dataset.task, earlier=())
-
-    @cached_property
     def _population(self) -> Population:
-        return training_data.population(self._plan, self._dataset)
-
-    @cached_property
-    def _side(self) -> ClientSide:
-        # No message carries noise here, so its source is never asked.
-        return training_data.client_side(self._plan, self._population, KeyedSource(0), torch.device("cpu"))
-
-    @cached_property
-    def _start(self) -> Params:
-        weights = self._plan.algorithm.initial(self._plan.network, self._settings.run.seed)
-        return self._plan.algorithm.learned(self._plan.network, weights)
-
-    @cached_property
-    def _form(self) -> DataForm:
-        return self._side.data_form
-
-    @cached_property
-    def _learner(self) -> Adapted:
-        plan, path = self._plan, RunDirectory(Path(self.request.run or "")).weights
-        weights = load_weights(path)
-        check_weights(plan.network, weights, str(path))
-        steps = (0, plan.evaluation.steps)
-        return Adapted(network=plan.network, weights=arrays_of(weights), adaptation=plan.evaluation, at=steps)
-
-    @cached_property
-    def _transductive(self) -> bool:
-        return mixes_queries(build_network(self._plan.network))
+        return training_data.population(self.ground.plan, self._dataset)
 
     @cached_property
     def _lines(self) -> list[Mapping[str, int]]:
@@ -165,3 +136,46 @@ class Asked:
 
     def _lines_digest(self) -> str:
         return hashlib.sha256(Path(self.request.names or "").read_bytes()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class IdealSums:
+    """SECRET: the sum of what the cohort's clients hand over (a `Sums`); a part is computed when it is looked at.
+
+    Attributes:
+        analysis: What each of them computes.
+        asking: Who is asked, and the noise of all of them.
+        told: What they are told.
+        held: What they hold.
+    """
+
+    analysis: Analysis
+    asking: Asking
+    told: bytes
+    held: Held
+
+    @property
+    def entered(self) -> int:
+        """All of the cohort, as far as the sum is made for them."""
+        return len(self._clients)
+
+    def part(self, index: int) -> IntArray:
+        """As `Sums`."""
+        form = self.analysis.form(self.asking.plan)
+        total = np.zeros(form.length, dtype=np.int64)
+        for client in self._clients.tolist():
+            handing = Handing(
+                plan=self.asking.plan,
+                told=self.told,
+                held=self.held,
+                client=client,
+                invited=self.asking.cohort.asked,
+                source=self.asking.source,
+            )
+            total += self.analysis.sent(handing, index)
+            total &= (1 << form.bits) - 1
+        return total
+
+    @property
+    def _clients(self) -> IntArray:
+        return self.asking.cohort.clients[: self.analysis.form(self.asking.plan).most]

@@ -6,15 +6,15 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.analytics.analysis import Asking
-from dpfedmeta.analytics.asked import Asked
+from dpfedmeta.analytics.asked import Asked, Clients
 from dpfedmeta.analytics.request import Request
 from dpfedmeta.analytics.statement import STATEMENT, statement
 from dpfedmeta.durable import SECRET, cut_torn_line, whole_lines
@@ -46,8 +46,26 @@ class Place:
     name: str | None = None
 
 
-def begin(request: Request, place: Place, *, data_folder: Path | None = None, secure_rng: bool = False) -> RunDirectory:
+# Who is asked, from what is asked.
+AskedOf = Callable[[Request], Clients]
+
+
+def begin(
+    request: Request,
+    place: Place,
+    *,
+    data_folder: Path | None = None,
+    secure_rng: bool = False,
+    asked_of: AskedOf | None = None,
+) -> RunDirectory:
     """Plan, charge, ask, release.
+
+    Args:
+        request: What is asked.
+        place: Where it is kept.
+        data_folder: Where data sets are; None: DPFEDMETA_DATA.
+        secure_rng: Randomness from the operating system.
+        asked_of: Clients that are elsewhere; None: those of a simulation.
 
     Raises:
         InputError: Something that was given does not fit; nothing was charged, unless it says so.
@@ -55,11 +73,17 @@ def begin(request: Request, place: Place, *, data_folder: Path | None = None, se
     """
     if secure_rng and request.noise_seed is not None:
         raise InputError("--secure-rng: randomness is the operating system's, so --noise-seed has no place; drop one")
-    plan, asked = request.planned(), Asked(request, data_folder)
+    if secure_rng and asked_of is not None:
+        raise InputError(
+            "--secure-rng: real clients answer once, so an analysis that is stopped has to go on with the same noise; "
+            "leave it out"
+        )
+    plan, asked = request.planned(), _asked(request, data_folder, asked_of)
     seed = draw_secret_seed() if request.noise_seed is None else request.noise_seed
     source: SecretSource = OperatingSystemSource() if secure_rng else KeyedSource(seed)
     digest = asked.digest
-    _check(request, asked)
+    asked.check(request.analysis)
+    asked.ready()
 
     def fill(run: RunDirectory) -> None:
         text = request.as_text()
@@ -71,11 +95,11 @@ def begin(request: Request, place: Place, *, data_folder: Path | None = None, se
     name = place.name or f"{request.kind}-{time.strftime('%Y%m%d-%H%M%S')}"
     run = create(Path(place.folder), name, fill)
     with only_writer(run.path):
-        _complete(run, read_content(run.ledger), asked, source)
+        _complete(run, read_content(run.ledger), request, asked, source)
     return run
 
 
-def resume(path: Path, data_folder: Path | None = None) -> RunDirectory:
+def resume(path: Path, data_folder: Path | None = None, *, asked_of: AskedOf | None = None) -> RunDirectory:
     """Go on with an analysis that was stopped; one that is complete stays as it is.
 
     Guarantee:
@@ -90,11 +114,13 @@ def resume(path: Path, data_folder: Path | None = None) -> RunDirectory:
         content = read_content(run.ledger, torn=True)
         if (run.path / SUMMARY).exists():
             return run
-        asked = Asked(Request.from_text(content.identity.config, f"{run.ledger}, line 1"), data_folder)
+        request = Request.from_text(content.identity.config, f"{run.ledger}, line 1")
+        asked = _asked(request, data_folder, asked_of)
         kept = RunDirectory(run.secret).read_json(_DATA).get("digest")
         if kept != asked.digest:
             raise InputError(f"{run.path}: the clients hold other data than when it began; start a new analysis")
-        _complete(run, content, asked, secret_of_run(run))
+        asked.ready()
+        _complete(run, content, request, asked, secret_of_run(run))
     return run
 
 
@@ -110,11 +136,13 @@ def plan_content(request: Request, plan: PrivacyPlan) -> dict[str, Any]:
 
 def summary_content(request: Request, content: LedgerContent, found: Mapping[str, Any]) -> dict[str, Any]:
     """What summary.json states: public values only."""
+    sampler = {} if request.fixed is None else {"sampler": "fixed"}
     return {
         "status": "completed",
         "analysis": request.kind,
         "clients": request.clients,
         "cohort": request.cohort,
+        **sampler,
         "found": dict(found),
         "server_sees": request.analysis.server_sees,
         "guarantees": [cell.as_json() for cell in spent(content.plan, content.charges)],
@@ -125,16 +153,15 @@ def summary_content(request: Request, content: LedgerContent, found: Mapping[str
     }
 
 
-def _check(request: Request, asked: Asked) -> None:
-    """Refuse before the charge what no client could answer; nobody's data decide over it."""
-    if asked.clients != request.clients:
-        raise InputError(f"{request.clients:,} clients were asked for, and the data have {asked.clients:,}")
-    request.analysis.check(asked)
+def _asked(request: Request, data_folder: Path | None, asked_of: AskedOf | None) -> Clients:
+    return Asked(request, data_folder) if asked_of is None else asked_of(request)
 
 
-def _complete(run: RunDirectory, content: LedgerContent, asked: Asked, source: SecretSource) -> None:
-    """Charge what is not charged yet, then release and write."""
-    plan, request, (size, torn) = content.plan, asked.request, whole_lines(run.ledger)
+def _complete(
+    run: RunDirectory, content: LedgerContent, request: Request, asked: Clients, source: SecretSource
+) -> None:
+    """Charge what is not charged yet, then ask, release and write."""
+    plan, (size, torn) = content.plan, whole_lines(run.ledger)
     check_rounds(plan, content.charges)
     with registered(run) as (lineage, _):
         if lineage is not None:
@@ -148,9 +175,14 @@ def _complete(run: RunDirectory, content: LedgerContent, asked: Asked, source: S
             ledger.charge(charge)
             if lineage is not None:
                 lineage.follow(ledger.lines, ledger.head)
-    found = request.analysis.released(_asking(plan, charge, asked, source))
+    asking, analysis = _asking(plan, charge, source), request.analysis
+    told = analysis.told(asking, asked.ground)
+    found = analysis.released(asking, told, asked.sums(analysis, asking, told, run))
     summary = summary_content(request, read_content(run.ledger), found)
-    write_text(run.path / STATEMENT, statement(summary, request.analysis.words(found)))
+    write_text(
+        run.path / STATEMENT,
+        statement(summary, analysis.words(found), spent(content.plan, read_content(run.ledger).charges)),
+    )
     run.write_json(SUMMARY, summary)
 
 
@@ -162,7 +194,7 @@ def _next(plan: PrivacyPlan, content: LedgerContent, source: SecretSource) -> Ch
     return Charge(round=0, event=plan.at(0), attempt=attempt, inputs=inputs)
 
 
-def _asking(plan: PrivacyPlan, charge: Charge, asked: Asked, source: SecretSource) -> Asking:
+def _asking(plan: PrivacyPlan, charge: Charge, source: SecretSource) -> Asking:
     source = source.again(charge.again)
     cohort = sampler_of(charge.event, None).draw(0, {}, source.generator(Purpose.COHORT, 0))
-    return Asking(plan=plan, cohort=cohort, source=source, clients=asked)
+    return Asking(plan=plan, cohort=replace(cohort, again=charge.again), source=source)

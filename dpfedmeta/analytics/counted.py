@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +11,8 @@ import torch
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.secure_rounds import SecureRounds
 from dpfedmeta.accounting.whole_sums import COUNT_BITS, WholeSum
-from dpfedmeta.analytics.analysis import Asking
+from dpfedmeta.analytics.analysis import Asking, Handing, SumForm, Sums
+from dpfedmeta.errors import InputError
 from dpfedmeta.parameters import Params, scaled
 from dpfedmeta.privacy.mechanisms import WholeNumberMechanism
 from dpfedmeta.privacy.units import Bounded, Client
@@ -75,29 +75,46 @@ def planned_counts(plan: PrivacyPlan, dimension: int, longest: float) -> Privacy
     return replace(plan, server_sees="sum", secure=secure)
 
 
-def released_counts(asking: Asking, answer: Callable[[int], IntArray | None]) -> Counts:
-    """Ask every client of the cohort, add up, and release.
+def counted_form(plan: PrivacyPlan) -> SumForm:
+    """One vector of counts."""
+    whole = plan.at(0).whole
+    assert whole is not None
+    return SumForm(bits=whole.bits, length=whole.dimension)
+
+
+def nothing_told(told: bytes) -> None:
+    """For analyses that tell clients nothing besides the plan.
+
+    Raises:
+        InputError: They are told something.
+    """
+    if told:
+        raise InputError(f"{len(told):,} bytes besides the plan, which this analysis does not have")
+
+
+def released_counts(asking: Asking, sums: Sums) -> Counts:
+    """Release the sum of the clients' counts.
 
     Args:
         asking: What is charged, and who is asked.
-        answer: SECRET: a client's vector of whole numbers; None where it holds nothing that fits.
+        sums: What secure aggregation gives.
 
     Guarantee:
         (client, public) and (client, server) of the plan. A client's vector that is not of the form, or longer than
         the plan says, counts as zero; every client adds its share of the noise whatever it holds.
     """
-    event = asking.plan.at(0)
-    whole, noise = event.whole, event.noise
-    assert whole is not None
+    whole, grid = _whole_of(asking.plan)
+    noise = asking.plan.at(0).noise
     assert noise is not None
-    assert asking.plan.secure is not None
-    assert asking.plan.secure.longest is not None
-    grid = CountGrid(bits=whole.bits, steps=round(whole.units / asking.plan.secure.longest))
-    total, share = _summed(asking, whole, grid, answer)
+    total, share, entered = np.zeros(whole.dimension, dtype=np.int64), 0.0, 0
+    invited = asking.cohort.asked
+    # Too few for the noise: nothing is unmasked, and all noise of the release is the server's.
+    if invited >= whole.least and sums.entered >= whole.fewest(invited):
+        total, share, entered = grid.centred(sums.part(0)), whole.share(invited), sums.entered
     query: Bounded[Client, Params] = Bounded(
         value={_COUNTS: torch.from_numpy(total.astype(np.float64))},
         sensitivity=whole.of_a_client,
-        noise_variance=share * len(asking.cohort.clients),
+        noise_variance=share * entered,
         grid=grid,
     )
     generator = asking.source.generator(Purpose.SERVER_NOISE, 0)
@@ -106,18 +123,24 @@ def released_counts(asking: Asking, answer: Callable[[int], IntArray | None]) ->
     return Counts(values=values, deviation=released.noise_deviation)
 
 
-def _summed(
-    asking: Asking, whole: WholeSum, grid: CountGrid, answer: Callable[[int], IntArray | None]
-) -> tuple[IntArray, float]:
-    """SECRET: (what secure aggregation gives the server, around 0; variance of each client's share in it)."""
-    clients, total = asking.cohort.clients.tolist(), np.zeros(whole.dimension, dtype=np.int64)
-    if len(clients) < whole.least:
-        # Too few for the noise: nothing is unmasked, and all noise of the release is the server's.
-        return total, 0.0
-    share = whole.share(len(clients))
-    for client in clients:
-        total += sent(answer(client), whole, grid, share, client, asking.source)
-    return grid.centred(total), share
+def sent_counts(handing: Handing, vector: IntArray | None) -> IntArray:
+    """SECRET: what one client hands to secure aggregation, modulo 2^b.
+
+    Args:
+        handing: Who it is, and its noise.
+        vector: Its counts; None where it holds nothing that fits.
+    """
+    whole, grid = _whole_of(handing.plan)
+    found = sent(vector, whole, grid, whole.share(handing.invited), handing.client, handing.source)
+    return found & ((1 << whole.bits) - 1)
+
+
+def _whole_of(plan: PrivacyPlan) -> tuple[WholeSum, CountGrid]:
+    whole = plan.at(0).whole
+    assert whole is not None
+    assert plan.secure is not None
+    assert plan.secure.longest is not None
+    return whole, CountGrid(bits=whole.bits, steps=round(whole.units / plan.secure.longest))
 
 
 def sent(

@@ -1,7 +1,8 @@
 """Names that nobody listed, counted by sums alone: an invertible Bloom lookup table over a field.
 
 Goodrich, Mitzenmacher 2011 (https://arxiv.org/abs/1101.2245). A client's table is a vector modulo 2^31 - 1, so tables
-add up under secure aggregation, and the sum is decoded to every name with the number of its clients.
+add up under secure aggregation, and the sum is decoded to every name with the number of its clients. Secure aggregation
+adds modulo a power of two, so numbers are added up in pieces.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from dpfedmeta.randomness import FloatArray, IntArray
 
 PRIME = 2**31 - 1
 REPETITIONS = 3
+# Sums are modulo 2^32, and a piece of a number has so many bits at least.
+SUM_BITS, _FEWEST_BITS = 32, 4
 # Bytes in a number of the field, and numbers of a cell that check what it holds.
 _BYTES, _CHECKS = 3, 2
 # Cells for each name: the fewest of these with which one try at most in so many fails for certain.
@@ -29,6 +32,46 @@ _MOST_FAILURES = 0.1
 
 class DecodingFailed(Exception):
     """The table holds a knot of names that share all their cells, or is no sum of honest tables."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limbs:
+    """How numbers of the field add up modulo 2^32 and never wrap round: each is cut into pieces that are short enough.
+
+    Attributes:
+        most: How many numbers are added at most; public.
+    """
+
+    most: int
+
+    @property
+    def bits(self) -> int:
+        """Of a piece.
+
+        Raises:
+            InputError: So many would not leave any.
+        """
+        found = (((1 << SUM_BITS) - 1) // max(self.most, 1) + 1).bit_length() - 1
+        if found < _FEWEST_BITS:
+            raise InputError(f"{self.most:,} names in a sum: too many; ask fewer clients (--cohort)")
+        return min(found, PRIME.bit_length())
+
+    @property
+    def count(self) -> int:
+        """Pieces of a number."""
+        return -(-PRIME.bit_length() // self.bits)
+
+    def cut(self, numbers: IntArray) -> IntArray:
+        """[count, ...]: the pieces, the lowest first."""
+        shifts = self.bits * np.arange(self.count, dtype=np.int64)
+        return (numbers[None] >> shifts.reshape(-1, *[1] * numbers.ndim)) & ((1 << self.bits) - 1)
+
+    def whole(self, total: IntArray) -> IntArray:
+        """The sum of the numbers, in the field, from a sum of their pieces."""
+        found = np.zeros(len(total) // self.count, dtype=np.int64)
+        for place, pieces in enumerate(total.reshape(self.count, -1)):
+            found = (found + pieces % PRIME * pow(2, self.bits * place, PRIME)) % PRIME
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +104,17 @@ class NameTable:
         """Numbers of a table."""
         return REPETITIONS * self.cells * self._width
 
-    def of(self, names: Iterable[str]) -> IntArray:
-        """SECRET: a client's table, [size], from its names; each counts once."""
-        table = np.zeros((REPETITIONS * self.cells, self._width), dtype=np.int64)
+    def of(self, names: Iterable[str], limbs: Limbs) -> IntArray:
+        """SECRET: a client's table in limbs, [limbs.count * size], from its names; each counts once.
+
+        It is linear in the names, so a sum of tables says no more than how many clients hold each.
+        """
+        table = np.zeros((limbs.count, REPETITIONS * self.cells, self._width), dtype=np.int64)
         for encoded in {encode(name, self.length) for name in names}:
             places, numbers = self._of_one(encoded)
+            cut = limbs.cut(numbers)
             for place in places:
-                table[place] = (table[place] + numbers) % PRIME
+                table[:, place] += cut
         return table.reshape(-1)
 
     def decode(self, total: IntArray) -> dict[str, int]:

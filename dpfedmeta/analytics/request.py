@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,37 @@ from dpfedmeta.validation import YAML_ERRORS, read_yaml
 
 
 @dataclass(frozen=True, kw_only=True)
+class FixedCohort:
+    """A cohort of a fixed size whose clients may fall silent: how real clients are asked, and their simulation.
+
+    Nobody knows how often real clients fail, so who answers must not depend on anybody's data or coin: exactly
+    `Request.cohort` clients are invited, and one client in another's place is what is hidden.
+
+    Attributes:
+        dropout: Share of them that may be missing; below that nothing is unmasked.
+        adversarial: Share of them that may tell the server all they know.
+        colluding: Clients whose share of the noise does not count, since the observer knows it.
+        hostile: Share of all clients that may leave out their share of the noise.
+    """
+
+    dropout: float = 0.0
+    adversarial: float = 0.05
+    colluding: int = 1
+    hostile: float = 0.0
+
+    @classmethod
+    def of(cls, settings: Settings) -> FixedCohort:
+        """As the settings of a training have it."""
+        together, client = settings.aggregation, settings.privacy.client
+        return cls(
+            dropout=together.dropout,
+            adversarial=together.adversarial,
+            colluding=client.colluding,
+            hostile=client.hostile,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """One analysis.
 
@@ -30,13 +61,14 @@ class Request:
         kind: Name of a member of analyses/.
         epsilon: Target for (client, public).
         delta: delta of the client cells.
-        cohort: Expected number of clients that are asked; each is drawn by a coin of its own.
+        cohort: Expected number of clients that are asked; each is drawn by a coin of its own, unless `fixed`.
         clients: N.
         own: The member's options.
         settings: Who the clients are and what they compute; None: `names` says all.
         names: A file with the names of one client a line, tabs between them; None: those of the clients' classes.
         run: The run whose model is adapted; None: none is.
         noise_seed: Given, the analysis is a simulation and promises nothing.
+        fixed: Given, exactly `cohort` clients are asked.
     """
 
     kind: str
@@ -49,6 +81,7 @@ class Request:
     names: str | None = None
     run: str | None = None
     noise_seed: int | None = None
+    fixed: FixedCohort | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon < math.inf:
@@ -57,6 +90,8 @@ class Request:
             raise InputError(f"--delta {self.delta:g}: a number above 0 and below 1")
         if not 0 < self.cohort <= self.clients:
             raise InputError(f"--cohort {self.cohort:g}: above 0 and at most all {self.clients:,} clients")
+        if self.fixed is not None and not float(self.cohort).is_integer():
+            raise InputError(f"--cohort {self.cohort:g}: a whole number, where exactly so many clients are asked")
         if self.clients > MOST_TRIALS and self.cohort > self.clients / 2:
             raise InputError(f"--cohort {self.cohort:g}: of more than {MOST_TRIALS:,} clients ask at most half")
 
@@ -82,11 +117,21 @@ class Request:
             noise_multiplier=1.0,
             client_delta=self.delta,
         )
-        return calibrate(self.analysis.planned(asked), Targets(client_epsilon=self.epsilon))
+        fixed = self.fixed
+        if fixed is not None:
+            asked = replace(asked, sampler="fixed", colluding=fixed.colluding, hostile=fixed.hostile)
+        plan = self.analysis.planned(asked)
+        if fixed is not None and plan.secure is not None:
+            plan = replace(plan, secure=replace(plan.secure, dropout=fixed.dropout, adversarial=fixed.adversarial))
+        return calibrate(plan, Targets(client_epsilon=self.epsilon))
 
     def as_text(self) -> str:
         """YAML, which `from_text` reads back."""
         content = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "settings"}
+        if self.fixed is None:
+            del content["fixed"]
+        else:
+            content["fixed"] = asdict(self.fixed)
         text = yaml.safe_dump({"analysis": {**content, "own": dict(self.own)}}, sort_keys=False)
         return text + (f"---\n{to_yaml(self.settings)}" if self.settings is not None else "")
 
@@ -101,7 +146,8 @@ class Request:
         try:
             content = read_yaml(head)["analysis"]
             settings = resolve_text(rest, where) if rest else None
-            return cls(**content, settings=settings)
+            fixed = FixedCohort(**content.pop("fixed")) if "fixed" in content else None
+            return cls(**content, fixed=fixed, settings=settings)
         except (LookupError, TypeError, ValueError, *YAML_ERRORS) as error:
             raise InputError(
                 f"{where}: is not what an analysis was asked for ({' '.join(str(error).split())})"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dpfedmeta.accounting.events import Earlier
+from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.analytics.analyses.quantile import Quantile
 from dpfedmeta.analytics.conduct import Place, begin, resume
 from dpfedmeta.analytics.request import Request, options_of
@@ -42,19 +43,9 @@ def with_private_start(
         InputError: Too few clients for a bound that is more than noise; the analysis is charged all the same.
         RefusedPlan: The algorithm has no exact messages, or no plan of the training counts the analysis too.
     """
-    given = replace(settings, clip=replace(settings.clip, start="given"))
-    clients = settings.population.clients
-    request = Request(
-        kind="quantile",
-        epsilon=Quantile.default_epsilon,
-        delta=settings.privacy.client.delta,
-        cohort=min(DEFAULT_COHORT, float(clients)),
-        clients=clients,
-        own=options_of(Quantile(quantile=settings.clip.quantile)),
-        settings=given,
-        noise_seed=settings.run.noise_seed,
-    )
-    _check_counted(given, request, data_folder)
+    request = _request(settings)
+    given = _given(settings)
+    planned_after_start(settings, data_folder)
     run = _begun(request, _place(settings), data_folder, secure_rng=secure_rng)
     found = run.read_json(SUMMARY)["found"]
     if found["too_noisy"]:
@@ -72,17 +63,36 @@ def with_private_start(
     return started, f"{Quantile().words(found)[0]}; charged in {run.path}, which this run counts as spent before"
 
 
-def _check_counted(given: Settings, request: Request, data_folder: Path | None) -> None:
-    """Plan the training as it will be planned afterwards: what is refused then must not be charged before.
+def planned_after_start(settings: Settings, data_folder: Path | None = None) -> PrivacyPlan:
+    """The training as it will be planned afterwards: what is refused then must not be charged before.
 
     Raises:
         InputError: A value does not fit another one.
         RefusedPlan: Nothing of a target would be left, or rounds of this kind count nothing that was spent before.
     """
-    own = Earlier(run=_TO_COME, head="", phases=request.planned().phases)
+    given = _given(settings)
+    own = Earlier(run=_TO_COME, head="", phases=_request(settings).planned().phases)
     counted = replace(given.privacy, spent_before=(*given.privacy.spent_before, _TO_COME))
     task, _ = load_task(given.dataset, data_folder)
-    _ = make_privacy(replace(given, privacy=counted), task, earlier=(*earlier_releases(given), own))
+    return make_privacy(replace(given, privacy=counted), task, earlier=(*earlier_releases(given), own))
+
+
+def _given(settings: Settings) -> Settings:
+    return replace(settings, clip=replace(settings.clip, start="given"))
+
+
+def _request(settings: Settings) -> Request:
+    clients = settings.population.clients
+    return Request(
+        kind="quantile",
+        epsilon=Quantile.default_epsilon,
+        delta=settings.privacy.client.delta,
+        cohort=min(DEFAULT_COHORT, float(clients)),
+        clients=clients,
+        own=options_of(Quantile(quantile=settings.clip.quantile)),
+        settings=_given(settings),
+        noise_seed=settings.run.noise_seed,
+    )
 
 
 def _begun(request: Request, place: Place, data_folder: Path | None, *, secure_rng: bool) -> RunDirectory:
@@ -99,6 +109,10 @@ def _begun(request: Request, place: Place, data_folder: Path | None, *, secure_r
     return resume(path, data_folder)
 
 
+def analysis_name(run: str) -> str:
+    """Of the analysis that a run of this name begins with."""
+    return f"{run}-quantile"
+
+
 def _place(settings: Settings) -> Place:
-    name = None if settings.run.name is None else f"{settings.run.name}-quantile"
-    return Place(folder=settings.run.dir, name=name)
+    return Place(folder=settings.run.dir, name=None if settings.run.name is None else analysis_name(settings.run.name))

@@ -6,21 +6,29 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpfedmeta.tracking.terminal import HOLDS, number
+from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.tracking.terminal import ANSWERED, HOLDS, number, why_above
 
 STATEMENT = "statement.txt"
 
 
-def statement(summary: Mapping[str, Any], words: Sequence[str]) -> str:
-    """From summary.json and the words of the analysis."""
-    asked = "all" if summary["cohort"] == summary["clients"] else f"each with probability {_rate(summary):.4g}"
+def statement(summary: Mapping[str, Any], words: Sequence[str], cells: Sequence[Guarantee] = ()) -> str:
+    """From summary.json and the words of the analysis.
+
+    Args:
+        summary: Of summary.json.
+        words: Of what was found.
+        cells: The guarantees of the summary, for the reason why one lies above another; none: as it was said before
+            there was a reason.
+    """
     lines = [
-        f"{summary['analysis']}: {summary['clients']:,} clients, {asked} asked once",
+        f"{summary['analysis']}: {summary['clients']:,} clients, {_asked(summary)} asked once",
         "",
         *words,
         "",
         "spent, from the ledger alone:",
         *(f"  {cell_words(cell)}" for cell in summary["guarantees"]),
+        *(why_above(cells, ANSWERED) if cells else ()),
         f"the server sees besides: {summary['server_sees']}",
         HOLDS,
         "a client that says something here and in training is charged for both: name this folder in "
@@ -40,5 +48,9 @@ def cell_words(cell: Mapping[str, Any]) -> str:
     )
 
 
-def _rate(summary: Mapping[str, Any]) -> float:
-    return float(summary["cohort"]) / float(summary["clients"])
+def _asked(summary: Mapping[str, Any]) -> str:
+    if summary["cohort"] == summary["clients"]:
+        return "all"
+    if summary.get("sampler") == "fixed":
+        return f"{summary['cohort']:g} of them"
+    return f"each with probability {float(summary['cohort']) / float(summary['clients']):.4g}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,7 @@ from dpfedmeta.analytics.request import Request
 from dpfedmeta.analytics.statement import STATEMENT, statement
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import LedgerContent, phases_of, read_content, spent
-from dpfedmeta.planning.spent_before import ANALYSIS
-from dpfedmeta.run_directory import LEDGER, PLAN, SUMMARY, RunDirectory
+from dpfedmeta.run_directory import ANALYSIS, LEDGER, PLAN, SUMMARY, RunDirectory, config_of
 
 _ALIKE = 1e-6
 
@@ -42,11 +40,7 @@ class VerifiedAnalysis:
 
 def is_analysis(path: Path) -> bool:
     """Whether a folder holds the ledger of an analysis."""
-    try:
-        first = (path / LEDGER).read_text(encoding="utf-8").split("\n", 1)[0]
-        return str(json.loads(first)["identity"]["config"]).startswith(ANALYSIS)
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
+    return config_of(path).startswith(ANALYSIS)
 
 
 def verify(run: RunDirectory) -> VerifiedAnalysis:
@@ -109,15 +103,16 @@ def check_counted(folders: Sequence[str]) -> list[str]:
 def _check_summary(run: RunDirectory, request: Request, content: LedgerContent) -> list[str]:
     stated = run.read_json(SUMMARY)
     due = summary_content(request, content, stated.get("found", {}))
-    names = ("status", "analysis", "clients", "cohort", "server_sees", "guarantees", "planned", "simulation", "ledger")
-    for name in names:
-        _same(run.path / SUMMARY, name, stated.get(name), due[name])
+    asked = ("status", "analysis", "clients", "cohort", "sampler", "simulation")
+    for name in (*asked, "server_sees", "guarantees", "planned", "ledger"):
+        _same(run.path / SUMMARY, name, stated.get(name), due.get(name))
     try:
-        text = statement(stated, request.analysis.words(stated["found"]))
+        words, cells = request.analysis.words(stated["found"]), spent(content.plan, content.charges)
+        texts = {statement(stated, words, cells), statement(stated, words)}
     except (LookupError, TypeError, ValueError) as error:
         raise InputError(f"{run.path / SUMMARY}: found: incomplete ({error!r})") from error
     path = run.path / STATEMENT
-    if path.exists() and path.read_text(encoding="utf-8") != text:
+    if path.exists() and path.read_text(encoding="utf-8") not in texts:
         raise InputError(f"{path}: says something else than summary.json and the ledger")
     return ["summary.json agrees", "statement.txt agrees"]
 

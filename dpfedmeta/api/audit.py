@@ -12,8 +12,9 @@ from typing import Any
 from rich.table import Table
 
 from dpfedmeta.api.run import Run
-from dpfedmeta.auditing.audits import AuditRequest, findings, forecast
+from dpfedmeta.auditing.audits import findings, forecast
 from dpfedmeta.auditing.findings import AuditName, Finding
+from dpfedmeta.auditing.request import AuditRequest
 from dpfedmeta.config import to_yaml
 from dpfedmeta.errors import InputError
 from dpfedmeta.planning.plan import Plan

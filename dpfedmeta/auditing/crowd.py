@@ -12,7 +12,7 @@ from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.auditing.canaries import RandomDirections, with_canaries
 from dpfedmeta.auditing.findings import Finding
 from dpfedmeta.auditing.loop import Seen
-from dpfedmeta.auditing.one_run import FEWEST_GUESSES, one_run_epsilon
+from dpfedmeta.auditing.one_run import check_canaries, one_run_epsilon
 from dpfedmeta.auditing.one_shot import one_shot
 from dpfedmeta.auditing.worlds import Nobody, observe
 from dpfedmeta.errors import InputError
@@ -48,8 +48,7 @@ class Crowd:
         Raises:
             InputError: Too few canaries for any bound.
         """
-        if self.canaries < 2 * FEWEST_GUESSES:
-            raise InputError(f"canaries = {self.canaries}: too few for any bound; give {2 * FEWEST_GUESSES} or more")
+        check_canaries(self.canaries)
         inside = np.random.default_rng(self.seed).integers(2, size=self.canaries).astype(bool)
         scores, _ = self._scores(inside)
         for gaussian in (False, True):

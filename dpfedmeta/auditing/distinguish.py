@@ -21,6 +21,7 @@ from dpfedmeta.randomness import FloatArray, KeyedSource, SecretSource
 
 Watch = Callable[[float], None]
 BY_CURVE = "the promise's own curve"
+NO_CURVE = "the trade-off curve of this promise with less noise is not known; use --audits many-runs"
 BY_COUNTS = "counts beyond thresholds"
 
 
@@ -91,7 +92,9 @@ class Bench:
 
 def findings_of(ratios: Ratios, cell: Guarantee, curve: TradeOff | None, miss: float) -> Iterator[Finding]:
     """The bound by the curve of the promise, where there is one, and the bound that assumes none."""
-    if curve is not None:
+    if curve is None:
+        yield Finding.of(cell, "distinguish", None, NO_CURVE, runs=ratios.runs)
+    else:
         yield _finding(ratios, cell, epsilon_of_curve(ratios.right, ratios.runs, curve, miss), miss, BY_CURVE)
     free = epsilon_of_counts(ratios.one, ratios.other, cell.delta, miss)
     yield _finding(ratios, cell, free, miss, BY_COUNTS, "many-runs")

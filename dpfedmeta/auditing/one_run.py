@@ -15,12 +15,25 @@ from scipy.special import expit, ndtr, ndtri
 from scipy.stats import binom
 
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.errors import InputError
 from dpfedmeta.randomness import FloatArray
 
 # Of all canaries so many parts are guessed to be in it, and as many to be out of it.
 SHARES = tuple(2.0**-power for power in range(1, 10))
 # Fewer guesses than this reject nothing at 5% over all of `SHARES`.
 FEWEST_GUESSES = 8
+
+
+def check_canaries(canaries: int) -> None:
+    """Refuse fewer than half of which may be guessed.
+
+    Raises:
+        InputError: No bound would come out.
+    """
+    if canaries < 2 * FEWEST_GUESSES:
+        raise InputError(f"canaries = {canaries}: too few for any bound; give {2 * FEWEST_GUESSES} or more")
+
+
 _MOST_EPSILON, _MOST_MU = 500.0, 60.0
 
 

@@ -15,10 +15,11 @@ from typing import Protocol
 import numpy as np
 from scipy.special import ndtr
 
-from dpfedmeta.accounting.events import Phase
-from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.accounting.events import Neighbours, Phase
+from dpfedmeta.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.noise import GaussianNoise
-from dpfedmeta.accounting.sampled_gaussian import Neighbours, sampled_delta, sampled_epsilon
+from dpfedmeta.accounting.sampled_gaussian import sampled_delta, sampled_epsilon
 from dpfedmeta.auditing.intervals import least_probability, most_probability
 from dpfedmeta.randomness import FloatArray
 
@@ -59,6 +60,11 @@ class GaussianCurve:
     def epsilon(self, noise: float) -> float:
         """In closed form."""
         return gaussian_epsilon(self.mu / noise, self.delta)
+
+
+def normal_curve(cell: Guarantee) -> GaussianCurve:
+    """The normal trade-off curve with the promised epsilon."""
+    return GaussianCurve(mu=gaussian_mu(cell.epsilon, cell.delta), delta=cell.delta)
 
 
 @dataclass(frozen=True, kw_only=True)

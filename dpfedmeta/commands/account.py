@@ -117,9 +117,11 @@ def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Conso
 
 
 def _of_runs(console: Console, options: argparse.Namespace, chosen: Sequence[Path]) -> int:
-    from dpfedmeta.run_directory import RunDirectory
+    from dpfedmeta.run_directory import RunDirectory, check_has_ledger
 
     runs = [RunDirectory(path) for path in chosen]
+    for path in chosen:
+        check_has_ledger(path)
     if len(runs) == 1 and options.realised is None:
         from dpfedmeta.analytics.verification import is_analysis
 
@@ -143,17 +145,19 @@ def _of_analysis(console: Console, options: argparse.Namespace, run: RunDirector
 
 def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) -> int:
     from dpfedmeta.accounting.cells import guarantees
-    from dpfedmeta.tracking.terminal import guarantee_table
+    from dpfedmeta.tracking.terminal import guarantee_table, rounds_words
 
     found, shown = _verified(run)
     snapshot = found.snapshot
     assert snapshot is not None
     so_far = "so far" if snapshot.words else ""
-    title = " ".join(filter(None, ("What was spent", so_far, f"in {len(found.charges)} rounds, from the ledger alone")))
+    charged = f"in {rounds_words(len(found.charges))}, from the ledger alone"
+    title = " ".join(filter(None, ("What was spent", so_far, charged)))
     if snapshot.words and not options.json:
         console.print(f"{run.path}: {snapshot.words}", highlight=False, soft_wrap=True, markup=False)
     if options.run is not None and not options.json:
-        console.print(guarantee_table(guarantees(found.plan), f"What was promised for {found.plan.rounds} rounds"))
+        promised = f"What was promised for {rounds_words(found.plan.rounds)}"
+        console.print(guarantee_table(guarantees(found.plan), promised))
     of_run = {"simulation": found.simulation, "status": snapshot.stage}
     code = _show(console, options, found.plan, found.guarantees, title, of_run)
     if options.verify is not None and not options.json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,13 @@ from rich.console import Console
 
 from dpfedmeta import members
 from dpfedmeta.command_line import DONE, parser, print_json, settings_from
+from dpfedmeta.commands.real_clients import add_real_clients, server_options
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError
 
 if TYPE_CHECKING:
-    from dpfedmeta.analytics.request import Request
+    from dpfedmeta.analytics.conduct import AskedOf
+    from dpfedmeta.analytics.request import FixedCohort, Request
     from dpfedmeta.run_directory import RunDirectory
     from dpfedmeta.settings import Settings
 
@@ -48,6 +51,10 @@ def options_of() -> argparse.ArgumentParser:
     made.add_argument("--dry-run", action="store_true", help="print the noise and the guarantees, and ask nobody")
     made.add_argument("--resume", type=Path, metavar="ANALYSIS", help="go on with an analysis that was stopped")
     made.add_argument("--json", action="store_true", help="print summary.json and nothing else")
+    made.add_argument(
+        "--fixed-cohort", action="store_true", help="ask exactly --cohort clients, as real ones are: their simulation"
+    )
+    add_real_clients(made, required=False, before="real clients: ")
     for name, kind, words, whose in _OWN:
         made.add_argument(f"--{name}", type=kind, help=f"{whose}: {words}")
     return made
@@ -56,6 +63,7 @@ def options_of() -> argparse.ArgumentParser:
 def main(words: Sequence[str], console: Console) -> int:
     """Parse, ask, tell."""
     options, rest = options_of().parse_known_args(words)
+    _check_real(options)
     if options.resume is not None:
         if options.kind is not None or rest:
             raise InputError("--resume: goes on as the analysis began; give nothing besides but --data-dir")
@@ -64,17 +72,32 @@ def main(words: Sequence[str], console: Console) -> int:
 
         if not is_analysis(options.resume):
             raise InputError(f"--resume {options.resume}: holds no ledger of an analysis")
-        return _show(console, resume(options.resume, options.data_dir), as_json=options.json)
+        with _real_clients(options, console) as asked_of:
+            return _show(console, resume(options.resume, options.data_dir, asked_of=asked_of), as_json=options.json)
     request, settings = _request(options, settings_from(rest))
     if options.dry_run:
         return _plan(console, request)
     from dpfedmeta.analytics.conduct import Place, begin
 
     place = Place() if settings is None else Place(folder=settings.run.dir, name=settings.run.name)
-    given = settings_from(rest)
+    given: dict[str, Any] = settings_from(rest)
     place = Place(folder=given.get("run.dir", place.folder), name=given.get("run.name", place.name))
-    run = begin(request, place, data_folder=options.data_dir, secure_rng=options.secure_rng)
-    return _show(console, run, as_json=options.json)
+    given = {"data_folder": options.data_dir, "secure_rng": options.secure_rng}
+    with _real_clients(options, console) as asked_of:
+        return _show(console, begin(request, place, asked_of=asked_of, **given), as_json=options.json)
+
+
+def _real_clients(options: argparse.Namespace, console: Console) -> AbstractContextManager[AskedOf | None]:
+    """Those of a roster, while the server listens; None: those of a simulation."""
+    if options.keys is None and options.roster is None:
+        return nullcontext(None)
+    from dpfedmeta.federation.running import asking_clients, cards_of
+
+    def say(line: str) -> None:
+        if not options.json:
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+    return asking_clients(server_options(options), cards_of(options.roster), say)
 
 
 def _request(options: argparse.Namespace, given: dict[str, str]) -> tuple[Request, Settings | None]:
@@ -85,8 +108,12 @@ def _request(options: argparse.Namespace, given: dict[str, str]) -> tuple[Reques
         raise InputError("gain needs the folder of a run, and no other analysis takes one")
     if options.names is not None and options.kind != "heavy-hitters":
         raise InputError(f"--names: belongs to heavy-hitters, not to {options.kind}")
+    if options.roster is not None and options.run is None:
+        from dpfedmeta.federation.running import cards_of
+
+        given = {"population.clients": str(len(cards_of(options.roster)))} | given
     settings, own = _settings(options, given), _own(options)
-    from dpfedmeta.analytics.request import Request, made, options_of, read_names
+    from dpfedmeta.analytics.request import FixedCohort, Request, made, options_of, read_names
 
     if options.kind == "quantile" and settings is not None:
         own.setdefault("quantile", settings.clip.quantile)
@@ -109,8 +136,23 @@ def _request(options: argparse.Namespace, given: dict[str, str]) -> tuple[Reques
         names=None if options.names is None else str(options.names),
         run=own.get("run"),
         noise_seed=options.noise_seed,
+        fixed=_fixed(options, settings, FixedCohort),
     )
     return request, settings
+
+
+def _check_real(options: argparse.Namespace) -> None:
+    if (options.keys is None) != (options.roster is None):
+        missing = "--roster FILE" if options.roster is None else "--keys DIR"
+        raise InputError(f"real clients: give {missing} too; both come from `federate keys`")
+    if options.keys is not None and options.names is not None:
+        raise InputError("--names: a file says who the clients are, and --roster does too; drop one")
+
+
+def _fixed(options: argparse.Namespace, settings: Settings | None, made: type[FixedCohort]) -> FixedCohort | None:
+    if options.roster is None and not options.fixed_cohort:
+        return None
+    return made() if settings is None else made.of(settings)
 
 
 # Everybody's names are asked for up to so many clients: a table is as long as there may be names.
@@ -148,12 +190,12 @@ def _own(options: argparse.Namespace) -> dict[str, Any]:
 
 def _plan(console: Console, request: Request) -> int:
     from dpfedmeta.accounting.cells import guarantees
-    from dpfedmeta.tracking.terminal import guarantee_table
+    from dpfedmeta.tracking.terminal import ANSWERED, guarantee_table
 
     plan = request.planned()
     noise = plan.at(0).noise
     console.print(f"noise: {noise.words if noise else 'none'}", highlight=False, soft_wrap=True)
-    console.print(guarantee_table(guarantees(plan), f"What {request.kind} would promise"))
+    console.print(guarantee_table(guarantees(plan), f"What {request.kind} would promise", ANSWERED))
     return DONE
 
 

@@ -59,8 +59,7 @@ def main(words: Sequence[str], console: Console) -> int:
 def _audited(options: argparse.Namespace, run: Path | None, given: dict[str, str], console: Console) -> int:
     from rich.progress import Progress
 
-    from dpfedmeta.api.audit import audit_of_run, made
-    from dpfedmeta.auditing.audits import AuditRequest
+    from dpfedmeta.auditing.request import AuditRequest
 
     request = AuditRequest(
         algo=options.algo, dataset=options.dataset or (None if run or options.config else "strokes"),
@@ -68,6 +67,8 @@ def _audited(options: argparse.Namespace, run: Path | None, given: dict[str, str
         confidence=options.confidence, units=tuple(options.units), observers=tuple(options.observers),
         as_planned=options.as_planned, whole=options.whole_runs, seed=options.audit_seed,
     )  # fmt: skip
+    from dpfedmeta.api.audit import audit_of_run, made
+
     errors = Console(stderr=True)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("audit", total=1.0)

@@ -50,12 +50,16 @@ def main(words: Sequence[str], console: Console) -> int:
         raise InputError(f"--bound {options.bound:g}: a clip bound is greater than 0")
     if options.sample < _FEWEST:
         raise InputError(f"--sample {options.sample}: at least {_FEWEST} clients are needed")
+    from dpfedmeta.planning.clip import bounds_clients
     from dpfedmeta.planning.first_checks import check_first
 
     if options.weights is not None:
         check_is_run(options.weights)
     for changes in ({}, *_variants(options.vary).values()):
-        check_first(resolve(options.algo, options.dataset, options.config, {**given, **changes}), options.data_dir)
+        settings = resolve(options.algo, options.dataset, options.config, {**given, **changes})
+        check_first(settings, options.data_dir)
+        if not bounds_clients(settings):
+            raise InputError(f"clip.policy = {settings.clip.policy}: nothing is clipped and no noise is added")
     found = {}
     for label, changes in {"as it is": {}, **_variants(options.vary)}.items():
         found[label] = _measured(options, {**given, **changes})
@@ -84,7 +88,6 @@ def _measured(options: argparse.Namespace, given: dict[str, str]) -> Decompositi
 
     from dpfedmeta.data.dataset import open_dataset
     from dpfedmeta.models.ways import check_weights
-    from dpfedmeta.planning.clip import bounds_clients
     from dpfedmeta.planning.plan import make_plan
     from dpfedmeta.privacy.clip_policy import clip_limits
     from dpfedmeta.randomness import KeyedSource
@@ -103,8 +106,6 @@ def _measured(options: argparse.Namespace, given: dict[str, str]) -> Decompositi
         check_weights(plan.network, weights, str(path))
     if options.sample > plan.privacy.clients:
         raise InputError(f"--sample {options.sample}: there are {plan.privacy.clients} clients (population.clients)")
-    if not bounds_clients(settings):
-        raise InputError(f"clip.policy = {settings.clip.policy}: nothing is clipped and no noise is added")
     bound = clip_limits(settings.clip)[0] if options.bound is None else options.bound
     return decompose(plan, side, plan.algorithm.learned(plan.network, weights), bound, range(options.sample))
 

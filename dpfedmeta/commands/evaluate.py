@@ -11,6 +11,7 @@ from rich.console import Console
 
 from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest
 from dpfedmeta.command_line import DONE, parser
+from dpfedmeta.data.folders import check_data_folder
 from dpfedmeta.errors import InputError
 from dpfedmeta.run_directory import check_is_run
 
@@ -77,6 +78,7 @@ def on_workers(words: Sequence[str], console: Console, workers: Workers | None, 
         data_folder=options.data_dir,
         workers=options.workers,
     )
+    check_data_folder(request.data_folder)
     for path in request.runs:
         check_is_run(path)
     from dpfedmeta.api.shown_evaluation import evaluate_runs

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from dpfedmeta.command_line import DONE, INTERRUPTED, parser, settings_from
+from dpfedmeta.commands.real_clients import add_real_clients, server_options
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError
 from dpfedmeta.validation import nearest
@@ -91,7 +92,7 @@ def _keys(words: Sequence[str], console: Console) -> int:
 
 def _server(words: Sequence[str], console: Console) -> int:
     options, rest = _server_parser().parse_known_args(words)
-    from dpfedmeta.federation.running import ServerOptions, cards_of, run_server
+    from dpfedmeta.federation.running import cards_of, run_server
     from dpfedmeta.report.page import write_report
     from dpfedmeta.tracking.screen import Terminal
 
@@ -101,17 +102,8 @@ def _server(words: Sequence[str], console: Console) -> int:
     settings = resolve(options.algo, options.dataset, options.config, given)
     if settings.run.name is None:
         settings = replace(settings, run=replace(settings.run, name=options.keys.absolute().name))
-    chosen = ServerOptions(
-        keys=options.keys,
-        roster=options.roster,
-        host=options.listen,
-        port=options.port,
-        page_host=options.page_listen,
-        page=None if options.no_page else options.page,
-        seconds=options.seconds,
-        fewest=options.fewest,
-        wait=options.wait,
-        data_folder=options.data_dir,
+    chosen = replace(
+        server_options(options), page_host=options.page_listen, page=None if options.no_page else options.page
     )
     with Terminal(console) as terminal:
         run, status = run_server(chosen, settings, cards, callbacks=[terminal], say=_say(console))
@@ -121,16 +113,10 @@ def _server(words: Sequence[str], console: Console) -> int:
 
 def _server_parser() -> argparse.ArgumentParser:
     made = parser("Train over real clients.", settings=True, program="dpfedmeta federate server")
-    made.add_argument("--keys", type=Path, required=True, metavar="DIR", help="of `federate keys --server`")
-    made.add_argument("--roster", type=Path, required=True, help="file of the clients' cards, one a line")
-    made.add_argument("--listen", default="127.0.0.1", metavar="HOST", help="0.0.0.0: on every network (127.0.0.1)")
-    made.add_argument("--port", type=int, help="to listen on (as in the invitation)")
+    add_real_clients(made, required=True)
     made.add_argument("--page", type=int, default=0, metavar="PORT", help="of the page (any)")
     made.add_argument("--page-listen", default="127.0.0.1", metavar="HOST", help="of the page (127.0.0.1)")
     made.add_argument("--no-page", action="store_true", help="serve no page")
-    made.add_argument("--seconds", type=float, default=60.0, help="how long a question waits for answers (60)")
-    made.add_argument("--fewest", type=int, help="clients that must be connected before a round begins (all)")
-    made.add_argument("--wait", type=float, default=600.0, metavar="S", help="seconds to wait for them (600)")
     made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
     return made
 

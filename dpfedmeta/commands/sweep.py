@@ -40,7 +40,7 @@ def main(words: Sequence[str], console: Console) -> int:
     settings = settings_from(rest)
     from dpfedmeta.data.folders import check_data_folder
     from dpfedmeta.sweeps.definition import CHOICES, read_sweep
-    from dpfedmeta.sweeps.place import check_place, check_writable, default_place
+    from dpfedmeta.sweeps.place import check_jobs, check_place, check_writable, default_place
 
     sweep = read_sweep(given.file)
     out = given.out or default_place(given.file)
@@ -48,6 +48,7 @@ def main(words: Sequence[str], console: Console) -> int:
     if not (given.dry_run or given.count_tuning):
         check_writable(given.out)
     check_data_folder(given.data_dir)
+    check_jobs(given.jobs)
     from dpfedmeta.sweeps.forecast import show_plan
     from dpfedmeta.sweeps.runner import TRAIN, SweepOptions, launched_words, run_sweep
     from dpfedmeta.sweeps.tuning_cost import cost_lines, tuning_cost

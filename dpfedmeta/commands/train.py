@@ -117,6 +117,8 @@ def _train(
 
 
 def _resume(options: argparse.Namespace, given: dict[str, str], console: Console, workers: Workers | None) -> int:
+    from dpfedmeta.run_directory import check_has_ledger
+
     option, path = ("--resume", options.resume) if options.extend is None else ("--extend", options.extend)
     if options.resume is not None and options.extend is not None:
         raise InputError("--extend, --resume: a run that is interrupted is resumed, one that is completed extended")
@@ -125,6 +127,7 @@ def _resume(options: argparse.Namespace, given: dict[str, str], console: Console
             raise InputError(f"--{name.replace('_', '-')}: {option} goes on with the settings that the run began with")
     if not path.is_dir():
         raise InputError(f"{option} {path}: there is no such run directory")
+    check_has_ledger(path)
     rounds = _whole_number(given) if options.extend is not None else None
     return _go_on(path, given, rounds, options.data_dir, console, workers)
 
@@ -137,24 +140,26 @@ def _go_on(
     console: Console,
     workers: Workers | None,
 ) -> int:
-    from dpfedmeta.ledger.ledger import read_content
-    from dpfedmeta.report.pictures import draw_pictures
     from dpfedmeta.run_directory import RunDirectory
-    from dpfedmeta.runs.extension import extended_plan
     from dpfedmeta.runs.lock import only_writer
     from dpfedmeta.runs.resume import finished, reported, settings_of_run
-    from dpfedmeta.tracking.screen import Terminal
-    from dpfedmeta.training.prepared import RunOptions
-    from dpfedmeta.training.run import run_training
 
     run = RunDirectory(path)
     with only_writer(run.path):
         settings = settings_of_run(run, given, brought=workers is not None)
         if rounds is not None:
+            from dpfedmeta.ledger.ledger import read_content
+            from dpfedmeta.runs.extension import extended_plan
+
             # Before PyTorch and the data are read.
             extended_plan(run, settings, read_content(run.ledger, torn=True), rounds)
         before = finished(run) if rounds is None else None
         if before is None:
+            from dpfedmeta.report.pictures import draw_pictures
+            from dpfedmeta.tracking.screen import Terminal
+            from dpfedmeta.training.prepared import RunOptions
+            from dpfedmeta.training.run import run_training
+
             run_options = RunOptions(
                 data_folder=data_folder, resume=run, extend_to=rounds, pictures=draw_pictures, workers=workers
             )

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
 from dpfedmeta.data.partition import DisjointPopulation, NaturalPopulation
 from dpfedmeta.data.population import Population, VirtualPopulation
-from dpfedmeta.data.real_clients import RealPopulation
 from dpfedmeta.data.shards import ShardPopulation
 from dpfedmeta.errors import InputError
+
+
+@runtime_checkable
+class Holding(Protocol):
+    """Clients that hold more than their episode."""
+
+    def holdings(self, client: int) -> Mapping[str, int]:
+        """SECRET: how many records a client holds of each of its classes, by the names of these."""
+        ...
 
 
 def holdings(population: Population, client: int) -> Mapping[str, int]:
@@ -21,9 +30,8 @@ def holdings(population: Population, client: int) -> Mapping[str, int]:
     Raises:
         Exception: The client's data cannot be read, and its population says so in its own way.
     """
-    if isinstance(population, RealPopulation):
-        pool = population.pool
-        return {pool.names[index]: pool.counts[index] for index in population.classes_of(client)}
+    if isinstance(population, Holding):
+        return population.holdings(client)
     episode = population.episode(client)
     labels = Counter([*episode.support_labels.tolist(), *episode.query_labels.tolist()])
     if isinstance(population, VirtualPopulation):
@@ -41,7 +49,7 @@ def check_named(population: Population) -> None:
     Raises:
         InputError: They are such.
     """
-    if isinstance(population, RealPopulation | VirtualPopulation | ShardPopulation):
+    if isinstance(population, Holding | VirtualPopulation | ShardPopulation):
         return
     kind = "population.kind" if isinstance(population, DisjointPopulation | NaturalPopulation) else "a population"
     raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -64,6 +65,10 @@ class RealPopulation:
     def classes_of(self, client: int) -> list[int]:
         """The places in the pool of all its classes, also those that have too few records for an episode."""
         return _held(self.pool)[self._name(client)]
+
+    def holdings(self, client: int) -> Mapping[str, int]:
+        """SECRET: how many records it holds of each of its classes, whether an episode uses them or not."""
+        return {self.pool.names[index]: self.pool.counts[index] for index in self.classes_of(client)}
 
     def _name(self, client: int) -> str:
         names = sorted(_held(self.pool))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dpfedmeta.federation.channel import Channel
 from dpfedmeta.federation.messages import MOST_BYTES, Asked, Attempt, Offer, Question, Said, opened_answer
-from dpfedmeta.federation.signed_plan import SignedPlan
+from dpfedmeta.federation.taken import Signed
 from dpfedmeta.secure_aggregation.keys import Identity
 from dpfedmeta.secure_aggregation.refusals import Refused
 
@@ -62,7 +62,7 @@ class Asking:
     """
 
     channel: Channel
-    signed: SignedPlan
+    signed: Signed
     server: Identity
     roster: Sequence[bytes]
     seconds: float

@@ -15,7 +15,9 @@ import torch
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.client_protocol import MaskedRound
-from dpfedmeta.federation.joined import Joined, asked_digest, forgotten, join, keep_offer, kept_offer
+from dpfedmeta.federation.joined import Joined
+from dpfedmeta.federation.joining import joined_by, opened
+from dpfedmeta.federation.kept import asked_digest, forgotten, keep_offer, kept_offer
 from dpfedmeta.federation.messages import (
     Asked,
     Attempt,
@@ -32,8 +34,7 @@ from dpfedmeta.federation.messages import (
 )
 from dpfedmeta.federation.own_images import chosen_files
 from dpfedmeta.federation.promise import Promise, participation
-from dpfedmeta.federation.signed_plan import SignedPlan, opened_plan
-from dpfedmeta.federation.words import joined_words, offered_words, sent_words
+from dpfedmeta.federation.taken import Signed, Taken
 from dpfedmeta.ledger.client_ledger import ClientLedger
 from dpfedmeta.parameters import dimension, unflatten
 from dpfedmeta.personal.images import ImageForm
@@ -88,7 +89,7 @@ class RealClient:
         self._promise, self._path = promise, ledger
         self._ledger, self._size = ClientLedger(ledger, promise.budget()), ledger.stat().st_size
         self._say, self._noise_seed, self._dry_run = say, noise_seed, dry_run
-        self._joined: dict[bytes, Joined] = {}
+        self._joined: dict[bytes, Taken] = {}
         self._masked: MaskedRound | None = None
         self._unfit: str | None = None
         self._one = threading.Lock()
@@ -141,17 +142,19 @@ class RealClient:
                 raise
             return Said.ACCEPTED, body
         joined = self._known(question)
-        if question.asked is Asked.VECTOR:
-            return Said.VECTOR, self._vector(joined, question)
         if question.asked is Asked.PHASE:
             return Said.PHASE, self._phase(joined, question)
+        if not isinstance(joined, Joined):
+            raise Refused("asked for what belongs to a training, and this is an analysis")
+        if question.asked is Asked.VECTOR:
+            return Said.VECTOR, self._vector(joined, question)
         return Said.ADAPTED, self._adapted(joined, question)
 
     def _accepted(self, question: Question) -> bytes:
         offer, before = Offer.decode(question.body), kept_offer(self._folder, question.attempt.run)
         if question.plan in self._joined and before == question.body:
             return b""  # the server was started again, or had lost sight of this client
-        signed = opened_plan(offer.text, offer.signature, self._server)
+        signed = opened(offer.text, offer.signature, self._server)
         if signed.digest != question.plan or signed.run != question.attempt.run:
             raise Refused("the plan is not the one that the question names")
         if before is not None and before != question.body:
@@ -159,14 +162,14 @@ class RealClient:
         self._joined[signed.digest] = self._join(signed, offer)
         return b""
 
-    def _join(self, signed: SignedPlan, offer: Offer) -> Joined:
-        if not 0 <= offer.number < signed.plan.privacy.clients:
-            raise Refused(f"number {offer.number} of {signed.plan.privacy.clients} clients")
+    def _join(self, signed: Signed, offer: Offer) -> Taken:
+        if not 0 <= offer.number < signed.privacy.clients:
+            raise Refused(f"number {offer.number} of {signed.privacy.clients} clients")
         if signed.roster and signed.roster[offer.number] != self.identity:
             raise Refused("the plan has another client in this one's place")
-        for line in offered_words(signed, self._promise):
+        for line in signed.words():
             self._log(line)
-        joined = join(
+        joined = joined_by(
             signed,
             offer.number,
             images=self._images,
@@ -174,20 +177,20 @@ class RealClient:
             promise=self._promise,
             noise_seed=self._noise_seed,
         )
-        for line in joined_words(joined, self._ledger, self._promise):
+        for line in joined.words(self._ledger, self._promise):
             self._log(line)
         if self._dry_run:
             raise Refused("this is a dry run; nothing is sent")
-        keep_offer(joined, offer.encode())
+        keep_offer(joined.kept, offer.encode())
         return joined
 
-    def _known(self, question: Question) -> Joined:
+    def _known(self, question: Question) -> Taken:
         if question.plan not in self._joined:
             kept = kept_offer(self._folder, question.attempt.run)
             if kept is None:
                 raise Refused(f"run {question.attempt.run.hex()[:8]}: this client never joined its plan")
             offer = Offer.decode(kept)
-            signed = opened_plan(offer.text, offer.signature, self._server)
+            signed = opened(offer.text, offer.signature, self._server)
             self._joined[signed.digest] = self._join(signed, offer)
         joined = self._joined.get(question.plan)
         if joined is None or joined.signed.run != question.attempt.run:
@@ -195,22 +198,23 @@ class RealClient:
         return joined
 
     def _vector(self, joined: Joined, question: Question) -> bytes:
-        if joined.signed.plan.privacy.secure is not None:
+        if joined.signed.masked:
             raise Refused("asked for a vector that secure aggregation would hide")
         task, attempt = Task.decode(question.body, joined.dimension), question.attempt
-        asked = asked_digest(task)
+        asked = asked_digest(question.body)
         new = self._charged(joined, attempt, asked)
-        vector = joined.once(attempt, asked, lambda: packed_floats(joined.vector(task, attempt)))
+        vector = joined.kept.once(attempt, asked, lambda: packed_floats(joined.vector(task, attempt)))
         what = f"one vector, {len(vector):,} bytes" if new else "asked again; the same vector as before"
-        self._log(sent_words(joined, self._ledger, self._promise, attempt, task, what))
+        self._log(joined.sent_words(self._ledger, self._promise, attempt, question.body, what))
         return vector
 
-    def _phase(self, joined: Joined, question: Question) -> bytes:
+    def _phase(self, joined: Taken, question: Question) -> bytes:
         step, attempt = Step.decode(question.body), question.attempt
         if step.phase == Phase.KEYS:
-            if joined.signed.plan.privacy.secure is None:
+            if not joined.signed.masked:
                 raise Refused("asked for secure aggregation, which the plan does not have")
-            start = Start.decode(step.said, joined.signed.plan.privacy.clients, joined.dimension)
+            start = Start.decode(step.said, joined.signed.privacy.clients)
+            joined.check(start.task)
             before = self._masked
             place = (joined.signed.run, attempt.key, step.protocol)
             if before is not None and before.place[0] == place[0] and before.place >= place:
@@ -224,16 +228,16 @@ class RealClient:
         body = masked.answer(Phase(step.phase), step.said)
         if step.phase == Phase.MASKED:
             what = f"one vector under masks, {len(body):,} bytes"
-            self._log(sent_words(joined, self._ledger, self._promise, attempt, masked.task, what))
+            self._log(joined.sent_words(self._ledger, self._promise, attempt, masked.task, what))
         return body
 
-    def _charged(self, joined: Joined, attempt: Attempt, asked: str) -> bool:
+    def _charged(self, joined: Taken, attempt: Attempt, asked: str) -> bool:
         """One participation, on disk, before the images are touched; False: it was charged before.
 
         Raises:
             Refused: The round is over, or was asked with something else, or would break the promise.
         """
-        run, plan = joined.signed.run.hex(), joined.signed.plan.privacy
+        run, plan = joined.signed.run.hex(), joined.signed.privacy
         before = self._ledger.question(run, attempt.key)
         taken = self._ledger.keys(run)
         last = max(taken, default=())

@@ -6,18 +6,17 @@ from hashlib import sha256
 
 import numpy as np
 
-from dpfedmeta.federation.joined import Joined, asked_digest
-from dpfedmeta.federation.messages import Attempt, Start, Task
-from dpfedmeta.federation.signed_plan import SignedPlan
-from dpfedmeta.planning.plan import Plan
+from dpfedmeta.federation.kept import asked_digest
+from dpfedmeta.federation.messages import Attempt, Start
+from dpfedmeta.federation.taken import Signed, Taken
 from dpfedmeta.randomness import IntArray
-from dpfedmeta.secure_aggregation.agreement import Agreement, Identities, Round, agreed
+from dpfedmeta.secure_aggregation.agreement import Identities, Round
 from dpfedmeta.secure_aggregation.client import Client
 from dpfedmeta.secure_aggregation.messages import Phase
 from dpfedmeta.secure_aggregation.refusals import Refused
 
 
-def round_of(signed: SignedPlan, attempt: Attempt, protocol: int, invited: tuple[int, ...]) -> Round:
+def round_of(signed: Signed, attempt: Attempt, protocol: int, invited: tuple[int, ...]) -> Round:
     """What all parties of one attempt at the protocol hold in common; each computes it from the plan.
 
     Seat i is that of number i of the invited, and its identity is the one that the plan's roster has for it.
@@ -25,37 +24,14 @@ def round_of(signed: SignedPlan, attempt: Attempt, protocol: int, invited: tuple
     Raises:
         Refused: A cohort of a size that the plan does not count with.
     """
-    whole = signed.plan.privacy.at(attempt.round).whole
-    assert whole is not None
-    if not whole.least <= len(invited) <= whole.most:
-        raise Refused(f"{len(invited)} invited clients; the plan counts with {whole.least} to {whole.most}")
     mark = b"".join(part.to_bytes(8, "big") for part in attempt.again)
     return Round(
         run=sha256(signed.digest + mark).digest(),
         round=attempt.round,
         attempt=protocol,
-        agreement=agreement_of(signed.plan, attempt.round, len(invited)),
+        agreement=signed.agreement(attempt.round, len(invited)),
         identities=Identities(keys={seat: signed.roster[number] for seat, number in enumerate(invited)}),
         server=signed.server,
-    )
-
-
-def agreement_of(plan: Plan, round_: int, invited: int) -> Agreement:
-    """The numbers, as the accountant counts with them; a real server may break the protocol.
-
-    Raises:
-        InputError: Too few would stay to agree on who survived.
-    """
-    whole = plan.privacy.at(round_).whole
-    assert whole is not None
-    return agreed(
-        clients=invited,
-        dimension=whole.dimension,
-        bits=whole.bits,
-        adversarial=plan.settings.aggregation.adversarial,
-        dropout=whole.dropout,
-        malicious=True,
-        fewest=whole.fewest(invited),
     )
 
 
@@ -73,11 +49,11 @@ class MaskedRound:
         Refused: The client is not invited itself, or a cohort of a size that the plan does not count with.
     """
 
-    def __init__(self, joined: Joined, attempt: Attempt, protocol: int, start: Start, identity: bytes) -> None:
+    def __init__(self, joined: Taken, attempt: Attempt, protocol: int, start: Start, identity: bytes) -> None:
         if joined.number not in start.invited:
             raise Refused(f"asked into round {attempt.round}, to which it is not invited")
         self.place = (joined.signed.run, attempt.key, protocol)
-        self.task: Task = start.task
+        self.task = start.task
         self._joined, self._attempt, self._invited = joined, attempt, start.invited
         self._round = round_of(joined.signed, attempt, protocol, start.invited)
         self._seat = start.invited.index(joined.number)
@@ -107,7 +83,7 @@ class MaskedRound:
         """A signature on one set of survivors of a vector, whatever the attempt; it is on disk before it leaves."""
         signature, survivors = self._client.consent(said), self._client.survivors
         assert survivors is not None
-        if not self._joined.may_reveal(self._attempt, survivors):
+        if not self._joined.kept.may_reveal(self._attempt, survivors):
             raise Refused(
                 f"round {self._attempt.round}: other survivors were agreed to already; the difference of two sums "
                 "would give a client away"
@@ -117,7 +93,7 @@ class MaskedRound:
 
     def _vector(self) -> IntArray:
         invited = len(self._invited)
-        kept = self._joined.once(
+        kept = self._joined.kept.once(
             self._attempt,
             asked_digest(self.task, self._invited),
             lambda: self._joined.whole(self.task, self._attempt, invited).astype("<u4").tobytes(),

@@ -257,23 +257,23 @@ class Start:
 
     Attributes:
         invited: Numbers of the invited clients, ascending: seat i is that of number i of them.
-        task: What each of them computes from.
+        task: What each of them computes from: a `Task`, or what an analysis tells.
     """
 
     invited: tuple[int, ...]
-    task: Task
+    task: bytes
 
     def encode(self) -> bytes:
         """What is said in the first phase."""
         numbers = np.asarray(self.invited, dtype=">u4")
-        return len(numbers).to_bytes(4, "big") + numbers.tobytes() + self.task.encode()
+        return len(numbers).to_bytes(4, "big") + numbers.tobytes() + self.task
 
     @classmethod
-    def decode(cls, said: bytes, clients: int, count: int) -> Start:
+    def decode(cls, said: bytes, clients: int) -> Start:
         """From what is said.
 
         Raises:
-            Refused: Numbers of nobody, twice or out of order, or as `Task`.
+            Refused: Numbers of nobody, twice or out of order.
         """
         size = int.from_bytes(said[:4], "big")
         if not 2 <= size <= clients or len(said) < 4 + 4 * size:
@@ -281,7 +281,7 @@ class Start:
         invited = np.frombuffer(said, dtype=">u4", count=size, offset=4).astype(np.int64)
         if not (np.diff(invited) > 0).all() or invited[-1] >= clients:
             raise Refused("invited clients who do not exist, twice or out of order")
-        return cls(invited=tuple(invited.tolist()), task=Task.decode(said[4 + 4 * size :], count))
+        return cls(invited=tuple(invited.tolist()), task=said[4 + 4 * size :])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +58,16 @@ class OwnImages:
             raise InputError(f"fewer than {self.shape.ways} classes with {wanted} images each")
         generator = public_generator(self.seed, Purpose.CLIENT_DATA, client)
         return choose_from(self.pool, generator, self.shape, held).episode()
+
+    def holdings(self, client: int) -> Mapping[str, int]:
+        """SECRET: how many images it holds of each of its classes, whether an episode uses them or not.
+
+        Raises:
+            IndexError: It is another client.
+        """
+        if client != self.number:
+            raise IndexError(f"client {client}: this machine holds client {self.number} of {self.clients}")
+        return dict(zip(self.pool.names, self.pool.counts, strict=True))
 
     def labelled(self) -> tuple[ImageArray, IntArray]:
         """SECRET: all images of all classes, uint8 [n, channels, height, width], and the places of their classes."""

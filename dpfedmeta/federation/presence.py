@@ -61,19 +61,28 @@ class Presence(Callback):
         self._wait()
 
     def _wait(self) -> None:
-        until, roster = time.monotonic() + self.seconds, {*self.federation.roster}
-        while (there := len(roster & {*self.federation.channel.present()})) < self.fewest:
-            if time.monotonic() > until:
-                raise InputError(
-                    f"{there} of {len(roster)} clients are connected after {self.seconds:g} s, {self.fewest} are "
-                    "needed; no round was begun without them"
-                )
-            time.sleep(_LOOK_SECONDS)
+        wait_for(self.federation.channel, self.federation.roster, self.fewest, self.seconds)
+
+
+def wait_for(channel: Channel, roster: Sequence[bytes], fewest: int, seconds: float) -> None:
+    """Until so many of the clients are connected.
+
+    Raises:
+        InputError: Fewer are, after so many seconds.
+    """
+    until, named = time.monotonic() + seconds, {*roster}
+    while (there := len(named & {*channel.present()})) < fewest:
+        if time.monotonic() > until:
+            raise InputError(
+                f"{there} of {len(named)} clients are connected after {seconds:g} s, {fewest} are needed; no round was "
+                "begun without them"
+            )
+        time.sleep(_LOOK_SECONDS)
 
 
 def all_are_asked(asking: Asking) -> bool:
     """Whether every client is asked in every round: else, who declined one is as secret as the cohort."""
-    plan = asking.signed.plan.privacy
+    plan = asking.signed.privacy
     return plan.sampler == "fixed" and plan.cohort == plan.clients
 
 
@@ -83,7 +92,7 @@ def check_willing(asking: Asking) -> None:
     Raises:
         InputError: So many declined that none can.
     """
-    plan, declined, clients = asking.signed.plan.privacy, len(asking.declining), len(asking.roster)
+    plan, declined, clients = asking.signed.privacy, len(asking.declining), len(asking.roster)
     whole = plan.at(0).whole
     needed = 1 if whole is None else whole.fewest(round(plan.cohort))
     if clients - declined < needed:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from dpfedmeta.accounting.cells import Terms, client_server, record_server
 from dpfedmeta.accounting.guarantee import UnitName
 from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.terms import Terms
+from dpfedmeta.accounting.towards_server import client_server, record_server
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.client_ledger import RecordBudget
 from dpfedmeta.secure_aggregation.refusals import Refused
@@ -126,3 +127,19 @@ def most_participations(plan: PrivacyPlan, promise: Promise) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if epsilon_after(plan, promise, middle) <= limit else (low, middle)
     return low
+
+
+def allowed_rounds(plan: PrivacyPlan, promise: Promise) -> int:
+    """As `most_participations`, which has to be one at least.
+
+    Raises:
+        Refused: The promise allows none.
+    """
+    most = most_participations(plan, promise)
+    if not most:
+        one = epsilon_after(plan, promise, 1)
+        raise Refused(
+            f"one round alone would cost epsilon {one:.3g} for ({promise.unit}, server), and the promise is "
+            f"{promise.words}"
+        )
+    return most

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,9 @@ from dpfedmeta.federation.invitation import (
 from dpfedmeta.federation.promise import Promise
 
 if TYPE_CHECKING:
+    from dpfedmeta.analytics.conduct import AskedOf
+    from dpfedmeta.federation.asking import Heard
+    from dpfedmeta.federation.channel import Channel
     from dpfedmeta.run_directory import RunDirectory
     from dpfedmeta.runs.summary import Status
     from dpfedmeta.settings import Settings
@@ -59,6 +62,29 @@ class ServerOptions:
     data_folder: Path | None = None
 
 
+@contextmanager
+def listening(options: ServerOptions, cards: Sequence[Card], say: Say = lambda line: None) -> Iterator[Channel]:
+    """A wire to the clients of a roster.
+
+    Raises:
+        InputError: Keys or addresses cannot be used.
+    """
+    invitation = read_invitation(options.keys / INVITATION)
+    prepare_flower(options.keys / "flower")
+    from dpfedmeta.federation.flower_channel import link_channel
+    from dpfedmeta.federation.flower_link import Link
+
+    port = port_of(invitation) if options.port is None else options.port
+    files = {"certificate": options.keys / CERTIFICATE, "key": options.keys / CERTIFICATE_KEY}
+    link = Link(cards, host=options.host, port=port, most_bytes=MOST_BYTES, **files)
+    channel = link_channel(link)
+    try:
+        say(f"listening on {options.host}:{link.port} for {len(cards)} clients")
+        yield channel
+    finally:
+        channel.close()
+
+
 def run_server(
     options: ServerOptions,
     settings: Settings,
@@ -73,28 +99,20 @@ def run_server(
         InputError: Keys, addresses, settings or the run directory cannot be used.
         RefusedPlan: A guarantee would not hold.
     """
-    private, invitation = operator_identity(options.keys), read_invitation(options.keys / INVITATION)
+    private, _ = operator_identity(options.keys), read_invitation(options.keys / INVITATION)
     run = Path(settings.run.dir, str(settings.run.name))
-    prepare_flower(options.keys / "flower")
-    from dpfedmeta.federation.flower_channel import link_channel
-    from dpfedmeta.federation.flower_link import Link
     from dpfedmeta.federation.page import Page, Progress
     from dpfedmeta.federation.server import check_federation, serve
 
     roster = [card.identity for card in cards]
     check_federation(settings, roster)
     with ExitStack() as open_:
-        port = port_of(invitation) if options.port is None else options.port
-        files = {"certificate": options.keys / CERTIFICATE, "key": options.keys / CERTIFICATE_KEY}
-        link = Link(cards, host=options.host, port=port, most_bytes=MOST_BYTES, **files)
-        channel = link_channel(link)
-        open_.callback(channel.close)
+        channel = open_.enter_context(listening(options, cards, say))
         progress = Progress({card.identity: card.name for card in cards}, channel.present)
         if options.page is not None:
             page = Page(progress, options.page_host, options.page)
             open_.callback(page.close)
             say(f"page: {page.address}")
-        say(f"listening on {options.host}:{link.port} for {len(cards)} clients")
         return serve(
             settings,
             channel,
@@ -108,6 +126,36 @@ def run_server(
             callbacks=[*callbacks, progress],
             heard=progress.heard,
         )
+
+
+@contextmanager
+def asking_clients(options: ServerOptions, cards: Sequence[Card], say: Say) -> Iterator[AskedOf]:
+    """Real clients for an analysis, while the server listens.
+
+    Raises:
+        InputError: Keys or addresses cannot be used.
+    """
+    from dpfedmeta.federation.analysing import Company
+
+    private, roster = operator_identity(options.keys), [card.identity for card in cards]
+
+    def tell(heard: Heard) -> None:
+        say(
+            f"{heard.asked.name.lower()}: {heard.answered} of {heard.clients} clients answered, {heard.declined} "
+            f"declined, {heard.unsound} sent what is not accepted, {heard.absent} were not heard in time"
+        )
+
+    with listening(options, cards, say) as channel:
+        yield Company(
+            channel=channel,
+            identity=private,
+            roster=roster,
+            seconds=options.seconds,
+            fewest=len(roster) if options.fewest is None else options.fewest,
+            wait=options.wait,
+            heard=tell,
+            data_folder=options.data_folder,
+        ).asked_of
 
 
 def cards_of(path: Path) -> tuple[Card, ...]:

@@ -14,10 +14,9 @@ from dpfedmeta.data.population import Population
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.federation.asking import Asking, Heard
 from dpfedmeta.federation.channel import IDENTITY_BYTES, Channel
-from dpfedmeta.federation.client_protocol import agreement_of
 from dpfedmeta.federation.messages import Asked, Attempt, packed_floats
 from dpfedmeta.federation.presence import Presence, check_willing
-from dpfedmeta.federation.signed_plan import sign_plan
+from dpfedmeta.federation.signed_plan import SignedPlan, agreement_of, sign_plan
 from dpfedmeta.federation.sums import AskedAdder, AskedSums
 from dpfedmeta.parameters import flatten
 from dpfedmeta.planning.aggregation import clients_make_the_noise
@@ -81,6 +80,7 @@ class Federation:
     seconds: float
     heard: Callable[[Heard], None] = lambda heard: None
     _asking: Asking | None = None
+    _signed: SignedPlan | None = None
 
     def population(self, plan: Plan) -> Population:
         """Who there is.
@@ -107,6 +107,7 @@ class Federation:
         settings, server = made.plan.settings, Identity(self.identity)
         name = sha256(b"dpfedmeta federation" + identity_of(run).run.encode()).digest()
         signed = sign_plan(made.plan, made.dataset.task, run=name, server=server, roster=self.roster)
+        self._signed = signed
         asking = self._asking = Asking(
             channel=self.channel,
             signed=signed,
@@ -134,12 +135,12 @@ class Federation:
         Raises:
             InputError: The run has no readable weights.
         """
-        asking = self._asking
-        if asking is None:
+        asking, signed = self._asking, self._signed
+        if asking is None or signed is None:
             return 0
         weights = load_weights(run.weights)
-        flat = flatten({name: weights[name] for name in asking.signed.initial}).float()
-        body, attempt = packed_floats(np.asarray(flat.numpy())), Attempt(run=asking.signed.run, round=0)
+        flat = flatten({name: weights[name] for name in signed.initial}).float()
+        body, attempt = packed_floats(np.asarray(flat.numpy())), Attempt(run=signed.run, round=0)
         return len(asking.ask(Asked.MODEL, attempt, dict.fromkeys(range(len(self.roster)), body)))
 
 

@@ -19,7 +19,7 @@ from dpfedmeta.randomness import IntArray
 from dpfedmeta.secure_aggregation.keys import SECRET_BYTES
 from dpfedmeta.secure_aggregation.messages import Phase
 from dpfedmeta.secure_aggregation.refusals import Aborted, Refused
-from dpfedmeta.secure_aggregation.server import Server
+from dpfedmeta.secure_aggregation.server import Server, Sum
 from dpfedmeta.simulation.aggregation import RoundAborted
 from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.secure_sums import Task as LocalTask
@@ -112,45 +112,54 @@ class AskedAdder:
             return nothing
         _, arrays, (bound, _), *_ = tasks[0]
         flat: Floats = np.concatenate([value.reshape(-1) for value in arrays.values()])
-        start = Start(invited=tuple(cohort.clients.tolist()), task=Task(bound=bound, model=flat))
+        start = Start(invited=tuple(cohort.clients.tolist()), task=Task(bound=bound, model=flat).encode())
         attempt = Attempt(run=self.asking.signed.run, round=cohort.round, again=cohort.again)
-        protocol = 0
-        for _ in range(_ATTEMPTS):
-            # The clock outlives a server that was killed; a client takes no number twice.
-            protocol = max(protocol + 1, int(time.time()))
-            server = self._server(attempt, protocol, start)
+        found = secure_sum(self.asking, self.identity, attempt, start)
+        return nothing if found is None else (found.total.astype(np.int64), len(found.survivors))
+
+
+def secure_sum(asking: Asking, identity: bytes, attempt: Attempt, start: Start) -> Sum | None:
+    """SECRET: what the protocol gives the server; None: too few clients were there to the end.
+
+    Args:
+        asking: The clients.
+        identity: The server's private key.
+        attempt: At which round.
+        start: Who is invited, and what they compute from.
+    """
+    assert len(identity) == SECRET_BYTES
+    protocol = 0
+    for _ in range(_ATTEMPTS):
+        # The clock outlives a server that was killed; a client takes no number twice.
+        protocol = max(protocol + 1, int(time.time()))
+        server = Server(round_=round_of(asking.signed, attempt, protocol, start.invited), identity=identity)
+        try:
+            _talk(asking, server, attempt, protocol, start)
+            return server.sum()
+        except Aborted:
+            if server.phase in (Phase.CONSENT, Phase.REVEAL):
+                # Clients agree to one set of survivors of a vector, and no other one would be unmasked.
+                return None
+            continue
+    return None
+
+
+def _talk(asking: Asking, server: Server, attempt: Attempt, protocol: int, start: Start) -> None:
+    """All phases, in order; who says nothing in one of them has fallen silent.
+
+    Raises:
+        Aborted: Too few are left.
+    """
+    inbox: Mapping[int, bytes] = dict.fromkeys(range(len(start.invited)), start.encode())
+    while inbox:
+        phase = server.phase
+        said = {
+            start.invited[seat]: Step(protocol=protocol, phase=phase, said=message).encode()
+            for seat, message in inbox.items()
+        }
+        for answer in asking.ask(Asked.PHASE, attempt, said).values():
             try:
-                self._talk(server, attempt, protocol, start)
-                found = server.sum()
-            except Aborted:
-                if server.phase in (Phase.CONSENT, Phase.REVEAL):
-                    # Clients agree to one set of survivors of a vector, and no other one would be unmasked.
-                    return nothing
+                server.receive(answer)
+            except Refused:
                 continue
-            return found.total.astype(np.int64), len(found.survivors)
-        return nothing
-
-    def _server(self, attempt: Attempt, protocol: int, start: Start) -> Server:
-        round_ = round_of(self.asking.signed, attempt, protocol, start.invited)
-        assert len(self.identity) == SECRET_BYTES
-        return Server(round_=round_, identity=self.identity)
-
-    def _talk(self, server: Server, attempt: Attempt, protocol: int, start: Start) -> None:
-        """All phases, in order; who says nothing in one of them has fallen silent.
-
-        Raises:
-            Aborted: Too few are left.
-        """
-        inbox: Mapping[int, bytes] = dict.fromkeys(range(len(start.invited)), start.encode())
-        while inbox:
-            phase = server.phase
-            said = {
-                start.invited[seat]: Step(protocol=protocol, phase=phase, said=message).encode()
-                for seat, message in inbox.items()
-            }
-            for answer in self.asking.ask(Asked.PHASE, attempt, said).values():
-                try:
-                    server.receive(answer)
-                except Refused:
-                    continue
-            inbox = server.close()
+        inbox = server.close()

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from dpfedmeta.federation.joined import Joined
-from dpfedmeta.federation.messages import Attempt, Task
 from dpfedmeta.federation.promise import Promise, epsilon_after
-from dpfedmeta.federation.signed_plan import SignedPlan
 from dpfedmeta.ledger.client_ledger import ClientLedger
 
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.guarantee import Guarantee
+    from dpfedmeta.federation.joined import Joined
+    from dpfedmeta.federation.joined_analysis import JoinedAnalysis
+    from dpfedmeta.federation.messages import Attempt, Task
+    from dpfedmeta.federation.signed_analysis import SignedAnalysis
+    from dpfedmeta.federation.signed_plan import SignedPlan
 
-def offered_words(signed: SignedPlan, promise: Promise) -> Iterator[str]:
+
+def offered_words(signed: SignedPlan) -> Iterator[str]:
     """What a plan is."""
     plan = signed.plan
     privacy, shape = plan.privacy, plan.shape
@@ -27,8 +33,12 @@ def offered_words(signed: SignedPlan, promise: Promise) -> Iterator[str]:
         else "every client's vector"
     )
     yield f"the server sees {server}"
-    for cell in plan.planned:
-        yield f"  the plan's ({cell.unit}, {cell.observer}): {_epsilon(cell.epsilon)} at delta = {cell.delta:g}"
+    yield from map(cell_words, plan.planned)
+
+
+def cell_words(cell: Guarantee) -> str:
+    """One of the plan's own guarantees."""
+    return f"  the plan's ({cell.unit}, {cell.observer}): {epsilon_words(cell.epsilon)} at delta = {cell.delta:g}"
 
 
 def joined_words(joined: Joined, ledger: ClientLedger, promise: Promise) -> Iterator[str]:
@@ -38,8 +48,8 @@ def joined_words(joined: Joined, ledger: ClientLedger, promise: Promise) -> Iter
     whole = epsilon_after(privacy, promise, joined.most)
     yield f"promised here: {promise.words}; {ledger.participations} participations in earlier rounds and runs"
     yield (
-        f"it allows {joined.most} of the {privacy.rounds} rounds: ({promise.unit}, server) {_epsilon(each)} after one, "
-        f"{_epsilon(whole)} after {joined.most}"
+        f"it allows {joined.most} of the {privacy.rounds} rounds: ({promise.unit}, server) {epsilon_words(each)} after "
+        f"one, {epsilon_words(whole)} after {joined.most}"
     )
     under = "under masks, of whole numbers" if privacy.secure is not None else "of floating-point numbers"
     yield (
@@ -57,9 +67,44 @@ def sent_words(joined: Joined, ledger: ClientLedger, promise: Promise, attempt: 
     return (
         f"round {attempt.round}: {what} left this machine ({joined.dimension:,} coordinates, clipped to "
         f"{task.bound:.4g}); participation {taken} of {joined.most} that are allowed, {privacy.rounds} rounds in all; "
-        f"({promise.unit}, server) in this run so far: {_epsilon(epsilon_after(privacy, promise, taken))}"
+        f"({promise.unit}, server) in this run so far: {epsilon_words(epsilon_after(privacy, promise, taken))}"
     )
 
 
-def _epsilon(value: float) -> str:
+def analysis_words(signed: SignedAnalysis, cells: Sequence[Guarantee]) -> Iterator[str]:
+    """What an analysis is."""
+    privacy, analysis = signed.privacy, signed.analysis
+    yield (
+        f"offered: an analysis of run {signed.run.hex()[:8]}, {signed.request.kind}: {privacy.cohort:g} of "
+        f"{privacy.clients:,} clients are asked once; each says {analysis.asks}"
+    )
+    yield f"the server sees {analysis.server_sees}"
+    yield from map(cell_words, cells)
+
+
+def answering_words(joined: JoinedAnalysis, ledger: ClientLedger, promise: Promise) -> Iterator[str]:
+    """What an answer would cost, and what would leave the machine."""
+    signed = joined.signed
+    cost, form = epsilon_after(signed.privacy, promise, 1), signed.analysis.form(signed.privacy)
+    yield f"promised here: {promise.words}; {ledger.participations} participations in earlier rounds and runs"
+    yield f"the answer would cost ({promise.unit}, server) {epsilon_words(cost)}, in this analysis"
+    yield (
+        f"what would leave this machine: one vector of {form.dimension:,} whole numbers under masks, once"
+        + (", with this client's share of the noise" if math.isfinite(cost) else "")
+        + "; no images, and no number that can be told from the sum of all clients'"
+    )
+
+
+def answered_words(joined: JoinedAnalysis, promise: Promise, what: str) -> str:
+    """What left in an analysis."""
+    signed = joined.signed
+    form, spent = signed.analysis.form(signed.privacy), epsilon_after(signed.privacy, promise, 1)
+    return (
+        f"{signed.request.kind}: {what} left this machine ({form.dimension:,} whole numbers: {signed.analysis.asks}); "
+        f"({promise.unit}, server) in this analysis: {epsilon_words(spent)}"
+    )
+
+
+def epsilon_words(value: float) -> str:
+    """A number, or that there is none."""
     return f"epsilon {value:.4g}" if math.isfinite(value) else "no epsilon (nothing covers it)"

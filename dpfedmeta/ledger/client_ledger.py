@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
-from dpfedmeta.durable import cut_torn_line
 from dpfedmeta.errors import InputError
-from dpfedmeta.ledger.hash_chain import HashChain, read_chain
+from dpfedmeta.ledger.hash_chain import continue_or_start
 
 VERSION = 1
 # A budget that was computed from the same numbers is met exactly; adding squares may differ in the last digits.
@@ -64,23 +63,12 @@ class ClientLedger:
         """
         self._budget = budget
         header = {"version": VERSION, "budget": budget.header()}
-        if path.exists():
-            cut_torn_line(path)
-        if not path.exists() or not path.stat().st_size:
-            # A first line that a crash tore was never charged.
-            path.unlink(missing_ok=True)
-            self._rounds: dict[_Key, str] = {}
-            self._chain, self._squared = HashChain.start(path, header, mode=0o600), 0.0
-            return
-        bodies, head = read_chain(path, "client's ledger")
-        if bodies[0] != header:
-            raise InputError(f"{path}, line 1: this client's ledger was started as {bodies[0]}, not {header}")
-        self._chain = HashChain(path, head, mode=0o600)
+        self._chain, lines = continue_or_start(path, header, "client's ledger")
         try:
-            self._squared = math.fsum(_mu(body) ** 2 for body in bodies[1:])
-            self._rounds = {
-                (body.get("run", ""), (body["round"], *body.get("again", ()))): body.get("question", "")
-                for body in bodies[1:]
+            self._squared = math.fsum(_mu(line) ** 2 for line in lines)
+            self._rounds: dict[_Key, str] = {
+                (line.get("run", ""), (line["round"], *line.get("again", ()))): line.get("question", "")
+                for line in lines
             }
         except (LookupError, TypeError, ArithmeticError) as error:
             raise InputError(f"{path}: a line of this client's ledger lacks its mu or its round") from error

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.durable import PUBLIC, append_text, end_of_whole_lines
+from dpfedmeta.durable import PUBLIC, SECRET, append_text, cut_torn_line, end_of_whole_lines
 from dpfedmeta.errors import InputError
 
 _START = "0" * 64
@@ -113,6 +113,29 @@ def read_chain(path: Path, what: str, *, torn: bool = False) -> tuple[list[dict[
         previous = hashlib.sha256(text.encode()).hexdigest()
         bodies.append(body)
     return bodies, previous
+
+
+def continue_or_start(path: Path, first: Mapping[str, Any], what: str) -> tuple[HashChain, list[dict[str, Any]]]:
+    """A file for its owner's eyes alone: (its chain, the lines after the first); started where there is none.
+
+    Args:
+        path: The file.
+        first: Its first line: what it is started with, and has to have been started with.
+        what: What the file is, for errors.
+
+    Raises:
+        InputError: It was edited or truncated, or was started with another first line.
+    """
+    if path.exists():
+        cut_torn_line(path)
+    if not path.exists() or not path.stat().st_size:
+        # A first line that a crash tore never counted.
+        path.unlink(missing_ok=True)
+        return HashChain.start(path, first, mode=SECRET), []
+    bodies, head = read_chain(path, what)
+    if bodies[0] != first:
+        raise InputError(f"{path}, line 1: this {what} was started as {bodies[0]}, not {first}")
+    return HashChain(path, head, mode=SECRET, lines=len(bodies)), bodies[1:]
 
 
 def _intact(text: str, previous: str) -> dict[str, Any] | None:

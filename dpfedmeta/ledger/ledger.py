@@ -16,11 +16,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.accounting.cells import Terms, four_cells, guarantees, stated
+from dpfedmeta.accounting.cells import four_cells, guarantees, stated
 from dpfedmeta.accounting.events import Phase
 from dpfedmeta.accounting.guarantee import Guarantee
-from dpfedmeta.accounting.noise import JointNoise
 from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.charges import Charge, planned_charge
 from dpfedmeta.ledger.hash_chain import HashChain, heads_of, read_chain
@@ -238,8 +238,7 @@ def phases_of(charges: Sequence[Charge]) -> tuple[Phase, ...]:
 
 def _apart(charge: Charge) -> bool:
     """Whether it is a further attempt that does not compose like one more round."""
-    event = charge.event
-    return charge.attempt > 0 and (event.slots is not None or isinstance(event.noise, JointNoise))
+    return charge.attempt > 0 and charge.event.joint
 
 
 @dataclass(frozen=True, kw_only=True)

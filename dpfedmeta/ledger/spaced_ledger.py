@@ -6,9 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from dpfedmeta.accounting.spacing import Spacing
-from dpfedmeta.durable import cut_torn_line
 from dpfedmeta.errors import InputError
-from dpfedmeta.ledger.hash_chain import HashChain, read_chain
+from dpfedmeta.ledger.hash_chain import continue_or_start
 
 VERSION = 1
 
@@ -29,20 +28,9 @@ class SpacedLedger:
         """
         self._spacing = spacing
         header = {"version": VERSION, "spacing": asdict(spacing)}
-        self._joined: list[tuple[int, ...]] = []
-        if path.exists():
-            cut_torn_line(path)
-        if not path.exists() or not path.stat().st_size:
-            # A first line that a crash tore was never counted.
-            path.unlink(missing_ok=True)
-            self._chain = HashChain.start(path, header, mode=0o600)
-            return
-        bodies, head = read_chain(path, "client's ledger")
-        if bodies[0] != header:
-            raise InputError(f"{path}, line 1: this client's ledger was started as {bodies[0]}, not {header}")
-        self._chain = HashChain(path, head, mode=0o600)
+        self._chain, lines = continue_or_start(path, header, "client's ledger")
         try:
-            self._joined = [(body["round"], *body.get("again", ())) for body in bodies[1:]]
+            self._joined: list[tuple[int, ...]] = [(line["round"], *line.get("again", ())) for line in lines]
         except (LookupError, TypeError) as error:
             raise InputError(f"{path}: a line of this client's ledger lacks its round") from error
 

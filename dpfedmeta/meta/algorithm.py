@@ -144,11 +144,7 @@ class Trial:
 
 
 class ClientAlgorithm(Hashable, Protocol):
-    """What all methods and releases have in common.
-
-    One whose messages are the mean of several vectors, each to be clipped on its own, says how many with `parts` and
-    hands them over as [parts, ...].
-    """
+    """What all methods and releases have in common."""
 
     @property
     def adaptation(self) -> Adaptation:
@@ -163,6 +159,11 @@ class ClientAlgorithm(Hashable, Protocol):
     @property
     def message_deviation(self) -> float:
         """Deviation of the noise that a message carries and that counts at the server, over its clip bound."""
+        ...
+
+    @property
+    def parts(self) -> int:
+        """How many vectors a message is the mean of, each clipped on its own: more than 1 come as [parts, ...]."""
         ...
 
     @property

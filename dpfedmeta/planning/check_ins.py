@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from dpfedmeta.accounting.rare_events import RARE_SHARE, largest_cohort
+from dpfedmeta.accounting.rare_events import least_capacity
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.settings import Settings
+
+
+def clients_choose(settings: Settings) -> bool:
+    """Whether each client comes in one round, of its own choice."""
+    return settings.population.sampler == "check-ins"
+
+
+def expected_cohort(settings: Settings) -> float:
+    """L; where each client comes once, N/T."""
+    population = settings.population
+    return population.clients / settings.server.rounds if clients_choose(settings) else population.cohort
 
 
 def check_check_ins(settings: Settings) -> None:
@@ -82,8 +93,7 @@ def _check_capacity(settings: Settings) -> None:
             "check-ins; give a whole number"
         )
     delta = min(settings.privacy.client.delta, settings.privacy.record.delta)
-    most, _ = largest_cohort(population.clients, 1.0 / rounds, RARE_SHARE * delta / rounds)
-    least = min(most, population.clients)
+    least = least_capacity(population.clients, rounds, delta)
     if population.cohort < least:
         raise RefusedPlan(
             f"population.cohort = {population.cohort:g}: {population.clients / rounds:.4g} clients come in each of "
@@ -98,7 +108,7 @@ def check_solvable(settings: Settings, solve: str) -> None:
     Raises:
         InputError: Rounds or a cohort are asked for.
     """
-    if settings.population.sampler == "check-ins" and solve in ("rounds", "cohort"):
+    if clients_choose(settings) and solve in ("rounds", "cohort"):
         raise InputError(
             f"--solve {solve} with population.sampler = check-ins: N/T clients come in each of T rounds, and more "
             "rounds cost less, so a target ends neither; use --solve noise, and --advise for a table"

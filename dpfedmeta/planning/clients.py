@@ -42,7 +42,7 @@ def algorithm_of(settings: Settings, task: Task) -> ClientAlgorithm:
             "micro-episodes, which clips each part's mean over the divisions as one"
         )
     made: Any = release.planned(settings, task, method)
-    members.check_protocol("record.release", name, made, *_COMMON)
+    members.check_protocol("record.release", name, made, *_COMMON, "towards_a_sum")
     algorithm: ClientAlgorithm = made.towards_a_sum() if clients_make_the_noise(settings) else made
     return algorithm
 
@@ -63,8 +63,8 @@ def method_of(settings: Settings, task: Task) -> Method:
 
 
 _COMMON = (
-    *("adaptation", "needs", "message_deviation", "releases", "record_layer", "with_noise", "quiet", "initial"),
-    *("learned", "together", "messages", "shortened", "trial", "units"),
+    *("adaptation", "needs", "message_deviation", "parts", "releases", "record_layer", "with_noise", "quiet"),
+    *("initial", "learned", "together", "messages", "shortened", "trial", "units"),
 )
 
 

@@ -6,6 +6,7 @@ the data of one are changed, and all other records, micro-episodes and clients a
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -17,7 +18,13 @@ from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.models.registry import build_network
 from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.own_code import raised
-from dpfedmeta.planning.forward_trial import check_draws_nothing, check_forward, drawn_so_far, draws_random_numbers
+from dpfedmeta.planning.forward_trial import (
+    DrawsRandomNumbers,
+    check_draws_nothing,
+    check_forward,
+    drawn_so_far,
+    draws_random_numbers,
+)
 from dpfedmeta.planning.rehearsal import Rehearsal, RehearsedClients
 from dpfedmeta.randomness import global_generators_at
 
@@ -27,6 +34,8 @@ _TOLERANCE = 1e-6
 # Which weights (0: the initial ones, behind whose zeros a coupling may hide; others are random), and how bright the
 # changed images are at most: brighter than all others, which moves a maximum over the batch, or black.
 _TRIALS = ((0, 1.0), (1, 1.0), (2, 0.0))
+# How often a network is tried out where another thread may have drawn meanwhile.
+_TRIES = 3
 
 _KEEP_NOTHING = "let the network keep nothing (in a buffer or an attribute) from one call to the next"
 _TREAT_ALONE = (
@@ -47,6 +56,17 @@ def check_uncoupled(rehearsal: Rehearsal) -> None:
         RefusedPlan: One unit moved another one, or what the network saw before moved it.
         InputError: The network cannot be run as planned, or draws random numbers.
     """
+    for _ in range(_TRIES - 1):
+        try:
+            return _try_out(rehearsal)
+        except DrawsRandomNumbers:
+            # Another thread's draws come and go; those of the network come each time.
+            if threading.active_count() == 1:
+                raise
+    _try_out(rehearsal)
+
+
+def _try_out(rehearsal: Rehearsal) -> None:
     with global_generators_at(python=0, numpy=0, torch=0), _in_one_line(rehearsal):
         check_forward(rehearsal)
         used = RehearsedClients(rehearsal)

@@ -9,8 +9,9 @@ from dpfedmeta.data.folders import check_data_folder
 from dpfedmeta.data.task import Task, load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.models.spec import NETWORKS
-from dpfedmeta.planning.clients import check_protocol
-from dpfedmeta.planning.privacy import check_asked
+from dpfedmeta.own_code import check_there
+from dpfedmeta.planning.clients import algorithm_of, check_protocol
+from dpfedmeta.planning.privacy import check_asked, check_constants
 from dpfedmeta.privacy.clip_policy import clip_limits
 from dpfedmeta.settings import Settings
 from dpfedmeta.validation import nearest
@@ -36,11 +37,15 @@ def _check_asked(settings: Settings, task: Task) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check_asked(settings, task)
+        algorithm_of(settings, task)
+        check_constants(settings, task)
 
 
 def _check_model(settings: Settings) -> None:
     name, initial = settings.model.name, settings.model.initial
-    if ":" not in name and name not in NETWORKS:
+    if ":" in name:
+        check_there("model.name", name)
+    elif name not in NETWORKS:
         raise InputError(
             f"model.name = {name}: unknown{nearest(name, NETWORKS)}; known are {', '.join(NETWORKS)}, or "
             "package.module:factory of your own"

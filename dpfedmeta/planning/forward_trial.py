@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Mapping
 
 import numpy as np
@@ -61,23 +62,40 @@ def drawn_so_far() -> tuple[object, ...]:
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), (kind, np.asarray(words).tobytes(), *place)
 
 
+class DrawsRandomNumbers(InputError):
+    """A global generator moved while a network was tried out: it draws, or another thread of the process did."""
+
+
 def check_draws_nothing(spec: NetworkSpec, before: tuple[object, ...]) -> None:
     """Refuse a network if a generator moved.
 
     Raises:
-        InputError: Names the layer that drew.
+        DrawsRandomNumbers: Names the layer that drew.
     """
     if drawn_so_far() != before:
         raise draws_random_numbers(spec)
 
 
-def draws_random_numbers(spec: NetworkSpec) -> InputError:
+def draws_random_numbers(spec: NetworkSpec) -> DrawsRandomNumbers:
     """Why such a network is refused, and which of its layers draw."""
-    layers = _drawing_layers(spec)
-    return InputError(
+    # What a layer draws, it draws every time.
+    again = _drawing_layers(spec)
+    layers = [layer for layer in _drawing_layers(spec) if layer in again]
+    return DrawsRandomNumbers(
         f"model.name = {spec.name}: draws random numbers in forward{': ' if layers else ''}{', '.join(layers)}, so the "
         "same records would give another gradient each time and no run would end bit for bit as if nobody had "
-        "interrupted it; take dropout and noise out of the network (nn.Dropout: p = 0)"
+        f"interrupted it; take dropout and noise out of the network (nn.Dropout: p = 0){_or_another_thread()}"
+    )
+
+
+def _or_another_thread() -> str:
+    """Nobody can tell the draws of one thread from those of another, where both come every time."""
+    others = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
+    if not others:
+        return ""
+    return (
+        f"; or else another thread of this process ({', '.join(others)}) draws from the global generators of torch, "
+        "numpy or random all the while: let it draw from one of its own"
     )
 
 

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from dpfedmeta.accounting.rare_events import MOST_MESSAGES
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.planning.aggregation import aggregation_of, clients_make_the_noise
-from dpfedmeta.planning.check_ins import check_check_ins, check_solvable
-from dpfedmeta.planning.clients import algorithm_of, method_of
+from dpfedmeta.planning.check_ins import check_check_ins, check_solvable, clients_choose, expected_cohort
+from dpfedmeta.planning.clients import algorithm_of
 from dpfedmeta.planning.clip import bounds_clients
-from dpfedmeta.planning.dimension import message_dimension
+from dpfedmeta.planning.correlated import correlation_of
 from dpfedmeta.planning.masking_graph import check_graph
+from dpfedmeta.planning.noisy_sums import secure_rounds
+from dpfedmeta.planning.promises import check_promises
 from dpfedmeta.planning.spent_before import earlier_releases
 from dpfedmeta.settings import Settings
 
 if TYPE_CHECKING:
     # The accountant takes a second to import; what is refused at once needs none of it.
     from dpfedmeta.accounting.calibration import Targets
-    from dpfedmeta.accounting.correlated_noise import Correlation
     from dpfedmeta.accounting.events import Earlier
     from dpfedmeta.accounting.plan import PrivacyPlan
-    from dpfedmeta.accounting.secure_rounds import SecureRounds
 
 Solve = Literal["noise", "rounds", "cohort", "bits"]
 
@@ -57,7 +56,7 @@ def make_privacy(
         )
     check_solvable(settings, solve)
     before = earlier_releases(settings) if earlier is None else earlier
-    plan, targets = replace(_plan(settings, task), earlier=before), _targets(settings)
+    plan, targets = _plan(settings, task, before), _targets(settings)
     _check_client_ledgers(settings, plan)
     found = with_fitted_numbers(_solved(plan, targets, solve, settings.privacy.client.limit))
     if solve != "bits" and not settings.aggregation.rough:
@@ -96,9 +95,20 @@ def check_asked(settings: Settings, task: Task) -> None:
         RefusedPlan: A guarantee that is asked for would not hold.
     """
     _check_population(settings)
-    _check_promises(settings, task)
+    check_promises(settings, task)
     _check_sampler(settings)
     _check_abort(settings)
+
+
+def check_constants(settings: Settings, task: Task) -> None:
+    """What a plan's own constants refuse, before anything is solved; of secure sums they need the network first.
+
+    Raises:
+        InputError: What was spent before cannot be read.
+        RefusedPlan: Nothing can be accounted for with these constants.
+    """
+    if not clients_make_the_noise(settings):
+        _plan(settings, task, earlier_releases(settings))
 
 
 def _within_limit(plan: PrivacyPlan, limit: float | None) -> PrivacyPlan:
@@ -120,7 +130,7 @@ def _check_sampler(settings: Settings) -> None:
                 f"population.sampler = fixed with {name}: whom a cap leaves out would depend on who was drawn before, "
                 "and no bound is proven for that; use poisson, or --population.max_participations null"
             )
-    if population.sampler == "check-ins":
+    if clients_choose(settings):
         check_check_ins(settings)
     late = [change.from_round for change in settings.server.schedule if change.from_round >= settings.server.rounds]
     if late:
@@ -163,19 +173,19 @@ def _check_abort(settings: Settings) -> None:
     )
 
 
-def _plan(settings: Settings, task: Task) -> PrivacyPlan:
+def _plan(settings: Settings, task: Task, earlier: tuple[Earlier, ...]) -> PrivacyPlan:
     from dpfedmeta.accounting.plan import Change, PrivacyPlan
 
     return PrivacyPlan(
         clients=settings.population.clients,
-        cohort=_expected_cohort(settings),
+        cohort=expected_cohort(settings),
         rounds=settings.server.rounds,
         noise_multiplier=settings.server.noise_multiplier or 0.0 if bounds_clients(settings) else None,
         noise=settings.server.noise,
-        correlation=_correlation(settings),
+        correlation=correlation_of(settings),
         server_sees=aggregation_of(settings).sees,
         sampler=settings.population.sampler,
-        max_participations=1 if _chosen_rounds(settings) else settings.population.max_participations,
+        max_participations=1 if clients_choose(settings) else settings.population.max_participations,
         schedule=tuple(
             Change(from_round=c.from_round, noise_scale=c.noise_scale, cohort_scale=c.cohort_scale)
             for c in settings.server.schedule
@@ -184,98 +194,12 @@ def _plan(settings: Settings, task: Task) -> PrivacyPlan:
         noise_site=settings.server.noise_site,
         colluding=settings.privacy.client.colluding,
         hostile=settings.privacy.client.hostile,
-        secure=_secure(settings, task),
+        secure=secure_rounds(settings, task),
         record=algorithm_of(settings, task).record_layer() if settings.record.enabled else None,
         client_delta=settings.privacy.client.delta,
         record_delta=settings.privacy.record.delta,
-        capacity=int(settings.population.cohort) if _chosen_rounds(settings) else None,
-    )
-
-
-def _correlation(settings: Settings) -> Correlation | None:
-    """What correlated noise is planned with; clients keep as far apart as the population allows where nothing is said.
-
-    Raises:
-        RefusedPlan: Something of it is given to another noise.
-    """
-    from dpfedmeta.accounting.correlated_noise import KINDS, Correlation
-
-    population, server = settings.population, settings.server
-    if server.noise in KINDS:
-        apart = population.separation
-        if apart is None:
-            apart = min(server.rounds, max(1, int(population.clients / population.cohort)))
-        return Correlation(separation=apart, buffers=server.buffers)
-    for name, value in (("population.separation", population.separation), ("server.buffers", server.buffers)):
-        if value is not None:
-            raise RefusedPlan(
-                f"{name} = {value} with server.noise = {server.noise}: only correlated noise ({', '.join(KINDS)}) has "
-                "a use for it; leave it out"
-            )
-    return None
-
-
-def _chosen_rounds(settings: Settings) -> bool:
-    return settings.population.sampler == "check-ins"
-
-
-def _expected_cohort(settings: Settings) -> float:
-    """L; where each client comes once, N/T."""
-    population = settings.population
-    return population.clients / settings.server.rounds if _chosen_rounds(settings) else population.cohort
-
-
-def _secure(settings: Settings, task: Task) -> SecureRounds | None:
-    """How sums of whole numbers are made, where messages are added up so.
-
-    Raises:
-        RefusedPlan: There is nothing that bounds a message.
-    """
-    if not clients_make_the_noise(settings):
-        if settings.aggregation.protocol:
-            raise RefusedPlan(
-                f"aggregation.protocol with aggregation.mode = {settings.aggregation.mode}: the protocol adds up where "
-                "the server sees sums alone; add --aggregation secure"
-            )
-        return None
-    rounds = aggregation_of(settings).rounds
-    if not bounds_clients(settings):
-        raise RefusedPlan(
-            f"aggregation.mode = {settings.aggregation.mode}: {settings.algo} clips nothing, and whole numbers modulo "
-            "2^bits hold no message of any length; choose --clip.policy constant or window, or --aggregation messages"
-        )
-    if settings.record.query_noise is not None and settings.record.release == "micro-episodes":
-        raise RefusedPlan(
-            f"record.query_noise = {settings.record.query_noise:g} with aggregation.mode = {settings.aggregation.mode}:"
-            " micro-episodes have no noise of their own there, the sum has it; give server.noise_multiplier or targets"
-        )
-    _check_answers(settings)
-    dimension = message_dimension(settings, task)
-    parts = getattr(algorithm_of(settings, task), "parts", 1)
-    made: SecureRounds = rounds(settings, dimension, parts)
-    return made
-
-
-def _check_answers(settings: Settings) -> None:
-    """How likely a round is aborted is known of drop-outs by equal coins alone; under fixed cohorts it tells nothing.
-
-    Raises:
-        RefusedPlan: Something else decides under Poisson sampling, so an abort would tell of a cohort.
-    """
-    population, server = settings.population, settings.server
-    if population.sampler == "fixed":
-        return
-    if population.dropout and population.availability != "independent":
-        why = f"population.availability = {population.availability}"
-    elif server.timeout is not None:
-        why = f"server.timeout = {server.timeout:g}"
-    elif settings.record.client_ledgers:
-        why = "record.client_ledgers"
-    else:
-        return
-    raise RefusedPlan(
-        f"aggregation.mode = {settings.aggregation.mode} with {why}: nothing bounds how often too few answer for "
-        "the noise, and that a round is aborted tells of its cohort; use --population.sampler fixed, or leave it out"
+        earlier=earlier,
+        capacity=int(settings.population.cohort) if clients_choose(settings) else None,
     )
 
 
@@ -309,58 +233,4 @@ def _check_population(settings: Settings) -> None:
             f"privacy.client.delta = {delta:g} is not below 1/N = {1 / population.clients:g}: such a guarantee "
             "allows one client of the population to be exposed entirely",
             stacklevel=2,
-        )
-
-
-def _check_promises(settings: Settings, task: Task) -> None:
-    algo, promises = settings.algo, bounds_clients(settings)
-    noise, target = settings.server.noise_multiplier, settings.privacy.client.epsilon
-    record = settings.record
-    if not promises:
-        if bounds_clients(Settings.preset(algo, settings.dataset)):
-            raise RefusedPlan(
-                f"clip.policy: {algo} promises client-level privacy, which needs a clip bound; choose constant or "
-                "window, or --algo maml for training without privacy"
-            )
-        if record.enabled and method_of(settings, task).record_layer() is not None:
-            _check_record_promise(settings)
-            targets: tuple[float | None, ...] = (target,)
-        else:
-            targets = (target, settings.privacy.record.epsilon, True if record.enabled else None)
-        if noise is not None or any(value is not None for value in targets):
-            raise RefusedPlan(
-                f"{algo} clips nothing, so a noise or a target would promise what does not hold; use --algo "
-                "dp-const, dp-agr or dp-agrlr-micro"
-            )
-        return
-    # Where clients make the noise of a sum, it is the same noise that both units and both observers face.
-    one_noise = clients_make_the_noise(settings) or settings.privacy.record.observer == "public"
-    through_records = settings.privacy.record.epsilon is not None and one_noise
-    if noise is None and target is None and not through_records:
-        raise RefusedPlan(
-            f"{algo} promises (client, public), but neither a target (privacy.client.epsilon, --epsilon) nor a "
-            "noise (server.noise_multiplier, --noise-multiplier) is given; give one"
-        )
-    shares = record.enabled and settings.server.noise_mode == "shared" and not clients_make_the_noise(settings)
-    if noise == 0 and not shares:
-        raise RefusedPlan(
-            f"server.noise_multiplier = 0: {algo} promises (client, public), and without noise its epsilon is "
-            "infinite; give a noise above 0 or a target, or use --algo maml"
-        )
-    if settings.privacy.client.limit is not None and (noise is None or target is not None):
-        raise RefusedPlan(
-            f"privacy.client.limit = {settings.privacy.client.limit:g} ends training at a noise that is given "
-            "(server.noise_multiplier); with a target (privacy.client.epsilon) the noise is solved for all rounds: "
-            "drop one"
-        )
-    _check_record_promise(settings)
-
-
-def _check_record_promise(settings: Settings) -> None:
-    algo, record = settings.algo, settings.record
-    given = (settings.privacy.record.epsilon, record.support_noise, record.query_noise)
-    if record.enabled and all(value is None for value in given) and not clients_make_the_noise(settings):
-        raise RefusedPlan(
-            f"{algo} promises (record, {settings.privacy.record.observer}), but neither a target "
-            "(privacy.record.epsilon) nor a noise (record.query_noise, record.support_noise) is given; give one"
         )

@@ -112,7 +112,7 @@ def rehearsal_of(settings: Settings, network: NetworkSpec, algorithm: ClientAlgo
     """
     device = "cuda" if settings.run.device != "cpu" and torch.cuda.is_available() else "cpu"
     together = algorithm.together(per_record_engine(settings.record.engine), device, settings.run.chunk)
-    exact = not algorithm.releases and getattr(algorithm, "parts", 1) == 1
+    exact = not algorithm.releases and algorithm.parts == 1
     return Rehearsal(
         network=network,
         algorithm=algorithm.shortened(),

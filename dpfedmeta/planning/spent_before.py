@@ -6,29 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.run_directory import LEDGER, SUMMARY
+from dpfedmeta.run_directory import ANALYSIS, LEDGER, SUMMARY
 from dpfedmeta.settings import Settings
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.events import Earlier
     from dpfedmeta.ledger.ledger import LedgerContent
-
-
-def check_no_analysis(path: Path, config: str) -> None:
-    """Refuse the folder of an analysis where that of a training run is wanted.
-
-    Args:
-        path: The folder, for the error.
-        config: What its ledger's first line says that was asked for.
-
-    Raises:
-        InputError: It is one.
-    """
-    if config.startswith(ANALYSIS):
-        raise InputError(
-            f"{path}: is an analysis and no training run; its statement.txt says what it found, dpfedmeta account "
-            f"--verify {path} recomputes it, and dpfedmeta analyse --resume goes on with one that was stopped"
-        )
 
 
 def earlier_releases(settings: Settings) -> tuple[Earlier, ...]:
@@ -136,7 +119,3 @@ def _check_real(name: str, content: LedgerContent, settings: Settings) -> None:
             f"privacy.spent_before = {name}: is a simulation (its noise seed was chosen), whose charges promise "
             "nothing; ask again without --noise-seed, or give --run.noise_seed where the training is a simulation too"
         )
-
-
-# How the configuration in the first line of an analysis' ledger begins.
-ANALYSIS = "analysis:"

@@ -41,7 +41,10 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
-    """Write round-NNNNNN.safetensors atomically, then remove all but the last `keep`."""
+    """Write round-NNNNNN.safetensors atomically, then remove all but the last `keep` up to it.
+
+    Those of later rounds go too: the run went back behind them, and is about to write them again.
+    """
     state = checkpoint.state
     tensors = {f"{part}/{name}": value.contiguous().cpu() for part, name, value in _tensors(state)}
     text = json.dumps(
@@ -58,8 +61,11 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
     )
     metadata = {"state": text, "digest": _digest(tensors, text)}
     replace_file(folder / f"round-{state.round:06d}.safetensors", save(tensors, metadata))
-    for _, path in checkpoint_files(folder)[keep:]:
-        path.unlink(missing_ok=True)
+    found = checkpoint_files(folder)
+    kept = [path for round_, path in found if round_ <= state.round][:keep]
+    for _, path in found:
+        if path not in kept:
+            path.unlink(missing_ok=True)
 
 
 def _tensors(state: ServerState) -> list[tuple[str, str, torch.Tensor]]:

@@ -15,7 +15,7 @@ from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.ledger import LedgerContent
 from dpfedmeta.ledger.versions import UNSAID
 from dpfedmeta.planning.privacy import make_privacy
-from dpfedmeta.planning.spent_before import check_no_analysis
+from dpfedmeta.run_directory import check_no_analysis
 from dpfedmeta.settings import Settings
 
 # What calibration solves from targets; a target's solution may differ in its last digits from machine to machine.

@@ -13,7 +13,6 @@ from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.ledger import Budget, Ledger, LedgerContent
 from dpfedmeta.ledger.lineage import Lineage
 from dpfedmeta.run_directory import EPISODES, EVALUATION, REPORT, SUMMARY, RunDirectory
-from dpfedmeta.runs.reopen import check_lineage
 from dpfedmeta.settings import Settings
 
 _CELLS = (("client", "public"), ("client", "server"), ("record", "server"), ("record", "public"))
@@ -117,6 +116,8 @@ def extend(run: RunDirectory, content: LedgerContent, rounds: int, lineage: Line
     Raises:
         InputError: A newer copy of this run was written on this machine.
     """
+    from dpfedmeta.runs.reopen import check_lineage  # brings PyTorch, and what is refused at once needs none
+
     if lineage is not None:
         check_lineage(run, content, lineage)
     ledger = Ledger.resume(run.ledger, content, run.ledger.stat().st_size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from pathlib import Path
 
 from safetensors import safe_open
@@ -12,15 +14,16 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.parameters import Params, digest
 from dpfedmeta.run_directory import RunDirectory, load_weights
 
+_FILE = re.compile(r"round-(\d{6,})-[0-9a-f]+\.safetensors")
 
-def keep_noise_state(run: RunDirectory, round_: int, state: Params, keep: int, head: str) -> None:
-    """Write the state before round `round_`, and drop all but the last `keep`; nothing for a mechanism without one.
+
+def keep_noise_state(run: RunDirectory, round_: int, state: Params, head: str) -> None:
+    """Write the state before round `round_`, before its checkpoint is; nothing for a mechanism without one.
 
     Args:
         run: Where.
         round_: The next round.
         state: SECRET: of the mechanism.
-        keep: How many files stay.
         head: Hash of the ledger's last line: the file says which course of which run it belongs to.
     """
     if not state:
@@ -29,8 +32,20 @@ def keep_noise_state(run: RunDirectory, round_: int, state: Params, keep: int, h
     tensors = {name: value.contiguous().cpu() for name, value in state.items()}
     content = save(tensors, {"head": head, "digest": digest(tensors)})
     replace_file(_file(run, round_, head), content, SECRET)
-    for path in sorted(_folder(run).glob("round-*.safetensors"))[:-keep]:
-        path.unlink(missing_ok=True)
+
+
+def drop_noise_states(run: RunDirectory, rounds: Collection[int]) -> None:
+    """Remove the states that no checkpoint goes on from; call it once the latest checkpoint is written.
+
+    Args:
+        run: Where.
+        rounds: Those that have a checkpoint. All attempts at such a round stay: the file does not say whose it is.
+    """
+    folder = _folder(run)
+    for path in folder.iterdir() if folder.exists() else ():
+        match = _FILE.fullmatch(path.name)
+        if match and int(match[1]) not in rounds:
+            path.unlink(missing_ok=True)
 
 
 def kept_noise_state(run: RunDirectory, round_: int, initial: Params, head: str) -> Params:

@@ -14,9 +14,8 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import Identity, read_content
 from dpfedmeta.ledger.lineage import Lineage
 from dpfedmeta.ledger.versions import VERSION
-from dpfedmeta.planning.spent_before import check_no_analysis
 from dpfedmeta.randomness import GENERATOR, SEEDS, KeyedSource, OperatingSystemSource, SecretSource
-from dpfedmeta.run_directory import CONFIG, REPORT, SUMMARY, RunDirectory, load_weights, write_text
+from dpfedmeta.run_directory import CONFIG, REPORT, SUMMARY, RunDirectory, check_no_analysis, load_weights, write_text
 from dpfedmeta.settings import Settings
 
 # What may differ from the run that is continued: it changes no result, or the rounds it touches are charged again.

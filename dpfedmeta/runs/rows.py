@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpfedmeta.accounting.cells import Terms, four_cells
-from dpfedmeta.accounting.events import Phase, first_rounds, surplus
+from dpfedmeta.accounting.cells import four_cells
+from dpfedmeta.accounting.events import Phase, first_rounds, neighbours_of, surplus
 from dpfedmeta.accounting.guarantee import Guarantee
-from dpfedmeta.accounting.sampled_gaussian import neighbours_of_a_client, sampled_delta
+from dpfedmeta.accounting.sampled_gaussian import sampled_delta
+from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.ledger.ledger import Ledger
 from dpfedmeta.parameters import dimension, norm
 from dpfedmeta.planning.plan import Plan
@@ -73,9 +74,7 @@ def running_epsilons(plan: Plan, charged: Sequence[Phase]) -> Mapping[str, float
 
 def delta_at_limit(charged: Sequence[Phase], epsilon: float) -> float:
     """Delta of (client, public) at the limit's epsilon after these charges (Geyer et al. stop by it)."""
-    fixed = any(phase.event.sampler == "fixed" for phase in charged)
-    neighbours = neighbours_of_a_client("fixed" if fixed else "poisson")
-    return min(1.0, sampled_delta(charged, neighbours, epsilon) + surplus(charged))
+    return min(1.0, sampled_delta(charged, neighbours_of(charged), epsilon) + surplus(charged))
 
 
 def signal_to_noise(aggregate: float, noise: float) -> float | None:

@@ -9,9 +9,10 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from dpfedmeta.accounting.cells import Terms, four_cells, running_grid
+from dpfedmeta.accounting.cells import four_cells, running_grid
 from dpfedmeta.accounting.events import Phase
 from dpfedmeta.accounting.sampled_gaussian import GRIDS
+from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import phases_of
 from dpfedmeta.run_directory import RunDirectory

@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dpfedmeta.accounting.cells import Terms, stated
+from dpfedmeta.accounting.cells import stated
 from dpfedmeta.accounting.cross_checks import second_opinion
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.durable import end_of_whole_lines
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.charges import Charge

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from dpfedmeta.secure_aggregation.agreement import Agreement, Identities, Round
+from dpfedmeta.secure_aggregation.bodies import Consents, KeyList, Keys, Survivors
 from dpfedmeta.secure_aggregation.keys import signed_by
-from dpfedmeta.secure_aggregation.messages import EVERYONE, Consents, KeyList, Keys, Phase, Survivors, header
+from dpfedmeta.secure_aggregation.messages import EVERYONE, Phase, header
 from dpfedmeta.secure_aggregation.refusals import Refused
 
 

@@ -18,24 +18,20 @@ import numpy.typing as npt
 from dpfedmeta.errors import InputError
 from dpfedmeta.secure_aggregation import graph, masks, pairwise, shamir
 from dpfedmeta.secure_aggregation.agreement import Identities, Round
-from dpfedmeta.secure_aggregation.checks import Checks, at_least, consent
-from dpfedmeta.secure_aggregation.keys import Identity, Pair, Randomness
-from dpfedmeta.secure_aggregation.messages import (
-    EVERYONE,
-    SERVER,
+from dpfedmeta.secure_aggregation.bodies import (
     Ciphertexts,
     Consents,
     KeyList,
     Keys,
     Kind,
     Masked,
-    Phase,
     Reveal,
     Survivors,
-    opened,
     share_of,
-    signed,
 )
+from dpfedmeta.secure_aggregation.checks import Checks, at_least, consent
+from dpfedmeta.secure_aggregation.keys import Identity, Pair, Randomness
+from dpfedmeta.secure_aggregation.messages import EVERYONE, SERVER, Phase, opened, signed
 from dpfedmeta.secure_aggregation.refusals import Aborted, Refused
 
 

@@ -4,30 +4,21 @@ Every message is a header, a body and an Ed25519 signature of its sender over th
 numbers are big-endian.
 
     header   "DPSA", version 2, run 32, round 4, attempt 4, phase 1, sender 4, recipient 4
-    lists    a count of 4 bytes, then records of one size in strictly ascending order of their seats
+
+What a body may hold is in `bodies`.
 """
 
 from __future__ import annotations
 
-import itertools
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
-from typing import ClassVar
 
-import numpy as np
-
-from dpfedmeta.secure_aggregation import masks
-from dpfedmeta.secure_aggregation.agreement import VERSION, Agreement, Round
+from dpfedmeta.secure_aggregation.agreement import VERSION, Round
 from dpfedmeta.secure_aggregation.keys import SIGNATURE_BYTES, Identity, signed_by
 from dpfedmeta.secure_aggregation.refusals import Refused
-from dpfedmeta.secure_aggregation.shamir import PRIME, SHARE_BYTES
 
 # Addresses beside the seats.
 SERVER, EVERYONE = 2**32 - 1, 2**32 - 2
-SEALED_BYTES = 2 * SHARE_BYTES + 16  # both shares, and a tag of 16 bytes
 _MAGIC = b"DPSA"
 _HEADER = struct.Struct(">4sH32sIIBII")
 
@@ -44,13 +35,6 @@ class Phase(IntEnum):
     CONSENT = 7
     CONSENTS = 8
     REVEAL = 9
-
-
-class Kind(IntEnum):
-    """Which of a client's two secrets a share is of."""
-
-    SEED = 0  # of a survivor's own mask
-    KEY = 1  # the mask key of a client that fell silent
 
 
 def header(round_: Round, phase: Phase, sender: int, recipient: int) -> bytes:
@@ -130,215 +114,3 @@ def _shown(value: int | bytes) -> str:
 
 def _named(sender: int) -> str:
     return "the server" if sender == SERVER else f"seat {sender}"
-
-
-def _records(record: struct.Struct, body: bytes) -> list[tuple[int, ...]]:
-    """A list's records; their seats must ascend."""
-    if len(body) < 4 or len(body) != 4 + int.from_bytes(body[:4], "big") * record.size:
-        raise Refused("a list whose length is not what it says")
-    found = list(record.iter_unpack(body[4:]))
-    seats = [entry[0] for entry in found]
-    for before, after in itertools.pairwise(seats):
-        if before == after:
-            raise Refused(f"seat {after} is named twice")
-        if before > after:
-            raise Refused(f"seat {after} is named out of order")
-    return found
-
-
-def _list(record: struct.Struct, entries: Sequence[tuple[object, ...]]) -> bytes:
-    return len(entries).to_bytes(4, "big") + b"".join(record.pack(*entry) for entry in entries)
-
-
-@dataclass(frozen=True)
-class Keys:
-    """KEYS: what a client shows of itself, for everyone.
-
-    Attributes:
-        identity: Its Ed25519 key.
-        mask_key: X25519, to agree on masks. Given away if it falls silent.
-        share_key: X25519, to encrypt shares.
-        commitment: To the seed of its own mask.
-    """
-
-    record: ClassVar = struct.Struct(">32s32s32s32s")
-
-    identity: bytes
-    mask_key: bytes
-    share_key: bytes
-    commitment: bytes
-
-    @cached_property
-    def encoded(self) -> bytes:
-        """The body."""
-        return self.record.pack(self.identity, self.mask_key, self.share_key, self.commitment)
-
-    @classmethod
-    def decode(cls, body: bytes) -> Keys:
-        """From the body.
-
-        Raises:
-            Refused: Keys of the wrong size.
-        """
-        if len(body) != cls.record.size:
-            raise Refused(f"keys of {len(body)} bytes, {cls.record.size} are four")
-        return cls(*cls.record.unpack(body))
-
-
-@dataclass(frozen=True)
-class KeyList:
-    """KEY_LIST: (seat, its keys, its signature of them) of neighbours; of everybody where the server is malicious."""
-
-    record: ClassVar = struct.Struct(f">I{Keys.record.size}s{SIGNATURE_BYTES}s")
-
-    entries: tuple[tuple[int, bytes, bytes], ...]
-
-    def encode(self) -> bytes:
-        """The body."""
-        return _list(self.record, self.entries)
-
-    @classmethod
-    def decode(cls, body: bytes) -> KeyList:
-        """From the body.
-
-        Raises:
-            Refused: Cut, repeated or out of order.
-        """
-        return cls(tuple(_records(cls.record, body)))  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class Ciphertexts:
-    """SHARES, (recipient, sealed shares), and SHARE_LIST, (sender, sealed shares)."""
-
-    record: ClassVar = struct.Struct(f">I{SEALED_BYTES}s")
-
-    entries: tuple[tuple[int, bytes], ...]
-
-    def encode(self) -> bytes:
-        """The body."""
-        return _list(self.record, self.entries)
-
-    @classmethod
-    def decode(cls, body: bytes) -> Ciphertexts:
-        """From the body.
-
-        Raises:
-            Refused: Cut, repeated or out of order.
-        """
-        return cls(tuple(_records(cls.record, body)))  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class Masked:
-    """MASKED: the vector under its masks."""
-
-    words: masks.Words
-
-    def encode(self, agreement: Agreement) -> bytes:
-        """The body."""
-        return masks.packed(self.words, agreement.bits)
-
-    @classmethod
-    def decode(cls, body: bytes, agreement: Agreement) -> Masked:
-        """From the body.
-
-        Raises:
-            Refused: Another length than d coordinates of b bits take.
-        """
-        try:
-            return cls(masks.unpacked(body, agreement.dimension, agreement.bits))
-        except ValueError as error:
-            raise Refused(f"a masked vector of {error}") from None
-
-
-@dataclass(frozen=True)
-class Survivors:
-    """SURVIVORS: who sent a masked vector, and who sent shares and then fell silent, as one bit for each seat."""
-
-    survivors: frozenset[int]
-    silent: frozenset[int]
-
-    def encode(self, agreement: Agreement) -> bytes:
-        """The body."""
-        both = np.zeros((2, agreement.clients), dtype=np.uint8)
-        both[0, sorted(self.survivors)] = 1
-        both[1, sorted(self.silent)] = 1
-        return np.packbits(both, axis=1, bitorder="little").tobytes()
-
-    @classmethod
-    def decode(cls, body: bytes, agreement: Agreement) -> Survivors:
-        """From the body.
-
-        Raises:
-            Refused: Another length, or seats that do not exist.
-        """
-        size = (agreement.clients + 7) // 8
-        if len(body) != 2 * size:
-            raise Refused(f"two sets of {len(body)} bytes, {agreement.clients} seats take {2 * size}")
-        bits = np.unpackbits(np.frombuffer(body, dtype=np.uint8).reshape(2, size), axis=1, bitorder="little")
-        if bits[:, agreement.clients :].any():
-            raise Refused("a set names an unknown seat")
-        return cls(*(frozenset(np.flatnonzero(row).tolist()) for row in bits))
-
-
-@dataclass(frozen=True)
-class Consents:
-    """CONSENTS: (seat, its signature of the list of survivors)."""
-
-    record: ClassVar = struct.Struct(f">I{SIGNATURE_BYTES}s")
-
-    entries: tuple[tuple[int, bytes], ...]
-
-    def encode(self) -> bytes:
-        """The body."""
-        return _list(self.record, self.entries)
-
-    @classmethod
-    def decode(cls, body: bytes) -> Consents:
-        """From the body.
-
-        Raises:
-            Refused: Cut, repeated or out of order.
-        """
-        return cls(tuple(_records(cls.record, body)))  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class Reveal:
-    """REVEAL: (seat, which of its secrets, the sender's share of that one)."""
-
-    record: ClassVar = struct.Struct(f">IB{SHARE_BYTES}s")
-
-    entries: tuple[tuple[int, Kind, int], ...]
-
-    def encode(self) -> bytes:
-        """The body."""
-        packed = [(seat, int(kind), share.to_bytes(SHARE_BYTES, "big")) for seat, kind, share in self.entries]
-        return _list(self.record, packed)
-
-    @classmethod
-    def decode(cls, body: bytes) -> Reveal:
-        """From the body.
-
-        Raises:
-            Refused: Cut, repeated, out of order, or a share outside the field.
-        """
-        entries = []
-        for seat, kind, content in _records(cls.record, body):
-            if kind not in (Kind.SEED, Kind.KEY):
-                raise Refused(f"a share of kind {kind}")
-            entries.append((seat, Kind(kind), share_of(content)))  # type: ignore[arg-type]
-        return cls(tuple(entries))
-
-
-def share_of(content: bytes) -> int:
-    """A share from its bytes.
-
-    Raises:
-        Refused: Outside the field.
-    """
-    share = int.from_bytes(content, "big")
-    if share >= PRIME:
-        raise Refused("a share outside the field")
-    return share

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from dpfedmeta.secure_aggregation.agreement import Round
+from dpfedmeta.secure_aggregation.bodies import KeyList, Keys
 from dpfedmeta.secure_aggregation.keys import Pair, committed, derived, sealed, unsealed
-from dpfedmeta.secure_aggregation.messages import KeyList, Keys, Phase, header
+from dpfedmeta.secure_aggregation.messages import Phase, header
 
 
 def graph_seed(round_: Round, listed: KeyList | None) -> bytes:

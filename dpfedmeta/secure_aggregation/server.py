@@ -11,24 +11,10 @@ import numpy.typing as npt
 from dpfedmeta.errors import InputError
 from dpfedmeta.secure_aggregation import graph, masks, pairwise
 from dpfedmeta.secure_aggregation.agreement import Round
+from dpfedmeta.secure_aggregation.bodies import Ciphertexts, Consents, KeyList, Keys, Kind, Masked, Reveal, Survivors
 from dpfedmeta.secure_aggregation.checks import consent
 from dpfedmeta.secure_aggregation.keys import SIGNATURE_BYTES, Identity, check_public
-from dpfedmeta.secure_aggregation.messages import (
-    EVERYONE,
-    SERVER,
-    Ciphertexts,
-    Consents,
-    KeyList,
-    Keys,
-    Kind,
-    Masked,
-    Phase,
-    Reveal,
-    Survivors,
-    opened,
-    sender_of,
-    signed,
-)
+from dpfedmeta.secure_aggregation.messages import EVERYONE, SERVER, Phase, opened, sender_of, signed
 from dpfedmeta.secure_aggregation.refusals import Aborted, Refused
 from dpfedmeta.secure_aggregation.unmasking import Missing, correction
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from dpfedmeta.secure_aggregation import masks, pairwise, shamir
 from dpfedmeta.secure_aggregation.agreement import Round
+from dpfedmeta.secure_aggregation.bodies import Keys, Kind
 from dpfedmeta.secure_aggregation.keys import SECRET_BYTES, Pair
-from dpfedmeta.secure_aggregation.messages import Keys, Kind
 from dpfedmeta.secure_aggregation.refusals import Aborted, Refused
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import TypeVar, get_args
 
 import torch
 
 from dpfedmeta.data.device_drawing import drawn, drawn_there
-from dpfedmeta.data.episode import Chosen, Episode, is_sound
+from dpfedmeta.data.episode import Episode, is_sound
 from dpfedmeta.data.population import Choosing, Population
 from dpfedmeta.data.shape import EpisodeShape, RecordForm
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta.algorithm import Division
 from dpfedmeta.own_code import raised
 from dpfedmeta.parameters import is_finite
+
+Read = TypeVar("Read")
 
 # Clients that are looked at before round 0.
 _PROBED = 8
@@ -55,15 +57,12 @@ class DataForm:
         Raises:
             Exception: There is no such client, and the population says so in its own way.
         """
-        try:
+
+        def fitting(client: int) -> Episode | None:
             episode = population.episode(client)
             return episode if self.fits(episode) else None
-        except MemoryError:
-            raise
-        except Exception:
-            if not 0 <= client < population.clients:
-                raise
-            return None
+
+        return _read(fitting, population, client)
 
     def held_on(self, population: Population, clients: Sequence[int], device: torch.device) -> list[Episode | None]:
         """SECRET: as `held`, of several clients, their records made on a device where it can make them.
@@ -74,7 +73,8 @@ class DataForm:
         # Not those that inherit from them, which may hold anything.
         if type(population) not in get_args(Choosing) or not drawn_there(population.pool, device):  # type: ignore[attr-defined]
             return [self.held(population, client) for client in clients]
-        chosen = [_chosen(population, client) for client in clients]
+        assert isinstance(population, Choosing)
+        chosen = [_read(population.chosen, population, client) for client in clients]
         made = drawn([each for each in chosen if each is not None], device)
         held = (None if each is None else next(made) for each in chosen)
         return [episode if episode is not None and self.fits(episode) else None for episode in held]
@@ -104,11 +104,10 @@ class DataForm:
         )
 
 
-def _chosen(population: Population, client: int) -> Chosen | None:
-    """SECRET: which images a client holds; None where it holds too little."""
-    assert isinstance(population, Choosing)
+def _read(look: Callable[[int], Read | None], population: Population, client: int) -> Read | None:
+    """SECRET: what a look at a client finds; None where it fails, unless there is no such client."""
     try:
-        return population.chosen(client)
+        return look(client)
     except MemoryError:
         raise
     except Exception:

@@ -5,27 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpfedmeta.accounting.whole_sums import WholeSum
 from dpfedmeta.data.episode import Episode, blank_episode
 from dpfedmeta.data.population import Population
 from dpfedmeta.meta.algorithm import ClientAlgorithm, ClientContext, ClientNoise
-from dpfedmeta.models.registry import build_network
 from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import Params, dimension, flatten, norm, unflatten, zeros_like
 from dpfedmeta.privacy.attached import with_attachment
 from dpfedmeta.privacy.clip_policy import ATTACHED, Attachment
 from dpfedmeta.privacy.clipping import clip, clip_per_layer
 from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.privacy.per_record import PerRecordGradients, per_record_engine
 from dpfedmeta.privacy.units import Record
 from dpfedmeta.privacy.whole_numbers import WholeNumbers
 from dpfedmeta.randomness import FloatArray, Purpose, SecretSource
+from dpfedmeta.simulation.built_once import chunks_of, engine_of, fixed_weights, network_on
 from dpfedmeta.simulation.chunks import Chunks, ahead
 from dpfedmeta.simulation.client_data import DataForm
 from dpfedmeta.simulation.row_sums import RowSum
@@ -87,13 +85,13 @@ class ClientSide:
 
     @property
     def parts(self) -> int:
-        """How many vectors a message is the mean of, each clipped on its own; an algorithm need not say 1."""
-        return getattr(self.algorithm, "parts", 1)
+        """How many vectors a message is the mean of, each clipped on its own."""
+        return self.algorithm.parts
 
     @property
     def together(self) -> int | None:
         """How many clients are computed by one call; None: all that there are."""
-        return self.algorithm.together(_engine(self.engine), self.device.type, self.chunk)
+        return self.algorithm.together(engine_of(self.engine), self.device.type, self.chunk)
 
     @property
     def chunk_found(self) -> int | None:
@@ -102,7 +100,7 @@ class ClientSide:
 
     @property
     def _chunks(self) -> Chunks:
-        return _chunks(self.network, self.algorithm, self.device, self.chunk)
+        return chunks_of(self.network, self.algorithm, self.device, self.chunk)
 
     def message_bound(self, bound: float) -> float:
         """Largest norm by which one client moves the sum: C, or C_q in shared mode; more with an attachment."""
@@ -234,12 +232,12 @@ class ClientSide:
         """What clients of this machine share while they compute."""
         return ClientContext(
             network=self.network,
-            module=_network(self.network, self.device),
+            module=network_on(self.network, self.device),
             learned=model,
-            fixed=_fixed(self.algorithm, self.network, self.weights_seed, self.device),
+            fixed=fixed_weights(self.algorithm, self.network, self.weights_seed, self.device),
             device=self.device,
-            engine=_engine(self.engine),
-            built=lambda spec: _network(spec, self.device),
+            engine=engine_of(self.engine),
+            built=lambda spec: network_on(spec, self.device),
             pieces=self._chunks.compute,
             side_by_side=self.at_once,
         )
@@ -309,26 +307,3 @@ def _of_form(message: Params, form: Params) -> bool:
 
 def _value(message: Params | Released[Record, Params]) -> Params:
     return message.value if isinstance(message, Released) else message
-
-
-@lru_cache(maxsize=4)
-def _chunks(_: NetworkSpec, __: ClientAlgorithm, device: torch.device, chunk: int | None) -> Chunks:
-    """What is found for one network and algorithm says nothing about another."""
-    return Chunks(device=device, fixed=chunk)
-
-
-@lru_cache(maxsize=4)
-def _network(spec: NetworkSpec, device: torch.device) -> nn.Module:
-    return build_network(spec).to(device)
-
-
-@lru_cache(maxsize=4)
-def _fixed(algorithm: ClientAlgorithm, spec: NetworkSpec, seed: int, device: torch.device) -> Params:
-    weights = algorithm.initial(spec, seed)
-    learned = algorithm.learned(spec, weights)
-    return {name: value.to(device) for name, value in weights.items() if name not in learned}
-
-
-@lru_cache(maxsize=4)
-def _engine(name: Literal["auto", "vmap", "opacus"]) -> PerRecordGradients:
-    return per_record_engine(name)

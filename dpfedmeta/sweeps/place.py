@@ -20,6 +20,16 @@ def default_place(file: Path) -> Path:
     return Path("runs") / f"sweep-{file.stem}"
 
 
+def check_jobs(jobs: int) -> None:
+    """Refuse to run nothing at a time.
+
+    Raises:
+        InputError: Less than one run.
+    """
+    if jobs < 1:
+        raise InputError(f"--jobs {jobs}: at least 1")
+
+
 def check_place(path: Path) -> None:
     """Refuse a folder that holds something else than a sweep; nothing is written.
 

@@ -23,6 +23,7 @@ from dpfedmeta.run_directory import SUMMARY
 from dpfedmeta.runs.times import coarse
 from dpfedmeta.sweeps.definition import Sweep
 from dpfedmeta.sweeps.directory import SweepDirectory, check_same, note_trial, opened, put_aside, state
+from dpfedmeta.sweeps.place import check_jobs
 from dpfedmeta.sweeps.proposals import Outcome, check_can_search, propose
 from dpfedmeta.sweeps.results import PAGE, TABLE, results_table, write_results
 from dpfedmeta.sweeps.trials import Trial, check, corners, grid, without_fixed
@@ -94,8 +95,7 @@ def prepare(sweep: Sweep, options: SweepOptions) -> tuple[Sweep, tuple[Trial, ..
     Raises:
         InputError: A combination would be refused, Optuna is missing for a search, or the folder holds another sweep.
     """
-    if options.jobs < 1:
-        raise InputError(f"--jobs {options.jobs}: at least 1")
+    check_jobs(options.jobs)
     left = without_fixed(sweep, options.fixed)
     check_can_search(left.method)
     trials = grid(left, options.fixed) if left.method == "grid" else tuple(corners(left, options.fixed))

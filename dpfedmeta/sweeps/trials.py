@@ -145,7 +145,7 @@ def check(trials: Iterable[Trial]) -> dict[str, PrivacyPlan]:
             settings = settings_of(trial)
             form = _what_privacy_sees(settings)
             if form not in plans:
-                plans[form] = make_privacy(form, load_task(settings.dataset)[0])
+                plans[form] = _planned(form)
             clip_policy(settings, plans[form])
         except InputError as error:
             values = ", ".join(f"{name}={value}" for name, value in trial.parameters.items())
@@ -154,9 +154,19 @@ def check(trials: Iterable[Trial]) -> dict[str, PrivacyPlan]:
     return found
 
 
+def _planned(settings: Settings) -> PrivacyPlan:
+    """With what a private start will charge, where the run begins with one."""
+    if settings.clip.start == "given":
+        return make_privacy(settings, load_task(settings.dataset)[0])
+    from dpfedmeta.analytics.start import planned_after_start
+
+    return planned_after_start(settings)
+
+
 def _what_privacy_sees(settings: Settings) -> Settings:
     """The same settings with everything that no guarantee depends on at its default: solving a noise takes a second."""
     clipped = ClipSettings() if bounds_clients(settings) else ClipSettings(policy=settings.clip.policy)
+    clipped = replace(clipped, start=settings.clip.start)
     server = replace(settings.server, lr=1.0, final_lr=None, unit="raw", optimizer="sgd", average=0.0)
     return replace(
         settings,
@@ -176,11 +186,25 @@ def same_result(settings: Settings, written: Mapping[str, Any]) -> str | None:
         The first difference in words, or None.
     """
     before = dict(_flat(written))
+    if settings.clip.start != "given":
+        settings = _started(settings, before)
     for name, value in _flat(dataclasses.asdict(settings)):
         now = list(value) if isinstance(value, tuple) else value
         if name in before and name not in _OF_NO_ACCOUNT and before[name] != now:
             return f"{name} was {before[name]}, now it is {now}"
     return None
+
+
+def _started(settings: Settings, before: Mapping[str, Any]) -> Settings:
+    """A run that began with an analysis has its answer and its folder in what was written."""
+    spent, asked = [*(before.get("privacy.spent_before") or ())], settings.privacy.spent_before
+    if before.get("clip.start") != "given" or len(spent) != len(asked) + 1:
+        return settings
+    return replace(
+        settings,
+        clip=replace(settings.clip, start="given", initial=before.get("clip.initial", settings.clip.initial)),
+        privacy=replace(settings.privacy, spent_before=(*asked, spent[-1])),
+    )
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

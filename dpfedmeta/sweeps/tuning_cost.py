@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
 
-from dpfedmeta.accounting.cells import client_public_epsilon
-from dpfedmeta.accounting.events import as_released, surplus
+from dpfedmeta.accounting.events import Earlier, as_released, surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.towards_public import client_public_epsilon
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.ledger.ledger import check_rounds, read
-from dpfedmeta.run_directory import CONFIG, RunDirectory
+from dpfedmeta.ledger.ledger import check_rounds, phases_of, read, read_content
+from dpfedmeta.run_directory import ANALYSIS, CONFIG, RunDirectory, config_of
 from dpfedmeta.sweeps.directory import SweepDirectory, read_manifest
 from dpfedmeta.tracking.terminal import number
 
@@ -55,16 +55,28 @@ def tuning_cost(path: Path) -> TuningCost:
         RefusedPlan: The runs are not such that their rounds may simply be put in a row.
     """
     adaptive = read_manifest(path).get("method") == "bayes"
-    runs = [run for run in SweepDirectory(path).started() if run.ledger.exists()]
+    began = [run for run in SweepDirectory(path).started() if run.ledger.exists()]
+    analyses = [run for run in began if config_of(run.path).startswith(ANALYSIS)]
+    runs = [run for run in began if run not in analyses]
+    if analyses and not runs:
+        raise InputError(
+            f"{path}: no run of this sweep was started, but {len(analyses)} analyses were charged (clip.start): "
+            f"dpfedmeta account --verify {analyses[0].path} says what one of them spent"
+        )
     if not runs:
         raise InputError(f"{path}: no run of this sweep was started, so it has cost nothing")
     for run in runs:
         _check_own_randomness(run)
-    return compose([_charged(run) for run in runs], adaptive=adaptive)
+    return compose([_charged(run) for run in runs], adaptive=adaptive, besides=[_asked(run) for run in analyses])
 
 
-def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False) -> TuningCost:
+def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False, besides: Sequence[Earlier] = ()) -> TuningCost:
     """The guarantee of several runs over the same clients.
+
+    Args:
+        plans: Of the runs.
+        adaptive: Whether earlier results chose later runs.
+        besides: Analyses that runs began with, whether a run came to count them or not.
 
     Guarantee:
         Every run draws its cohorts and its noise from a secret seed of its own, so with what earlier runs released
@@ -81,7 +93,7 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False) -> TuningCo
         values = sorted({getattr(plan, name) for plan in plans})
         if len(values) > 1:
             raise RefusedPlan(f"the runs of this sweep differ in {name} ({values}): their guarantees are not added up")
-    if adaptive and any(plan != first for plan in plans):
+    if adaptive and any(_form(plan) != _form(first) for plan in plans):
         raise RefusedPlan(
             "the runs of this bayes search differ in noise, cohort or rounds, which earlier results chose: composition "
             "with such choices is not proven here; sweep them with grid or random"
@@ -91,8 +103,8 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False) -> TuningCo
             f"{len(plans)} runs with population.sampler = check-ins: clients draw a slot in each, and what that "
             "costs together is not computed here; tune on public data, or with --population.sampler poisson"
         )
-    # What was spent before all of them counts once.
-    earlier = {other.run: other for plan in plans for other in plan.earlier}
+    # What was spent before all of them counts once; what is there by itself as it was charged in the end.
+    earlier = {other.run: other for plan in plans for other in plan.earlier} | {other.run: other for other in besides}
     before = [phase for other in earlier.values() for phase in other.phases]
     phases = [*before, *(phase for plan in plans for phase in as_released(plan.phases))]
     beta = surplus(phases)
@@ -107,8 +119,8 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False) -> TuningCo
         single=max(
             client_public_epsilon((*plan.before, *plan.phases), plan.client_delta) for plan in dict.fromkeys(plans)
         ),
-        record_server=_record_server(plans),
-        record_replaced=_record_server(plans, change=2.0),
+        record_server=math.inf if besides else _record_server(plans),
+        record_replaced=math.inf if besides else _record_server(plans, change=2.0),
         record_delta=first.record_delta,
     )
 
@@ -143,6 +155,20 @@ def _record_server(plans: Sequence[PrivacyPlan], change: float = 1.0) -> float |
             return None
         squared += min(plan.max_participations, plan.rounds) * (change * max(plan.record.roles())) ** 2
     return gaussian_epsilon(math.sqrt(squared), plans[0].record_delta)
+
+
+def _form(plan: PrivacyPlan) -> tuple[PrivacyPlan, Sequence[object]]:
+    """What a plan is but for which folders of analyses it counts."""
+    return replace(plan, earlier=()), [other.phases for other in plan.earlier]
+
+
+def _asked(run: RunDirectory) -> Earlier:
+    """What an analysis charged."""
+    content = read_content(run.ledger, torn=True)
+    if not content.charges:
+        # Begun, and not charged yet: it may still be.
+        return Earlier(run=content.identity.run, head=content.heads[-1], phases=content.plan.phases)
+    return Earlier(run=content.identity.run, head=content.heads[-1], phases=phases_of(content.charges))
 
 
 def _charged(run: RunDirectory) -> PrivacyPlan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -39,7 +40,28 @@ HOLDS = (
 )
 
 
-def why_above(guarantees: Sequence[Guarantee]) -> list[str]:
+def rounds_words(rounds: int) -> str:
+    """So many rounds."""
+    return f"{rounds:,} round{'' if rounds == 1 else 's'}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """How it is called what moves a sum.
+
+    Attributes:
+        by: Its largest length.
+        otherwise: What a client does whose record is another one.
+    """
+
+    by: str = "clip bound"
+    otherwise: str = "sends another message"
+
+
+ANSWERED = Moved(by="answer", otherwise="answers otherwise")
+
+
+def why_above(guarantees: Sequence[Guarantee], moved: Moved = Moved()) -> list[str]:
     """Why a record's epsilon may lie above that of its client towards the public, where it does."""
     cells = {cell.name: cell for cell in guarantees}
     client, record = cells["(client, public)"], cells["(record, public)"]
@@ -48,15 +70,15 @@ def why_above(guarantees: Sequence[Guarantee]) -> list[str]:
     reasons = []
     if client.adjacency == "add-remove":
         reasons.append(
-            "a client is added or removed there, which moves a sum by one clip bound; with another record a client "
-            "sends another message here, which may move it by two"
+            f"a client is added or removed there, which moves a sum by one {moved.by}; with another record a client "
+            f"{moved.otherwise} here, which may move it by two"
         )
     if record.delta < client.delta:
         reasons.append(f"delta is {record.delta:g} here and {client.delta:g} there")
     return [f"(record, public) lies above (client, public): {'; '.join(reasons)}"] if reasons else []
 
 
-def guarantee_table(guarantees: Sequence[Guarantee], title: str) -> Table:
+def guarantee_table(guarantees: Sequence[Guarantee], title: str, moved: Moved = Moved()) -> Table:
     """The four cells, with lines that say what the words mean."""
     lines = (
         "client: all of one client; record: one record of it",
@@ -64,7 +86,7 @@ def guarantee_table(guarantees: Sequence[Guarantee], title: str) -> Table:
         "secure aggregation takes no part itself, since who does sees who else is there",
         "zero-out: the record is taken away; replaced: epsilon if it is exchanged for another one; inf: no promise",
         HOLDS,
-        *why_above(guarantees),
+        *why_above(guarantees, moved),
     )
     table = Table(
         title=title,
@@ -105,7 +127,7 @@ def guarantee_words(guarantees: Sequence[Guarantee]) -> list[str]:
 def noise_lines(plan: PrivacyPlan) -> list[str]:
     """The solved noise, a line each."""
     lines = [
-        f"population {plan.clients:,} clients, {_cohort(plan)}, {plan.rounds} rounds"
+        f"population {plan.clients:,} clients, {_cohort(plan)}, {rounds_words(plan.rounds)}"
         + (f", at most {plan.max_participations} per client" if plan.max_participations else "")
     ]
     lines += [

@@ -24,9 +24,9 @@ from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Client
 from dpfedmeta.randomness import Purpose, SecretSource
 from dpfedmeta.run_directory import RunDirectory, load_weights, save_weights
-from dpfedmeta.runs.checkpoint import Checkpoint, save_checkpoint
+from dpfedmeta.runs.checkpoint import Checkpoint, checkpoint_files, save_checkpoint
 from dpfedmeta.runs.journal import Journal, release_digest
-from dpfedmeta.runs.noise_state import keep_noise_state, kept_noise_state
+from dpfedmeta.runs.noise_state import drop_noise_states, keep_noise_state, kept_noise_state
 from dpfedmeta.runs.reopen import reopen
 from dpfedmeta.runs.rows import aborted_row, charged_after, delta_at_limit, round_row
 from dpfedmeta.runs.summary import Status
@@ -157,11 +157,12 @@ class Training:
         return self.plan.settings.run.checkpoint_every if journal.reproducible else 1
 
     def _save(self, state: ServerState, remembered: Params, journal: Journal) -> None:
-        # Before the checkpoint, which needs it; one more is kept, for a crash between the two.
         checkpoint = Checkpoint(state=state, lines=journal.ledger.lines, head=journal.ledger.head)
-        kept = self.plan.settings.run.keep_checkpoints + 1
-        keep_noise_state(self.run, state.round, remembered, kept, checkpoint.head)
-        save_checkpoint(self.run.path / "checkpoint", checkpoint, self.plan.settings.run.keep_checkpoints)
+        folder = self.run.path / "checkpoint"
+        # Written before the checkpoint that needs it, dropped after: a crash leaves too many and never too few.
+        keep_noise_state(self.run, state.round, remembered, checkpoint.head)
+        save_checkpoint(folder, checkpoint, self.plan.settings.run.keep_checkpoints)
+        drop_noise_states(self.run, {round_ for round_, _ in checkpoint_files(folder)})
         save_weights(self.run.weights, complete(self.plan, state))
 
     def _round(

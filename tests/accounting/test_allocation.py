@@ -9,12 +9,14 @@ from scipy.stats import norm
 
 from dpfedmeta.accounting import PrivacyPlan, Targets, calibrate, guarantees
 from dpfedmeta.accounting.allocation import QUICK, Allocation, closed_bounds, known_round_epsilon
-from dpfedmeta.accounting.cells import Terms, four_cells
+from dpfedmeta.accounting.cells import four_cells
 from dpfedmeta.accounting.cross_checks import second_opinion
 from dpfedmeta.accounting.events import Event, Phase, surplus
 from dpfedmeta.accounting.gaussian import gaussian_delta, gaussian_epsilon, smallest_epsilon
 from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.record_layer import RecordLayer
+from dpfedmeta.accounting.sampled_gaussian import sampled_delta
+from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.sweeps.tuning_cost import compose
 
@@ -155,6 +157,20 @@ def test_exact_draws_of_many_slots_are_not_above_it(noise, slots, delta, draws):
         parts = [by_simulation(noise, slots, epsilon, is_added, 20_000, far, s) for s in range(draws // 20_000)]
         found, half = np.mean([p[0] for p in parts]), np.linalg.norm([p[1] for p in parts]) / len(parts)
         assert found - half <= delta
+
+
+def test_delta_is_that_of_the_allocation_and_not_of_poisson_rounds():
+    phases = plan_of().phases
+    for epsilon in (0.0, 0.5, 2.0):
+        delta = sampled_delta(phases, "add-remove", epsilon)
+        # By rounds of which a client joins some, or none, it would be less than what happens.
+        simulated, half = max(by_simulation(1.0, 4, epsilon, added, 200_000, 1.0) for added in (False, True))
+        assert simulated - half <= delta <= simulated + half + 1e-4
+    assert of(1.0, 4).epsilon(sampled_delta(phases, "add-remove", 1.0)) == pytest.approx(1.0, rel=1e-3)
+    # Beyond the noises that are followed the observer is taken to know the slot.
+    assert of(1e-4, 4).delta(0.0) == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="replaced client"):
+        sampled_delta(phases, "replace-one", 1.0)
 
 
 def test_a_grid_that_rounds_down_would_be_seen():

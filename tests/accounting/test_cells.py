@@ -9,10 +9,11 @@ from scipy import stats
 
 from dpfedmeta.accounting.cells import epsilon_curve, guarantees
 from dpfedmeta.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+from dpfedmeta.accounting.moments import rdp_epsilon
 from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.plan import Change, PrivacyPlan
 from dpfedmeta.accounting.record_layer import RecordLayer
-from dpfedmeta.accounting.sampled_gaussian import COARSE, rdp_epsilon, sampled_epsilon
+from dpfedmeta.accounting.sampled_gaussian import COARSE, sampled_epsilon
 from dpfedmeta.errors import RefusedPlan
 
 BASE = PrivacyPlan(clients=400_000, cohort=1500, rounds=266, noise_multiplier=1.0)

@@ -9,8 +9,6 @@ from scipy.linalg import toeplitz
 
 from dpfedmeta.accounting.correlated import (
     Blt,
-    fit_banded,
-    fit_blt,
     inverse,
     largest_row,
     monotone_envelope,
@@ -20,6 +18,7 @@ from dpfedmeta.accounting.correlated import (
     prefix_errors,
     sensitivity,
 )
+from dpfedmeta.accounting.correlated_fits import fit_banded, fit_blt
 from dpfedmeta.errors import RefusedPlan
 
 

@@ -16,10 +16,11 @@ from dpfedmeta.accounting.correlated_plan import with_fitted_numbers
 from dpfedmeta.accounting.cross_checks import second_opinion
 from dpfedmeta.accounting.events import Earlier, Event, Phase, as_released
 from dpfedmeta.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpfedmeta.accounting.moments import rdp_epsilon
 from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.plan import Change, PrivacyPlan
 from dpfedmeta.accounting.record_layer import RecordLayer
-from dpfedmeta.accounting.sampled_gaussian import rdp_epsilon, sampled_delta
+from dpfedmeta.accounting.sampled_gaussian import sampled_delta
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.charges import Charge
 from dpfedmeta.ledger.ledger import phases_of, spent

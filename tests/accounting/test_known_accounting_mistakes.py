@@ -12,38 +12,26 @@ from dp_accounting.rdp import RdpAccountant
 
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.accounting.moments import round_event
 from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.participations import mixture_epsilon
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.record_layer import RecordLayer
-from dpfedmeta.accounting.sampled_gaussian import COARSE, round_event, sampled_epsilon
+from dpfedmeta.accounting.sampled_gaussian import COARSE, sampled_epsilon
 from dpfedmeta.config import resolve
 from dpfedmeta.data.task import load_task
 from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.planning.privacy import make_privacy
-from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.samplers import sampler_of
 from dpfedmeta.privacy.samplers.poisson import PoissonSampler
 from dpfedmeta.privacy.units import Bounded
-from dpfedmeta.randomness import KeyedSource, Purpose
+from dpfedmeta.randomness import Purpose
+from tests.privacy.one_release import SOURCE, stream
 
 DELTA = 1e-5
 TASK = load_task("strokes")[0]
-SOURCE = KeyedSource(7)
 NOISE = {"privacy.client.epsilon": "null", "server.noise_multiplier": "0.8"}
-
-
-def stream(*key):
-    return SOURCE.generator(Purpose.SERVER_NOISE, *key)
-
-
-def gaussian(z=1.0, denominator=10.0):
-    return GaussianMechanism(total_multiplier=z, charged_multiplier=z, denominator=denominator)
-
-
-def release(value, bound, round_, z=0.1):
-    return gaussian(z).release(Bounded(value={"w": value * 10.0}, sensitivity=bound), stream(round_))
 
 
 def rounds_of(clients, cohort, rounds, z, **more):

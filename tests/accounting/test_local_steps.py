@@ -9,9 +9,10 @@ from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDp
 from dp_accounting.pld import PLDAccountant
 
 from dpfedmeta.accounting import PrivacyPlan, Targets, calibrate, guarantees
+from dpfedmeta.accounting.local_steps import poisson_steps_epsilon
 from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.record_layer import RecordLayer
-from dpfedmeta.accounting.sampled_gaussian import poisson_steps_epsilon, sampled_delta, sampled_epsilon
+from dpfedmeta.accounting.sampled_gaussian import sampled_delta, sampled_epsilon
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.ledger.ledger import phases_of

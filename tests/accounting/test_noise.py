@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedmeta.accounting import sampled_gaussian
+from dpfedmeta.accounting import sampled_round
 from dpfedmeta.accounting.calibration import Targets, calibrate
-from dpfedmeta.accounting.cells import Terms, four_cells
+from dpfedmeta.accounting.cells import four_cells
 from dpfedmeta.accounting.gaussian import gaussian_delta
+from dpfedmeta.accounting.moments import rdp_epsilon
 from dpfedmeta.accounting.noise import GaussianNoise, noise_of, restored, stated
 from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.sampled_gaussian import rdp_epsilon, sampled_delta, sampled_epsilon
+from dpfedmeta.accounting.sampled_gaussian import sampled_delta, sampled_epsilon
+from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.errors import InputError
 from tests.accounting.coins import Coin
 
@@ -71,12 +73,12 @@ def test_sampled_curves_of_a_noise_of_the_users_own_agree_with_integration(rate)
         base = stats.norm.pdf(X)
         return (1 - rate) * base + rate * stats.norm.pdf(X, sensitivity / z), base
 
-    removed = sampled_gaussian._removed_profile(EPSILONS, rate, COIN)
-    added = sampled_gaussian._added_profile(EPSILONS, rate, COIN)
+    removed = sampled_round.removed_profile(EPSILONS, rate, COIN)
+    added = sampled_round.added_profile(EPSILONS, rate, COIN)
     assert removed == pytest.approx(by_integration(COIN, EPSILONS, mixed), abs=1e-7)
     assert added == pytest.approx(by_integration(COIN, EPSILONS, lambda z: mixed(z)[::-1]), abs=1e-7)
     # One order at a >= 1; the other one, seen from 1/a, makes the pair symmetric.
-    fixed = sampled_gaussian._fixed_size_profile(EPSILONS, rate, COIN)
+    fixed = sampled_round.fixed_size_profile(EPSILONS, rate, COIN)
     upper = by_integration(COIN, np.abs(EPSILONS), lambda z: mixed(z, 2.0))
     a = np.exp(EPSILONS)
     assert fixed == pytest.approx(np.where(a >= 1, upper, a * np.array(upper) + 1 - a), abs=1e-7)

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedmeta.accounting import sampled_gaussian
+from dpfedmeta.accounting import sampled_round
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.accounting.moments import rdp_epsilon
 from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.plan import Change, PrivacyPlan
-from dpfedmeta.accounting.sampled_gaussian import GRIDS, rdp_epsilon, sampled_epsilon
+from dpfedmeta.accounting.sampled_gaussian import GRIDS, sampled_epsilon
 
 
 def phases(rate=0.01, noise=1.0, rounds=100, sampler="poisson", schedule=()):
@@ -38,12 +39,12 @@ def test_profiles_are_the_divergences_of_their_pairs(rate, noise, epsilon):
     mixed = (1 - rate) * base + rate * moved
     at = np.asarray([epsilon])
     gaussian = GaussianNoise(multiplier=noise)
-    removed = sampled_gaussian._removed_profile(at, rate, gaussian)[0]
-    added = sampled_gaussian._added_profile(at, rate, gaussian)[0]
+    removed = sampled_round.removed_profile(at, rate, gaussian)[0]
+    added = sampled_round.added_profile(at, rate, gaussian)[0]
     assert removed == pytest.approx(hockey_stick(mixed, base, a, X), abs=1e-8)
     assert added == pytest.approx(hockey_stick(base, mixed, a, X), abs=1e-8)
     # A replaced message moves the sum by twice its bound.
-    fixed = sampled_gaussian._fixed_size_profile(at, rate, GaussianNoise(multiplier=2 * noise))[0]
+    fixed = sampled_round.fixed_size_profile(at, rate, GaussianNoise(multiplier=2 * noise))[0]
     pair = (mixed, base) if epsilon >= 0 else (base, mixed)
     assert fixed == pytest.approx(hockey_stick(*pair, a, X), abs=1e-8)
 
@@ -53,9 +54,7 @@ def test_no_fixed_size_geometry_in_the_plane_exceeds_the_profile(a):
     """Messages of norm <= 1 anywhere in the plane, whoever takes the replaced client's slot."""
     rate, noise = 0.2, 0.9
     generator = np.random.default_rng(3)
-    bound = float(
-        sampled_gaussian._fixed_size_profile(np.asarray([math.log(a)]), rate, GaussianNoise(multiplier=noise))[0]
-    )
+    bound = float(sampled_round.fixed_size_profile(np.asarray([math.log(a)]), rate, GaussianNoise(multiplier=noise))[0])
     line = np.linspace(-6.0, 6.0, 301)
     x, y = np.meshgrid(line, line)
     cell = (line[1] - line[0]) ** 2

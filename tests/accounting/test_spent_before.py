@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from dpfedmeta.accounting.calibration import Targets, calibrate
-from dpfedmeta.accounting.cells import Terms, guarantees, record_public
+from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.events import Earlier, Phase
 from dpfedmeta.accounting.gaussian import gaussian_mu
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.accounting.secure_rounds import SecureRounds
+from dpfedmeta.accounting.terms import Terms
+from dpfedmeta.accounting.towards_public import record_public
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.ledger.versions import VERSION, constants, plan_of
 

@@ -16,12 +16,14 @@ from scipy.optimize import brentq
 
 from dpfedmeta.accounting import participations as participations_module
 from dpfedmeta.accounting.calibration import Targets, calibrate
-from dpfedmeta.accounting.cells import Terms, client_public_epsilon, four_cells, guarantees
+from dpfedmeta.accounting.cells import four_cells, guarantees
 from dpfedmeta.accounting.events import Event, Phase
 from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.record_layer import RecordLayer
+from dpfedmeta.accounting.terms import Terms
+from dpfedmeta.accounting.towards_public import client_public_epsilon
 from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.ledger.ledger import phases_of
 

@@ -1,11 +1,13 @@
 """Analyses of small federations, without data."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 
 from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.analytics.analysis import Asking
+from dpfedmeta.analytics.analysis import Asking, Handing
+from dpfedmeta.analytics.counted import released_counts, sent_counts
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource
 
@@ -14,11 +16,23 @@ def base(clients=40, noise=1.0, **changes):
     return PrivacyPlan(clients=clients, cohort=float(clients), rounds=1, noise_multiplier=noise, **changes)
 
 
-def asking(analysis, clients=None, seed=1, size=40, noise=1.0):
+def asking(analysis, seed=1, size=40, noise=1.0):
     """Everybody is asked."""
     cohort = Cohort(round=0, clients=np.arange(size))
     plan = analysis.planned(base(size, noise))
-    return Asking(plan=plan, cohort=cohort, source=KeyedSource(seed), clients=clients)
+    return Asking(plan=plan, cohort=cohort, source=KeyedSource(seed))
+
+
+def counted(own, answer):
+    """Released counts of clients that each answer with a vector."""
+    bits = own.plan.at(0).whole.bits
+
+    def handing(client):
+        return Handing(plan=own.plan, told=b"", held=None, client=client, invited=own.cohort.asked, source=own.source)
+
+    vectors = [sent_counts(handing(client), answer(client)) for client in own.cohort.clients.tolist()]
+    total = np.sum(vectors, axis=0) % (1 << bits)
+    return released_counts(own, SimpleNamespace(entered=len(vectors), part=lambda index: total))
 
 
 def with_noise(plan, noise):

@@ -8,6 +8,8 @@ import pytest
 from dpfedmeta.analytics.analyses.quantile import Quantile
 from dpfedmeta.analytics.asked import Asked
 from dpfedmeta.analytics.conduct import Place
+from dpfedmeta.analytics.ground import Ground
+from dpfedmeta.analytics.held import HeldImages
 from dpfedmeta.analytics.request import Request, options_of
 from dpfedmeta.analytics.start import _begun, with_private_start
 from dpfedmeta.config import resolve, to_yaml
@@ -100,14 +102,14 @@ def _written(folder, settings):
 
 def test_a_norm_is_that_of_the_message(settings):
     asked = Asked(request_of(settings))
-    (message,) = asked._side.exact_messages(asked._start, 0, [5])
+    assert isinstance(asked.held, HeldImages)
+    (message,) = asked.held._side.exact_messages(asked.held._start, 0, [5])
     squared = sum(float((value.double() ** 2).sum()) for value in message.values())
-    assert asked.message_norm(5) == pytest.approx(squared**0.5, rel=1e-6)
+    assert asked.held.message_norm(5) == pytest.approx(squared**0.5, rel=1e-6)
     assert asked.clients == 60
 
 
 def test_algorithms_without_exact_messages_have_no_norms(settings, monkeypatch):
-    side = SimpleNamespace(algorithm=SimpleNamespace(releases=True))
-    monkeypatch.setattr(Asked, "_side", side)
+    monkeypatch.setattr(Ground, "plan", SimpleNamespace(algorithm=SimpleNamespace(releases=True)))
     with pytest.raises(RefusedPlan, match="no exact message"):
-        Asked(request_of(settings)).check_messages()
+        Ground(request_of(settings)).check_messages()

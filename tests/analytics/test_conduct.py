@@ -14,7 +14,7 @@ from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import Ledger, read_content
 from dpfedmeta.planning.spent_before import check_still_there, earlier_releases
-from dpfedmeta.run_directory import PLAN, SUMMARY
+from dpfedmeta.run_directory import PLAN, SUMMARY, check_is_run
 from dpfedmeta.runs.resume import settings_of_run
 from dpfedmeta.runs.verification import audit
 
@@ -61,7 +61,7 @@ def test_it_is_charged_before_it_is_released_and_not_twice(tmp_path, monkeypatch
     class Killed(Exception):
         pass
 
-    def stop(self, asking):
+    def stop(self, asking, told, sums):
         raise Killed
 
     with monkeypatch.context() as patched:
@@ -108,6 +108,15 @@ def test_a_file_that_says_something_else_is_found(tmp_path, name, change):
     run.write_json(name, content)
     with pytest.raises(InputError, match=f"{name}|statement.txt"):
         verify(run)
+
+
+def test_a_statement_of_before_there_were_reasons_is_none_that_was_edited(tmp_path):
+    run = done(tmp_path, delta=1e-6)
+    lines = (run.path / "statement.txt").read_text().splitlines(keepends=True)
+    reason = "(record, public) lies above (client, public): a client is added or removed there, which moves a sum by"
+    assert any(line.startswith(reason) for line in lines)
+    (run.path / "statement.txt").write_text("".join(line for line in lines if "lies above" not in line))
+    assert "statement.txt agrees" in verify(run).remarks
 
 
 def test_an_edited_ledger_is_found(tmp_path):
@@ -176,7 +185,7 @@ def test_a_ledger_that_was_written_anew_with_more_noise_is_found(tmp_path):
 def test_an_analysis_is_no_training_run(tmp_path):
     run = done(tmp_path)
     files = sorted(path.name for path in run.path.iterdir())
-    for ask in (audit, lambda other: settings_of_run(other, {})):
+    for ask in (audit, lambda other: settings_of_run(other, {}), lambda other: check_is_run(other.path)):
         with pytest.raises(InputError, match="is an analysis and no training run"):
             ask(run)
     assert sorted(path.name for path in run.path.iterdir()) == files

@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from asking import asking
+from asking import asking, counted
 
 from dpfedmeta.analytics.analyses.gain import Gain
 from dpfedmeta.analytics.analyses.histogram import Histogram
 from dpfedmeta.analytics.analyses.quantile import Quantile, isotonic
-from dpfedmeta.analytics.counted import CountGrid, released_counts, sent
+from dpfedmeta.analytics.analysis import Asking
+from dpfedmeta.analytics.counted import CountGrid, sent
+from dpfedmeta.analytics.request import FixedCohort, Request
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource
 
@@ -46,7 +48,7 @@ def test_the_plan_counts_with_that_length(analysis, length):
 
 def test_released_counts_are_the_sum_and_the_noise_that_is_stated():
     held = np.eye(8, dtype=np.int64)[np.arange(40) % 8]
-    found = [released_counts(asking(SMALL, seed=seed), lambda client: held[client]) for seed in range(60)]
+    found = [counted(asking(SMALL, seed=seed), lambda client: held[client]) for seed in range(60)]
     errors = (np.array([each.values for each in found]) - held.sum(0)).ravel()
     stated = found[0].deviation
     assert stated == pytest.approx(1.0, rel=0.1)
@@ -54,11 +56,34 @@ def test_released_counts_are_the_sum_and_the_noise_that_is_stated():
     assert errors.std() == pytest.approx(stated, rel=4 / math.sqrt(2 * errors.size))
 
 
+def test_whoever_falls_silent_the_noise_is_what_is_stated():
+    """Ten of forty do, as may happen: their share is the server's, and colluding clients' shares are not counted."""
+    plan = Request(
+        kind="quantile", epsilon=1.0, delta=1e-3, cohort=40.0, clients=40,
+        own={"quantile": 0.5, "bins": 6, "lowest": 0.1, "highest": 10.0},
+        fixed=FixedCohort(dropout=0.25, adversarial=0.0),
+    ).planned()  # fmt: skip
+    assert (plan.sampler, plan.at(0).whole.fewest(40)) == ("fixed", 30)
+    held = np.eye(8, dtype=np.int64)[np.arange(40) % 8]
+    for there in (40, 30):
+        cohort = Cohort(round=0, clients=np.arange(there), invited=40)
+        own = [Asking(plan=plan, cohort=cohort, source=KeyedSource(seed)) for seed in range(60)]
+        found = [counted(each, lambda client: held[client]) for each in own]
+        errors = (np.array([each.values for each in found]) - held[:there].sum(0)).ravel()
+        assert errors.std() == pytest.approx(found[0].deviation, rel=4 / math.sqrt(2 * errors.size))
+    # With fewer nothing is unmasked, and what is released is noise.
+    few = Asking(plan=plan, cohort=Cohort(round=0, clients=np.arange(29), invited=40), source=KeyedSource(1))
+    alone = replace(few, cohort=Cohort(round=0, clients=np.arange(1), invited=40))
+    assert np.array_equal(
+        counted(few, lambda client: held[client]).values, counted(alone, lambda client: held[client]).values
+    )
+
+
 def test_that_all_but_one_client_are_there_changes_nothing_but_its_answer():
     everybody = asking(SMALL)
     without = replace(everybody, cohort=Cohort(round=0, clients=everybody.cohort.clients[:-1]))
     # A round that is too small releases noise alone: everybody would see that one client is missing.
-    sums = [released_counts(each, lambda client: SMALL.vector(3.0)).values.sum() for each in (everybody, without)]
+    sums = [counted(each, lambda client: SMALL.vector(3.0)).values.sum() for each in (everybody, without)]
     assert sums == pytest.approx([40, 39], abs=5 * math.sqrt(SMALL.bins + 2))
 
 
@@ -109,7 +134,7 @@ def test_the_interval_of_a_gain_holds_it():
     for seed in range(80):
         before, after = numbers.beta(2, 8, size), numbers.beta(6, 3, size)
         answers = [analysis.vector(b, a) for b, a in zip(before, after, strict=True)]
-        sums = released_counts(asking(analysis, seed=seed, size=size, noise=2.0), lambda client: answers[client])  # noqa: B023
+        sums = counted(asking(analysis, seed=seed, size=size, noise=2.0), lambda client: answers[client])  # noqa: B023
         found = analysis.read(sums.values / 1000, sums.deviation / 1000)
         inside += abs(found["gain"] - (6 / 9 - 2 / 10)) <= found["ci95"]
     # 95% but for chance, from below.

@@ -10,6 +10,7 @@ from dpfedmeta.accounting.noise import GaussianNoise, ThresholdedNoise
 from dpfedmeta.analytics.name_tables import (
     PRIME,
     DecodingFailed,
+    Limbs,
     NameTable,
     decoded,
     encode,
@@ -24,6 +25,14 @@ from dpfedmeta.randomness import KeyedSource, Purpose
 SECRET = KeyedSource(5)
 
 
+LIMBS = Limbs(most=30_000)
+
+
+def of(table, names):
+    """A client's table, in the field."""
+    return LIMBS.whole(table.of(names, LIMBS))
+
+
 def table(names=200, length=12, cells=None, seed=b"seed"):
     return NameTable(names=names, length=length, cells=cells or form_for(names)[0], seed=seed)
 
@@ -33,21 +42,21 @@ def test_a_sum_of_tables_comes_back_as_names_and_counts():
     counts = {f"näme {index}"[:10]: int(numbers.integers(1, 400)) for index in range(60)}
     own, total = table(), 0
     for name, count in counts.items():
-        total = (total + count * own.of([name])) % PRIME
+        total = (total + count * of(own, [name])) % PRIME
     assert own.decode(total) == counts
 
 
 def test_a_client_counts_each_name_once():
     own = table()
-    assert np.array_equal(own.of(["a", "b", "a"]), (own.of(["a"]) + own.of(["b"])) % PRIME)
+    assert np.array_equal(of(own, ["a", "b", "a"]), (of(own, ["a"]) + of(own, ["b"])) % PRIME)
 
 
 def test_too_many_names_are_an_error_and_never_a_wrong_list():
     own = table(names=20)
     for size in (200, 2000):
         with pytest.raises(DecodingFailed):
-            own.decode(sum(own.of([f"{index}"]) for index in range(size)) % PRIME)
-    damaged = own.of(["a"])
+            own.decode(sum(of(own, [f"{index}"]) for index in range(size)) % PRIME)
+    damaged = of(own, ["a"])
     damaged[-1] += 1
     with pytest.raises(DecodingFailed):
         own.decode(damaged)
@@ -59,7 +68,7 @@ def test_failures_are_no_more_frequent_than_their_bound():
     for seed in range(200):
         own = table(names=names, length=3, cells=cells, seed=seed.to_bytes(4, "big"))
         try:
-            own.decode(sum(own.of([f"{index}"]) for index in range(names)) % PRIME)
+            own.decode(sum(of(own, [f"{index}"]) for index in range(names)) % PRIME)
         except DecodingFailed:
             failed += 1
     bound = failure_bound(names, cells)
@@ -136,3 +145,24 @@ def test_so_many_names_fit_no_table_of_a_bound():
         from dpfedmeta.analytics.analyses.heavy_hitters import HeavyHitters
 
         HeavyHitters(most_names=0)
+
+
+@pytest.mark.parametrize("most", [1, 2, 50, 65_535, 65_536, 65_537, 65_538, 2_000_000])
+def test_so_many_numbers_add_up_without_wrapping_round(most):
+    """The largest number of the field, as often as may be, in sums modulo 2^32."""
+    limbs, largest = Limbs(most=most), np.array([PRIME - 1, 0, 12345], dtype=np.int64)
+    total = most * limbs.cut(largest)
+    assert total.max() < 2**32
+    assert limbs.bits == 31 or most * (2 ** (limbs.bits + 1) - 1) >= 2**32
+    assert limbs.whole((total % 2**32).reshape(-1)).tolist() == [most * int(value) % PRIME for value in largest]
+
+
+def test_a_sum_of_tables_says_nothing_of_which_names_one_client_holds():
+    """Linear in the names, collisions in a cell included: who says two of them looks as two who say one each."""
+    own, small = table(names=3, cells=1), Limbs(most=3)
+    assert np.array_equal(own.of(["a", "b"], small), own.of(["a"], small) + own.of(["b"], small))
+
+
+def test_more_names_than_any_sum_holds_are_an_error():
+    with pytest.raises(InputError, match="too many"):
+        _ = Limbs(most=2**31).bits

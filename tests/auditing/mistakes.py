@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpfedmeta.accounting.correlated import noise_deviations
 from dpfedmeta.auditing.attacks import attack_on
 from dpfedmeta.auditing.canaries import SideWithCanaries
 from dpfedmeta.auditing.distinguish import Bench
@@ -384,6 +385,66 @@ def replacement_counted_as_removal(runs, honest=False):
     return outcome(plan, attack, runs, curve)
 
 
+@dataclass
+class Restarted(Wrapped):
+    """One round draws the fresh noise of the first one again, as a generator does that a resume has begun anew."""
+
+    at: int
+    secret: Any = None
+
+    def release(self, round_, query, state, generator):
+        if round_ == 0:
+            self.secret = generator.normal(10**5)
+        if round_ in (0, self.at):
+            generator = Repeating(self.secret)
+        return self.honest.release(round_, query, state, generator)
+
+
+@dataclass
+class Repeating:
+    numbers: Any
+
+    def normal(self, size):
+        return self.numbers[:size]
+
+
+@dataclass
+class SameNoise:
+    """Knows that the fresh noise of a round may be that of the first one."""
+
+    usual: Any
+    at: int
+
+    @property
+    def worlds(self):
+        return self.usual.worlds
+
+    @property
+    def curve(self):
+        return self.usual.curve
+
+    def ratio(self, seen):
+        deviations = noise_deviations(self.usual.noise.coefficients(self.usual.plan.privacy.rounds))
+        values = [
+            each.total * self.usual.noise.multiplier * float(deviation) / each.deviation
+            for each, deviation in zip(seen.releases, deviations, strict=True)
+        ]
+        fresh = self.usual._multiplied(values)
+        apart = fresh[self.at] - fresh[0]
+        if float(apart.norm()) > 0.5 * self.usual.noise.multiplier * len(apart) ** 0.5:
+            return self.usual.ratio(seen)
+        # Nothing is left but messages.
+        return float(apart.norm()) - 1e-3
+
+
+def correlated_noise_restarted(runs, honest=False):
+    plan = plan_of("dp-agr-correlated", **{"server.rounds": "4", "server.noise_multiplier": "6.0"})
+    attack = SameNoise(attack_of(plan), 2)
+    if not honest:
+        with_part(plan, mechanism=Restarted(plan.mechanism, 2))
+    return outcome(plan, attack, runs)
+
+
 FOUND = {
     "noise of the last round's bound": (last_rounds_bound, 300),
     "noise of the next round's bound": (next_rounds_bound, 300),
@@ -397,4 +458,5 @@ FOUND = {
     "noise only where there is a gradient": (noise_only_where_there_is_a_gradient, 300),
     "a population that is too large": (population_that_is_too_large, 100),
     "a replacement counted as a removal": (replacement_counted_as_removal, 300),
+    "correlated noise that begins again after a resume": (correlated_noise_restarted, 60),
 }

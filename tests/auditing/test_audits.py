@@ -7,10 +7,11 @@ import torch
 
 import dpfedmeta as dp
 from dpfedmeta.auditing.attacks import NoAttack, attack_on
-from dpfedmeta.auditing.audits import AuditRequest, findings, forecast
+from dpfedmeta.auditing.audits import findings, forecast
 from dpfedmeta.auditing.canaries import RandomDirections
-from dpfedmeta.auditing.distinguish import Bench
+from dpfedmeta.auditing.distinguish import NO_CURVE, Bench
 from dpfedmeta.auditing.findings import Finding
+from dpfedmeta.auditing.request import AuditRequest
 from dpfedmeta.auditing.size import audited_settings
 from dpfedmeta.auditing.worlds import ClientWorlds, observe
 from dpfedmeta.config import resolve
@@ -19,7 +20,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.randomness import KeyedSource, Purpose
 from dpfedmeta.runs.kept_audits import audited_cells
-from tests.auditing.mistakes import plan_of
+from tests.auditing.mistakes import Steered, attack_of, plan_of
 from tests.golden.golden_runs import SMALL
 
 FEW = {"server.rounds": "2", "population.clients": "4", "population.cohort": "4"}
@@ -47,6 +48,35 @@ def test_a_canary_moves_a_release_by_its_bound_and_no_more(plan):
     assert float((there.total - absent.total).norm()) == pytest.approx(there.bound, rel=1e-5)
 
 
+def variation(ratios):
+    """Of a normal trade-off curve mu / 2 is the mean of the ratios of the one world, over their deviation."""
+    return ratios.one.mean() - ratios.other.mean(), ratios.one.std() ** 2
+
+
+@pytest.mark.parametrize("noise", ["toeplitz", "blt", "banded"])
+def test_correlated_rounds_are_attacked_as_the_one_release_that_they_are(noise):
+    # Steps of bounds that move, so that less noise cancels; the ratio is that of a sens/z normal pair all the same.
+    given = {
+        "server.noise": noise, "population.max_participations": "2", "server.rounds": "6",
+        "population.clients": "8", "population.cohort": "2", "server.noise_multiplier": "2.0",
+    }  # fmt: skip
+    plan = plan_of(own_policy=Steered(1.4), **given)
+    mu = plan.privacy.at(0).noise.mu(1.0)
+    ratios = Bench(plan=plan, runs=400, seed=2).ratios(attack_of(plan))
+    apart, spread = variation(ratios)
+    # No client joins in such a way that it moves more than that; some move less.
+    assert 0.5 * mu**2 < apart < 1.2 * mu**2
+    assert spread < 1.3 * mu**2
+
+
+def test_of_check_ins_the_best_attack_is_as_good_as_the_curve_says():
+    plan = plan_of("dp-agr-checkins", **{"server.rounds": "4", "server.noise_multiplier": "0.6"})
+    attack = attack_of(plan)
+    ratios = Bench(plan=plan, runs=600, seed=4).ratios(attack)
+    best = (1.0 + attack.curve.total_variation(1.0)) / 2.0
+    assert ratios.right / ratios.runs == pytest.approx(best, abs=4.0 * (0.25 / 600) ** 0.5)
+
+
 def test_the_worlds_of_runs_are_tossed_and_their_noises_differ(plan):
     tosses = list(Bench(plan=plan, runs=200, seed=1)._tosses())
     assert 70 < sum(one for one, _ in tosses) < 130
@@ -54,7 +84,15 @@ def test_the_worlds_of_runs_are_tossed_and_their_noises_differ(plan):
     assert len(firsts) == 200
 
 
-SLOW = ("dp-agr-secure", "dp-agrlr", "dp-agrlr-micro", "dp-agrlr-secure", "dp-fedavg-fixed")
+SLOW = (
+    "dp-agr-checkins",
+    "dp-agr-correlated",
+    "dp-agr-secure",
+    "dp-agrlr",
+    "dp-agrlr-micro",
+    "dp-agrlr-secure",
+    "dp-fedavg-fixed",
+)
 ALL = ["dp-agr", *(pytest.param(algo, marks=pytest.mark.slow) for algo in SLOW)]
 
 
@@ -64,6 +102,9 @@ def test_every_cell_that_promises_something_is_attacked(algo):
     if algo == "dp-fedavg-fixed":
         request = AuditRequest(algo=algo, dataset="mnist-shards", given=FEW, runs=8, audits=("distinguish",))
     for found in findings(request):
+        if found.method == NO_CURVE:
+            assert (algo, found.cell) == ("dp-agr-checkins", "(record, public)")
+            continue
         assert (found.audited is None) == (found.promised == float("inf"))
         assert found.runs == (8 if found.audited is not None else 0)
         assert not found.refutes or found.audited > found.promised

@@ -14,8 +14,9 @@ from dpfedmeta.federation.messages import Asked, Attempt, Offer, Said, opened_an
 from dpfedmeta.federation.promise import Promise, epsilon_after, most_participations, participation
 from dpfedmeta.federation.signed_plan import opened_plan, sign_plan
 from dpfedmeta.ledger.client_ledger import ClientLedger
+from dpfedmeta.secure_aggregation.bodies import Survivors
 from dpfedmeta.secure_aggregation.keys import Identity
-from dpfedmeta.secure_aggregation.messages import Phase, Survivors
+from dpfedmeta.secure_aggregation.messages import Phase
 from dpfedmeta.secure_aggregation.refusals import Refused
 from dpfedmeta.secure_aggregation.server import Server
 from tests.federation.sessions import RUN, open_session, phase_of, same

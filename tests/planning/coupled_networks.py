@@ -143,6 +143,17 @@ tracking_batch_norm = few_shot(nn.BatchNorm1d)
 
 rarely_drawn = function(lambda h: h if random.random() < 0.001 else 2 * h)
 drawn_by_numpy = function(lambda h: h + torch.from_numpy(np.random.rand(h.shape[1]).astype("float32")))  # noqa: NPY002
+# What is done whenever `overheard` computes.
+HEARD = []
+
+
+def _overheard(features):
+    for hear in HEARD:
+        hear()
+    return features
+
+
+overheard = function(_overheard)
 infinite = function(lambda h: h / 0.0)
 
 

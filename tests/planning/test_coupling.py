@@ -1,8 +1,13 @@
 """Networks that mix records or clients are refused by what they compute; those that do not are not."""
 
+import random
 import re
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from itertools import count
+from queue import Queue
+from threading import Thread
 
 import pytest
 import torch
@@ -15,6 +20,7 @@ from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.planning.rehearsal import RehearsedClients, rehearsal_of
 from dpfedmeta.planning.trained_part import trained_lines
 from dpfedmeta.privacy.per_record import LayeredGradients
+from tests.planning.coupled_networks import HEARD
 
 TASK = load_task("strokes")[0]
 SMALL = {"task.ways": 3, "task.shots": 2, "task.queries": 2, "model.width": 6}
@@ -140,6 +146,48 @@ def test_random_numbers_in_forward_are_refused_in_one_line(name, algo):
     assert "draws random numbers in forward" in message
     assert f": body.4 ({'Dropout, p = 0.2' if name == 'dropout' else 'Layer'}), so" in message
     assert "take dropout and noise out" in message
+
+
+@contextmanager
+def another_thread(times):
+    """It draws, the first times that the network computes, and lives on."""
+    asked, done, hear = Queue(), Queue(), count()
+
+    def draw():
+        while asked.get():
+            random.random()
+            done.put(None)
+
+    def ask():
+        if next(hear) < times:
+            asked.put(True)
+            done.get()
+
+    thread = Thread(target=draw, name="heartbeat", daemon=True)
+    thread.start()
+    HEARD.append(ask)
+    try:
+        yield
+    finally:
+        HEARD.clear()
+        asked.put(False)
+        thread.join()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_another_thread_draws_is_not_laid_to_the_network(times):
+    with another_thread(times):
+        tried(EXACT, "overheard")
+
+
+def test_where_another_thread_never_stops_it_is_named_too():
+    with another_thread(10**9):
+        assert "; or else another thread of this process (heartbeat) draws" in refused(EXACT, "overheard")[1]
+
+
+def test_a_network_that_draws_is_refused_whatever_other_threads_do():
+    with another_thread(0):
+        assert "draws random numbers in forward: body.4" in refused(EXACT, "drawn_by_numpy")[1]
 
 
 @pytest.mark.parametrize("name", ["tracking_batch_norm", "reseeding"])

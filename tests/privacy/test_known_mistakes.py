@@ -8,7 +8,6 @@ import torch
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.config import resolve
 from dpfedmeta.data.episode import Episode
 from dpfedmeta.data.shape import EpisodeShape
@@ -30,35 +29,17 @@ from dpfedmeta.privacy.policies.constant import ConstantState
 from dpfedmeta.privacy.policies.window import Window
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Bounded
-from dpfedmeta.randomness import KeyedSource, Purpose
 from dpfedmeta.server import ServerOptimizer, initial_state, step
 from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.processes import LocalBackend
 from dpfedmeta.workers import InProcess
 from tests.meta.clients import gradient_of, noise_of, steps_of
+from tests.privacy.one_release import SOURCE, gaussian, release, stream
 
-DELTA = 1e-5
-SOURCE = KeyedSource(7)
 SPEC = NetworkSpec(name="mlp", channels=1, image_size=28, ways=3, width=4, norm="none")
 ONE_STEP = Adaptation(adapt="all", steps=1, lr=0.1)
 FIRST_ORDER = Maml(order=1, adaptation=ONE_STEP)
 NOISE = {"privacy.client.epsilon": "null", "server.noise_multiplier": "0.8"}
-
-
-def stream(*key):
-    return SOURCE.generator(Purpose.SERVER_NOISE, *key)
-
-
-def gaussian(z=1.0, denominator=10.0):
-    return GaussianMechanism(total_multiplier=z, charged_multiplier=z, denominator=denominator)
-
-
-def release(value, bound, round_, z=0.1):
-    return gaussian(z).release(Bounded(value={"w": value * 10.0}, sensitivity=bound), stream(round_))
-
-
-def rounds_of(clients, cohort, rounds, z, **more):
-    return PrivacyPlan(clients=clients, cohort=cohort, rounds=rounds, noise_multiplier=z, **more).phases
 
 
 def episode(seed, per_class=2):

@@ -49,9 +49,22 @@ def test_a_state_comes_back_bit_for_bit(tmp_path, state):
 
 def test_the_last_ones_are_kept(tmp_path):
     state = next(states())
-    for round_ in (5, 1_000_000, 20, 999_999):
+    for round_ in (5, 20, 999_999, 1_000_000):
         save_checkpoint(tmp_path, Checkpoint(state=replace(state, round=round_), lines=1, head="a" * 64), keep=2)
     assert [round_ for round_, _ in checkpoint_files(tmp_path)] == [1_000_000, 999_999]
+
+
+def test_behind_damaged_later_ones_what_was_just_written_stays(tmp_path):
+    state = next(states())
+
+    def save(round_):
+        save_checkpoint(tmp_path, Checkpoint(state=replace(state, round=round_), lines=1, head="a" * 64), keep=2)
+        return [found for found, _ in checkpoint_files(tmp_path)]
+
+    assert (save(2), save(4), save(6)) == ([2], [4, 2], [6, 4])
+    for _, path in checkpoint_files(tmp_path):
+        path.write_bytes(b"damaged")
+    assert (save(1), save(3), save(5)) == ([1], [3, 1], [5, 3])
 
 
 def test_a_flipped_bit_or_another_form_is_refused(tmp_path):

@@ -11,6 +11,24 @@ class SignMaml(Maml):
         return {name: value.sign() for name, value in super().gradient(context, episode).items()}
 
 
+class Uncounted:
+    """Says everything but how many vectors its messages are the mean of."""
+
+    plain_steps, sends, few_shot = True, "query", True
+
+    def __init__(self, method):
+        self._method = method
+
+    @classmethod
+    def planned(cls, settings, task):
+        return cls(SignMaml.planned(settings, task))
+
+    def __getattr__(self, name):
+        if name == "parts":
+            raise AttributeError(name)
+        return getattr(self._method, name)
+
+
 class Speechless:
     """Lacks nearly everything."""
 

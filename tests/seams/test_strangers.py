@@ -121,6 +121,7 @@ REFUSED = {
     "noise without a price": ({"server.noise": f"{HERE}.own_noise:Costless"}, InputError, r"needs noise\(multiplier\)"),
     "noise at another price": ({"server.noise": f"{HERE}.own_noise:Cheat"}, RefusedPlan, "but the plan counts"),
     "an aggregation that hides": ({"aggregation.mode": f"{HERE}.own_aggregation:Blind"}, InputError, "sees ="),
+    "a method that does not count": ({"meta.method": f"{HERE}.own_method:Uncounted"}, InputError, "has no parts; it"),
     "a method that is silent": ({"meta.method": f"{HERE}.own_method:Speechless"}, InputError, "has no adaptation"),
     "other noise beside the clients'": (
         {"server.noise": NOISE, "server.noise_site": "clients", "population.sampler": "fixed"},

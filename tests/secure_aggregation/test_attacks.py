@@ -12,22 +12,9 @@ from round_tables import Table, a_round, agreement, people, plain_sum, ring, vec
 
 from dpfedmeta.secure_aggregation import Aborted, Client, Refused, pairwise, shamir
 from dpfedmeta.secure_aggregation.agreement import VERSION
+from dpfedmeta.secure_aggregation.bodies import Ciphertexts, Consents, KeyList, Keys, Kind, Reveal, Survivors
 from dpfedmeta.secure_aggregation.keys import Identity, Pair
-from dpfedmeta.secure_aggregation.messages import (
-    EVERYONE,
-    SERVER,
-    Ciphertexts,
-    Consents,
-    KeyList,
-    Keys,
-    Kind,
-    Phase,
-    Reveal,
-    Survivors,
-    header,
-    opened,
-    signed,
-)
+from dpfedmeta.secure_aggregation.messages import EVERYONE, SERVER, Phase, header, opened, signed
 
 
 def refuses(client, method, message, why, *more):

@@ -16,21 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from round_tables import Table, agreement, people, plain_sum
 
 from dpfedmeta.secure_aggregation import Aborted, Refused
+from dpfedmeta.secure_aggregation.bodies import Ciphertexts, Consents, KeyList, Keys, Masked, Reveal, Survivors
 from dpfedmeta.secure_aggregation.keys import Identity
-from dpfedmeta.secure_aggregation.messages import (
-    EVERYONE,
-    SERVER,
-    Ciphertexts,
-    Consents,
-    KeyList,
-    Keys,
-    Masked,
-    Phase,
-    Reveal,
-    Survivors,
-    header,
-    signed,
-)
+from dpfedmeta.secure_aggregation.messages import EVERYONE, SERVER, Phase, header, signed
 
 COUNT = int(os.environ.get("DPFEDMETA_FUZZ", "100000"))
 SPEAKING = [Phase.KEYS, Phase.SHARES, Phase.MASKED, Phase.CONSENT, Phase.REVEAL]

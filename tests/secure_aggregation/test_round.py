@@ -10,9 +10,10 @@ from round_tables import Table, agreement, people, plain_sum, ring, stream, vect
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.secure_aggregation import Aborted, Client, History, Identities
+from dpfedmeta.secure_aggregation.bodies import Masked
 from dpfedmeta.secure_aggregation.in_process import named_bytes, run_round
 from dpfedmeta.secure_aggregation.masks import packed_size
-from dpfedmeta.secure_aggregation.messages import Masked, Phase, header
+from dpfedmeta.secure_aggregation.messages import Phase, header
 
 
 @pytest.mark.parametrize("malicious", [False, True])

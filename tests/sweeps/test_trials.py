@@ -1,8 +1,11 @@
+from types import SimpleNamespace
+
 import pytest
 
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError
 from dpfedmeta.sweeps.definition import read_sweep
+from dpfedmeta.sweeps.parameters import Choices
 from dpfedmeta.sweeps.proposals import Outcome, propose
 from dpfedmeta.sweeps.trials import check, grid, make_trial, same_result, settings_of, without_fixed
 
@@ -119,3 +122,25 @@ def test_bayes_goes_where_it_was_good(sweep_file):
     past.append(Outcome(trial=make_trial(30, sweep, {"server.lr": 0.1}, {}), value=None))
     proposed = [propose(number, sweep, {}, past).parameters["server.lr"] for number in range(31, 41)]
     assert sum(abs(value - 0.8) < 0.2 for value in proposed) >= 8
+
+
+def test_a_private_start_is_counted_before_any_run_and_a_finished_run_stays_finished():
+    options = {"algo": "dp-const", "dataset": "strokes", "clip.start": "quantile", "privacy.client.epsilon": "1.5"}
+
+    def trial(**changes):
+        sweep = SimpleNamespace(parameters={"server.lr": Choices(values=(0.01,))})
+        given = options | {name.replace("__", "."): value for name, value in changes.items()}
+        return make_trial(0, sweep, {"server.lr": 0.01}, given)
+
+    (plan,) = check([trial()]).values()
+    (alone,) = check([trial(clip__start="given")]).values()
+    assert len(plan.earlier) == 1
+    # What the analysis will cost is not there for the rounds.
+    assert plan.noise_multiplier > alone.noise_multiplier
+    settings = settings_of(trial())
+    written = {"clip": {"start": "given", "initial": 0.77}, "privacy": {"spent_before": ["runs/x-quantile"]}}
+    assert same_result(settings, written) is None
+    for spoiled in ({"clip": {"start": "given"}, "privacy": {"spent_before": []}}, {"clip": {"start": "given"}}):
+        assert same_result(settings, spoiled) == "clip.start was given, now it is quantile"
+    with pytest.raises(InputError, match="is spent already"):
+        check([trial(privacy__client__epsilon="0.05")])

@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 
 from dpfedmeta.accounting.cells import guarantees
+from dpfedmeta.accounting.events import Earlier
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.record_layer import RecordLayer
+from dpfedmeta.accounting.towards_public import client_public_epsilon
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.charges import planned_charge
-from dpfedmeta.ledger.ledger import Ledger
+from dpfedmeta.ledger.ledger import Identity, Ledger
 from dpfedmeta.sweeps.tuning_cost import compose, cost_lines, tuning_cost
 
 PLAN = PrivacyPlan(clients=4000, cohort=20, rounds=6, noise_multiplier=0.9, client_delta=1e-5)
@@ -114,4 +116,58 @@ def test_a_folder_without_runs(tmp_path):
         tuning_cost(tmp_path)
     (tmp_path / "sweep.json").write_text('{"method": "grid"}')
     with pytest.raises(InputError, match="no run"):
+        tuning_cost(tmp_path)
+
+
+ASKED = PrivacyPlan(clients=4000, cohort=2000, rounds=1, noise_multiplier=8.0, client_delta=1e-5)
+
+
+def asked(folder, name, *, charged=True):
+    """The folder of an analysis beside the runs."""
+    run = folder / "runs" / name
+    run.mkdir(parents=True)
+    identity = Identity(run=name, config="analysis:\n  kind: quantile\n", secure=False)
+    ledger = Ledger(run / "ledger.jsonl", ASKED, identity)
+    if charged:
+        ledger.charge(planned_charge(ASKED, 0))
+    return Earlier(run=name, head=ledger.head, phases=ASKED.phases)
+
+
+@pytest.mark.parametrize("charged", [True, False])
+def test_an_analysis_counts_whether_a_run_came_to_count_it_or_not(folder, charged):
+    """One whose run never began, and one that may still be charged."""
+    alone = tuning_cost(folder)
+    asked(folder, "c-quantile", charged=charged)
+    cost = tuning_cost(folder)
+    assert cost.runs == 2
+    row = [*ASKED.phases, *PLAN.phases, *PLAN.phases]
+    assert cost.client_public == pytest.approx(client_public_epsilon(row, 1e-5), rel=1e-9)
+    assert cost.client_public > 1.01 * alone.client_public
+    assert cost.record_server == math.inf
+
+
+def test_an_analysis_that_a_run_counts_is_counted_once(folder):
+    own = asked(folder, "d-quantile")
+    run = folder / "runs" / "d"
+    run.mkdir()
+    (run / "config.yaml").write_text("run: {noise_seed: null}")
+    ledger = Ledger(run / "ledger.jsonl", plan := replace(PLAN, earlier=(own,)))
+    for number in range(6):
+        ledger.charge(planned_charge(plan, number))
+    row = [*ASKED.phases, *PLAN.phases, *PLAN.phases, *PLAN.phases]
+    assert tuning_cost(folder).client_public == pytest.approx(client_public_epsilon(row, 1e-5), rel=1e-9)
+
+
+def test_runs_of_a_search_may_each_begin_with_an_analysis():
+    plans = [replace(PLAN, earlier=(Earlier(run=name, head=name, phases=ASKED.phases),)) for name in "ab"]
+    assert compose(plans, adaptive=True).runs == 2
+    other = Earlier(run="c", head="c", phases=replace(ASKED, noise_multiplier=4.0).phases)
+    with pytest.raises(RefusedPlan, match="earlier results"):
+        compose([plans[0], replace(PLAN, earlier=(other,))], adaptive=True)
+
+
+def test_analyses_alone_are_no_free_sweep(tmp_path):
+    (tmp_path / "sweep.json").write_text(json.dumps({"version": 1, "method": "grid"}))
+    asked(tmp_path, "c-quantile")
+    with pytest.raises(InputError, match="1 analyses were charged"):
         tuning_cost(tmp_path)

@@ -11,8 +11,11 @@ from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import read
 from dpfedmeta.run_directory import load_weights
+from dpfedmeta.runs.resume import settings_of_run
 from dpfedmeta.runs.verification import audit
-from tests.seams.trained import gone_on, interrupted, trained
+from dpfedmeta.training.prepared import RunOptions
+from dpfedmeta.training.run import run_training
+from tests.seams.trained import Impatient, gone_on, interrupted, trained
 
 GIVEN = {
     "population.clients": "60",
@@ -59,6 +62,35 @@ def test_clients_keep_apart_and_the_ledger_says_what_the_noise_is(runs):
     # The clients keep count themselves.
     assert {int(path.stem) for path in (whole.secret / "clients").iterdir()} == set(joined)
     assert audit(whole).guarantees[0].epsilon == pytest.approx(audit(whole).proven.planned[0].epsilon)
+
+
+class Remarks(Impatient):
+    """Keeps what it is told, until it loses patience."""
+
+    def __init__(self, after=0):
+        super().__init__(after)
+        self.told = []
+
+    def on_remark(self, remark):
+        self.told.append(remark)
+
+
+@pytest.mark.parametrize("damage", ["lost", "damaged"])
+def test_behind_damaged_later_checkpoints_a_run_goes_on_from_what_it_wrote_last(runs, tmp_path, damage):
+    whole, _ = runs
+    run = copy_of(whole, tmp_path)
+    for path in run.path.glob("checkpoint/round-*"):
+        path.unlink() if damage == "lost" else path.write_bytes(b"damaged")
+    first, second = Remarks(after=2), Remarks()
+    assert run_training(settings_of_run(run, {}), RunOptions(resume=run), callbacks=[first])[1] == "interrupted"
+    assert any(told.startswith("resuming at round 0 of 6") for told in first.told)
+    assert [path.name[:12] for path in (run.secret / "noise").iterdir()] == ["round-000002"]
+    assert run_training(settings_of_run(run, {}), RunOptions(resume=run), callbacks=[second])[1] == "completed"
+    assert any(told.startswith("resuming at round 2 of 6") for told in second.told)
+    left, right = load_weights(whole.weights), load_weights(run.weights)
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    # One course, charged once.
+    assert read(run.ledger)[1] == read(whole.ledger)[1]
 
 
 @pytest.mark.parametrize("damage", ["lost", "other", "changed"])

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.analytics.analysis import Asking
-from dpfedmeta.analytics.counted import SEES_SUM, planned_counts, released_counts
+from dpfedmeta.analytics.analysis import Asking, Handing, SumForm, Sums
+from dpfedmeta.analytics.counted import SEES_SUM, counted_form, planned_counts, released_counts, sent_counts
 from dpfedmeta.randomness import FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from dpfedmeta.analytics.asked import Asked
+    from dpfedmeta.analytics.ground import Ground
+    from dpfedmeta.analytics.held import Held
 
 # An accuracy is a whole number of thousandths.
 _PARTS = 1000
@@ -38,6 +39,8 @@ class Gain:
     run: str
     default_epsilon: ClassVar[float] = 1.0
     server_sees: ClassVar[str] = SEES_SUM
+    asks: ClassVar[str] = "the accuracy of a model on its own images, before and after adapting it to them"
+    by_names: ClassVar[bool] = False
 
     def planned(self, plan: PrivacyPlan) -> PrivacyPlan:
         """Four numbers in thousandths."""
@@ -48,18 +51,31 @@ class Gain:
         a, b = (round(_PARTS * min(max(value, 0.0), 1.0)) for value in (after, before))
         return np.array([_PARTS, a, b, (a - b) ** 2 // _PARTS], dtype=np.int64)
 
-    def check(self, clients: Asked) -> None:
+    def check(self, ground: Ground) -> None:
         """Whether there is a model that fits."""
-        clients.check_model()
+        _ = ground.model
 
-    def released(self, asking: Asking) -> dict[str, Any]:
+    def form(self, plan: PrivacyPlan) -> SumForm:
+        """Its numbers."""
+        return counted_form(plan)
+
+    def told(self, asking: Asking, ground: Ground) -> bytes:
+        """The model."""
+        return ground.model
+
+    def check_told(self, told: bytes, plan: PrivacyPlan, held: Held) -> None:
+        """Whether it is a model of the network."""
+        held.check_model(told)
+
+    def sent(self, handing: Handing, part: int) -> IntArray:
+        """SECRET: its numbers."""
+        found = handing.held.accuracies(handing.client, handing.told)
+        return sent_counts(handing, None if found is None else self.vector(*found))
+
+    def released(self, asking: Asking, told: bytes, sums: Sums) -> dict[str, Any]:
         """Means and their intervals."""
-        accuracies = asking.clients.accuracies
-        counts = released_counts(asking, lambda client: self._answer(accuracies(client)))
+        counts = released_counts(asking, sums)
         return self.read(counts.values / _PARTS, counts.deviation / _PARTS)
-
-    def _answer(self, found: tuple[float, float] | None) -> IntArray | None:
-        return None if found is None else self.vector(*found)
 
     def read(self, sums: FloatArray, deviation: float) -> dict[str, Any]:
         """Post-processing of the noisy sums of (1, a, b, (a-b)^2).

@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
-
-import numpy as np
 
 from dpfedmeta.accounting.noise import ThresholdedNoise
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.rare_events import RARE_SHARE, largest_cohort
-from dpfedmeta.analytics.analysis import Asking
-from dpfedmeta.analytics.name_tables import PRIME, DecodingFailed, NameTable, form_for, heaviest
+from dpfedmeta.analytics.analysis import Asking, Handing, SumForm, Sums
+from dpfedmeta.analytics.name_tables import SUM_BITS, DecodingFailed, Limbs, NameTable, form_for, heaviest
 from dpfedmeta.errors import InputError
 from dpfedmeta.privacy.thresholds import Threshold
-from dpfedmeta.randomness import Purpose
+from dpfedmeta.randomness import IntArray, Purpose
 
 if TYPE_CHECKING:
-    from dpfedmeta.analytics.asked import Asked
+    from dpfedmeta.analytics.ground import Ground
+    from dpfedmeta.analytics.held import Held
 
 # Of delta: what names of one client may take, what a failure to decode may, what too large a cohort may.
 _ALONE, _FAILED, _CROWDED = 0.8 * RARE_SHARE, 0.1 * RARE_SHARE, 0.1 * RARE_SHARE
@@ -45,6 +45,8 @@ class HeavyHitters:
     server_sees: ClassVar[str] = (
         "the exact sum of the clients' tables: every name, also those of one client, and how many hold it, but not who"
     )
+    asks: ClassVar[str] = "names of its classes, those of which it holds most"
+    by_names: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.most_names <= 100:
@@ -57,11 +59,33 @@ class HeavyHitters:
         missed = (_ALONE + _FAILED + _CROWDED) * plan.client_delta
         return replace(plan, server_sees="sum", missed=missed)
 
-    def check(self, clients: Asked) -> None:
-        """Whether the clients have names."""
-        clients.check_names()
+    def check(self, ground: Ground) -> None:
+        """Any clients with names."""
 
-    def released(self, asking: Asking) -> dict[str, Any]:
+    def form(self, plan: PrivacyPlan) -> SumForm:
+        """One table for each try: a failure is told from the sum alone, and nobody is asked again."""
+        tables = _Tables.of(self, plan)
+        length = tables.limbs.count * tables.with_seed(b"").size
+        return SumForm(bits=SUM_BITS, length=length, parts=tables.tries, most=tables.clients)
+
+    def told(self, asking: Asking, ground: Ground) -> bytes:
+        """The seeds of the hash functions, one for each try."""
+        tries = range(_Tables.of(self, asking.plan).tries)
+        return b"".join(asking.source.generator(Purpose.NAME_HASHES, again).words(4).tobytes() for again in tries)
+
+    def check_told(self, told: bytes, plan: PrivacyPlan, held: Held) -> None:
+        """Whether there is a seed for each try."""
+        tries = _Tables.of(self, plan).tries
+        if len(told) != _SEED_BYTES * tries:
+            raise InputError(f"{len(told):,} bytes, expected {tries} seeds of hash functions")
+
+    def sent(self, handing: Handing, part: int) -> IntArray:
+        """SECRET: a table of the client's names."""
+        tables = _Tables.of(self, handing.plan)
+        names = heaviest(handing.held.names(handing.client), self.most_names)
+        return tables.with_seed(_seed(handing.told, part)).of(names, tables.limbs)
+
+    def released(self, asking: Asking, told: bytes, sums: Sums) -> dict[str, Any]:
         """Names and counts above the threshold.
 
         Raises:
@@ -71,7 +95,8 @@ class HeavyHitters:
         noise = plan.at(0).noise
         assert isinstance(noise, ThresholdedNoise)
         threshold = Threshold(noise=noise, names=self.most_names, alone=_ALONE * plan.client_delta)
-        tries, counts = self._counts(asking)
+        tables = _Tables.of(self, plan)
+        counts = self._counts(tables, told, sums)
         found = threshold.release(counts, source.generator(Purpose.SERVER_NOISE, 0)).value
         # How often the server tried depends on the names: it is not among what is returned.
         return {
@@ -79,34 +104,20 @@ class HeavyHitters:
             "threshold": threshold.lowest,
             "deviation": threshold.deviation,
             "share_seen": threshold.lowest / plan.cohort,
-            "tries_allowed": tries,
+            "tries_allowed": tables.tries,
         }
 
-    def _counts(self, asking: Asking) -> tuple[int, dict[str, int]]:
-        """SECRET but for the first: (tries that are allowed, clients of the cohort that hold each name)."""
-        population, delta = asking.plan.clients, asking.plan.client_delta
-        most = min(largest_cohort(population, asking.plan.cohort / population, _CROWDED * delta)[0], population)
-        names = most * self.most_names
-        cells, failure = form_for(names)
-        tries = max(1, math.ceil(math.log(_FAILED * delta) / math.log(failure))) if failure else 1
-        source, held = asking.source, asking.clients.names
-        # More clients than the table is made for are left out: that is as seldom as planned.
-        clients = asking.cohort.clients[:most].tolist()
-        said = [heaviest(held(client), self.most_names) for client in clients]
-        for again in range(tries):
-            seed = source.generator(Purpose.NAME_HASHES, again).words(4).tobytes()
-            table = NameTable(names=names, length=self.length, cells=cells, seed=seed)
-            total = np.zeros(table.size, dtype=np.int64)
-            for of_client in said:
-                total += table.of(of_client)  # 2^32 of them fit
+    def _counts(self, tables: _Tables, told: bytes, sums: Sums) -> dict[str, int]:
+        """SECRET: how many clients of the cohort hold each name."""
+        for again in range(tables.tries):
             try:
-                return tries, table.decode(total % PRIME)
+                return tables.with_seed(_seed(told, again)).decode(tables.limbs.whole(sums.part(again)))
             except DecodingFailed:
                 continue
         raise InputError(
-            f"heavy-hitters: the sum of the clients' tables could not be taken apart in {tries} tries, which honest "
-            "clients cause hardly ever: a client sent another table, or messages were damaged; nothing is released. "
-            "Ask again with another cohort (--cohort), or shorter names (--length)"
+            f"heavy-hitters: the sum of the clients' tables could not be taken apart in {tables.tries} tries, which "
+            "honest clients cause hardly ever: a client sent another table, or messages were damaged; nothing is "
+            "released. Ask again with another cohort (--cohort), or shorter names (--length)"
         )
 
     def words(self, found: Mapping[str, Any]) -> list[str]:
@@ -119,6 +130,50 @@ class HeavyHitters:
         if not found["names"]:
             lines.append("  none: ask more clients (--cohort), or allow more epsilon")
         return lines
+
+
+_SEED_BYTES = 32
+
+
+def _seed(told: bytes, again: int) -> bytes:
+    return told[_SEED_BYTES * again : _SEED_BYTES * (again + 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tables:
+    """The form of the tables of a plan; public.
+
+    Attributes:
+        clients: As many fit. More are left out: that is as seldom as planned, or never.
+        length: Bytes of a name.
+        names: As many different ones fit.
+        cells: Of each part of a table.
+        tries: Tables, of which all fail as seldom as planned.
+    """
+
+    clients: int
+    length: int
+    names: int
+    cells: int
+    tries: int
+
+    @staticmethod
+    @lru_cache(maxsize=16)
+    def of(analysis: HeavyHitters, plan: PrivacyPlan) -> _Tables:
+        delta, most = plan.client_delta, int(plan.cohort)
+        if plan.sampler != "fixed":
+            most = min(largest_cohort(plan.clients, plan.cohort / plan.clients, _CROWDED * delta)[0], plan.clients)
+        names = most * analysis.most_names
+        cells, failure = form_for(names)
+        tries = max(1, math.ceil(math.log(_FAILED * delta) / math.log(failure))) if failure else 1
+        return _Tables(clients=most, length=analysis.length, names=names, cells=cells, tries=tries)
+
+    @property
+    def limbs(self) -> Limbs:
+        return Limbs(most=self.names)
+
+    def with_seed(self, seed: bytes) -> NameTable:
+        return NameTable(names=self.names, length=self.length, cells=self.cells, seed=seed)
 
 
 MEMBER = HeavyHitters

@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.analytics.analysis import Asking
-from dpfedmeta.analytics.counted import SEES_SUM, planned_counts, released_counts
+from dpfedmeta.analytics.analysis import Asking, Handing, SumForm, Sums
+from dpfedmeta.analytics.counted import (
+    SEES_SUM,
+    counted_form,
+    nothing_told,
+    planned_counts,
+    released_counts,
+    sent_counts,
+)
 from dpfedmeta.errors import InputError
 from dpfedmeta.randomness import FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from dpfedmeta.analytics.asked import Asked
+    from dpfedmeta.analytics.ground import Ground
+    from dpfedmeta.analytics.held import Held
 
 # Public grids: images of a class; classes, and images, of a client (the first edge of each bin).
 _OF_A_CLASS = (1, 2, 5, 10, 15, 20, 30, 50)
@@ -41,6 +49,8 @@ class Histogram:
     share: float = 0.9
     default_epsilon: ClassVar[float] = 0.5
     server_sees: ClassVar[str] = SEES_SUM
+    asks: ClassVar[str] = "how many images it holds, of how many classes"
+    by_names: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
@@ -65,14 +75,30 @@ class Histogram:
         sizes[_bin(_OF_A_CLIENT, int(held.sum()))] = 1
         return np.concatenate([classes.reshape(-1), sizes])
 
-    def check(self, clients: Asked) -> None:
+    def check(self, ground: Ground) -> None:
         """Whether clients can be asked."""
-        clients.check_holdings()
+        ground.check_holdings()
 
-    def released(self, asking: Asking) -> dict[str, Any]:
+    def form(self, plan: PrivacyPlan) -> SumForm:
+        """Its counts."""
+        return counted_form(plan)
+
+    def told(self, asking: Asking, ground: Ground) -> bytes:
+        """Nothing: all follows from the plan."""
+        return b""
+
+    def check_told(self, told: bytes, plan: PrivacyPlan, held: Held) -> None:
+        """Nothing."""
+        nothing_told(told)
+
+    def sent(self, handing: Handing, part: int) -> IntArray:
+        """SECRET: Its bins."""
+        held = handing.held.holdings(handing.client)
+        return sent_counts(handing, self.vector(list(held.values())))
+
+    def released(self, asking: Asking, told: bytes, sums: Sums) -> dict[str, Any]:
         """Both histograms, and what follows for an episode."""
-        held = asking.clients.holdings
-        counts = released_counts(asking, lambda client: self.vector(list(held(client).values())))
+        counts = released_counts(asking, sums)
         return self.read(counts.values, counts.deviation)
 
     def read(self, counts: FloatArray, deviation: float) -> dict[str, Any]:

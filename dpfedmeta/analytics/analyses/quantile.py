@@ -14,13 +14,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.analytics.analysis import Asking
-from dpfedmeta.analytics.counted import SEES_SUM, planned_counts, released_counts
+from dpfedmeta.analytics.analysis import Asking, Handing, SumForm, Sums
+from dpfedmeta.analytics.counted import (
+    SEES_SUM,
+    counted_form,
+    nothing_told,
+    planned_counts,
+    released_counts,
+    sent_counts,
+)
 from dpfedmeta.errors import InputError
 from dpfedmeta.randomness import FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from dpfedmeta.analytics.asked import Asked
+    from dpfedmeta.analytics.ground import Ground
+    from dpfedmeta.analytics.held import Held
 
 _TOO_NOISY = 0.25
 
@@ -45,6 +53,8 @@ class Quantile:
     bins: int = 60
     default_epsilon: ClassVar[float] = 0.1
     server_sees: ClassVar[str] = SEES_SUM
+    asks: ClassVar[str] = "the length of the message that would begin the training"
+    by_names: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 < self.quantile < 1:
@@ -70,18 +80,31 @@ class Quantile:
             counts[int(np.searchsorted(self.edges, norm, side="right"))] = 1
         return counts
 
-    def check(self, clients: Asked) -> None:
+    def check(self, ground: Ground) -> None:
         """Whether clients form exact messages."""
-        clients.check_messages()
+        ground.check_messages()
 
-    def released(self, asking: Asking) -> dict[str, Any]:
+    def form(self, plan: PrivacyPlan) -> SumForm:
+        """Its counts."""
+        return counted_form(plan)
+
+    def told(self, asking: Asking, ground: Ground) -> bytes:
+        """Nothing: all follows from the plan."""
+        return b""
+
+    def check_told(self, told: bytes, plan: PrivacyPlan, held: Held) -> None:
+        """Nothing."""
+        nothing_told(told)
+
+    def sent(self, handing: Handing, part: int) -> IntArray:
+        """SECRET: The bin of its norm."""
+        norm = handing.held.message_norm(handing.client)
+        return sent_counts(handing, None if norm is None else self.vector(norm))
+
+    def released(self, asking: Asking, told: bytes, sums: Sums) -> dict[str, Any]:
         """The quantile with its range, and the counts that it is read from."""
-        norm_of = asking.clients.message_norm
-        counts = released_counts(asking, lambda client: self._answer(norm_of(client)))
+        counts = released_counts(asking, sums)
         return self.read(counts.values, counts.deviation)
-
-    def _answer(self, norm: float | None) -> IntArray | None:
-        return None if norm is None else self.vector(norm)
 
     def read(self, counts: FloatArray, deviation: float) -> dict[str, Any]:
         """Post-processing of noisy counts [bins + 2].

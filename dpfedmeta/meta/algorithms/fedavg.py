@@ -69,6 +69,7 @@ class FedAvg:
     # Its messages are clipped like exact ones; what the noise in its steps promises holds before that.
     releases: ClassVar[bool] = False
     message_deviation: ClassVar[float] = 0.0
+    parts: ClassVar[int] = 1
     # Noise is in its own steps, whatever record.release says.
     own_release: ClassVar[bool] = True
 

@@ -47,6 +47,7 @@ class Maml:
     few_shot: ClassVar[bool] = True
     releases: ClassVar[bool] = False
     message_deviation: ClassVar[float] = 0.0
+    parts: ClassVar[int] = 1
     # Where the settings leave them open.
     default_order: ClassVar[Order] = 2
     default_adapt: ClassVar[Adapts] = "all"

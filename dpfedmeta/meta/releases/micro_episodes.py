@@ -41,7 +41,7 @@ class MicroEpisodes:
         query_to_message_bound: C_q/C in stacked mode.
 
     Guarantee:
-        (record, server): see meta.micro.micro_messages; of a sum, accounting.cells.record_server.
+        (record, server): see meta.micro.micro_messages; of a sum, accounting.towards_server.record_server.
     """
 
     method: Any

@@ -51,6 +51,7 @@ class Steps:
     query_records: int
     query_to_message_bound: float = 1.0
     releases: ClassVar[bool] = True
+    parts: ClassVar[int] = 1
 
     @classmethod
     def planned(cls, settings: Settings, task: Task, method: Method) -> Steps:

@@ -1,0 +1,64 @@
+"""Renyi divergences of rounds, which add up: looser than loss distributions, and known at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from dp_accounting import DpEvent, NeighboringRelation, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
+from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant, compute_epsilon
+
+from dpfedmeta.accounting.events import Event, Phase, as_released
+from dpfedmeta.randomness import FloatArray
+
+# Whole orders: their divergence is a closed sum. They reach from epsilon 1e-3 to 10^4 at any delta in use.
+ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)
+
+
+def round_event(event: Event) -> DpEvent | None:
+    """One round as dp-accounting describes it, for any accountant that reads its events; None: it cannot.
+
+    Under fixed-size sampling the event is for replace-one accountants that do not double the sensitivity
+    (dp-accounting's RDP), so its multiplier is std/(2C).
+    """
+    distance = 1.0 if event.sampler == "poisson" else 2.0
+    noise = None if event.noise is None else event.noise.dp_event(distance)
+    # No other accountant knows rounds that clients choose.
+    if noise is None or event.slots is not None:
+        return None
+    if event.sampler == "poisson":
+        return PoissonSampledDpEvent(event.rate, noise)
+    return SampledWithoutReplacementDpEvent(event.clients, round(event.cohort), noise)
+
+
+def rdp_epsilon(phases: Sequence[Phase], delta: float, orders: tuple[int, ...] = ORDERS) -> float:
+    """The looser RDP bound of (client, public): milliseconds, and above the tight one; inf for noise unknown to it."""
+    moments = moments_of(phases, orders)
+    return math.inf if moments is None else float(compute_epsilon(orders, moments, delta)[0])
+
+
+def moments_of(phases: Sequence[Phase], orders: tuple[int, ...]) -> FloatArray | None:
+    """Renyi divergences of all rounds together, by order; None for noise unknown to RDP."""
+    phases = as_released(phases)
+    poisson = all(phase.event.sampler == "poisson" for phase in phases)
+    relation = NeighboringRelation.ADD_OR_REMOVE_ONE if poisson else NeighboringRelation.REPLACE_ONE
+    total = np.zeros(len(orders))
+    # Divergences beyond the range of a float count as infinite.
+    with np.errstate(over="ignore"):
+        for phase in phases:
+            one = divergences(phase.event, relation, orders)
+            if one is None:
+                return None
+            total += phase.rounds * one
+    return total
+
+
+@lru_cache(maxsize=2048)
+def divergences(event: Event, relation: NeighboringRelation, orders: tuple[int, ...]) -> FloatArray | None:
+    """Of one round, by order: a search over rounds, and an audit of what was planned, ask for the same ones again."""
+    accountant, described = RdpAccountant(orders, relation), round_event(event)
+    if described is None or not accountant.supports(described):
+        return None
+    return np.asarray(accountant.compose(described).rdp)

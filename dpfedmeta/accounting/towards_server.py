@@ -1,0 +1,152 @@
+"""What the server learns of a client and of a record: it knows who took part, so nothing is amplified."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from dpfedmeta.accounting.bound_words import rounds_seen
+from dpfedmeta.accounting.earlier import seen_before
+from dpfedmeta.accounting.events import Phase, surplus
+from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.accounting.guarantee import Bound, Guarantee
+from dpfedmeta.accounting.local_steps import poisson_steps_epsilon, replaced_steps_epsilon
+from dpfedmeta.accounting.participations import worst_participations
+from dpfedmeta.accounting.published_sums import participations_bound
+from dpfedmeta.accounting.record_layer import RecordLayer
+from dpfedmeta.accounting.terms import Terms
+from dpfedmeta.accounting.whole_noise import Coordinates, epsilon_of_discrete, summed_coordinates
+
+
+def client_server(phases: Sequence[Phase], terms: Terms) -> Guarantee:
+    """Every message may change as a whole; only its own record-level noise is in the way."""
+    record = terms.record
+    if record is None or terms.server_sees == "sum":
+        bounds = _of_what_is_sent(phases, terms, terms.client_delta)
+    else:
+        mu, formula = record.whole_client()
+        bounds = [_worst_participations(phases, terms, mu, formula, terms.client_delta)]
+    return Guarantee(
+        unit="client", observer="server", delta=terms.client_delta, adjacency="replace-one", bounds=tuple(bounds)
+    )
+
+
+def record_server(phases: Sequence[Phase], terms: Terms, change: float = 1.0) -> Guarantee:
+    """The server knows who took part: nothing is amplified, the worst number of participations counts.
+
+    `change`: how far a record moves a sum over its clip bound: 1 under zero-out, 2 where it is replaced.
+    """
+    if terms.record is not None and terms.record.of_sum:
+        bounds = _of_the_sum(phases, terms, change / terms.record.query_records, terms.record_delta)
+    elif terms.record is None:
+        bounds = _of_what_is_sent(phases, terms, terms.record_delta)
+    elif terms.record.batch_rate < 1:
+        bounds = [_of_local_steps(phases, terms, terms.record, change)]
+    else:
+        support, query = terms.record.roles()
+        worse = "sqrt(K)/z_s" if support >= query else "1/z_q"
+        bounds = [_worst_participations(phases, terms, change * max(support, query), worse, terms.record_delta)]
+    return Guarantee(
+        unit="record", observer="server", delta=terms.record_delta, adjacency="zero-out", bounds=tuple(bounds)
+    )
+
+
+def _worst_participations(phases: Sequence[Phase], terms: Terms, mu: float, formula: str, delta: float) -> Bound:
+    """sqrt(R) * mu-GDP for the worst R, and in squares what was seen before."""
+    worst, left = worst_participations(phases, terms.max_participations, delta)
+    seen = seen_before(terms.before, 2.0, delta)
+
+    def at(delta: float) -> float:
+        return gaussian_epsilon(math.hypot(math.sqrt(worst) * mu, math.sqrt(seen.squared)), delta)
+
+    how = f"exceeded with probability <= {delta / 100:g}"
+    if terms.max_participations is not None:
+        how = "the cap" if len({phase.copy for phase in phases}) < 2 else "the cap in each copy"
+    return Bound(
+        method="gdp",
+        epsilon=_with_discrete(at, left - seen.rare, seen.coordinates),
+        event=f"{worst} participation{'s' if worst != 1 else ''} ({how}), each one {mu:.4g}-GDP release"
+        + _seen(terms.before),
+        formula=f"sqrt(R) * {formula}-GDP",
+    )
+
+
+def _of_what_is_sent(phases: Sequence[Phase], terms: Terms, delta: float) -> list[Bound]:
+    """Towards the server, a client that sends its exact message has nothing; one that adds its share has little.
+
+    A server that sees only the sum faces the noise of all clients together, less that of those it works with.
+    """
+    if terms.server_sees == "sum" and all(phase.event.sum_noise or phase.event.message_noise for phase in phases):
+        return _of_the_sum(phases, terms, 2.0, delta)
+    least = min((phase.event.message_noise for phase in phases), default=0.0)
+    if least == 0:
+        seen = "message" if terms.server_sees == "messages" else "part of the exact sum"
+        return [_nothing(f"the client's exact {seen}")]
+    return [_worst_participations(phases, terms, 2.0 / least, "2 sqrt(L) / z", delta)]
+
+
+def _of_the_sum(phases: Sequence[Phase], terms: Terms, change: float, delta: float) -> list[Bound]:
+    """A server that sees only the sum knows who took part; the noise of the honest survivors is in the way.
+
+    `change`: how far the unit moves the sum, over how far a whole client does.
+    """
+    # What the server adds afterwards covers nothing that it sees: without noise of the clients' there is none.
+    events = [phase.event for phase in phases]
+    noises = [event.sum_noise or (event.noise if event.message_noise else None) for event in events]
+    mu = max((noise.mu(change) if noise else math.inf for noise in noises), default=0.0)
+    cap, delta = terms.max_participations, delta - surplus(phases)
+    worst, left = worst_participations(phases, cap, delta)
+    # Whatever a record moves its client's message by: what it said before may have changed as a whole.
+    seen = seen_before(terms.before, 2.0, delta)
+
+    def at(delta: float) -> float:
+        return gaussian_epsilon(math.hypot(math.sqrt(worst) * mu, math.sqrt(seen.squared)), delta)
+
+    discrete = summed_coordinates(phases)
+    ours = Bound(
+        method="gdp",
+        epsilon=_with_discrete(at, left - seen.rare, [*seen.coordinates, *discrete]),
+        event=f"the sum in {worst} participation{'s' if worst != 1 else ''}, each one {mu:.4g}-GDP release"
+        + _seen(terms.before),
+        formula=f"sqrt(R) * {change:.4g} / z_sum-GDP",
+    )
+    alone = discrete and not terms.before
+    return [ours, participations_bound(phases, discrete, change, cap, delta)] if alone else [ours]
+
+
+def _of_local_steps(phases: Sequence[Phase], terms: Terms, record: RecordLayer, change: float) -> Bound:
+    """Mini-batches that the client draws for itself: sqrt(K)-GDP does not hold, each of the K R steps is composed."""
+    worst, left = worst_participations(phases, terms.max_participations, terms.record_delta)
+    steps, rate, noise = worst * record.support_steps, record.batch_rate, record.support_noise or 0.0
+    earlier = 0.0
+    if terms.before:
+        # Two bounds of different kinds: half of delta for each, and their epsilons added.
+        left /= 2.0
+        seen = seen_before(terms.before, 2.0, terms.record_delta)
+        mu = math.sqrt(seen.squared)
+        earlier = _with_discrete(lambda delta: gaussian_epsilon(mu, delta), left - seen.rare, seen.coordinates)
+    if change > 1:
+        epsilon = earlier + replaced_steps_epsilon(rate, noise, steps, left)
+    else:
+        epsilon = earlier + poisson_steps_epsilon(rate, noise, steps, left, record.accountant)
+    return Bound(
+        method=record.accountant,
+        epsilon=epsilon,
+        event=f"{worst} participations of {record.support_steps} steps (each record in a step with probability "
+        f"{record.batch_rate:.4g}) with Gaussian noise of z_s = {noise:.4g}" + _seen(terms.before),
+        formula=f"{record.accountant.upper()} of (1-b) N(0, z_s^2) + b N(1, z_s^2) against N(0, z_s^2), K R-fold",
+    )
+
+
+def _with_discrete(at: Callable[[float], float], delta: float, coordinates: Sequence[Coordinates]) -> float:
+    """Epsilon at delta, with what discrete noise costs more where there is such."""
+    return epsilon_of_discrete(at, delta, at(delta), coordinates) if coordinates else at(delta)
+
+
+def _seen(before: Sequence[Phase]) -> str:
+    """Behind what is seen."""
+    return f", besides {rounds_seen(before)} before" if before else ""
+
+
+def _nothing(event: str) -> Bound:
+    return Bound(method="none", epsilon=math.inf, event=event, formula="no noise covers it")

@@ -1,0 +1,91 @@
+"""What is audited, and how much of it; what proves nothing is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpfedmeta.auditing.findings import AUDITS, AuditName
+from dpfedmeta.auditing.one_run import check_canaries
+from dpfedmeta.auditing.size import audited_settings
+from dpfedmeta.data.task import load_task
+from dpfedmeta.errors import InputError
+from dpfedmeta.settings import Settings
+
+if TYPE_CHECKING:
+    from dpfedmeta.planning.plan import Plan
+
+OF_MANY_RUNS: tuple[AuditName, ...] = ("distinguish", "many-runs")
+MOST_RUNS = 10**8
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditRequest:
+    """What is audited, and how.
+
+    Attributes:
+        algo: As for training.
+        dataset: Likewise.
+        config: Likewise; of a run its config.yaml.
+        given: Settings that were typed.
+        audits: Which.
+        runs: Of the audits of many runs.
+        canaries: Of the audits of one run.
+        confidence: Of lower bounds.
+        units: Cells of these units are looked at.
+        observers: And of these observers.
+        as_planned: Whether the sizes stay those of the preset.
+        whole: Whether each run keeps its books.
+        seed: Of the audit itself: worlds, coins, directions, noise.
+    """
+
+    algo: str | None = None
+    dataset: str | None = None
+    config: Path | None = None
+    given: Mapping[str, str] = field(default_factory=dict)
+    audits: tuple[AuditName, ...] = OF_MANY_RUNS
+    runs: int = 1000
+    canaries: int = 1000
+    confidence: float = 0.95
+    units: tuple[str, ...] = ("client", "record")
+    observers: tuple[str, ...] = ("server", "public")
+    as_planned: bool = False
+    whole: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, given, known in (
+            ("audits", self.audits, AUDITS),
+            ("units", self.units, ("client", "record")),
+            ("observers", self.observers, ("server", "public")),
+        ):
+            if wrong := [each for each in given if each not in known]:
+                raise InputError(f"{name} = {wrong[0]}: known are {', '.join(known)}")
+        if not 0.5 <= self.confidence < 1:
+            raise InputError(f"confidence = {self.confidence:g}: a number from 0.5 to below 1")
+        fewest = math.floor(math.log(self.miss) / math.log(0.5)) + 1
+        if not fewest <= self.runs <= MOST_RUNS:
+            raise InputError(
+                f"runs = {self.runs}: fewer than {fewest} prove nothing at {self.confidence:.0%}, whatever they show; "
+                f"give {fewest} to {MOST_RUNS:,}"
+            )
+        check_canaries(self.canaries)
+
+    @property
+    def miss(self) -> float:
+        """One less the confidence."""
+        return 1.0 - self.confidence
+
+    def settings(self, more: Mapping[str, str] | None = None) -> Settings:
+        """What is audited, with the sizes of the audit."""
+        return audited_settings(self.algo, self.dataset, self.config, self.given, as_planned=self.as_planned, more=more)
+
+    def plan(self, more: Mapping[str, str] | None = None) -> Plan:
+        """Likewise."""
+        from dpfedmeta.planning.plan import make_plan  # brings PyTorch, and a wrong request needs none
+
+        settings = self.settings(more)
+        return make_plan(settings, load_task(settings.dataset)[0])

@@ -1,0 +1,103 @@
+"""An analysis that a client takes part in: what it computes there from its own images, and what it says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dpfedmeta.analytics.analysis import Handing
+from dpfedmeta.analytics.held import Held, HeldImages
+from dpfedmeta.errors import InputError
+from dpfedmeta.federation.kept import Kept, kept_for
+from dpfedmeta.federation.messages import Attempt
+from dpfedmeta.federation.own_images import OwnImages, open_images
+from dpfedmeta.federation.promise import Promise, allowed_rounds
+from dpfedmeta.federation.signed_analysis import SignedAnalysis
+from dpfedmeta.federation.words import answered_words, answering_words
+from dpfedmeta.ledger.client_ledger import ClientLedger
+from dpfedmeta.randomness import IntArray, KeyedSource
+from dpfedmeta.secure_aggregation.refusals import Refused
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class JoinedAnalysis:
+    """What a client holds of one analysis (a `Taken`).
+
+    Attributes:
+        signed: What is asked.
+        number: The client's.
+        most: 1: it answers once.
+        kept: What must survive.
+        held: Its own images.
+        source: Its noise, of a key that no other run has.
+    """
+
+    signed: SignedAnalysis
+    number: int
+    most: int
+    kept: Kept
+    held: Held
+    source: KeyedSource
+
+    def check(self, task: bytes) -> None:
+        """As `Taken`."""
+        try:
+            self.signed.analysis.check_told(task, self.signed.privacy, self.held)
+        except InputError as error:
+            raise Refused(str(error)) from error
+
+    def whole(self, task: bytes, attempt: Attempt, invited: int) -> IntArray:
+        """As `Taken`: its answer, with its share of the noise where the analysis has the clients make it."""
+        analysis, plan = self.signed.analysis, self.signed.privacy
+        source = self.source.again(attempt.again)
+        handing = Handing(plan=plan, told=task, held=self.held, client=self.number, invited=invited, source=source)
+        return np.concatenate([analysis.sent(handing, part) for part in range(analysis.form(plan).parts)])
+
+    def words(self, ledger: ClientLedger, promise: Promise) -> Iterator[str]:
+        """As `Taken`."""
+        return answering_words(self, ledger, promise)
+
+    def sent_words(self, ledger: ClientLedger, promise: Promise, attempt: Attempt, task: bytes, what: str) -> str:
+        """As `Taken`."""
+        return answered_words(self, promise, what)
+
+
+def join_analysis(
+    signed: SignedAnalysis, number: int, *, images: Path, folder: Path, promise: Promise, noise_seed: int | None
+) -> JoinedAnalysis:
+    """Look at an analysis as a client does, and get ready for it; of what it finds nothing is told to the server.
+
+    How many images there are decides over the answer, and not over whether there is one.
+
+    Args:
+        signed: What is asked.
+        number: The client's.
+        images: Its folder of images.
+        folder: The client's own folder, for what it keeps.
+        promise: What it promises.
+        noise_seed: Given, in a simulation; None: drawn once for the run, and kept.
+
+    Raises:
+        Refused: The promise does not allow it.
+        InputError: The images cannot be read.
+    """
+    most, plan = allowed_rounds(signed.privacy, promise), signed.plan
+    own = OwnImages(
+        pool=open_images(images, signed.task, folder / "images"),
+        shape=plan.shape,
+        clients=signed.privacy.clients,
+        number=number,
+        seed=plan.settings.run.seed,
+    )
+    kept = kept_for(folder, signed.run)
+    return JoinedAnalysis(
+        signed=signed,
+        number=number,
+        most=most,
+        kept=kept,
+        held=HeldImages(plan=plan, population=own),
+        source=kept.source(noise_seed),
+    )

@@ -1,0 +1,43 @@
+"""From an offer to what a client takes part in: what is signed says by its first words what it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dpfedmeta.federation.joined import join
+from dpfedmeta.federation.joined_analysis import join_analysis
+from dpfedmeta.federation.promise import Promise
+from dpfedmeta.federation.signed_analysis import FORMAT, SignedAnalysis, opened_analysis
+from dpfedmeta.federation.signed_plan import SignedPlan, opened_plan
+from dpfedmeta.federation.taken import Signed, Taken
+from dpfedmeta.secure_aggregation.refusals import Refused
+
+
+def opened(text: bytes, signature: bytes, server: bytes) -> SignedPlan | SignedAnalysis:
+    """What this server signed, made again here.
+
+    Raises:
+        Refused: Another server's, of another version, or not what it says of itself.
+    """
+    try:
+        analysis = json.loads(text)["format"] == FORMAT
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise Refused(f"no plan of a federation ({type(error).__name__})") from error
+    return (opened_analysis if analysis else opened_plan)(text, signature, server)
+
+
+def joined_by(
+    signed: Signed, number: int, *, images: Path, folder: Path, promise: Promise, noise_seed: int | None
+) -> Taken:
+    """Look at an offer as a client does, and get ready for it; of what it finds nothing is told to the server.
+
+    Raises:
+        Refused: The promise allows nothing of it, or the images are not what it counts with.
+        InputError: The images cannot be read.
+    """
+    given = {"images": images, "folder": folder}
+    if isinstance(signed, SignedPlan):
+        return join(signed, number, **given, promise=promise, noise_seed=noise_seed)
+    assert isinstance(signed, SignedAnalysis)
+    return join_analysis(signed, number, **given, promise=promise, noise_seed=noise_seed)

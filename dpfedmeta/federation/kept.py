@@ -1,0 +1,133 @@
+"""What a client keeps of one run beside its ledger: its noise key, its last answer, and whose sum it agreed to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from dpfedmeta.durable import SECRET, replace_file
+from dpfedmeta.errors import InputError
+from dpfedmeta.federation.messages import Attempt
+from dpfedmeta.randomness import GENERATOR, KeyedSource, draw_secret_seed
+
+_OFFER, _NOISE, _ANSWER, _REVEALED = "plan.bin", "noise.json", "last_answer.bin", "revealed.json"
+_RUNS, _NAME = "runs", 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """One run's own folder at a client.
+
+    Attributes:
+        folder: Where it is.
+    """
+
+    folder: Path
+
+    def source(self, given: int | None) -> KeyedSource:
+        """The client's noise in this run; `given` in a simulation.
+
+        Raises:
+            InputError: The key is damaged.
+        """
+        return KeyedSource(_noise_seed(self.folder, given))
+
+    def once(self, attempt: Attempt, asked: str, make: Callable[[], bytes]) -> bytes:
+        """What is asked again gets the same bytes: kept before they leave, and made where they never left.
+
+        Args:
+            attempt: At which round; the ledger holds it.
+            asked: Digest of the task.
+            make: Computes them.
+        """
+        path, name = self.folder / _ANSWER, _mark(attempt.key, asked)
+        content = path.read_bytes() if path.exists() else b""
+        if content[: len(name)] == name:
+            return content[len(name) :]
+        made = make()
+        replace_file(path, name + made, SECRET)
+        return made
+
+    def may_reveal(self, attempt: Attempt, survivors: frozenset[int]) -> bool:
+        """Whether to agree to these survivors: to one set for each vector, and again only to the same one.
+
+        Two sums of the same vectors over two sets of clients would give a client away by their difference.
+        """
+        path, told = self.folder / _REVEALED, {"key": list(attempt.key), "survivors": sorted(survivors)}
+        if path.exists():
+            before = json.loads(path.read_text(encoding="utf-8"))
+            if before["key"] == told["key"]:
+                return bool(before == told)
+        replace_file(path, json.dumps(told).encode(), SECRET)
+        return True
+
+
+def kept_for(folder: Path, run: bytes) -> Kept:
+    """The folder of a run, made where there is none.
+
+    Args:
+        folder: The client's own.
+        run: Which run.
+    """
+    inside = folder / _RUNS / run.hex()[:_NAME]
+    inside.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Kept(folder=inside)
+
+
+def _noise_seed(folder: Path, given: int | None) -> int:
+    """A key of this run's own: with one key for two runs, two messages could share their noise."""
+    path = folder / _NOISE
+    if path.exists():
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            seed, generator = content["seed"], content["generator"]
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise InputError(f"{path}: the noise key of this run is damaged; restore it from a backup") from error
+        if generator != GENERATOR or type(seed) is not int:
+            raise InputError(f"{path}: a noise key for another generator; go on with the version that made it")
+        return seed
+    seed = draw_secret_seed() if given is None else given
+    replace_file(path, json.dumps({"seed": seed, "generator": GENERATOR}).encode(), SECRET)
+    return seed
+
+
+def _mark(key: tuple[int, ...], asked: str) -> bytes:
+    return sha256(f"{key} {asked}".encode()).digest()
+
+
+def forgotten(folder: Path, charged: Iterable[tuple[str, tuple[int, ...], str]]) -> Path | None:
+    """An answer that the ledger knows nothing of: the ledger is an older copy, and forgot what was spent.
+
+    Args:
+        folder: The client's own folder.
+        charged: (run, attempt at a round, digest of what was asked), of each line of the ledger.
+    """
+    known = {(run[:_NAME], _mark(key, asked)) for run, key, asked in charged}
+    for path in sorted((folder / _RUNS).glob(f"*/{_ANSWER}")):
+        with path.open("rb") as file:
+            if (path.parent.name, file.read(32)) not in known:
+                return path
+    return None
+
+
+def asked_digest(task: bytes, invited: Sequence[int] = ()) -> str:
+    """What a participation is charged for: the same noise must never answer another task, or other company."""
+    found = sha256(task)
+    found.update(np.asarray(invited, dtype="<i8").tobytes())
+    return found.hexdigest()
+
+
+def keep_offer(kept: Kept, offer: bytes) -> None:
+    """So that a client that was started again still knows the plan."""
+    replace_file(kept.folder / _OFFER, offer, SECRET)
+
+
+def kept_offer(folder: Path, run: bytes) -> bytes | None:
+    """The plan of a run that the client joined before it was started again."""
+    path = folder / _RUNS / run.hex()[:_NAME] / _OFFER
+    return path.read_bytes() if path.exists() else None

@@ -1,0 +1,34 @@
+"""What correlated noise is planned with (server.noise): how far clients keep apart, and the buffers of its state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dpfedmeta.errors import RefusedPlan
+from dpfedmeta.settings import Settings
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.correlated_noise import Correlation
+
+
+def correlation_of(settings: Settings) -> Correlation | None:
+    """The settings' own; clients keep as far apart as the population allows where nothing is said. None: other noise.
+
+    Raises:
+        RefusedPlan: Something of it is given to another noise.
+    """
+    from dpfedmeta.accounting.correlated_noise import KINDS, Correlation
+
+    population, server = settings.population, settings.server
+    if server.noise in KINDS:
+        apart = population.separation
+        if apart is None:
+            apart = min(server.rounds, max(1, int(population.clients / population.cohort)))
+        return Correlation(separation=apart, buffers=server.buffers)
+    for name, value in (("population.separation", population.separation), ("server.buffers", server.buffers)):
+        if value is not None:
+            raise RefusedPlan(
+                f"{name} = {value} with server.noise = {server.noise}: only correlated noise ({', '.join(KINDS)}) has "
+                "a use for it; leave it out"
+            )
+    return None

@@ -1,0 +1,69 @@
+"""Sums that arrive with the noise of the clients (aggregation.mode): how they are planned, and what is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dpfedmeta.data.task import Task
+from dpfedmeta.errors import RefusedPlan
+from dpfedmeta.planning.aggregation import aggregation_of, clients_make_the_noise
+from dpfedmeta.planning.clients import algorithm_of
+from dpfedmeta.planning.clip import bounds_clients
+from dpfedmeta.planning.dimension import message_dimension
+from dpfedmeta.settings import Settings
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.secure_rounds import SecureRounds
+
+
+def secure_rounds(settings: Settings, task: Task) -> SecureRounds | None:
+    """How they are made; None: messages are not added up so.
+
+    Raises:
+        RefusedPlan: There is nothing that bounds a message.
+    """
+    if not clients_make_the_noise(settings):
+        if settings.aggregation.protocol:
+            raise RefusedPlan(
+                f"aggregation.protocol with aggregation.mode = {settings.aggregation.mode}: the protocol adds up where "
+                "the server sees sums alone; add --aggregation secure"
+            )
+        return None
+    rounds = aggregation_of(settings).rounds
+    if not bounds_clients(settings):
+        raise RefusedPlan(
+            f"aggregation.mode = {settings.aggregation.mode}: {settings.algo} clips nothing, and whole numbers modulo "
+            "2^bits hold no message of any length; choose --clip.policy constant or window, or --aggregation messages"
+        )
+    if settings.record.query_noise is not None and settings.record.release == "micro-episodes":
+        raise RefusedPlan(
+            f"record.query_noise = {settings.record.query_noise:g} with aggregation.mode = {settings.aggregation.mode}:"
+            " micro-episodes have no noise of their own there, the sum has it; give server.noise_multiplier or targets"
+        )
+    _check_answers(settings)
+    dimension = message_dimension(settings, task)
+    made: SecureRounds = rounds(settings, dimension, algorithm_of(settings, task).parts)
+    return made
+
+
+def _check_answers(settings: Settings) -> None:
+    """How likely a round is aborted is known of drop-outs by equal coins alone; under fixed cohorts it tells nothing.
+
+    Raises:
+        RefusedPlan: Something else decides under Poisson sampling, so an abort would tell of a cohort.
+    """
+    population, server = settings.population, settings.server
+    if population.sampler == "fixed":
+        return
+    if population.dropout and population.availability != "independent":
+        why = f"population.availability = {population.availability}"
+    elif server.timeout is not None:
+        why = f"server.timeout = {server.timeout:g}"
+    elif settings.record.client_ledgers:
+        why = "record.client_ledgers"
+    else:
+        return
+    raise RefusedPlan(
+        f"aggregation.mode = {settings.aggregation.mode} with {why}: nothing bounds how often too few answer for "
+        "the noise, and that a round is aborted tells of its cohort; use --population.sampler fixed, or leave it out"
+    )

@@ -1,0 +1,42 @@
+"""What a process that computes clients keeps from one round to the next: nothing of a client's."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from torch import nn
+
+from dpfedmeta.meta.algorithm import ClientAlgorithm
+from dpfedmeta.models.registry import build_network
+from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.parameters import Params
+from dpfedmeta.privacy.per_record import PerRecordGradients, per_record_engine
+from dpfedmeta.simulation.chunks import Chunks
+
+
+@lru_cache(maxsize=4)
+def network_on(spec: NetworkSpec, device: torch.device) -> nn.Module:
+    """The network, built once."""
+    return build_network(spec).to(device)
+
+
+@lru_cache(maxsize=4)
+def fixed_weights(algorithm: ClientAlgorithm, spec: NetworkSpec, seed: int, device: torch.device) -> Params:
+    """The weights that nobody sends."""
+    weights = algorithm.initial(spec, seed)
+    learned = algorithm.learned(spec, weights)
+    return {name: value.to(device) for name, value in weights.items() if name not in learned}
+
+
+@lru_cache(maxsize=4)
+def engine_of(name: Literal["auto", "vmap", "opacus"]) -> PerRecordGradients:
+    """Of per-record gradients."""
+    return per_record_engine(name)
+
+
+@lru_cache(maxsize=4)
+def chunks_of(_: NetworkSpec, __: ClientAlgorithm, device: torch.device, chunk: int | None) -> Chunks:
+    """How many clients fit at once; what is found for one network and algorithm says nothing about another."""
+    return Chunks(device=device, fixed=chunk)

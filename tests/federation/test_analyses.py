@@ -1,0 +1,390 @@
+"""Analyses of real clients: the numbers of the simulation, charged by who answers, and one answer for one charge."""
+
+import json
+from dataclasses import replace
+from hashlib import sha256
+
+import numpy as np
+import pytest
+import safetensors.torch
+
+from dpfedmeta.accounting.cells import guarantees
+from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.analytics.asked import Asked, IdealSums
+from dpfedmeta.analytics.conduct import Place, _asking, begin, resume
+from dpfedmeta.analytics.ground import Ground
+from dpfedmeta.analytics.request import FixedCohort, Request, made, options_of
+from dpfedmeta.analytics.verification import verify
+from dpfedmeta.data.task import load_task
+from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.federation.analysing import Company
+from dpfedmeta.federation.client import RealClient
+from dpfedmeta.federation.messages import Asked as Kind
+from dpfedmeta.federation.messages import Attempt, Offer, Question, Said, opened_answer
+from dpfedmeta.federation.promise import Promise, epsilon_after, participation
+from dpfedmeta.federation.signed_analysis import sign_analysis
+from dpfedmeta.ledger.ledger import read_content
+from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.run_directory import SUMMARY, RunDirectory
+from dpfedmeta.runs.resume import secret_of_run
+from dpfedmeta.secure_aggregation.keys import Identity
+from dpfedmeta.secure_aggregation.messages import Phase
+from tests.federation.sessions import FailingWire, phase_of
+from tests.federation.silos import CLIENTS, MICRO, NOISE
+
+OPTIONS = {"quantile": {"bins": 12}, "histogram": {}, "heavy-hitters": {"length": 12, "most_names": 2}, "gain": {}}
+KINDS = [*OPTIONS]
+
+
+@pytest.fixture(autouse=True)
+def own_state(monkeypatch, tmp_path):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+
+
+@pytest.fixture(scope="module")
+def trained(silos, tmp_path_factory):
+    """A run's weights; nobody has to have learned anything."""
+    run = RunDirectory(tmp_path_factory.mktemp("trained"))
+    settings = silos.settings("dp-agr", silos.everybody)
+    plan = make_plan(settings, load_task(settings.dataset)[0])
+    run.weights.parent.mkdir(parents=True, exist_ok=True)
+    safetensors.torch.save_file(plan.algorithm.initial(plan.network, 5), run.weights)
+    return str(run.path)
+
+
+def request_of(silos, kind, trained=None, dataset=None, **changes):
+    own = OPTIONS[kind] | ({"run": trained} if kind == "gain" else {})
+    return Request(
+        **{
+            "kind": kind, "epsilon": 20.0, "delta": 1e-3, "cohort": float(CLIENTS), "clients": CLIENTS,
+            "own": options_of(made(kind, own)), "settings": silos.settings("dp-agr", dataset),
+            "run": trained if kind == "gain" else None, "noise_seed": NOISE, "fixed": FixedCohort(dropout=0.2),
+            **changes,
+        }
+    )  # fmt: skip
+
+
+def company(silos, home, wire=FailingWire, parties=None, **given):
+    parties = silos.parties(home) if parties is None else parties
+    heard = given.pop("heard", lambda heard: None)
+    channel = wire(parties=parties, **given)
+    return Company(channel=channel, identity=silos.server, roster=silos.roster, seconds=1.0, wait=0.0, heard=heard)
+
+
+def asked(silos, home, request, name="asked", **given):
+    place = Place(folder=str(home), name=name)
+    return begin(request, place, asked_of=company(silos, home, **given).asked_of)
+
+
+def found(run):
+    return run.read_json(SUMMARY)["found"]
+
+
+def charges(home, number=0):
+    path = home / f"client{number}" / "ledger.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()][1:]
+
+
+def log_of(home, number=0):
+    return (home / f"client{number}" / "log.txt").read_text()
+
+
+def ideal(silos, request, run, numbers):
+    """What the simulation releases where these clients answer, of the same charge."""
+    sums = ideal_sums(silos, request, run, numbers)
+    return json.loads(json.dumps(sums.analysis.released(sums.asking, sums.told, sums)))
+
+
+def ideal_sums(silos, request, run, numbers):
+    everybody = Asked(replace(request, settings=silos.settings("dp-agr", silos.everybody)))
+    analysis = request.analysis
+    content = read_content(run.ledger)
+    asking = _asking(content.plan, content.charges[-1], secret_of_run(run))
+    told = analysis.told(asking, everybody.ground)
+    cohort = replace(asking.cohort, clients=np.asarray(numbers, dtype=np.int64), invited=CLIENTS)
+    asking = replace(asking, cohort=cohort)
+    return IdealSums(analysis=analysis, asking=asking, told=told, held=everybody.held)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_are_those_of_the_simulation(silos, tmp_path, trained, kind):
+    simulated = request_of(silos, kind, trained, silos.everybody)
+    expected = begin(simulated, Place(folder=str(tmp_path), name="simulated"))
+    run = asked(silos, tmp_path, request_of(silos, kind, trained))
+    assert found(run) == found(expected)
+    assert "statement.txt agrees" in verify(run).remarks
+    theirs, ours = (read_content(each.ledger) for each in (expected, run))
+    assert (theirs.plan, [each.event for each in theirs.charges]) == (ours.plan, [each.event for each in ours.charges])
+    sums, learned = ideal_sums(silos, simulated, expected, range(CLIENTS)), (run.secret / "sum.bin").read_bytes()[36:]
+    total = np.concatenate([sums.part(index) for index in range(simulated.analysis.form(ours.plan).parts)])
+    assert np.array_equal(np.frombuffer(learned, dtype="<u4"), total)
+    assert total.any()
+    for number in range(CLIENTS):
+        assert len(charges(tmp_path, number)) == 1
+        assert f"{kind}: one vector under masks" in log_of(tmp_path, number)
+
+
+def test_one_that_falls_silent_is_missing_as_in_the_simulation(silos, tmp_path):
+    gone = silos.roster[2]
+    request = request_of(silos, "histogram")
+    run = asked(silos, tmp_path, request, lost=lambda who, question: who == gone and phase_of(question) == Phase.MASKED)
+    assert found(run) == ideal(silos, request, run, [0, 1, 3, 4])
+    assert found(run) != ideal(silos, request, run, range(CLIENTS))
+    # Its vector never left, and it is charged all the same: who is charged before it computes cannot pay too little.
+    assert len(charges(tmp_path, 2)) == 1
+
+
+def test_below_the_fewest_nothing_is_released_and_going_on_is_not_charged(silos, tmp_path):
+    gone = silos.roster[:2]
+    with pytest.raises(InputError, match="too few of 5 clients answered"):
+        asked(
+            silos, tmp_path, request_of(silos, "quantile"),
+            lost=lambda who, question: who in gone and phase_of(question) == Phase.SHARES,
+        )  # fmt: skip
+    path = tmp_path / "asked"
+    assert not (path / SUMMARY).exists()
+    assert not (path / "statement.txt").exists()
+    run = resume(path, asked_of=company(silos, tmp_path).asked_of)
+    assert found(run) == ideal(silos, request_of(silos, "quantile"), run, range(CLIENTS))
+    assert len(read_content(run.ledger).charges) == 1
+    assert [len(charges(tmp_path, number)) for number in range(CLIENTS)] == [1] * CLIENTS
+
+
+class Killed(BaseException):
+    """The server's process ends here."""
+
+
+@pytest.mark.parametrize("after", range(1, 7))
+def test_a_server_that_was_killed_goes_on_with_the_same_answers(silos, tmp_path, after):
+    count = [0]
+
+    class Wire(FailingWire):
+        def ask(self, questions, seconds):
+            came = super().ask(questions, seconds)
+            count[0] += 1
+            if count[0] == after:
+                raise Killed
+            return came
+
+    request = request_of(silos, "histogram")
+    with pytest.raises(Killed):
+        asked(silos, tmp_path, request, wire=Wire)
+    run = resume(tmp_path / "asked", asked_of=company(silos, tmp_path).asked_of)
+    assert found(run) == ideal(silos, request, run, range(CLIENTS))
+    assert len(read_content(run.ledger).charges) == 1
+    assert [len(charges(tmp_path, number)) for number in range(CLIENTS)] == [1] * CLIENTS
+
+
+def test_a_second_sum_of_other_survivors_is_never_given(silos, tmp_path, monkeypatch):
+    """Killed with the sum in hand but not on disk; then a client is missing: the difference would be its answer."""
+    monkeypatch.setattr("dpfedmeta.federation.analysing.replace_file", lambda *given: (_ for _ in ()).throw(Killed))
+    with pytest.raises(Killed):
+        asked(silos, tmp_path, request_of(silos, "histogram"))
+    monkeypatch.undo()
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+    few = {who: party for who, party in silos.parties(tmp_path).items() if who != silos.roster[4]}
+    with pytest.raises(InputError, match="nothing is released"):
+        resume(tmp_path / "asked", asked_of=company(silos, tmp_path, parties=few).asked_of)
+    assert "other survivors were agreed to already" in log_of(tmp_path)
+    run = resume(tmp_path / "asked", asked_of=company(silos, tmp_path).asked_of)
+    assert found(run) == ideal(silos, request_of(silos, "histogram"), run, range(CLIENTS))
+
+
+def test_what_was_learned_is_read_and_not_asked_again(silos, tmp_path, monkeypatch):
+    """Killed between the statement and the summary: the same bytes, from nobody."""
+    run = asked(silos, tmp_path, request_of(silos, "quantile"))
+    before, text = found(run), (run.path / "statement.txt").read_bytes()
+    (run.path / SUMMARY).unlink()
+    nobody = company(silos, tmp_path, parties={})
+    again = resume(run.path, asked_of=replace(nobody, fewest=0).asked_of)
+    assert (found(again), (run.path / "statement.txt").read_bytes()) == (before, text)
+    assert (run.secret / "sum.bin").stat().st_mode & 0o077 == 0
+
+
+def test_asked_twice_is_charged_twice_and_beyond_the_promise_declined(silos, tmp_path):
+    """The client counts what the accountant counts: twice is met exactly, and a third time declined."""
+    request, heard = request_of(silos, "quantile"), []
+    plan = request.planned()
+    twice = Promise(unit="client", epsilon=two_of(plan, 2), delta=1e-3)
+    parties = silos.parties(tmp_path, promise=twice)
+    for name in ("a", "b"):
+        asked(silos, tmp_path, request, name, parties=parties)
+    with pytest.raises(InputError, match="nothing is released"):
+        asked(silos, tmp_path, request, "c", parties=parties, heard=heard.append)
+    assert heard[-1].declined == CLIENTS
+    assert [len(charges(tmp_path, number)) for number in range(CLIENTS)] == [2] * CLIENTS
+    assert "more than is promised" in log_of(tmp_path)
+    assert found(RunDirectory(tmp_path / "a")) == found(RunDirectory(tmp_path / "b"))
+
+
+def two_of(plan, times):
+    """Epsilon of so many analyses like this one towards the server, by Gaussian composition of their mus."""
+    mu = participation(plan, Promise(unit="client", participations=1), 0).mu
+    return gaussian_epsilon(mu * times**0.5, 1e-3)
+
+
+def test_a_client_counts_what_the_plan_promises_towards_the_server(silos):
+    for kind in ("quantile", "histogram"):
+        plan = request_of(silos, kind).planned()
+        server = guarantees(plan)[1]
+        assert epsilon_after(plan, Promise(unit="client", epsilon=1.0, delta=server.delta), 1) == server.epsilon
+        # The noise that the clients are sure to make covers less than what everybody faces.
+        assert server.epsilon > guarantees(plan)[0].epsilon
+        assert guarantees(plan)[0].adjacency == "replace-one"
+
+
+def test_names_are_promised_to_nobody_who_counts_epsilon(silos, tmp_path):
+    parties = silos.parties(tmp_path, promise=Promise(epsilon=1000.0))
+    with pytest.raises(InputError, match="nothing is released"):
+        asked(silos, tmp_path, request_of(silos, "heavy-hitters"), parties=parties)
+    assert "one round alone would cost epsilon inf" in log_of(tmp_path)
+    assert not charges(tmp_path)
+
+
+def test_the_log_says_what_left(silos, tmp_path):
+    lines = []
+    parties = silos.parties(tmp_path) | {silos.roster[0]: silos.client(0, tmp_path, say=lines.append)}
+    asked(silos, tmp_path, request_of(silos, "histogram"), parties=parties)
+    text = "\n".join(lines)
+    for words in (
+        "offered: an analysis of run", "histogram: 5 of 5 clients are asked once",
+        "each says how many images it holds, of how many classes", "the server sees the sum of the cohort's answers",
+        "(client, public): epsilon ", "the answer would cost (record, server) epsilon",
+        "one vector of 77 whole numbers under masks, once, with this client's share of the noise",
+        "histogram: one vector under masks, ", "bytes left this machine (77 whole numbers:",
+    ):  # fmt: skip
+        assert words in text, words
+
+
+def test_what_real_clients_cannot_be_asked_is_refused_before_anything(silos, tmp_path, trained):
+    micro = silos.settings("dp-agrlr-micro", **MICRO)
+    for kind, changes, words in (
+        ("quantile", {"settings": micro}, "no exact message"),
+        ("quantile", {"fixed": None}, "fixed size"),
+        ("quantile", {"fixed": FixedCohort(dropout=0.4)}, "dropout"),
+        ("heavy-hitters", {"fixed": FixedCohort(dropout=0.4)}, "dropout"),
+        ("histogram", {"settings": silos.settings("dp-agr", **{"population.clients": "6"})}, "the roster names 5"),
+        ("histogram", {"settings": silos.settings("dp-agr", **{"server.timeout": "2"})}, r"server\.timeout"),
+    ):  # fmt: skip
+        with pytest.raises((InputError, RefusedPlan), match=words):
+            asked(silos, tmp_path, request_of(silos, kind, trained, **changes))
+    assert not (tmp_path / "asked").exists()
+    with pytest.raises(InputError, match="0 of 5 clients are connected after 0 s, 1 are needed"):
+        asked(silos, tmp_path, request_of(silos, "histogram"), parties={})
+    assert not (tmp_path / "asked").exists()
+
+
+def test_a_training_counts_what_real_clients_were_asked(silos, tmp_path):
+    run = asked(silos, tmp_path, request_of(silos, "quantile"))
+    before = {"privacy.spent_before": str(run.path), "run.noise_seed": str(NOISE)}
+    task = load_task(str(silos.public))[0]
+    counted, alone = (make_plan(silos.settings("dp-agr", **given), task) for given in (before, {}))
+    assert counted.privacy.earlier[0].phases == read_content(run.ledger).plan.phases
+    assert counted.planned[0].epsilon > alone.planned[0].epsilon
+
+
+def test_noise_through_the_whole_loop_is_what_is_stated(silos, tmp_path):
+    """A client is missing: what its noise would have been is the server's."""
+    errors, stated, gone = [], 0.0, silos.roster[1]
+    for seed in range(8):
+        home = tmp_path / str(seed)
+        parties = silos.parties(home, noise_seed=seed)
+        request = request_of(silos, "histogram", noise_seed=seed)
+        run = asked(silos, home, request, parties=parties, lost=lambda who, question: who == gone)
+        released = found(run)
+        held = 4 * np.array([0, 0, 0, 1, 0, 0, 0, 0])  # each client has three classes of six images
+        assert released["images"].keys() == {
+            str(edge) for edge in (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+        }
+        sizes = np.where(np.array([*map(int, released["images"])]) == 10, 4.0, 0.0)
+        errors += [
+            *(np.array([*released["labels"].values()]) - held),
+            *(np.array([*released["images"].values()]) - sizes),
+        ]
+        stated = released["deviation"]
+    assert abs(np.mean(errors)) < 4 * stated / len(errors) ** 0.5
+    assert np.std(errors) == pytest.approx(stated, rel=4 / (2 * len(errors)) ** 0.5)
+
+
+def test_without_a_seed_nothing_is_asked(silos, tmp_path):
+    """Going on would be a second release, and a client answers one."""
+    place, there = Place(folder=str(tmp_path), name="asked"), company(silos, tmp_path)
+    with pytest.raises(InputError, match="--secure-rng: real clients answer once"):
+        begin(request_of(silos, "histogram", noise_seed=None), place, secure_rng=True, asked_of=there.asked_of)
+    assert not (tmp_path / "asked").exists()
+
+
+def test_another_attempt_has_noise_of_its_own_and_the_same_one_the_same(silos, tmp_path):
+    client = silos.client(0, tmp_path)
+    offered(silos, client, lambda content: None, request_of(silos, "histogram"))
+    (joined,) = client._joined.values()
+    first, again, other = (
+        joined.whole(b"", Attempt(run=bytes(32), round=0, again=key), CLIENTS) for key in ((), (), (1, 7))
+    )
+    assert np.array_equal(first, again)
+    assert (first != other).mean() > 0.5
+
+
+def offered(silos, client, change, request):
+    """What a client says to a server that signs something else than its own program would."""
+    plan, task = Ground(request).plan, load_task(str(silos.public))[0]
+    server = Identity(silos.server)
+    signed = sign_analysis(request, request.planned(), plan, task, run=bytes(32), server=server, roster=silos.roster)
+    content = json.loads(signed.text)
+    change(content)
+    text = json.dumps(content, sort_keys=True).encode()
+    offer = Offer(number=0, signature=server.sign(b"dpfedmeta federation analysis" + text), text=text)
+    question = Question(
+        asked=Kind.PLAN, attempt=Attempt(run=bytes(32), round=0), plan=sha256(text).digest(),
+        recipient=silos.roster[0], body=offer.encode(),
+    ).signed(server)  # fmt: skip
+    return opened_answer(client.answer(question), Said.ACCEPTED, question, silos.roster[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda content: content["privacy"].update(noise_multiplier=99.0), "are not what its request gives here"),
+        (lambda content: content.update(request=content["request"].replace("kind: histogram", "kind: os:getcwd")),
+         "names code or files"),
+        (lambda content: content.update(request=content["request"].replace("names: null", "names: /etc/passwd")),
+         "names code or files"),
+        (lambda content: content.update(request=content["request"].replace("share: 0.9", "share: 9")), "--share 9"),
+        (lambda content: content.update(request=content["request"].replace("dropout: 0.2", "dropout: 0.4")), "dropout"),
+        (lambda content: content.update(version="0"), "another version"),
+        (lambda content: content.update(roster=content["roster"][1:]), "does not name each of 5 clients once"),
+        (lambda content: content.update(server="00"), "another server"),
+        (lambda content: content.update(more=1), "no plan of a federation"),
+    ],
+)  # fmt: skip
+def test_an_analysis_that_is_not_what_it_says_is_declined(silos, tmp_path, change, reason):
+    client = silos.client(0, tmp_path)
+    assert offered(silos, client, lambda content: None, request_of(silos, "histogram")) == b""
+    assert offered(silos, silos.client(0, tmp_path / "other"), change, request_of(silos, "histogram")) is None
+    assert reason in log_of(tmp_path / "other")
+    assert not charges(tmp_path / "other")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_cannot_be_told_is_declined_before_it_is_charged(silos, tmp_path, trained, kind, monkeypatch):
+    monkeypatch.setattr(type(request_of(silos, kind, trained).analysis), "told", lambda self, asking, ground: b"abc")
+    with pytest.raises(InputError, match="nothing is released"):
+        asked(silos, tmp_path, request_of(silos, kind, trained))
+    assert "declined: " in log_of(tmp_path)
+    assert not charges(tmp_path)
+
+
+def test_a_client_with_too_little_answers_as_others_do(silos, tmp_path):
+    """Whether a client answers tells nothing of what it holds."""
+    (tmp_path / "few" / "only").mkdir(parents=True)
+    picture = next(silos.folders[0].glob("*/*.png"))
+    (tmp_path / "few" / "only" / picture.name).write_bytes(picture.read_bytes())
+    parties = silos.parties(tmp_path)
+    parties[silos.roster[0]] = RealClient(
+        tmp_path / "few", silos.keys[0], tmp_path / "client0" / "ledger.jsonl", noise_seed=NOISE,
+        server=Identity(silos.server).public, promise=Promise(participations=10),
+    )  # fmt: skip
+    heard = []
+    for kind in ("quantile", "histogram"):
+        asked(silos, tmp_path, request_of(silos, kind), kind, parties=parties, heard=heard.append)
+    assert {each.answered for each in heard} == {CLIENTS}
