@@ -82,7 +82,8 @@ def main(words: Sequence[str], console: Console) -> int:
     made.add_argument("--most", type=float, help="of --device: seconds after which no further engine is begun")
     made.add_argument("--patient", action="store_true", help="of --device: an engine that fails is left out, and said")
     made.add_argument("--secure-aggregation", action="store_true", help="instead: rounds of 100 to 10,000 clients")
-    made.add_argument("--clients", type=int, help="of secure aggregation: this number alone")
+    made.add_argument("--federation", action="store_true", help="instead: 8 and 50 client processes, Flower and TLS")
+    made.add_argument("--clients", type=int, help="of secure aggregation or a federation: this number alone")
     made.add_argument("--dimension", type=int, default=Crowd.dimension, help="of its vectors (32,768)")
     made.add_argument("--bits", type=int, default=Crowd.bits, help="of a coordinate (16)")
     made.add_argument("--adversarial", type=float, default=Crowd.adversarial, help="share that colludes (0.1)")
@@ -104,6 +105,8 @@ def main(words: Sequence[str], console: Console) -> int:
         measured["device"] = _on_device(console, options)
     if options.secure_aggregation:
         measured["rows"] = _secure_aggregation(console, options)
+    if options.federation:
+        measured["federation"] = _federation(console, options)
     if not measured:
         measured = _engines(console, options)
     if options.json is not None:
@@ -156,6 +159,16 @@ def _secure_aggregation(console: Console, options: argparse.Namespace) -> list[d
     _show(console, "Rounds of secure aggregation; bytes of one client, up and down", found)
     if options.plot is not None:
         save_plot(options.plot, found)
+    return found
+
+
+def _federation(console: Console, options: argparse.Namespace) -> list[dict[str, Any]]:
+    # It sets Flower up, which the other measurements do not need.
+    from benchmarks.federation import federation_rows
+
+    counts = (8, 50) if options.clients is None else (options.clients,)
+    found = federation_rows(counts, options.repetitions, lambda text: console.print(text, highlight=False))
+    _show(console, "Rounds of real clients; bytes of one client, up and down", found)
     return found
 
 

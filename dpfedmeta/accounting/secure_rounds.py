@@ -37,6 +37,8 @@ class SecureRounds:
             the same; None: they are hidden in another way.
         longest: Largest length of a client's vector where it is one of whole numbers (counts); None: messages are
             vectors of floats, and rounded.
+        malicious: Whether the masks are those against a server that may break the protocol: among real clients. No
+            epsilon follows from it; who shares masks with whom does.
     """
 
     bits: int
@@ -46,6 +48,7 @@ class SecureRounds:
     absent: float = 0.0
     adversarial: float | None = None
     longest: float | None = None
+    malicious: bool = False
 
     @property
     def rotated(self) -> int:

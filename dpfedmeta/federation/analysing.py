@@ -20,7 +20,8 @@ from dpfedmeta.federation.asking import Asking as Questions
 from dpfedmeta.federation.asking import Heard
 from dpfedmeta.federation.channel import Channel
 from dpfedmeta.federation.messages import Attempt, Start
-from dpfedmeta.federation.server import check_federation, wait_for
+from dpfedmeta.federation.presence import wait_for
+from dpfedmeta.federation.server import check_federation
 from dpfedmeta.federation.signed_analysis import agreement_for, sign_analysis
 from dpfedmeta.federation.signed_plan import for_clients
 from dpfedmeta.federation.sums import secure_sum

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dpfedmeta.federation.channel import Channel
@@ -68,6 +68,19 @@ class Asking:
     seconds: float
     heard: Callable[[Heard], None] = lambda heard: None
     _accepted: set[int] = field(default_factory=set)
+    _declining: set[int] = field(default_factory=set)
+    _round: tuple[int, ...] = ()
+
+    @property
+    def declining(self) -> frozenset[int]:
+        """SECRET where not all are asked: who declined the plan or the last round, or answered unsoundly."""
+        return frozenset(self._declining)
+
+    def offer(self, identities: Iterable[bytes]) -> None:
+        """The plan, to clients who did not accept it yet."""
+        there = {*identities}
+        numbers = [number for number, identity in enumerate(self.roster) if identity in there]
+        self._with_plan(numbers, Attempt(run=self.signed.run, round=0))
 
     def ask(self, asked: Asked, attempt: Attempt, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
         """Sound answers, by number of the client.
@@ -77,6 +90,9 @@ class Asking:
             attempt: At which round.
             bodies: What each is asked, by number.
         """
+        if attempt.key != self._round:
+            self._declining.clear()
+            self._round = attempt.key
         known = {number: body for number, body in bodies.items() if number in self._with_plan(bodies, attempt)}
         return self._ask(asked, attempt, known)
 
@@ -113,9 +129,11 @@ class Asking:
                 body = opened_answer(answer, _ANSWERS[asked], message, self.roster[number])
             except Refused:
                 unsound += 1
+                self._declining.add(number)
                 continue
             if body is None:
                 declined += 1
+                self._declining.add(number)
                 # It may have been started again, and have lost its plan.
                 self._accepted.discard(number)
             else:

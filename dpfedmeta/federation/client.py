@@ -32,6 +32,7 @@ from dpfedmeta.federation.messages import (
     packed_floats,
     unpacked_floats,
 )
+from dpfedmeta.federation.own_images import chosen_files
 from dpfedmeta.federation.promise import Promise, participation
 from dpfedmeta.federation.taken import Signed, Taken
 from dpfedmeta.ledger.client_ledger import ClientLedger
@@ -65,7 +66,7 @@ class RealClient:
         accuracies, and a decline says no reason.
 
     Raises:
-        InputError: A key of another size, no folder, or a ledger that was edited or started with another promise.
+        InputError: A key of another size, no images, or a ledger that was edited or started with another promise.
     """
 
     def __init__(
@@ -80,8 +81,7 @@ class RealClient:
         noise_seed: int | None = None,
         dry_run: bool = False,
     ) -> None:
-        if not images.is_dir():
-            raise InputError(f"{images}: no such folder")
+        chosen_files(images)
         self._images, self._private, self._server = images, identity, server
         self._identity = Identity(identity)
         self._folder = ledger.parent
@@ -91,12 +91,18 @@ class RealClient:
         self._say, self._noise_seed, self._dry_run = say, noise_seed, dry_run
         self._joined: dict[bytes, Taken] = {}
         self._masked: MaskedRound | None = None
+        self._unfit: str | None = None
         self._one = threading.Lock()
 
     @property
     def identity(self) -> bytes:
         """Its public key."""
         return self._identity.public
+
+    @property
+    def unfit(self) -> str | None:
+        """Why nothing of the plan that was offered last can be answered here: what only this machine can mend."""
+        return self._unfit
 
     def answer(self, question: bytes) -> bytes:
         """The answer to one question; whatever is wrong with it is in the log alone."""
@@ -129,7 +135,12 @@ class RealClient:
 
     def _answered(self, question: Question) -> tuple[Said, bytes]:
         if question.asked is Asked.PLAN:
-            return Said.ACCEPTED, self._accepted(question)
+            try:
+                body, self._unfit = self._accepted(question), None
+            except InputError as error:
+                self._unfit = str(error)
+                raise
+            return Said.ACCEPTED, body
         joined = self._known(question)
         if question.asked is Asked.PHASE:
             return Said.PHASE, self._phase(joined, question)

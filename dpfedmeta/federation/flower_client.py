@@ -5,13 +5,10 @@ It speaks as a SuperNode does, but runs no app: what answers is what is installe
 
 from __future__ import annotations
 
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 from flwr.app import Message
@@ -33,52 +30,18 @@ from flwr.supercore.inflatable.inflatable_object import (
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.channel import Party
 from dpfedmeta.federation.credentials import wire_key
-from dpfedmeta.federation.flower import MOST_BYTES, ROOM_BYTES
 from dpfedmeta.federation.flower_channel import content_of, record_of
+from dpfedmeta.federation.flower_requests import Refused, Requests, Taken, TooLong, Wire, wrong_certificate
 
 _MOST_PARTS = 8
-_SECONDS = 30.0
 _LONGEST_PAUSE = 10.0
 _HEARTBEAT_PAUSE = 0.2
-
-
-class Refused(Exception):
-    """The server does not take this client; in its words, or in ours where it showed another certificate."""
-
-
-class Taken(Refused):
-    """A client of this identity is connected."""
-
-
-class TooLong(Exception):
-    """A message that is longer than the stated most, or compressed: it was not read to its end."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wire:
-    """Where the server is, and by what the two know each other.
-
-    Attributes:
-        server: HOST:PORT.
-        authority: PEM text of the certificate authority; nobody else's certificates are trusted.
-        private: The client's identity, 32 bytes.
-        most_bytes: The longest question; a longer one is not read.
-        patience: Seconds without a server before the client gives up.
-    """
-
-    server: str
-    authority: bytes
-    private: bytes
-    most_bytes: int = MOST_BYTES
-    patience: float = 600.0
 
 
 def attend(
@@ -116,9 +79,9 @@ def attend(
         except Refused as error:
             raise InputError(f"{wire.server}: {error}") from None
         except (httpx.HTTPError, ValueError, TooLong) as error:
-            if (wrong := _wrong_certificate(error)) is not None:
+            if (wrong := wrong_certificate(error)) is not None:
                 raise InputError(f"{wire.server}: not the server of this federation: {wrong}") from None
-            reason = "no answer"
+            reason = str(error) if isinstance(error, TooLong) else "no answer"
             failure = RuntimeError(f"{wire.server}: no server since {wire.patience:.0f} s")
             patience = wire.patience
         else:
@@ -211,7 +174,7 @@ class _Node:
 def _connected(wire: Wire) -> Iterator[_Node]:
     """A node of Flower that is let in, with its heartbeat."""
     key = wire_key(wire.private)
-    with _Client(wire) as client, _Client(wire) as pulse:
+    with Requests(wire) as client, Requests(wire) as pulse:
         request = ActivateNodeRequest(
             public_key=public_key_to_bytes(key.public_key()), heartbeat_interval=HEARTBEAT_MIN_INTERVAL
         )
@@ -234,110 +197,3 @@ def _beat(client: FleetHttpClient, node: Node, stopped: threading.Event) -> None
             client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT_MIN_INTERVAL))
         except (httpx.HTTPError, Refused, RuntimeError, ValueError):
             stopped.wait(1)
-
-
-class _Client(FleetHttpClient):
-    """Flower's client of a SuperLink, which reads no answer that is too long and trusts one authority."""
-
-    def __init__(self, wire: Wire) -> None:
-        key = wire_key(wire.private)
-        keys = NodeAuthHttpInterceptor(key, key.public_key())
-        super().__init__(
-            f"https://{wire.server}", interceptors=[RuntimeVersionHttpInterceptor("SuperNode"), keys], verify=False
-        )
-        self._client.close()
-        transport = _Bounded(httpx.HTTPTransport(verify=_context(wire.authority)), wire.most_bytes + ROOM_BYTES)
-        # Neither proxies nor authorities of this machine: the federation has its own.
-        self._client = httpx.Client(transport=transport, timeout=_SECONDS, trust_env=False, follow_redirects=False)
-
-
-def _context(authority: bytes) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    try:
-        context.load_verify_locations(cadata=authority.decode("ascii"))
-    except (ssl.SSLError, UnicodeDecodeError):
-        raise InputError(
-            "the authority's certificate is no PEM text; take the file that the server's operator gave"
-        ) from None
-    return context
-
-
-class _Bounded(httpx.BaseTransport):
-    """Refusals as such, and no more bytes than stated."""
-
-    def __init__(self, inner: httpx.BaseTransport, most: int) -> None:
-        self._inner, self._most = inner, most
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """One request."""
-        request.headers["accept-encoding"] = "identity"
-        response = self._inner.handle_request(request)
-        if "content-encoding" in response.headers:
-            response.close()
-            raise TooLong("a compressed message")
-        stream = response.stream
-        assert isinstance(stream, httpx.SyncByteStream)
-        response = httpx.Response(
-            response.status_code, headers=response.headers, stream=_Counted(stream, self._most), request=request
-        )
-        if response.status_code in (401, 403, 412, 413):
-            raise (Taken if response.status_code == 412 else Refused)(_reason(response))
-        return response
-
-    def close(self) -> None:
-        """Close what is inside."""
-        self._inner.close()
-
-
-class _Counted(httpx.SyncByteStream):
-    def __init__(self, inner: httpx.SyncByteStream, most: int) -> None:
-        self._inner, self._most = inner, most
-
-    def __iter__(self) -> Iterator[bytes]:
-        left = self._most
-        for part in self._inner:
-            left -= len(part)
-            if left < 0:
-                raise TooLong(f"a message of more than {self._most:,} bytes")
-            yield part
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-def _reason(response: httpx.Response) -> str:
-    """Why the server says no, in one short line."""
-    try:
-        content = (response.read() or b"{}")[:2000]
-        found = httpx.Response(200, content=content).json()
-        words = str(found.get("detail") or found.get("message") or found)
-    except (ValueError, AttributeError, TooLong):
-        words = "no reason given"
-    plain = "".join(letter for letter in words if letter.isprintable())
-    return f"the server refuses this client ({response.status_code}): {plain[:200]}"
-
-
-def _wrong_certificate(error: BaseException | None) -> str | None:
-    """What is wrong with the server's certificate, if that is what failed."""
-    while error is not None:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return error.verify_message
-        if isinstance(error, ssl.SSLError):
-            return "it speaks no TLS 1.3" if error.reason else None
-        error = error.__cause__ or error.__context__
-    return None
-
-
-def client_authority(path: Path) -> bytes:
-    """The certificate of a federation's authority.
-
-    Raises:
-        InputError: It cannot be read.
-    """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: no certificate can be read ({error.strerror})") from None
-    _context(content)
-    return content

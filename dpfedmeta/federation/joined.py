@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dpfedmeta.errors import InputError
 from dpfedmeta.federation.kept import Kept, kept_for
 from dpfedmeta.federation.messages import Attempt, Floats, Task
 from dpfedmeta.federation.own_images import OwnImages, open_images
@@ -108,8 +109,8 @@ def join(
         noise_seed: Given, in a simulation; None: drawn once for the run, and kept.
 
     Raises:
-        Refused: The promise allows no round, or the images are not what the plan counts with.
-        InputError: The images cannot be read.
+        Refused: The promise allows no round.
+        InputError: The images cannot be read, or are not what the plan counts with.
     """
     plan = signed.plan
     most = allowed_rounds(plan.privacy, promise)
@@ -121,5 +122,5 @@ def join(
     side = client_side(plan, own, kept.source(noise_seed), torch.device("cpu"))
     problem = side.data_form.problem(own, number)
     if problem is not None:
-        raise Refused(f"{images}: {problem}")
+        raise InputError(f"{images}: not what the plan counts with: {problem}")
     return Joined(signed=signed, number=number, side=side, images=own, most=most, kept=kept)

@@ -75,6 +75,19 @@ class OwnImages:
         return np.array(self.pool.images), labels
 
 
+def chosen_files(folder: Path) -> list[tuple[Path, list[Path]]]:
+    """The class folders that a client takes part with, and their images; none is read.
+
+    Raises:
+        InputError: No such folder, or none with images.
+    """
+    found = class_folders(folder)
+    chosen = [(inside, image_files(inside)) for inside in found.get("train", found.get(None, []))]
+    if not chosen:
+        raise InputError(f"{folder}: no class with images in its part train")
+    return chosen
+
+
 def open_images(folder: Path, task: Task, decoded: Path) -> ClassPool:
     """The images of a folder, brought to the form of the task.
 
@@ -86,10 +99,7 @@ def open_images(folder: Path, task: Task, decoded: Path) -> ClassPool:
     Raises:
         InputError: No folder, no classes, or images that do not decode.
     """
-    found = class_folders(folder)
-    chosen = [(inside, image_files(inside)) for inside in found.get("train", found.get(None, []))]
-    if not chosen:
-        raise InputError(f"{folder}: no class with images in its part train")
+    chosen = chosen_files(folder)
     files = [file for _, own in chosen for file in own]
     channels, size, _ = task.form.shape
     classes = tuple(ClassEntry(name=inside.name, split="train", images=len(own)) for inside, own in chosen)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,8 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
 }
 _MOST_ROUNDS = 2000
+# By which a browser reaches this machine, or the near end of an SSH tunnel.
+_OF_THIS_MACHINE = ("localhost",)
 
 
 class Progress(Callback):
@@ -101,7 +105,8 @@ class Page:
 
     Args:
         progress: What it shows.
-        host: To listen on; this machine alone, unless told otherwise.
+        host: To listen on; this machine alone, unless told otherwise. A request that names another host than this, an
+            address or localhost is refused: a name of somebody else that leads here (DNS rebinding).
         port: To listen on; 0: any.
 
     Raises:
@@ -109,11 +114,15 @@ class Page:
     """
 
     def __init__(self, progress: Progress, host: str = "127.0.0.1", port: int = 0) -> None:
+        named = {host.lower(), *_OF_THIS_MACHINE}
         page = files("dpfedmeta.federation").joinpath("page.html").read_bytes()
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                if self.path == "/":
+                if not _named_so(self.headers.get_all("Host", []), named):
+                    # Another site's name may lead to this machine, and its pages could then read this one.
+                    self._reply(421, "text/plain; charset=utf-8", b"the page is not served under this name\n")
+                elif self.path == "/":
                     self._reply(200, "text/html; charset=utf-8", page)
                 elif self.path == "/state.json":
                     content = json.dumps(progress.snapshot(), allow_nan=False).encode()
@@ -146,6 +155,23 @@ class Page:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(timeout=5)
+
+
+def _named_so(hosts: Sequence[str], names: Collection[str]) -> bool:
+    """Whether a request names a host by which the page may be known: once, whatever its port (a tunnel has its own)."""
+    if len(hosts) != 1:
+        return False
+    name = re.sub(r":[0-9]*$", "", hosts[0])
+    return name.lower().strip("[]") in names or _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    """An address is no name that somebody else could point here."""
+    try:
+        ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _finite(value: Any) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dpfedmeta.errors import InputError
 from dpfedmeta.federation.credentials import Card, read_identity, read_roster
 from dpfedmeta.federation.flower import MOST_BYTES, prepare_flower
 from dpfedmeta.federation.invitation import (
@@ -196,13 +197,14 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
         The adapted model, or None for a dry run.
 
     Raises:
-        InputError: Files cannot be used, or the server does not take this client.
+        InputError: Files cannot be used, the server does not take this client, or its plan cannot be answered here.
         RuntimeError: No server for so long as the client has patience.
     """
     private, invitation = read_identity(options.identity), read_invitation(options.invitation)
     prepare_flower(options.home / "flower")
     from dpfedmeta.federation.client import MODEL, RealClient
-    from dpfedmeta.federation.flower_client import Wire, attend
+    from dpfedmeta.federation.flower_client import attend
+    from dpfedmeta.federation.flower_requests import Wire
 
     party = RealClient(
         options.data,
@@ -232,9 +234,13 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
     def over() -> bool:
         if options.dry_run:
             return answered > 0
+        if not options.stay and party.unfit is not None:
+            return True
         return not options.stay and _changed(model) != before
 
     attend(Counted(), wire, over=over, say=say)
+    if party.unfit is not None:
+        raise InputError(party.unfit)
     return None if options.dry_run else model
 
 

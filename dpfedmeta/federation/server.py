@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -16,6 +15,7 @@ from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.federation.asking import Asking, Heard
 from dpfedmeta.federation.channel import IDENTITY_BYTES, Channel
 from dpfedmeta.federation.messages import Asked, Attempt, packed_floats
+from dpfedmeta.federation.presence import Presence, check_willing
 from dpfedmeta.federation.signed_plan import SignedPlan, agreement_of, sign_plan
 from dpfedmeta.federation.sums import AskedAdder, AskedSums
 from dpfedmeta.parameters import flatten
@@ -29,11 +29,9 @@ from dpfedmeta.secure_aggregation.keys import Identity
 from dpfedmeta.settings import Settings, setting_fields, value_of
 from dpfedmeta.simulation.aggregation import Backend
 from dpfedmeta.simulation.secure_sums import SecureSums
-from dpfedmeta.tracking.callbacks import Callback, Row
+from dpfedmeta.tracking.callbacks import Callback
 from dpfedmeta.training.prepared import Prepared, RunOptions
 from dpfedmeta.training.run import run_training
-
-_LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +99,11 @@ class Federation:
         return population
 
     def backend(self, made: Prepared, run: RunDirectory) -> Backend:
-        """Who adds their messages up: as aggregation.mode says what the server sees."""
+        """Who adds their messages up: as aggregation.mode says what the server sees.
+
+        Raises:
+            InputError: So many clients decline the plan that no round of it could have a sum.
+        """
         settings, server = made.plan.settings, Identity(self.identity)
         name = sha256(b"dpfedmeta federation" + identity_of(run).run.encode()).digest()
         signed = sign_plan(made.plan, made.dataset.task, run=name, server=server, roster=self.roster)
@@ -114,11 +116,18 @@ class Federation:
             seconds=self.seconds,
             heard=self.heard,
         )
+        asking.offer(self.channel.present())
+        check_willing(asking)
         abort = settings.server.abort_on_failure
         if made.plan.privacy.secure is None:
             return AskedSums(clients=made.clients, asking=asking, abort_on_failure=abort)
         added = AskedAdder(asking=asking, identity=self.identity)
         return SecureSums(clients=made.clients, workers=made.workers, added=added, abort_on_failure=abort)
+
+    @property
+    def asking(self) -> Asking | None:
+        """Its questions; None before there is a plan."""
+        return self._asking
 
     def hand_out(self, run: RunDirectory) -> int:
         """Send the learned model to every client, which adapts it to its own images; how many did.
@@ -133,48 +142,6 @@ class Federation:
         flat = flatten({name: weights[name] for name in signed.initial}).float()
         body, attempt = packed_floats(np.asarray(flat.numpy())), Attempt(run=signed.run, round=0)
         return len(asking.ask(Asked.MODEL, attempt, dict.fromkeys(range(len(self.roster)), body)))
-
-
-@dataclass(kw_only=True, eq=False)
-class Presence(Callback):
-    """Waits, before a round is charged, until enough clients are connected.
-
-    Attributes:
-        federation: The clients.
-        fewest: How many of them.
-        seconds: How long; then the run ends cleanly, and the same call goes on with it later.
-    """
-
-    federation: Federation
-    fewest: int
-    seconds: float
-
-    def on_start(self, path: Path) -> None:
-        """Before the first round."""
-        self._wait()
-
-    def on_round(self, row: Row) -> None:
-        """Before the next one."""
-        self._wait()
-
-    def _wait(self) -> None:
-        wait_for(self.federation.channel, self.federation.roster, self.fewest, self.seconds)
-
-
-def wait_for(channel: Channel, roster: Sequence[bytes], fewest: int, seconds: float) -> None:
-    """Until so many of the clients are connected.
-
-    Raises:
-        InputError: Fewer are, after so many seconds.
-    """
-    until, named = time.monotonic() + seconds, {*roster}
-    while (there := len(named & {*channel.present()})) < fewest:
-        if time.monotonic() > until:
-            raise InputError(
-                f"{there} of {len(named)} clients are connected after {seconds:g} s, {fewest} are needed; no round was "
-                "begun without them"
-            )
-        time.sleep(_LOOK_SECONDS)
 
 
 def serve(

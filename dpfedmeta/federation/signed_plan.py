@@ -130,7 +130,7 @@ def sign_plan(plan: Plan, task: Task, *, run: bytes, server: Identity, roster: S
     Raises:
         InputError: Something of the plan cannot be said to a client.
     """
-    settings = for_clients(plan.settings, task)
+    plan, settings = plan.among_real_clients(), for_clients(plan.settings, task)
     named = tuple(roster) if plan.privacy.secure is not None else ()
     content = {
         "format": FORMAT,
@@ -161,7 +161,8 @@ def opened_plan(text: bytes, signature: bytes, server: bytes) -> SignedPlan:
     """A plan that this server signed, made again here.
 
     Raises:
-        Refused: Another server's, of another version, or not what its settings give here.
+        Refused: Another server's, or not what its settings give here.
+        InputError: Of another version.
     """
     if not signed_by(server, signature, _SIGNED + text):
         raise Refused("the plan is not signed by the server whose key this client holds")
@@ -199,11 +200,17 @@ def content_of(text: bytes, form: str, keys: Set[str]) -> dict[str, Any]:
     """
     try:
         content = json.loads(text)
-        if not isinstance(content, dict) or set(content) != keys:
+        if not isinstance(content, dict):
             raise Refused("no plan of a federation")
         for key, own in (("format", form), ("version", __version__), ("generator", GENERATOR)):
-            if content[key] != own:
-                raise Refused(f"a plan of another version: {key} {str(content[key])[:60]!r}, here {own!r}")
+            if content.get(key) != own:
+                theirs = str(content.get(key))[:60]
+                raise InputError(
+                    f"a plan of another version: {key} {theirs!r}, here {own!r}: install the server's dpfedmeta, or "
+                    "ask its operator for this one"
+                )
+        if set(content) != keys:
+            raise Refused("no plan of a federation")
         bytes.fromhex(content["run"])
         for entry in content["roster"]:
             bytes.fromhex(entry)
@@ -246,7 +253,7 @@ def _made(text: bytes) -> tuple[Plan, Task]:
         task = task_of(content)
         check_own(settings)
         earlier = tuple(Earlier.from_json(each) for each in content["privacy"].get("earlier", ()))
-        plan = make_plan(settings, task, earlier=earlier)
+        plan = make_plan(settings, task, earlier=earlier).among_real_clients()
     except (InputError, ValidationError, TypeError, LookupError, AttributeError) as error:
         raise Refused(f"the plan is refused here: {error}") from error
     found = difference(json.loads(json.dumps(constants(plan.privacy))), content["privacy"], "privacy")

@@ -85,8 +85,11 @@ def constants(plan: PrivacyPlan) -> dict[str, Any]:
         del stated["ends"]
     if plan.secure is None:
         del stated["secure"]
-    elif plan.secure.longest is None:
-        del stated["secure"]["longest"]
+    else:
+        if plan.secure.longest is None:
+            del stated["secure"]["longest"]
+        if not plan.secure.malicious:
+            del stated["secure"]["malicious"]
     if plan.missed is None:
         del stated["missed"]
     del stated["earlier"]

@@ -83,7 +83,7 @@ def _parameters(plan: PrivacyPlan, clients: int, adversarial: float, *, complete
             clients=clients,
             adversarial=adversarial,
             dropout=plan.secure.dropout,
-            malicious=False,
+            malicious=plan.secure.malicious,
             complete=complete,
         )
     except InputError as error:

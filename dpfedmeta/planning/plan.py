@@ -105,6 +105,13 @@ class Plan:
         privacy = self.privacy.extended(rounds)
         return replace(self, privacy=privacy, planned=guarantees(privacy))
 
+    def among_real_clients(self) -> Plan:
+        """The same, where masks have to withstand a server that breaks the protocol; every epsilon stays."""
+        secure = self.privacy.secure
+        if secure is None:
+            return self
+        return replace(self, privacy=replace(self.privacy, secure=replace(secure, malicious=True)))
+
     def sampler(self, round_: int) -> Sampler:
         """Who draws the cohort of a round."""
         spacing = spacing_of(self.privacy)

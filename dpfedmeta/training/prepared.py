@@ -138,7 +138,8 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
     opened = partial(open_dataset, settings.dataset, options.data_folder, settings.task.ways)
     dataset = opened()
     earlier = None if options.resume is None else read_content(options.resume.ledger, torn=True).plan.earlier
-    plan = _extended(make_plan(settings, dataset.task, options.clip_policy, earlier), options)
+    plan = make_plan(settings, dataset.task, options.clip_policy, earlier)
+    plan = _extended(plan if options.elsewhere is None else plan.among_real_clients(), options)
     clients_of = _clients(plan, dataset, options)
     statement = population_statement(clients_of)
     validation, test = held_out_evaluation(plan, dataset, "val"), held_out_evaluation(plan, dataset, "test")

@@ -244,13 +244,37 @@ def test_a_plan_is_believed_in_nothing(silos, tmp_path):
         ),
     }
     for words, plan in wrong.items():
-        with pytest.raises(Refused, match=words):
+        with pytest.raises((Refused, InputError), match=words):
             opened_plan(plan.text, plan.signature, Identity(silos.server).public)
         plan = replace(plan)  # its digest is of the new text
         assert offer(session, 0, plan)[6] == Said.DECLINED
     assert offer(session, 0)[6] == Said.ACCEPTED
     assert offer(session, 0, changed(session, promised=[]))[6] == Said.DECLINED
     assert "has another plan" in log_of(tmp_path)
+
+
+def test_what_only_this_machine_can_mend_is_known(silos, tmp_path):
+    """Another version, or images that the plan does not fit; not what a server does wrong."""
+    session = open_session(silos, tmp_path, "dp-agrlr-micro", **MICRO)
+    party = session.parties[silos.roster[0]]
+    for plan, words in (
+        (changed(session, privacy={}), None),
+        (changed(session, version="9", more=1), "a plan of another version: version '9', here '"),
+        (session.signed, None),
+        (changed(session, format="dpfedmeta federation plan 9"), "format 'dpfedmeta federation plan 9'"),
+    ):
+        came = offer(session, 0, plan)
+        assert came[6] == (Said.ACCEPTED if plan is session.signed else Said.DECLINED)
+        assert party.unfit is None if words is None else words in party.unfit
+    write_classes(tmp_path / "small", range(50, 52), images=3)
+    silos.folders, before = (tmp_path / "small", *silos.folders[1:]), silos.folders
+    try:
+        small = session.parties[silos.roster[0]] = silos.client(0, tmp_path / "other")
+    finally:
+        silos.folders = before
+    assert len(offer(session, 0)) == DECLINED
+    assert "small: not what the plan counts with: fewer than 2 classes with 4 images each" in small.unfit
+    assert len((tmp_path / "other" / "client0" / "ledger.jsonl").read_text().splitlines()) == 1
 
 
 def test_the_plan_holds_no_secret_of_the_server(silos, tmp_path):

@@ -3,10 +3,16 @@
 import pytest
 from rich.console import Console
 
-from dpfedmeta.commands.federate import main
+from dpfedmeta.command_line import settings_from
+from dpfedmeta.commands.federate import _server_parser, main
+from dpfedmeta.config import resolve
+from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.credentials import read_card, read_roster
+from dpfedmeta.federation.demo import DemoOptions, _server_words
 from dpfedmeta.federation.invitation import INVITATION
+from dpfedmeta.planning.plan import make_plan
+from tests.federation.silos import write_classes
 
 
 @pytest.fixture
@@ -23,7 +29,8 @@ def made(tmp_path, said):
     said("keys", "--server", "--out", tmp_path / "operator", "--host", "127.0.0.1", "--port", 9)
     said("keys", "--out", tmp_path / "a" / "clinic.pem")
     (tmp_path / "roster.txt").write_text((tmp_path / "a" / "clinic.card").read_text())
-    (tmp_path / "images").mkdir()
+    write_classes(tmp_path / "images", range(2), images=1)
+    (tmp_path / "empty" / "class").mkdir(parents=True)
     return tmp_path
 
 
@@ -56,6 +63,7 @@ def client(made, **given):
     ("given", "reason"),
     [
         ({"data": "nowhere"}, "nowhere: no such folder"),
+        ({"data": "empty"}, "empty: a folder without classes; expected empty/CLASS/IMAGE"),
         ({"invitation": "nowhere"}, "no invitation can be read"),
         ({"identity": "nowhere"}, "no identity key can be read"),
         ({"participations": 0}, "participations = 0"),
@@ -63,7 +71,9 @@ def client(made, **given):
         ({"server": "nowhere"}, "expected HOST:PORT"),
     ],
 )
-def test_a_client_s_bad_input(said, made, given, reason):
+def test_a_client_s_bad_input(said, made, given, reason, monkeypatch):
+    """It is known before anybody is called: there is no server here."""
+    monkeypatch.chdir(made)
     with pytest.raises(InputError, match=reason):
         said(*client(made, **given))
 
@@ -93,6 +103,18 @@ def test_a_server_s_bad_input(said, made, words, reason):
     with pytest.raises(InputError, match=reason):
         said(*known, *words)
     assert not (made / "runs").exists()
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_demo_s_server_has_a_plan(tmp_path, plain):
+    """Of messages as of sums: the preset of silos has no target that covers a silo as a whole."""
+    options = DemoOptions(clients=8, dataset="strokes", rounds=3, plain=plain)
+    known, rest = _server_parser().parse_known_args(_server_words(options, tmp_path, "strokes", tmp_path)[1:])
+    settings = resolve(known.algo, known.dataset, known.config, settings_from(rest))
+    plan = make_plan(settings, load_task("strokes")[0])
+    assert plan.privacy.server_sees == ("messages" if plain else "sum")
+    (record,) = (cell for cell in plan.planned if (cell.unit, cell.observer) == ("record", "server"))
+    assert record.epsilon <= 8.0 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("words", [["--clients", "2"], ["--clients", "99"], ["--rounds", "0"]])

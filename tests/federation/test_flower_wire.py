@@ -23,9 +23,10 @@ from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.certificates import make_certificates
 from dpfedmeta.federation.credentials import wire_key
-from dpfedmeta.federation.flower_client import Refused, TooLong, _Bounded, _Client, attend
+from dpfedmeta.federation.flower_client import attend
 from dpfedmeta.federation.flower_gate import _PULL, Gate
 from dpfedmeta.federation.flower_link import Link
+from dpfedmeta.federation.flower_requests import Refused, Requests, TooLong, _Bounded
 from tests.federation.wires import MOST, Echo, card, loopback, private_key, until
 
 
@@ -149,7 +150,10 @@ class TestRefusals:
 
 
 def signed(name, stamp=None):
-    key, stamp = wire_key(private_key(name)), stamp or now().isoformat()
+    return signed_by_key(wire_key(private_key(name)), stamp or now().isoformat())
+
+
+def signed_by_key(key, stamp):
     encoded = {
         FLEET_HTTP_PUBLIC_KEY_HEADER: public_key_to_bytes(key.public_key()),
         FLEET_HTTP_SIGNATURE_HEADER: sign_message(key, stamp.encode()),
@@ -161,7 +165,7 @@ def signed(name, stamp=None):
 class TestGate:
     @pytest.fixture
     def post(self, wire):
-        client = _Client(wire.wire("anna"))._client
+        client = Requests(wire.wire("anna"))._client
         client._transport = client._transport._inner  # type: ignore[attr-defined]
         with client:
             yield lambda path, **given: client.post(f"https://127.0.0.1:{wire.link.port}/v1/{path}", **given)
@@ -207,7 +211,7 @@ class TestGate:
         size = {"content-length": str(10**10)} if known else {}
         url = f"https://127.0.0.1:{wire.link.port}/v1/fleet/push-object"
         refused = pytest.raises((Refused, httpx.WriteError, httpx.ReadError, httpx.RemoteProtocolError))
-        with _Client(wire.wire("anna"))._client as client, refused:
+        with Requests(wire.wire("anna"))._client as client, refused:
             client.post(url, content=endless(), headers=signed("anna") | size)
         assert sent < 2**26
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -94,6 +95,43 @@ def test_it_serves_two_things_and_is_bound_to_this_machine(served):
             read(page.address + path)
     with pytest.raises(InputError, match="cannot listen"):
         Page(progress(), port=int(page.address.rstrip("/").rpartition(":")[2]))
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:80", 200),
+        ("127.0.0.1", 200),
+        ("localhost:8443", 200),
+        ("LOCALHOST", 200),
+        ("[::1]:9", 200),
+        ("attacker.example", 421),
+        ("attacker.example:80", 421),
+        ("127.0.0.1.attacker.example", 421),
+        ("localhost.attacker.example:1", 421),
+        ("attacker.example:80:80", 421),
+        ("", 421),
+    ],
+)
+def test_a_name_of_somebody_else_that_leads_here_is_refused(served, host, status):
+    _, page = served
+    for path in ("", "state.json"):
+        request = urllib.request.Request(page.address + path, headers={"Host": host})
+        if status == 200:
+            with urllib.request.urlopen(request, timeout=5) as reply:
+                assert reply.status == 200
+            continue
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=5)
+        assert refused.value.code == status
+        assert refused.value.read() == b"the page is not served under this name\n"
+
+
+def test_a_request_without_a_host_is_refused(served):
+    _, page = served
+    with socket.create_connection(("127.0.0.1", int(page.address.rstrip("/").rpartition(":")[2])), timeout=5) as raw:
+        raw.sendall(b"GET /state.json HTTP/1.0\r\n\r\n")
+        assert b" 421 " in raw.recv(100)
 
 
 @pytest.mark.slow

@@ -5,12 +5,19 @@ from contextlib import nullcontext
 
 import pytest
 
+from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.federation.client_protocol import agreement_of
 from dpfedmeta.federation.messages import Asked
+from dpfedmeta.federation.promise import Promise
 from dpfedmeta.federation.server import check_agreements, check_federation
+from dpfedmeta.ledger.ledger import read_content
+from dpfedmeta.planning.aggregation import constants_of_the_sum
+from dpfedmeta.planning.masking_graph import masking_graph
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.tracking.callbacks import CallbackFailed
+from dpfedmeta.tracking.terminal import noise_lines
 from tests.federation.sessions import FailingWire
 from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE
 
@@ -77,6 +84,44 @@ def test_no_round_begins_without_enough_clients(silos, tmp_path):
     assert status == "completed"
     assert [one.asked for one in heard] == [Asked.PLAN, Asked.VECTOR, Asked.VECTOR, Asked.MODEL]
     assert {one.answered for one in heard} == {CLIENTS}
+
+
+@pytest.mark.parametrize(("algo", "given", "needed"), [("dp-agrlr-micro", MICRO, 1), ("dp-agrlr-secure", SECURE, 4)])
+def test_a_plan_that_too_many_decline_charges_nothing(silos, tmp_path, algo, given, needed):
+    settings = silos.settings(algo, **given, **{"run.noise_seed": str(NOISE)})
+    willing, stingy = (silos.parties(tmp_path / name, promise=promise) for name, promise in (
+        ("willing", None), ("stingy", Promise(epsilon=0.001)),
+    ))  # fmt: skip
+    few = {who: (willing if place < needed - 1 else stingy)[who] for place, who in enumerate(willing)}
+    with pytest.raises(InputError, match=f"{CLIENTS + 1 - needed} of 5 clients declined, and a round needs {needed}"):
+        silos.serve(settings, tmp_path, parties=few)
+    assert len(lines_of(tmp_path / "run" / "ledger.jsonl")) == 1
+    enough = {who: (willing if place < needed else stingy)[who] for place, who in enumerate(willing)}
+    assert silos.serve(settings, tmp_path, parties=enough)[1] == "completed"
+
+
+def test_what_is_said_of_the_masks_is_what_the_wire_uses(silos, tmp_path):
+    """Of 5 clients a threshold of 3 and not 2; no epsilon depends on it."""
+    settings = silos.settings("dp-agrlr-secure", **SECURE, **{"run.noise_seed": str(NOISE)})
+    parties = silos.parties(tmp_path)
+    run, _ = silos.serve(settings, tmp_path, parties=parties)
+    (joined,) = parties[silos.roster[0]]._joined.values()
+    used = agreement_of(joined.signed.plan, 0, CLIENTS)
+    said = constants_of_the_sum(read_content(run.ledger).plan)
+    assert (said["degree"], said["threshold"]) == (used.degree, used.threshold) == (4, 3)
+    planned = make_plan(settings, open_dataset(settings.dataset, None, settings.task.ways).task)
+    assert masking_graph(planned.privacy).threshold == 2
+    assert f"{used.threshold} of them give a secret back" in " ".join(noise_lines(planned.among_real_clients().privacy))
+    assert planned.among_real_clients().planned == planned.planned == guarantees(planned.among_real_clients().privacy)
+    assert lines_of(run.ledger)[0]["plan"]["secure"]["malicious"] is True
+
+
+def test_a_run_ends_when_all_clients_have_kept_their_promise(silos, tmp_path):
+    """Rounds of nobody are noise; one is charged before it is known."""
+    settings = silos.settings("dp-agrlr-micro", **GIVEN, **{"server.rounds": "6"})
+    with pytest.raises(CallbackFailed, match="5 of 5 clients declined, and a round needs 1"):
+        silos.serve(settings, tmp_path, parties=silos.parties(tmp_path, promise=Promise(participations=2)))
+    assert [line["round"] for line in lines_of(tmp_path / "run" / "ledger.jsonl")[1:]] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from dpfedmeta.federation.flower import prepare_flower
 prepare_flower()
 
 from dpfedmeta.federation.flower_channel import link_channel  # noqa: E402
-from dpfedmeta.federation.flower_client import Wire, attend  # noqa: E402
+from dpfedmeta.federation.flower_client import attend  # noqa: E402
 from dpfedmeta.federation.flower_link import Link  # noqa: E402
+from dpfedmeta.federation.flower_requests import Wire  # noqa: E402
 
 MOST = 200_000
 

@@ -23,12 +23,13 @@ def changed(cohort=400, **secure):
     return replace(PLAN, cohort=cohort, secure=replace(PLAN.secure, **secure))
 
 
+@pytest.mark.parametrize("malicious", [False, True])
 @pytest.mark.parametrize("cohort", [20, 99, 100, 400])
-def test_it_is_what_the_parties_agree_on(cohort):
-    plan = changed(cohort)
+def test_it_is_what_the_parties_agree_on(cohort, malicious):
+    plan = changed(cohort, malicious=malicious)
     check_graph(plan)
     found = masking_graph(plan)
-    numbers = agreed(clients=cohort, dimension=1024, bits=16, adversarial=0.05, dropout=0.1, malicious=False)
+    numbers = agreed(clients=cohort, dimension=1024, bits=16, adversarial=0.05, dropout=0.1, malicious=malicious)
     assert (found.degree, found.threshold, found.fewest) == (numbers.degree, numbers.threshold, numbers.fewest)
 
 

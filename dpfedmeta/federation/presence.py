@@ -1,0 +1,102 @@
+"""Whether enough clients are there, and take part, for a round to be worth its charge."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from dpfedmeta.errors import InputError
+from dpfedmeta.federation.asking import Asking
+from dpfedmeta.federation.channel import Channel
+from dpfedmeta.tracking.callbacks import Callback, Row
+
+_LOOK_SECONDS = 0.2
+
+
+class Asked(Protocol):
+    """The clients of one server, as far as it matters here."""
+
+    @property
+    def channel(self) -> Channel:
+        """The wire."""
+        ...
+
+    @property
+    def roster(self) -> Sequence[bytes]:
+        """Identities of all clients."""
+        ...
+
+    @property
+    def asking(self) -> Asking | None:
+        """The questions to them; None before there is a plan."""
+        ...
+
+
+@dataclass(kw_only=True, eq=False)
+class Presence(Callback):
+    """Waits, before a round is charged, until enough clients are connected; ends the run where too many decline.
+
+    Attributes:
+        federation: The clients.
+        fewest: How many of them.
+        seconds: How long; then the run ends cleanly, and the same call goes on with it later.
+    """
+
+    federation: Asked
+    fewest: int
+    seconds: float
+
+    def on_start(self, path: Path) -> None:
+        """Before the first round."""
+        self._wait()
+
+    def on_round(self, row: Row) -> None:
+        """Before the next one."""
+        asking = self.federation.asking
+        if asking is not None and all_are_asked(asking):
+            check_willing(asking)
+        self._wait()
+
+    def _wait(self) -> None:
+        wait_for(self.federation.channel, self.federation.roster, self.fewest, self.seconds)
+
+
+def wait_for(channel: Channel, roster: Sequence[bytes], fewest: int, seconds: float) -> None:
+    """Until so many of the clients are connected.
+
+    Raises:
+        InputError: Fewer are, after so many seconds.
+    """
+    until, named = time.monotonic() + seconds, {*roster}
+    while (there := len(named & {*channel.present()})) < fewest:
+        if time.monotonic() > until:
+            raise InputError(
+                f"{there} of {len(named)} clients are connected after {seconds:g} s, {fewest} are needed; no round was "
+                "begun without them"
+            )
+        time.sleep(_LOOK_SECONDS)
+
+
+def all_are_asked(asking: Asking) -> bool:
+    """Whether every client is asked in every round: else, who declined one is as secret as the cohort."""
+    plan = asking.signed.privacy
+    return plan.sampler == "fixed" and plan.cohort == plan.clients
+
+
+def check_willing(asking: Asking) -> None:
+    """Whether a round can have a sum, as clients answered in the last one, or when they were offered the plan.
+
+    Raises:
+        InputError: So many declined that none can.
+    """
+    plan, declined, clients = asking.signed.privacy, len(asking.declining), len(asking.roster)
+    whole = plan.at(0).whole
+    needed = 1 if whole is None else whole.fewest(round(plan.cohort))
+    if clients - declined < needed:
+        raise InputError(
+            f"{declined} of {clients} clients declined, and a round needs {needed}; why, stands in their logs alone "
+            "(another version, less promised than the plan takes, too few images); no further round was begun"
+        )

@@ -1,0 +1,153 @@
+"""`dpfedmeta federate ...` as a process of its own that is not quite as it should be.
+
+How it is wrong is the name of a function here, which changes one thing before the command begins.
+"""
+
+import json
+import os
+import signal
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from dpfedmeta.federation.flower import MOST_BYTES, prepare_flower
+
+# Whoever forks from a process that holds all of it begins in milliseconds (multiprocessing's forkserver).
+prepare_flower()
+
+from dpfedmeta.__main__ import main  # noqa: E402
+from dpfedmeta.commands import federate  # noqa: E402, F401
+from dpfedmeta.federation import (  # noqa: E402
+    asking,
+    client,
+    flower_client,  # noqa: F401
+    flower_link,  # noqa: F401
+    messages,
+    page,  # noqa: F401
+    server,
+    signed_plan,
+)
+from dpfedmeta.federation import sums as sums_module  # noqa: E402
+from dpfedmeta.federation.joined import Joined  # noqa: E402
+from dpfedmeta.report import page as report  # noqa: E402, F401
+from dpfedmeta.secure_aggregation import server as secure_server  # noqa: E402
+from dpfedmeta.secure_aggregation.messages import Phase  # noqa: E402
+from dpfedmeta.tracking import screen  # noqa: E402, F401
+from tests.federation.silos import NOISE  # noqa: E402
+
+
+def known_noise():
+    """A client's noise is that of the simulation; no option of the command says so, and none should."""
+    client.RealClient = partial(client.RealClient, noise_seed=NOISE)
+
+
+def other_version():
+    """Another release of dpfedmeta."""
+    vars(signed_plan)["__version__"] = "9.9.9"
+
+
+def other_layout():
+    """A release whose messages are laid out otherwise."""
+    messages.VERSION = 99
+
+
+def not_a_number():
+    """A client whose vectors hold NaN."""
+    sound = Joined.vector
+    Joined.vector = lambda self, task, attempt: np.full_like(sound(self, task, attempt), np.nan)
+
+
+def changed_plan():
+    """A server that sends another plan than the one that it signed."""
+    sign = vars(server)["sign_plan"]
+
+    def altered(plan, task, **given):
+        signed = sign(plan, task, **given)
+        return replace(signed, text=signed.text + b" ")
+
+    vars(server)["sign_plan"] = altered
+
+
+def better_numbers():
+    """A server that signs a plan whose numbers are better than its settings give."""
+    constants = vars(signed_plan)["constants"]
+    vars(signed_plan)["constants"] = lambda plan: constants(plan) | {"noise_multiplier": 100.0}
+
+
+def long_answers():
+    """A client whose last vector is longer than a message may be."""
+    sound, long = Joined.vector, np.zeros(MOST_BYTES // 4 + 2500, dtype=np.float32)
+    Joined.vector = lambda self, task, attempt: long if attempt.round == 2 else sound(self, task, attempt)
+
+
+def _dies(folder, place):
+    """Where a note of this place lies, it is taken away, and the process with it."""
+    note = Path(folder) / place
+    if note.exists():
+        note.rename(note.with_name(f"done-{place}"))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def mortal_client(folder, number):
+    """A client that is killed before or after it answers, where a note says so."""
+    plain = client.RealClient.answer
+
+    def answer(self, question):
+        asked = messages.Question.opened(question, self._server, self.identity)
+        kind = Phase(messages.Step.decode(asked.body).phase) if asked.asked is messages.Asked.PHASE else asked.asked
+        place = f"client{number}-{kind.name}-{asked.attempt.round}"
+        _dies(folder, f"{place}-before")
+        found = plain(self, question)
+        _dies(folder, f"{place}-after")
+        return found
+
+    client.RealClient.answer = answer
+
+
+def mortal_server(folder):
+    """A server that is killed before or after it asks, and that notes whose vectors were added up."""
+    plain, sums, adds = asking.Asking._ask, sums_module.AskedAdder.__call__, secure_server.Server.sum
+    heard = (Path(folder) / "entered.jsonl").open("a", buffering=1)
+    entered = []
+
+    def ask(self, asked, attempt, bodies):
+        body = next(iter(bodies.values()), b"")
+        kind = Phase(messages.Step.decode(body).phase) if asked is messages.Asked.PHASE and body else asked
+        place = f"server-{kind.name}-{attempt.round}"
+        _dies(folder, f"{place}-before")
+        found = plain(self, asked, attempt, bodies)
+        if asked is messages.Asked.VECTOR:
+            heard.write(json.dumps([attempt.round, sorted(found)]) + "\n")
+        _dies(folder, f"{place}-after")
+        return found
+
+    def added(self, clients, workers, tasks, cohort):
+        entered.clear()
+        found = sums(self, clients, workers, tasks, cohort)
+        heard.write(json.dumps([cohort.round, list(entered)]) + "\n")
+        return found
+
+    def summed(self):
+        found = adds(self)
+        entered[:] = sorted(found.survivors)
+        return found
+
+    asking.Asking._ask = ask
+    sums_module.AskedAdder.__call__ = added
+    secure_server.Server.sum = summed
+
+
+def act(how, words, output):
+    """The command in a fresh process, with what it says in a file."""
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+    os.environ |= {"COLUMNS": "500"}
+    for each in how:
+        name, *given = each.split(":")
+        globals()[name](*given)
+    main(["federate", *words])
