@@ -112,8 +112,8 @@ def _request(options: argparse.Namespace, given: dict[str, str]) -> tuple[Reques
         from dpfedmeta.federation.running import cards_of
 
         # Of the training's cohort nothing is used here, but it has to be one of these clients.
-        clients = str(len(cards_of(options.roster)))
-        given = {"population.clients": clients, "population.cohort": clients} | given
+        everybody = str(len(cards_of(options.roster)))
+        given = {"population.clients": everybody, "population.cohort": everybody} | given
     settings, own = _settings(options, given), _own(options)
     from dpfedmeta.analytics.request import FixedCohort, Request, made, options_of, read_names
 
