@@ -91,7 +91,7 @@ def answering_words(joined: JoinedAnalysis, ledger: ClientLedger, promise: Promi
     yield (
         f"what would leave this machine: one vector of {form.dimension:,} whole numbers under masks, once"
         + (", with this client's share of the noise" if math.isfinite(cost) else "")
-        + "; no images, and no number that can be told from the sum of all clients'"
+        + "; no images, and of the vector the server sees nothing but the sum of all clients'"
     )
 
 
