@@ -8,10 +8,10 @@ import pytest
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.federation.client_protocol import agreement_of
 from dpfedmeta.federation.messages import Asked
 from dpfedmeta.federation.promise import Promise
 from dpfedmeta.federation.server import check_agreements, check_federation
+from dpfedmeta.federation.signed_plan import agreement_of
 from dpfedmeta.ledger.ledger import read_content
 from dpfedmeta.planning.aggregation import constants_of_the_sum
 from dpfedmeta.planning.masking_graph import masking_graph
