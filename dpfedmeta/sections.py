@@ -394,6 +394,12 @@ class EvaluationSettings:
 
     episodes: Annotated[int, Field(ge=2, le=MOST, description="test episodes at the end")] = 600
     queries: Annotated[Count, Field(description="query images per class")] = 15
+    ways: Annotated[
+        int | None, Field(ge=2, le=MOST, description="classes per episode; null: as clients hold (task.ways)")
+    ] = None
+    shots: Annotated[
+        Count | None, Field(description="support images per class; null: as clients hold (task.shots)")
+    ] = None
     every: Annotated[Count, Field(description="rounds between validations")] = 20
     validation_episodes: Annotated[int, Field(ge=2, le=MOST, description="episodes of a validation")] = 60
     adapt: Annotated[Literal["all", "head"] | None, Field(description="null: as in training")] = None

@@ -82,11 +82,15 @@ def test_what_the_accountant_refuses_needs_no_pytorch(tmp_path: Path):
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.yaml").write_text("algo: dp-agr\n")
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "ledger.jsonl").write_text("")
     train = ["train", "--algo", "dp-agr", "--dataset", "strokes", "--run.dir", str(tmp_path)]
     fixed = ["--population.sampler", "fixed", "--cohort"]
     cases = {
         "run/ledger.jsonl: cannot read": ["train", "--resume", str(run)],
         "ledger.jsonl: cannot read the ledger": ["train", "--extend", str(run), "--rounds", "5"],
+        "--server.lr: a run goes on with the settings": ["train", "--resume", str(begun), "--server.lr", "3"],
         "a whole number under the fixed-size": [*train, *fixed, "10.5"],
         "noise_multiplier = 1e-05": [*train, "--epsilon", "null", "--server.noise_multiplier", "1e-5"],
         "there is no module nowhere": [*train, "--model.name", "nowhere.at_all:net"],
@@ -98,6 +102,8 @@ def test_what_the_accountant_refuses_needs_no_pytorch(tmp_path: Path):
         "cannot read the ledger (No such": ["account", "--realised", str(run)],
         "runs = 0": ["audit", "--algo", "dp-agr", "--dataset", "strokes", "--runs", "0"],
         "confidence = 2": ["audit", "--algo", "dp-agr", "--dataset", "strokes", "--confidence", "2"],
+        "it holds no ledger.jsonl": ["archive", str(run)],
+        "run/ledger.jsonl: cannot read the ledger": ["report", str(run)],
         "--jobs 0": ["sweep", str(WINDOW), "--out", str(tmp_path / "sweep"), "--jobs", "0"],
         "nothing is clipped": ["decompose", "--algo", "maml", "--dataset", "strokes"],
     }

@@ -8,6 +8,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+import yaml
 
 import dpfedmeta
 
@@ -153,3 +154,17 @@ def test_every_required_package_has_a_tested_version():
     options = "\n".join(options).split("\n")
     required = {line.split(">=")[0].strip().lower() for line in options if line.strip()}
     assert required <= pinned
+
+
+def test_the_citation_and_the_changelog_name_this_version():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["version"] == dpfedmeta.__version__
+    assert cited["cff-version"] == "1.2.0"
+    assert {"title", "message", "authors", "references"} <= set(cited)
+    headings = [line for line in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines() if line[:3] == "## "]
+    assert headings[0].split()[1] == dpfedmeta.__version__
+
+
+def test_every_extra_is_named_where_readers_look():
+    named = (ROOT / "docs/how-to/install.md").read_text(encoding="utf-8")
+    assert [name for name in setup_cfg()["options.extras_require"] if f"`{name}`" not in named] == []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
+from dpfedmeta.planning.clients import evaluation_shape
 
 if TYPE_CHECKING:
     from dpfedmeta.runs.trained_run import TrainedRun
@@ -98,9 +99,9 @@ class EvaluationRequest:
 
     def shapes(self, run: TrainedRun) -> tuple[EpisodeShape, ...]:
         """Sizes of episodes, every number of ways with every number of shots."""
-        task, queries = run.settings.task, run.settings.evaluation.queries
-        sizes = product(dict.fromkeys(self.ways or (task.ways,)), dict.fromkeys(self.shots or (task.shots,)))
-        return tuple(EpisodeShape(ways=ways, shots=shots, queries=queries) for ways, shots in sizes)
+        own = evaluation_shape(run.settings)
+        sizes = product(dict.fromkeys(self.ways or (own.ways,)), dict.fromkeys(self.shots or (own.shots,)))
+        return tuple(EpisodeShape(ways=ways, shots=shots, queries=own.queries) for ways, shots in sizes)
 
     def note(self) -> str | None:
         """A label for results from fewer episodes than customary."""

@@ -111,7 +111,9 @@ def _request(options: argparse.Namespace, given: dict[str, str]) -> tuple[Reques
     if options.roster is not None and options.run is None:
         from dpfedmeta.federation.running import cards_of
 
-        given = {"population.clients": str(len(cards_of(options.roster)))} | given
+        # Of the training's cohort nothing is used here, but it has to be one of these clients.
+        clients = str(len(cards_of(options.roster)))
+        given = {"population.clients": clients, "population.cohort": clients} | given
     settings, own = _settings(options, given), _own(options)
     from dpfedmeta.analytics.request import FixedCohort, Request, made, options_of, read_names
 

@@ -87,6 +87,9 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     Raises:
         InputError: A file or folder does not fit.
     """
+    from dpfedmeta.run_directory import check_has_ledger
+    from dpfedmeta.sweeps.place import is_sweep
+
     options = options_of().parse_args(words)
     if options.watch is not None and not 1 <= options.watch <= 3600:
         raise InputError(f"--watch {options.watch:g}: a number of seconds from 1 to 3600")
@@ -101,6 +104,9 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         if options.pdf.suffix.lower() == ".pdf":
             raise InputError(f"--pdf {options.pdf}: each picture becomes a PDF of its own; name a folder for them")
         check_output_folder("--pdf", options.pdf)
+    for path in options.runs:
+        if not is_sweep(path):
+            check_has_ledger(path)
     return options
 
 

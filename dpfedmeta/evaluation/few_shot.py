@@ -18,6 +18,7 @@ from dpfedmeta.evaluation.baselines import Adapted, Learner, PixelNeighbour, Pix
 from dpfedmeta.evaluation.paired import digest_of_episode
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.models.ways import with_ways
 from dpfedmeta.parameters import Params
 from dpfedmeta.randomness import Purpose, public_generator
 from dpfedmeta.workers import InProcess, Workers
@@ -71,6 +72,7 @@ class Benchmark:
         self, workers: Workers, network: NetworkSpec, model: Params, adaptation: Adaptation, episodes: int
     ) -> Accuracy:
         """Of the model after adaptation."""
+        network, model = with_ways(network, model, self.shape.ways)
         return adapted_accuracy(workers, network, model, self, adaptation, episodes)
 
     def compete(
@@ -83,6 +85,8 @@ class Benchmark:
         episodes: int,
     ) -> dict[str, Accuracy]:
         """Of the trained model and of what it competes with."""
+        _, untrained = with_ways(network, untrained, self.shape.ways)
+        network, trained = with_ways(network, trained, self.shape.ways)
         return compete(workers, network, trained, untrained, self, adaptation, episodes)
 
 

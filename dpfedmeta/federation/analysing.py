@@ -23,6 +23,7 @@ from dpfedmeta.federation.messages import Attempt, Start
 from dpfedmeta.federation.presence import wait_for
 from dpfedmeta.federation.server import check_federation
 from dpfedmeta.federation.signed_analysis import agreement_for, sign_analysis
+from dpfedmeta.federation.signed_plan import for_clients
 from dpfedmeta.federation.sums import secure_sum
 from dpfedmeta.planning.masking_graph import check_graph
 from dpfedmeta.randomness import IntArray
@@ -92,6 +93,8 @@ class RemoteClients:
             raise InputError("--names: a file says who the clients are; real ones hold images of their own: drop it")
         check_federation(self.request.settings, self.company.roster)
         analysis.check(self.ground)
+        # Whatever could not be signed, or planned by a client, is refused before it is charged.
+        _ = self.ground.plan, for_clients(self.request.settings, self.ground.task)
         plan = self.request.planned()
         check_graph(plan)
         agreement_for(self.request, plan)

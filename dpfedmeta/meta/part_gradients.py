@@ -22,6 +22,8 @@ from dpfedmeta.privacy.per_record import LayeredGradients
 # Values that the first convolution makes of an image. With fewer (measured) what is done once a client costs more than
 # the convolutions, and torch.func takes several clients at once.
 LEAST_VALUES = 6000
+# Parts of one client in one pass. A silo has hundreds: all at once took 6 GB, and longer.
+MOST_PARTS = 32
 
 
 def parts_share_a_pass(context: ClientContext, adaptation: Adaptation, episodes: Episode) -> bool:
@@ -44,7 +46,8 @@ def client_by_client(
     every = (episodes.support_images, episodes.support_labels, episodes.query_images, episodes.query_labels)
     found: list[Params] = []
     size = context.parts or len(episodes.support_labels)
-    for own in zip(*(torch.split(value, size) for value in every), strict=True):
+    clients = zip(*(torch.split(value, size) for value in every), strict=True)
+    for own in (piece for client in clients for piece in zip(*(v.split(MOST_PARTS) for v in client), strict=True)):
         episode = Episode(support_images=own[0], support_labels=own[1], query_images=own[2], query_labels=own[3])
         found.append(
             part_gradients(context.module, context.learned, context.fixed, episode, adaptation, order, divisions)

@@ -127,3 +127,9 @@ def records_of_a_client(settings: Settings, task: Task) -> int:
 def episode_shape(settings: Settings) -> EpisodeShape:
     """A client's training episode."""
     return EpisodeShape(ways=settings.task.ways, shots=settings.task.shots, queries=settings.task.queries)
+
+
+def evaluation_shape(settings: Settings) -> EpisodeShape:
+    """An episode of held-out classes: what somebody has who adapts the result, perhaps less than a client holds."""
+    chosen, trained = settings.evaluation, settings.task
+    return EpisodeShape(ways=chosen.ways or trained.ways, shots=chosen.shots or trained.shots, queries=chosen.queries)

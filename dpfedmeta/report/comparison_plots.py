@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
-from dpfedmeta.report.drawing import Look, entitle, finish, logarithmic, looks_of, new_figure, save, show_zero
+from dpfedmeta.report.drawing import Look, entitle, finish, logarithmic, looks_of, mark, new_figure, save, show_zero
 from dpfedmeta.report.groups import Group
 from dpfedmeta.report.plots import validation_points
 from dpfedmeta.report.pooling import Measured, pooled
@@ -18,6 +19,8 @@ from dpfedmeta.report.pooling import Measured, pooled
 _SMOOTH = 20
 # Distance of neighbouring settings, in shares of the rounds.
 _BESIDE = 0.003
+# Marks along a line.
+_MARKS = 12
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -81,8 +84,8 @@ def validation_plot(path: Path, groups: Sequence[Group]) -> bool:
         # Side by side: intervals on top of each other cannot be told apart.
         places = [100 * (share + _BESIDE * (index - (len(groups) - 1) / 2)) for share in means]
         axis.errorbar(
-            places, mean, yerr=spread, label=group.label, color=colour, linestyle=style, marker="o", markersize=3,
-            linewidth=1.5, elinewidth=0.8,
+            places, mean, yerr=spread, label=group.label, color=colour, linestyle=style, marker=mark(index),
+            markersize=4.5, linewidth=1.5, elinewidth=0.8,
         )  # fmt: skip
     axis.set_xlabel("share of the run's rounds that are done, %")
     axis.set_ylabel("accuracy on validation classes, %")
@@ -134,14 +137,19 @@ def _curves(
 ) -> list[float]:
     """One line for each setting, the mean over its seeds (of the logarithms, if asked); the values that it drew."""
     drawn: list[float] = []
-    for group, (colour, style) in zip(groups, _looks(groups), strict=True):
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for index, (group, (colour, style)) in enumerate(zip(groups, _looks(groups), strict=True)):
         shortest = min(len(rows) for rows in group.rows)
         values = np.array([quantity(rows[:shortest]) for rows in group.rows if shortest], dtype=float)
         if not np.isfinite(values).any():
             continue
         rounds, known = np.arange(1, shortest + 1), np.ma.masked_invalid(values)
         middle = np.ma.exp(np.ma.log(known).mean(axis=0)) if in_logarithms else known.mean(axis=0)
-        axis.plot(rounds, middle.filled(np.nan), label=group.label, color=colour, linestyle=style, linewidth=1.6)
+        apart = max(1, shortest // _MARKS)
+        axis.plot(
+            rounds, middle.filled(np.nan), label=group.label, color=colour, linestyle=style, linewidth=1.6,
+            marker=mark(index), markersize=5, markevery=(index % apart, apart),
+        )  # fmt: skip
         low, high = (found.filled(np.nan) for found in (known.min(axis=0), known.max(axis=0)))
         if len(values) > 1:
             axis.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)

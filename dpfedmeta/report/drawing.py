@@ -27,6 +27,8 @@ SKY, AMBER, BLACK, BROWN = "#56b4e9", "#e69f00", "#1d2330", "#8a6d1f"
 GREY = "#7a808a"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER, BLACK, BROWN)
 STYLES = ("-", "--", "-.", ":")
+# Beside the colour, so that lines differ in grey print too.
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 # An algorithm keeps its colour from picture to picture; those that are not here take what is left.
 _OF_ALGORITHMS = {
@@ -43,6 +45,11 @@ def looks(count: int) -> list[Look]:
     """(colour, line style) of each line, all different up to 32."""
     colours = cycle(PALETTE)
     return [(next(colours), STYLES[index // len(PALETTE) % len(STYLES)]) for index in range(count)]
+
+
+def mark(place: int) -> str:
+    """The mark of the line at this place of a picture, all different up to 8."""
+    return MARKS[place % len(MARKS)]
 
 
 def looks_of(algorithms: Sequence[str]) -> list[Look]:

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.report.drawing import GREY, SMALL, entitle, looks_of, save
+from dpfedmeta.report.drawing import GREY, SMALL, entitle, looks_of, mark, save
 from dpfedmeta.report.groups import Cell, Group
 from dpfedmeta.report.pooling import Measured
 
@@ -75,9 +75,10 @@ def draw_curves(path: Path, curves: Sequence[Curve], benchmark: str, pixels: Mea
         1, len(cells), figsize=(1.6 + 4.4 * len(cells), 4.6), squeeze=False, sharey=True, layout="constrained"
     )
     colours = {curve.algo: look[0] for curve, look in zip(curves, looks_of([c.algo for c in curves]), strict=True)}
+    places = {algo: place for place, algo in enumerate(colours)}
     for axis, cell in zip(axes[0], cells, strict=True):
         for curve in curves:
-            _draw(axis, curve, cell, colours[curve.algo])
+            _draw(axis, curve, cell, colours[curve.algo], mark(places[curve.algo]))
         if pixels is not None:
             axis.axhline(100 * pixels.mean, color=GREY, linestyle=":", linewidth=1.4, label="pixel prototypes")
         _label(axis, cell, [place for curve in curves if curve.cell == cell for place, _ in curve.points])
@@ -104,7 +105,7 @@ def _label(axis: Axes, cell: Cell | None, places: Sequence[float]) -> None:
     axis.minorticks_off()
 
 
-def _draw(axis: Axes, curve: Curve, cell: Cell | None, colour: str) -> None:
+def _draw(axis: Axes, curve: Curve, cell: Cell | None, colour: str, shape: str) -> None:
     if curve.cell is None:
         for _, accuracy in curve.points:
             axis.axhline(100 * accuracy.mean, color=colour, linewidth=1.4, label=f"{curve.algo}, no privacy")
@@ -114,7 +115,7 @@ def _draw(axis: Axes, curve: Curve, cell: Cell | None, colour: str) -> None:
     values = [accuracy for _, accuracy in curve.points]
     axis.errorbar(
         [place for place, _ in curve.points], [100 * v.mean for v in values], yerr=[100 * v.ci95 for v in values],
-        color=colour, marker="o", markersize=4, capsize=3, label=curve.algo,
+        color=colour, marker=shape, markersize=5, capsize=3, label=curve.algo,
     )  # fmt: skip
     if curve.untrained is not None:
         level = 100 * curve.untrained.mean

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
-from dpfedmeta.report.drawing import BLUE, GREEN, GREY, ORANGE, looks, new_figure, save
+from dpfedmeta.report.drawing import BLUE, GREEN, GREY, ORANGE, looks, mark, new_figure, save
 from dpfedmeta.runs.kept_evaluations import unfinished
 
 Evaluation = Mapping[str, Any]
@@ -25,8 +25,8 @@ _PATHS = (
 )
 _LEVELS = (
     ("accuracy_trained_prototype", "prototype, features of this run", BLUE, ":"),
-    ("accuracy_untrained_prototype", "prototype, untrained features", ORANGE, ":"),
-    ("accuracy_pixel_prototype", "prototype, pixels", GREY, ":"),
+    ("accuracy_untrained_prototype", "prototype, untrained features", ORANGE, "-."),
+    ("accuracy_pixel_prototype", "prototype, pixels", GREY, "--"),
 )
 _ACROSS = 3
 
@@ -36,8 +36,8 @@ def steps_plot(path: Path, name: str, evaluation: Evaluation) -> None:
     results = evaluation["results"]
     figure, panels = _panels(results)
     for axis, result in zip(panels, results, strict=True):
-        for key, label, colour, style in _PATHS:
-            _path(axis, result, key, label=label, colour=colour, style=style)
+        for number, (key, label, colour, style) in enumerate(_PATHS):
+            _path(axis, result, key, label=label, colour=colour, style=style, shape=mark(number))
         for key, label, colour, style in _LEVELS:
             if key in result:
                 axis.axhline(100 * result[key]["mean"], color=colour, linestyle=style, linewidth=1.3, label=label)
@@ -57,14 +57,17 @@ def clients_plot(path: Path, name: str, evaluation: Evaluation) -> None:
     results = evaluation["results"]
     figure, panels = _panels(results)
     for axis, result in zip(panels, results, strict=True):
-        for key, label, colour, _ in _PATHS[:2]:
+        # Hatched and dotted otherwise, for who sees no colours.
+        for (key, label, colour, _), hatch, style in zip(_PATHS[:2], ("", "///"), (":", "-."), strict=True):
             found = result["clients"][key]
             edges = [100 * edge for edge in found["histogram"]["edges"]]
             counts = found["histogram"]["episodes"]
             share = [100 * count / sum(counts) for count in counts]
-            axis.stairs(share, edges, fill=True, color=colour, alpha=0.45, label=label)
+            axis.stairs(
+                share, edges, fill=True, facecolor=colour, edgecolor=colour, hatch=hatch, alpha=0.45, label=label
+            )
             axis.axvline(
-                100 * found["worst_tenth"], color=colour, linestyle=":", linewidth=1.6,
+                100 * found["worst_tenth"], color=colour, linestyle=style, linewidth=1.6,
                 label=f"{label}: mean of the worst 10%",
             )  # fmt: skip
         axis.set_xlim(0, 100)
@@ -88,11 +91,14 @@ def comparison_plot(path: Path, evaluations: Mapping[str, Evaluation]) -> None:
         return
     figure, panels = _panels(first["results"])
     for place, axis in enumerate(panels):
-        for (name, evaluation), (colour, style) in zip(evaluations.items(), looks(len(evaluations)), strict=True):
-            result = evaluation["results"][place]
-            _path(axis, result, "accuracy", label=name, colour=colour, style=style)
+        looked = zip(evaluations.items(), looks(len(evaluations)), strict=True)
+        for number, ((name, evaluation), (colour, style)) in enumerate(looked):
+            result, shape = evaluation["results"][place], mark(number)
+            _path(axis, result, "accuracy", label=name, colour=colour, style=style, shape=shape)
             untrained = f"{name}, untrained"
-            _path(axis, result, "accuracy_untrained", label=untrained, colour=colour, style=":", faint=True)
+            _path(
+                axis, result, "accuracy_untrained", label=untrained, colour=colour, style=":", shape=shape, faint=True
+            )
         pixels = 100 * first["results"][place]["accuracy_pixel_prototype"]["mean"]
         axis.axhline(pixels, color=GREY, linestyle="--", linewidth=1.2, label="prototype, pixels")
         _steps_axis(axis, *(evaluation["results"][place] for evaluation in evaluations.values()))
@@ -109,12 +115,12 @@ def comparison_plot(path: Path, evaluations: Mapping[str, Evaluation]) -> None:
 def _classifiers(path: Path, evaluations: Mapping[str, Evaluation]) -> None:
     figure, axis = new_figure(8.0, 1.9 + 0.45 * len(evaluations))
     # One above the other, so that intervals do not hide each other.
-    shown = (("accuracy", "trained", BLUE, -0.12), ("accuracy_untrained", "untrained", ORANGE, 0.12))
-    for key, label, colour, shift in shown:
+    shown = (("accuracy", "trained", BLUE, "o", -0.12), ("accuracy_untrained", "untrained", ORANGE, "s", 0.12))
+    for key, label, colour, shape, shift in shown:
         values = [evaluation["results"][0][key] for evaluation in evaluations.values()]
         mean, spread = ([100 * value[part] for value in values] for part in ("mean", "ci95"))
         places = [place + shift for place in range(len(values))]
-        axis.errorbar(mean, places, xerr=spread, fmt="o", color=colour, capsize=3, markersize=5, label=label)
+        axis.errorbar(mean, places, xerr=spread, fmt=shape, color=colour, capsize=3, markersize=5, label=label)
     axis.set_yticks(range(len(evaluations)), list(evaluations))
     axis.set_ylim(len(evaluations) - 0.5, -0.5)
     axis.set_xlabel("accuracy, %")
@@ -134,7 +140,17 @@ def _panels(results: Sequence[Result]) -> tuple[Figure, list[Axes]]:
     return figure, flat[: len(results)]
 
 
-def _path(axis: Axes, result: Result, key: str, *, label: str, colour: str, style: str, faint: bool = False) -> None:
+def _path(
+    axis: Axes,
+    result: Result,
+    key: str,
+    *,
+    label: str,
+    colour: str,
+    style: str,
+    shape: str = "o",
+    faint: bool = False,
+) -> None:
     if key not in result:
         return
     rows = [row for row in result["by_steps"] if key in row]
@@ -146,9 +162,9 @@ def _path(axis: Axes, result: Result, key: str, *, label: str, colour: str, styl
     mean = [100 * row[key]["mean"] for row in rows]
     low = [100 * (row[key]["mean"] - row[key]["ci95"]) for row in rows]
     high = [100 * (row[key]["mean"] + row[key]["ci95"]) for row in rows]
-    marker = "o" if len(rows) <= 12 else None
+    marker = shape if len(rows) <= 12 else None
     width = 1.0 if faint else 1.6
-    axis.plot(steps, mean, color=colour, linestyle=style, linewidth=width, marker=marker, markersize=3, label=label)
+    axis.plot(steps, mean, color=colour, linestyle=style, linewidth=width, marker=marker, markersize=4, label=label)
     axis.fill_between(steps, low, high, color=colour, alpha=0.10 if faint else 0.18, linewidth=0)
 
 

@@ -9,13 +9,16 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import read_content
 from dpfedmeta.run_directory import SUMMARY, RunDirectory
 from dpfedmeta.runs.lock import only_writer
-from dpfedmeta.runs.verification import Audit, audit
 from dpfedmeta.version import __version__
+
+if TYPE_CHECKING:
+    from dpfedmeta.runs.verification import Audit
 
 MANIFEST = "MANIFEST.json"
 # The earliest time that a zip file can say: a file's own follows how many clients took part.
@@ -63,6 +66,8 @@ def archive(run: RunDirectory, path: Path) -> Archived:
         raise InputError(f"--out {path}: exists already; choose another name")
     if path.resolve().is_relative_to(run.path.resolve()):
         raise InputError(f"--out {path}: lies in the run itself; choose a place outside of it")
+    from dpfedmeta.runs.verification import audit  # brings PyTorch, and a wrong name needs none
+
     with only_writer(run.path):
         found = audit(run)
         status = run.read_json(SUMMARY).get("status") if (run.path / SUMMARY).exists() else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from dpfedmeta.report.comparison_plots import final_plot
-from dpfedmeta.report.drawing import Look, entitle, finish, looks, new_figure
+from dpfedmeta.report.drawing import Look, entitle, finish, looks, mark, new_figure
 from dpfedmeta.report.groups import Group, describe
 from dpfedmeta.report.pooling import Measured
 from dpfedmeta.sweeps.parameters import Value
@@ -43,8 +43,8 @@ def sweep_plot(path: Path, settings: Sequence[tuple[Mapping[str, Value], Group]]
         lines = {"": [point for points in lines.values() for point in points]}
     looked = [(looks(1)[0][0], "none")] if search else looks(len(lines))
     figure, axis = new_figure(9.0 if any(lines) else 7.2, 4.0)
-    for (label, points), look in zip(lines.items(), looked, strict=True):
-        _line(axis, label, sorted(points, key=lambda point: point[0]), look)
+    for place, ((label, points), look) in enumerate(zip(lines.items(), looked, strict=True)):
+        _line(axis, label, sorted(points, key=lambda point: point[0]), look, mark(place))
     _scale(axis, sorted({place for points in lines.values() for place, *_ in points}), few=not search)
     if not search and sum(map(len, lines.values())) <= _MOST_WORDS:
         _means(axis, [point for points in lines.values() for point in points])
@@ -56,12 +56,12 @@ def sweep_plot(path: Path, settings: Sequence[tuple[Mapping[str, Value], Group]]
     finish(figure, axis, path)
 
 
-def _line(axis: Axes, label: str, points: Sequence[Point], look: Look) -> None:
+def _line(axis: Axes, label: str, points: Sequence[Point], look: Look, shape: str) -> None:
     colour, style = look
     places = [place for place, *_ in points]
     means, spreads = zip(*((100 * value.mean, 100 * value.ci95) for _, value, _ in points), strict=True)
     axis.errorbar(
-        places, means, yerr=spreads, label=label or None, color=colour, linestyle=style, marker="o", capsize=3
+        places, means, yerr=spreads, label=label or None, color=colour, linestyle=style, marker=shape, capsize=3
     )
     for place, _, runs in points:
         if len(runs) > 1:

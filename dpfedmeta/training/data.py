@@ -15,6 +15,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Benchmark, Classification, HeldOutEvaluation
 from dpfedmeta.models.frozen import mixes_queries
 from dpfedmeta.models.registry import build_network
+from dpfedmeta.planning.clients import evaluation_shape
 from dpfedmeta.planning.plan import Plan
 from dpfedmeta.planning.population import plan_population
 from dpfedmeta.randomness import KeyedSource, SecretSource
@@ -79,7 +80,7 @@ def held_out_evaluation(plan: Plan, dataset: Dataset, split: Literal["val", "tes
         # A validation looks at as many images as its episodes would hold.
         few = plan.settings.evaluation.validation_episodes * plan.settings.evaluation.queries
         return Classification(pool=pool, seed=seed, images=few if split == "val" else None)
-    shape = replace(plan.shape, queries=plan.settings.evaluation.queries)
+    shape = evaluation_shape(plan.settings)
     # Where the network cannot tell support from query images, the protocol must say so.
     mixed = mixes_queries(build_network(plan.network))
     return Benchmark(pool=pool, shape=shape, seed=seed, split=split, transductive=mixed)

@@ -40,7 +40,7 @@ def _module(name):
 
 def test_readme_can_be_read_in_three_minutes():
     prose = re.sub(r"```.*?```", "", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    assert len(prose.split()) < 600
+    assert len(prose.split()) < 400
 
 
 def test_every_link_leads_to_a_file_and_a_heading():

@@ -22,6 +22,7 @@ from dpfedmeta.meta.inner_loop import adapted_logits
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import build_network
 from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.models.ways import with_ways
 from dpfedmeta.workers import InProcess
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=5)
@@ -199,3 +200,13 @@ def test_adaptation_learns_what_is_separable(separable):
     assert accuracy(30) == accuracy(30)
     assert accuracy(30).episodes == 12
     assert all(torch.equal(weights[name], before[name]) for name in weights)
+
+
+def test_fewer_classes_than_clients_hold_are_judged_by_a_head_of_their_own_size(separable):
+    spec = network_spec(name="mlp", width=32, norm="none", ways=7)
+    weights, adaptation = initial_weights(spec, 0), Adaptation(adapt="all", steps=5, lr=0.5)
+    network, cut = with_ways(spec, weights, 3)
+    expected = adapted_accuracy(InProcess(), network, cut, separable, adaptation, 6)
+    assert separable.accuracy(InProcess(), spec, weights, adaptation, 6) == expected
+    found = separable.compete(InProcess(), spec, weights, weights, adaptation, 6)
+    assert found["accuracy"] == found["accuracy_untrained"] == expected

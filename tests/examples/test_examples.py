@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from dpfedmeta.run_directory import RunDirectory
 
@@ -13,7 +14,9 @@ TINY = {
 }  # fmt: skip
 
 
-TRAINING = [path for path in sorted(EXAMPLES.glob("*.py")) if path.stem not in ("secure_aggregation", "dp_agr_by_hand")]
+# They train nothing by the library's loop, or have a test of their own.
+OTHERS = ("secure_aggregation", "dp_agr_by_hand", "own_meta_learner")
+TRAINING = [path for path in sorted(EXAMPLES.glob("*.py")) if path.stem not in OTHERS]
 
 
 def test_dp_agr_by_hand_keeps_its_promise_and_moves_its_bound(monkeypatch, capsys):
@@ -54,3 +57,22 @@ def test_an_example_runs(path, tmp_path, monkeypatch, capsys):
     assert run.status == "completed"
     assert len(RunDirectory(run.path).rounds()) == 3
     assert len(capsys.readouterr().out.splitlines()) > 10
+
+
+def test_a_meta_learner_of_ones_own_is_trained_charged_and_begins_at_its_means(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+    monkeypatch.syspath_prepend(EXAMPLES)
+    module = importlib.import_module("own_meta_learner")
+    monkeypatch.setitem(sys.modules, "own_meta_learner", module)
+    run = module.main({**TINY, "meta.steps": 2, "run.dir": tmp_path, "run.name": "r"})
+    assert run.status == "completed"
+    assert run.guarantees.of("client", "public").epsilon <= 1.5
+    assert "(record, server) epsilon 2.5" in capsys.readouterr().out
+    # The head before its first step: each row is the direction of a class, as long as all others.
+    features, labels = torch.tensor([[3.0, 0.0], [5.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0, 1])
+    empty = {"head.weight": torch.zeros(2, 2), "head.bias": torch.ones(2)}
+    head = module.TowardsMeans().start(empty, lambda: features, labels, 2)
+    rows = head["head.weight"]
+    assert torch.allclose(rows / rows.norm(dim=1, keepdim=True), torch.eye(2))
+    assert torch.allclose(rows.norm(dim=1), rows.norm(dim=1)[0].expand(2))
+    assert torch.equal(head["head.bias"], torch.zeros(2))

@@ -264,6 +264,7 @@ def test_what_real_clients_cannot_be_asked_is_refused_before_anything(silos, tmp
         ("quantile", {"fixed": FixedCohort(dropout=0.4)}, "dropout"),
         ("heavy-hitters", {"fixed": FixedCohort(dropout=0.4)}, "dropout"),
         ("histogram", {"settings": silos.settings("dp-agr", **{"population.clients": "6"})}, "the roster names 5"),
+        ("histogram", {"settings": silos.settings("dp-agr", **{"population.cohort": "6"})}, r"population\.cohort = 6"),
         ("histogram", {"settings": silos.settings("dp-agr", **{"server.timeout": "2"})}, r"server\.timeout"),
     ):  # fmt: skip
         with pytest.raises((InputError, RefusedPlan), match=words):

@@ -61,7 +61,10 @@ class Attending:
 
 
 def analyse(home, kind, dataset, *more, name="asked", small=SMALL):
-    settings = [word for key, value in small.items() if not key.startswith("run.") for word in (f"--{key}", value)]
+    given = {key: value for key, value in small.items() if not key.startswith("run.") and key != "population.cohort"}
+    # A simulation needs to be told of its clients; real ones are counted by the roster.
+    given |= {} if more[0] == "--keys" else {"population.cohort": small["population.cohort"]}
+    settings = [word for key, value in given.items() for word in (f"--{key}", value)]
     own = [word for pair in OPTIONS.items() for word in pair]
     place = ["--run.dir", str(home), "--run.name", name, "--run.seed", SMALL["run.seed"]]
     words = [kind, "--algo", "dp-agr", "--dataset", str(dataset), *own, *settings, *place, *more]

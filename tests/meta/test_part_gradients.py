@@ -15,7 +15,7 @@ from dpfedmeta.meta.algorithms.maml import Maml
 from dpfedmeta.meta.algorithms.proto_maml import Prototypes
 from dpfedmeta.meta.divided import adapted_heads, divided_gradients, division_slots
 from dpfedmeta.meta.divisions import Divisions
-from dpfedmeta.meta.part_gradients import part_gradients, parts_share_a_pass
+from dpfedmeta.meta.part_gradients import client_by_client, part_gradients, parts_share_a_pass
 from dpfedmeta.meta.releases.micro_episodes import MicroEpisodes
 from dpfedmeta.meta.side_by_side import batched_query_gradients
 from dpfedmeta.models.initial import initial_weights
@@ -315,3 +315,20 @@ def test_what_the_pass_is_not_for_is_left_to_torch_func(monkeypatch):
     monkeypatch.setattr(parts_module, "part_gradients", None)
     method = Maml(order=2, adaptation=replace(HEAD, rule=Prototypes()))
     assert method.gradients(context, episodes).keys() == context.learned.keys()
+
+
+def test_a_silo_of_many_parts_is_computed_in_pieces_and_nothing_shows_it(monkeypatch):
+    model, rest = weights_of(BATCH)
+    of_two = replace(context_of(build_network(BATCH), model, rest, network=BATCH), parts=8)
+    episodes, sizes, whole = parts_of(BATCH, count=16), [], parts_module.part_gradients
+    once = rows(client_by_client(of_two, episodes, HEAD, 2))
+
+    def noted(network, model, fixed, part, *more):
+        sizes.append(len(part.support_labels))
+        return whole(network, model, fixed, part, *more)
+
+    monkeypatch.setattr(parts_module, "MOST_PARTS", 3)
+    monkeypatch.setattr(parts_module, "part_gradients", noted)
+    pieces = rows(client_by_client(of_two, episodes, HEAD, 2))
+    assert sizes == [3, 3, 2, 3, 3, 2]
+    assert float((pieces - once).norm()) < 1e-5 * float(once.norm())

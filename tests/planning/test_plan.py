@@ -8,10 +8,12 @@ import yaml
 
 from dpfedmeta import presets
 from dpfedmeta.config import resolve
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.data.task import load_task
 from dpfedmeta.dotted import flattened
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.meta.releases.micro_episodes import micro_slots
+from dpfedmeta.planning.clients import evaluation_shape
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.presets import algorithm_names
@@ -312,3 +314,13 @@ def test_every_policy_costs_the_same(policy, scope):
     assert plan.planned == plan_of("dp-const", **{"server.noise_multiplier": 1.0, "population.cohort": 200,
                                                   "server.rounds": 80}).planned  # fmt: skip
     assert (plan.policy.attachment is not None) == (policy in ("quantile", "median"))
+
+
+def test_held_out_episodes_are_as_clients_hold_them_or_as_the_evaluation_says():
+    given = {"task.ways": "12", "task.shots": "300", "task.queries": "300", "evaluation.queries": "9"}
+    judged = {"evaluation.ways": "5", "evaluation.shots": "1"}
+    as_held = evaluation_shape(resolve("maml", "cifar-fs", None, given))
+    assert as_held == EpisodeShape(ways=12, shots=300, queries=9)
+    assert evaluation_shape(resolve("maml", "cifar-fs", None, given | judged)) == EpisodeShape(
+        ways=5, shots=1, queries=9
+    )

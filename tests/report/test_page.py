@@ -310,7 +310,7 @@ MADE_BY = {
 def test_a_page_says_how_to_make_the_run_again(make_run):
     run = make_run(made_by=MADE_BY, given=GIVEN | {"run.noise_seed": "987654321"})
     page = write_report(run).read_text(encoding="utf-8")
-    words = shlex.split(re.search(r"<pre>(.*?)</pre>", page, re.S).group(1))
+    words = shlex.split(re.sub("</?span>", "", re.search(r"<pre>(.*?)</pre>", page, re.S).group(1)))
     assert words[:6] == ["dpfedmeta", "train", "--algo", "dp-agrlr-micro", "--dataset", "strokes"]
     given = dict(word.removeprefix("--").split("=", 1) for word in words[6:])
     assert resolve("dp-agrlr-micro", "strokes", None, given) == resolve("dp-agrlr-micro", "strokes", None, GIVEN)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dpfedmeta.report import comparison_plots, plots
-from dpfedmeta.report.drawing import looks, looks_of
+from dpfedmeta.report.drawing import MARKS, looks, looks_of, mark
 
 SUMMARY = {
     "algo": "dp-agr",
@@ -115,6 +115,15 @@ def test_every_picture_has_a_title_and_named_axes(figure_of):
         axes = figure_of(module, function, *given)
         assert all(axis.get_title(loc="left") for axis in axes), function
         assert axes[-1].get_xlabel(), function
+
+
+def test_lines_differ_by_their_marks_too_for_who_sees_no_colours(figure_of):
+    assert len({mark(place) for place in range(8)}) == 8
+    groups = [Setting(), Setting(), Setting()]
+    for draw in (comparison_plots.validation_plot, comparison_plots.bound_plot, comparison_plots.signal_plot):
+        (axis,) = figure_of(comparison_plots, draw, groups)
+        marks = [line.get_marker() for line in axis.get_lines() if line.get_marker() in MARKS]
+        assert len(set(marks)) == 3, draw
 
 
 def test_an_algorithm_keeps_its_colour_and_no_two_lines_look_alike():
