@@ -149,22 +149,37 @@ def measured(clients: int, *, plain: bool, rounds: int, out: Path, seconds: floa
     ]
     for each in processes:
         each.start()
-    most = 0.0
-    while server.exitcode is None:
-        most = max(most, sum(_memory(each.pid or 0) for each in processes))
-        server.join(5)
-    if server.exitcode:
-        raise RuntimeError(f"the server ended with {server.exitcode}: {(out / 'server.txt').read_text()[-500:]}")
-    for each in processes:
-        each.join(300)
+    try:
+        memory = _waited(server, processes, out)
+    finally:
+        for each in (server, *processes):
+            each.kill()
+            each.join()
     return {
         "clients": clients,
         "way": "plain" if plain else "secure",
         "rounds": rounds,
         **_of_server(out, rounds),
         **_of_clients([each.folder for each in made], rounds),
-        "memory_of_a_client_mb": most / clients / 2**20,
+        "memory_of_a_client_mb": memory / clients / 2**20,
     }
+
+
+def _waited(server: Any, clients: Sequence[Any], out: Path) -> float:
+    """Until all have ended; the most bytes of memory that the clients ever held together.
+
+    Raises:
+        RuntimeError: The server ended with an error.
+    """
+    most = 0.0
+    while server.exitcode is None:
+        most = max(most, sum(_memory(each.pid) for each in clients))
+        server.join(5)
+    if server.exitcode:
+        raise RuntimeError(f"the server ended with {server.exitcode}: {(out / 'server.txt').read_text()[-500:]}")
+    for each in clients:
+        each.join(300)
+    return most
 
 
 def _memory(process: int) -> float:

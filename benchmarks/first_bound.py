@@ -60,7 +60,7 @@ def main(words: Sequence[str] | None = None) -> None:
     made.add_argument("--rounds", type=int, default=30, help="of each run (30)")
     made.add_argument("--cohort", type=float, default=100.0, help="clients a round (100)")
     made.add_argument("--constants", type=float, nargs="+", default=[0.1, 0.3, 1.0, 3.0, 10.0], help="the grid")
-    made.add_argument("--quantiles", type=float, nargs="+", default=[0.5], help="of private starts (0.5)")
+    made.add_argument("--quantiles", type=float, nargs="*", default=[0.5], help="of private starts (0.5)")
     made.add_argument("--seeds", type=int, nargs="+", default=[0], help="of data and first weights, and of the noise")
     made.add_argument("--episodes", type=int, default=600, help="of each evaluation (600)")
     made.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings of all runs")
