@@ -84,7 +84,7 @@ def trainings(data: Path, options: argparse.Namespace) -> list[Training]:
     federation += HELD + NETWORK + ([] if options.rounds is None else ["--rounds", str(options.rounds)])
     found = [
         Training(name="federation", words=(*federation, *JUDGED)),
-        Training(name="federation-without-noise", words=(*federation, "--privacy.record.epsilon", "1000", *JUDGED)),
+        Training(name="federation-without-noise", words=(*federation, "--privacy.record.epsilon", "300", *JUDGED)),
     ]
     for task in sorted(data.glob("alone-*.yaml")):
         own = ["--dataset", str(task), "--rounds", str(options.alone_rounds), *NETWORK]
