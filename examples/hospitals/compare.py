@@ -1,7 +1,7 @@
 """What a federation of hospitals brings: trained together, each alone, all data in one place, and without noise.
 
-    python examples/hospitals/compare.py --out hospitals            # everything: 25 to 40 CPU minutes
-    python examples/hospitals/compare.py --out hospitals --only federation
+    python examples/hospitals/compare.py --out hospitals            # everything
+    python examples/hospitals/compare.py --out hospitals --only federation --rounds 50
 
 Each line of the table is one training, whose command is printed first; what is there already is not trained again.
 """
