@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 from dpfedmeta.accounting.advice import Question, advise
-from dpfedmeta.report.drawing import BLUE, GREEN, GREY, ORANGE, SKY, SMALL, entitle, logarithmic, save
+from dpfedmeta.report.drawing import BLUE, GREEN, GREY, ORANGE, SKY, SMALL, entitle, logarithmic, mark, save
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 ROUNDS, DELTA = 250, 1e-6
@@ -40,8 +40,8 @@ if __name__ == "__main__":
             for row in rows:
                 if row.name in found:
                     found[row.name].append(1000 * row.per_message(ROUNDS))
-        for name, (colour, style, label) in LOOKS.items():
-            axis.plot(EPSILONS, found[name], style, color=colour, marker="o", markersize=3.5, label=label)
+        for place, (name, (colour, style, label)) in enumerate(LOOKS.items()):
+            axis.plot(EPSILONS, found[name], style, color=colour, marker=mark(place), markersize=5, label=label)
         axis.set_xscale("log")
         axis.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
         axis.minorticks_off()
