@@ -8,6 +8,7 @@ adds modulo a power of two, so numbers are added up in pieces.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -120,6 +121,10 @@ class NameTable:
     def decode(self, total: IntArray) -> dict[str, int]:
         """SECRET: every name in a sum of tables, with the number of tables that hold it.
 
+        Guarantee:
+            A client more moves the count of each of its names by 1 at most, whatever else is in the sum: a table that
+            takes names back makes no count jump from 0 to the end of the field. It ends for any numbers.
+
         Raises:
             DecodingFailed: Something is left that cannot be taken apart.
         """
@@ -131,15 +136,22 @@ class NameTable:
             if single is None:
                 continue
             encoded, count = single
+            if encoded in found:
+                # In a sum of sound tables a name is gone once it is taken out; in others it may come back for ever.
+                raise DecodingFailed
             places, numbers = self._of_one(encoded)
             for place in places:
                 table[place] = (table[place] - count * numbers) % PRIME
                 if table[place, 0]:
                     waiting.append(place)
-            found[encoded] = found.get(encoded, 0) + count
+            found[encoded] = count
         if table.any():
             raise DecodingFailed
-        return {decoded(encoded): count for encoded, count in found.items()}
+        counts: Counter[str] = Counter()
+        for encoded, count in found.items():
+            # What was taken back counts by how often, as the field is a circle; bytes that read alike are one name.
+            counts[decoded(encoded)] += min(count, PRIME - count)
+        return dict(counts)
 
     def _single(self, cell: list[int]) -> tuple[bytes, int] | None:
         """(name, how often) of a cell that holds nothing but one name, else None."""
@@ -171,8 +183,11 @@ def _hashed(seed: bytes, cells: int, encoded: bytes) -> tuple[list[int], IntArra
 
 
 def encode(name: str, length: int) -> bytes:
-    """A name as so many bytes, rounded up to whole numbers of the field; cut between two characters if it is longer."""
-    kept = name.replace("\0", "").encode()[:length].decode(errors="ignore").encode()
+    """A name as so many bytes, rounded up to whole numbers of the field; cut between two characters if it is longer.
+
+    What is no text, as folders may be called, is written out: no name of a client may keep it from answering.
+    """
+    kept = name.replace("\0", "").encode(errors="backslashreplace")[:length].decode(errors="ignore").encode()
     return kept.ljust(_BYTES * -(-length // _BYTES), b"\0")
 
 

@@ -246,6 +246,11 @@ class RealClient:
         if before is not None:
             if before != asked or attempt.key != last:
                 raise Refused(f"round {attempt.round} was answered already, and is now asked with something else")
+            if not joined.kept.began(attempt):
+                raise Refused(
+                    f"round {attempt.round} was charged, and {joined.kept.folder} is not the folder that it was "
+                    "charged with: its noise is gone, and other noise would be a second answer for one charge"
+                )
             return False
         if attempt.key < last:
             raise Refused(f"an old round: {attempt.round}, and round {last[0]} was answered already")
@@ -257,6 +262,7 @@ class RealClient:
                 f"round {attempt.round} would be participation {len(taken) + 1} in this run and "
                 f"{self._ledger.participations + 1} in all: more than is promised ({self._promise.words})"
             )
+        joined.kept.begin(attempt)
         self._ledger.charge(attempt.round, one, attempt.again, run=run, question=asked)
         return True
 

@@ -16,6 +16,7 @@ from dpfedmeta.federation.messages import Attempt
 from dpfedmeta.randomness import GENERATOR, KeyedSource, draw_secret_seed
 
 _OFFER, _NOISE, _ANSWER, _REVEALED = "plan.bin", "noise.json", "last_answer.bin", "revealed.json"
+_BEGUN = "begun.json"
 _RUNS, _NAME = "runs", 32
 
 
@@ -36,6 +37,22 @@ class Kept:
             InputError: The key is damaged.
         """
         return KeyedSource(_noise_seed(self.folder, given))
+
+    def begin(self, attempt: Attempt) -> None:
+        """Note an attempt, before it is charged."""
+        replace_file(self.folder / _BEGUN, json.dumps(list(attempt.key)).encode(), SECRET)
+
+    def began(self, attempt: Attempt) -> bool:
+        """Whether this is the folder that the attempt was charged with, and no new or older one.
+
+        Another one has another noise key, and does not know whose sum was agreed to: its answer would be a second
+        release for one charge.
+        """
+        path = self.folder / _BEGUN
+        try:
+            return bool(json.loads(path.read_bytes()) == list(attempt.key))
+        except (OSError, ValueError):
+            return False
 
     def once(self, attempt: Attempt, asked: str, make: Callable[[], bytes]) -> bytes:
         """What is asked again gets the same bytes: kept before they leave, and made where they never left.

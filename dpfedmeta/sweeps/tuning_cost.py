@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from dpfedmeta.accounting.events import Earlier, as_released, surplus
+from dpfedmeta.accounting.events import Earlier, as_released, neighbours_of, surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.towards_public import client_public_epsilon
@@ -98,10 +98,11 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False, besides: Se
             "the runs of this bayes search differ in noise, cohort or rounds, which earlier results chose: composition "
             "with such choices is not proven here; sweep them with grid or random"
         )
-    if first.sampler == "check-ins" and len(plans) > 1:
+    if first.sampler == "check-ins" and len(plans) + len(besides) > 1:
+        beside = f" beside {len(besides)} analyses" if besides else ""
         raise RefusedPlan(
-            f"{len(plans)} runs with population.sampler = check-ins: clients draw a slot in each, and what that "
-            "costs together is not computed here; tune on public data, or with --population.sampler poisson"
+            f"{len(plans)} runs with population.sampler = check-ins{beside}: clients draw a slot in each run, and what "
+            "that costs together is not computed here; tune on public data, or with --population.sampler poisson"
         )
     # What was spent before all of them counts once; what is there by itself as it was charged in the end.
     earlier = {other.run: other for plan in plans for other in plan.earlier} | {other.run: other for other in besides}
@@ -113,7 +114,7 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False, besides: Se
     return TuningCost(
         runs=len(plans),
         clients=first.clients,
-        adjacency="replace-one" if first.sampler == "fixed" else "add-remove",
+        adjacency=neighbours_of(phases),
         client_public=client_public_epsilon(phases, first.client_delta),
         client_delta=first.client_delta,
         single=max(

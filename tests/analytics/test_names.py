@@ -1,6 +1,7 @@
 """Names by sums alone: every name comes back, or none; and names of one client stay away."""
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -166,3 +167,48 @@ def test_a_sum_of_tables_says_nothing_of_which_names_one_client_holds():
 def test_more_names_than_any_sum_holds_are_an_error():
     with pytest.raises(InputError, match="too many"):
         _ = Limbs(most=2**31).bits
+
+
+@pytest.mark.parametrize("taken_back", [1, 2, 5])
+def test_a_client_more_moves_a_count_by_one_whatever_another_takes_back(taken_back):
+    """Or one dishonest client would learn for certain whether anybody holds a name of its choice."""
+    own = table()
+    taken = (PRIME - taken_back) * of(own, ["rare"]) % PRIME
+    seen = []
+    for holders in range(8):
+        found = own.decode((taken + holders * of(own, ["rare"]) + 3 * of(own, ["other"])) % PRIME)
+        assert found.pop("other") == 3
+        seen.append(found.pop("rare", 0))
+        assert not found
+    assert np.abs(np.diff(seen)).max() == 1
+    assert seen == [abs(holders - taken_back) for holders in range(8)]
+
+
+@pytest.mark.parametrize("holders", [0, 1, 2])
+def test_a_name_in_one_of_its_cells_is_an_error_and_no_endless_search(holders, monkeypatch):
+    own, looks, plain = table(), [], NameTable._single
+    rows = of(own, ["a"]).reshape(-1, own._width)
+    rows[np.flatnonzero(rows[:, 0])[1:]] = 0
+
+    def counted(self, cell):
+        looks.append(cell)
+        assert len(looks) < 1000
+        return plain(self, cell)
+
+    monkeypatch.setattr(NameTable, "_single", counted)
+    with pytest.raises(DecodingFailed):
+        own.decode((rows.reshape(-1) + holders * of(own, ["a", "b"])) % PRIME)
+
+
+def test_bytes_that_read_alike_are_one_name():
+    own, raw = table(length=12), b"\xff".ljust(12, b"\0")
+    places, numbers = own._of_one(raw)
+    rows = of(own, ["\\xff"]).reshape(-1, own._width)
+    for place in places:
+        rows[place] += 4 * numbers
+    assert own.decode(rows.reshape(-1) % PRIME) == {"\\xff": 5}
+
+
+def test_a_folder_whose_name_is_no_text_keeps_nobody_from_answering():
+    name = os.fsdecode(b"caf\xe9")
+    assert table().decode(of(table(), [name, "b"])) == {"caf\\udce9": 1, "b": 1}

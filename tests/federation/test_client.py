@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -133,6 +134,43 @@ def test_an_older_copy_of_the_ledger_is_noticed(silos, tmp_path, lost):
     assert ask(session, session.question(0, bound=0.25)) is None
     assert ask(session, session.question(0, 1)) is None
     assert "is an older copy" in log_of(tmp_path)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_round_is_not_answered_again_from_another_folder_than_it_was_charged_with(silos, tmp_path, lost):
+    """With a noise key of its own it would be a second answer for one charge, and to other survivors, too."""
+    session, home = opened(tmp_path, silos), tmp_path / "client0"
+    assert ask(session, session.question(0)) is not None
+    shutil.copytree(home / "runs", tmp_path / "older")
+    assert ask(session, session.question(0, 1)) is not None
+    shutil.rmtree(home / "runs")
+    if not lost:
+        shutil.copytree(tmp_path / "older", home / "runs")
+    session.parties[silos.roster[0]] = silos.client(0, tmp_path, noise_seed=None)
+    assert offer(session, 0)[6] == Said.ACCEPTED
+    before = (home / "ledger.jsonl").read_text()
+    assert ask(session, session.question(0, 1)) is None
+    assert "a second answer for one charge" in log_of(tmp_path)
+    assert (home / "ledger.jsonl").read_text() == before
+    # What was not charged yet has the new key from the beginning.
+    assert ask(session, session.question(0, 2)) is not None
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_client_that_was_killed_at_its_charge_answers_when_it_is_asked_again(silos, tmp_path, monkeypatch, before):
+    session, charge = opened(tmp_path, silos), ClientLedger.charge
+
+    def killed(self, *given, **named):
+        if not before:
+            charge(self, *given, **named)
+        raise OSError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ClientLedger, "charge", killed)
+        assert ask(session, session.question(0)) is None
+    session.parties[silos.roster[0]] = silos.client(0, tmp_path)
+    assert ask(session, session.question(0)) is not None
+    assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 2
 
 
 def test_whether_the_model_can_be_adapted_is_not_said(silos, tmp_path):

@@ -171,3 +171,23 @@ def test_analyses_alone_are_no_free_sweep(tmp_path):
     asked(tmp_path, "c-quantile")
     with pytest.raises(InputError, match="1 analyses were charged"):
         tuning_cost(tmp_path)
+
+
+def test_beside_an_analysis_of_real_clients_a_client_is_replaced():
+    """Adding or removing one has no meaning where a cohort of fixed size was asked."""
+    asked_before = replace(ASKED, sampler="fixed", cohort=2000)
+    before = Earlier(run="asked", head="", phases=asked_before.phases)
+    counting = replace(PLAN, earlier=(before,))
+    cost, alone = compose([counting]), guarantees(counting)[0]
+    assert (cost.adjacency, cost.client_public) == (alone.adjacency, pytest.approx(alone.epsilon))
+    assert "(client, public), replace-one" in cost_lines(cost)[1]
+    assert compose([PLAN], besides=[before]).adjacency == "replace-one"
+    assert compose([PLAN], besides=[replace(before, phases=ASKED.phases)]).adjacency == "add-remove"
+
+
+def test_an_analysis_beside_rounds_that_clients_chose_is_not_added_up():
+    """Nothing is proved of both together; as rounds by coins they would cost less than they do."""
+    chosen = replace(PLAN, sampler="check-ins", cohort=1000.0, rounds=4, max_participations=1, capacity=1400)
+    assert compose([chosen]).runs == 1
+    with pytest.raises(RefusedPlan, match="check-ins beside 1 analyses"):
+        compose([chosen], besides=[Earlier(run="asked", head="", phases=ASKED.phases)])
