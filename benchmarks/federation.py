@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import solved_plans
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.durable import replace_file
 from dpfedmeta.federation import demo
@@ -28,9 +29,14 @@ from dpfedmeta.federation.invitation import ROSTER, make_operator
 
 prepare_flower()
 
+# What a client imports while it solves the plan is shared as well.
+import numba  # noqa: E402, F401
+import torch._dynamo  # noqa: E402, F401
+
 import dpfedmeta.commands.federate  # noqa: E402
 import dpfedmeta.federation.flower_link  # noqa: E402
-import dpfedmeta.report.page  # noqa: E402, F401
+import dpfedmeta.report.page  # noqa: E402
+import dpfedmeta.simulation.aggregations.secure  # noqa: E402, F401
 from dpfedmeta.__main__ import main as command  # noqa: E402
 from dpfedmeta.federation import client, flower_client, messages  # noqa: E402, F401
 from dpfedmeta.federation.asking import Asking  # noqa: E402
@@ -84,18 +90,19 @@ def _bytes(each: socket.socket) -> tuple[int, int]:
 
 
 def _client(words: list[str], folder: Path) -> None:
-    """One client; a line for each question, when it came: round, bytes of TLS so far, of messages so far, CPU."""
+    """One client; a line for each question, when it came: round, bytes (up, down) of TLS and messages so far, CPU."""
     meter, plain = _Meter(), client.RealClient.answer
-    messages_so_far = [0]
+    messages_so_far = [0, 0]
     with (folder / "measured.jsonl").open("w", buffering=1) as file:
 
         def answer(self: client.RealClient, question: bytes) -> bytes:
             asked = messages.Question.opened(question, self._server, self.identity)
             sent, got = meter.read()
             line = {"asked": asked.asked.name, "round": asked.attempt.round, "tls": [sent, got]}
-            file.write(json.dumps({**line, "messages": messages_so_far[0], "cpu": time.process_time()}) + "\n")
+            file.write(json.dumps({**line, "messages": [*messages_so_far], "cpu": time.process_time()}) + "\n")
             found = plain(self, question)
-            messages_so_far[0] += len(question) + len(found)
+            messages_so_far[0] += len(found)
+            messages_so_far[1] += len(question)
             return found
 
         vars(client)["RealClient"].answer = answer
@@ -128,7 +135,7 @@ def _run(words: list[str], output: Path) -> None:
 
 def measured(clients: int, *, plain: bool, rounds: int, out: Path, seconds: float) -> dict[str, Any]:
     """One federation: medians over rounds, and over clients and rounds."""
-    options = demo.DemoOptions(clients=clients, out=out, dataset="strokes", rounds=rounds + 2 * _LEFT_OUT, plain=plain)
+    options = _options(clients, rounds, out, plain=plain)
     operator = out / "operator"
     make_operator(operator, ["127.0.0.1", "localhost"], demo._free_port(), os.urandom(32))
     made = demo._clients(open_dataset("strokes", None).train, out, clients)
@@ -138,7 +145,7 @@ def measured(clients: int, *, plain: bool, rounds: int, out: Path, seconds: floa
     words += ["--seconds", str(seconds), "--wait", "900", "--no-page", "--evaluation.every", "1000"]
     words += ["--evaluation.episodes", "2", "--evaluation.validation_episodes", "2"]
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload([__name__, solved_plans.__name__])
     server = context.Process(target=_server, args=(words, out), daemon=True)
     server.start()
     processes = [
@@ -163,6 +170,10 @@ def measured(clients: int, *, plain: bool, rounds: int, out: Path, seconds: floa
         **_of_clients([each.folder for each in made], rounds),
         "memory_of_a_client_mb": memory / clients / 2**20,
     }
+
+
+def _options(clients: int, rounds: int, out: Path, *, plain: bool) -> demo.DemoOptions:
+    return demo.DemoOptions(clients=clients, out=out, dataset="strokes", rounds=rounds + 2 * _LEFT_OUT, plain=plain)
 
 
 def _waited(server: Any, clients: Sequence[Any], out: Path) -> float:
@@ -207,15 +218,17 @@ def _of_server(out: Path, rounds: int) -> dict[str, float]:
 
 
 def _of_clients(folders: Sequence[Path], rounds: int) -> dict[str, float]:
-    found: dict[str, list[float]] = {"tls_bytes": [], "message_bytes": [], "client_cpu_per_round": []}
+    names = ("tls_up", "tls_down", "messages_up", "messages_down", "client_cpu_per_round")
+    found = {name: list[float]() for name in names}
     for folder in folders:
         lines = [json.loads(line) for line in (folder / "measured.jsonl").read_text().splitlines()]
         first = {line["round"]: line for line in reversed(lines) if line["asked"] in ("VECTOR", "PHASE")}
         for number in range(_LEFT_OUT, _LEFT_OUT + rounds):
             if number in first and number + 1 in first:
                 one, next_ = first[number], first[number + 1]
-                found["tls_bytes"].append(sum(next_["tls"]) - sum(one["tls"]))
-                found["message_bytes"].append(next_["messages"] - one["messages"])
+                for place, way in enumerate(("up", "down")):
+                    found[f"tls_{way}"].append(next_["tls"][place] - one["tls"][place])
+                    found[f"messages_{way}"].append(next_["messages"][place] - one["messages"][place])
                 found["client_cpu_per_round"].append(next_["cpu"] - one["cpu"])
     return {name: statistics.median(values) for name, values in found.items()}
 
@@ -228,7 +241,13 @@ def federation_rows(counts: Sequence[int], rounds: int, say: Callable[[str], Non
         rounds: That are measured, of each.
         say: Told each row as it comes.
     """
-    rows = list[dict[str, Any]]()
+    rows, out = list[dict[str, Any]](), Path()
+    plans = [
+        demo._server_words(_options(clients, rounds, out, plain=plain), out, "strokes", out)
+        for clients in counts
+        for plain in (True, False)
+    ]
+    os.environ[solved_plans.PLANS] = json.dumps(plans)
     for clients in counts:
         for plain in (True, False):
             with tempfile.TemporaryDirectory(prefix="federation-") as folder:

@@ -76,9 +76,14 @@ class Asking:
         """SECRET where not all are asked: who declined the plan or the last round, or answered unsoundly."""
         return frozenset(self._declining)
 
+    @property
+    def answering(self) -> int:
+        """SECRET where not all are asked: how many accepted the plan, or declined it."""
+        return len(self._accepted | self._declining)
+
     def offer(self, identities: Iterable[bytes]) -> None:
-        """The plan, to clients who did not accept it yet."""
-        there = {*identities}
+        """The plan, to clients who neither accepted nor declined it yet."""
+        there = {*identities} - {self.roster[number] for number in self._declining}
         numbers = [number for number, identity in enumerate(self.roster) if identity in there]
         self._with_plan(numbers, Attempt(run=self.signed.run, round=0))
 

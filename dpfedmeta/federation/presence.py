@@ -16,6 +16,10 @@ from dpfedmeta.tracking.callbacks import Callback, Row
 _LOOK_SECONDS = 0.2
 
 
+class TooFew(InputError):
+    """Too few clients are connected, or take part."""
+
+
 class Asked(Protocol):
     """The clients of one server, as far as it matters here."""
 
@@ -68,14 +72,34 @@ def wait_for(channel: Channel, roster: Sequence[bytes], fewest: int, seconds: fl
     """Until so many of the clients are connected.
 
     Raises:
-        InputError: Fewer are, after so many seconds.
+        TooFew: Fewer are, after so many seconds.
     """
     until, named = time.monotonic() + seconds, {*roster}
     while (there := len(named & {*channel.present()})) < fewest:
         if time.monotonic() > until:
-            raise InputError(
+            raise TooFew(
                 f"{there} of {len(named)} clients are connected after {seconds:g} s, {fewest} are needed; no round was "
                 "begun without them"
+            )
+        time.sleep(_LOOK_SECONDS)
+
+
+def offer_until_answered(asking: Asking, fewest: int, seconds: float) -> None:
+    """The plan, until so many clients accepted or declined it: whoever makes it slowly is offered it again.
+
+    Raises:
+        TooFew: Fewer did, after so many seconds; or so many declined that no round can have a sum.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        asking.offer(asking.channel.present())
+        check_willing(asking)
+        if asking.answering >= fewest:
+            return
+        if time.monotonic() > until:
+            raise TooFew(
+                f"{asking.answering} of {len(asking.roster)} clients answered the plan within {seconds:g} s, {fewest} "
+                "are needed; no round was begun without them"
             )
         time.sleep(_LOOK_SECONDS)
 
@@ -90,13 +114,13 @@ def check_willing(asking: Asking) -> None:
     """Whether a round can have a sum, as clients answered in the last one, or when they were offered the plan.
 
     Raises:
-        InputError: So many declined that none can.
+        TooFew: So many declined that none can.
     """
     plan, declined, clients = asking.signed.privacy, len(asking.declining), len(asking.roster)
     whole = plan.at(0).whole
     needed = 1 if whole is None else whole.fewest(round(plan.cohort))
     if clients - declined < needed:
-        raise InputError(
+        raise TooFew(
             f"{declined} of {clients} clients declined, and a round needs {needed}; why, stands in their logs alone "
             "(another version, less promised than the plan takes, too few images); no further round was begun"
         )

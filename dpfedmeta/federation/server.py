@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import cast
 import numpy as np
 
 from dpfedmeta.data.population import Population
+from dpfedmeta.durable import SECRET, replace_file
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.federation.asking import Asking, Heard
 from dpfedmeta.federation.channel import IDENTITY_BYTES, Channel
 from dpfedmeta.federation.messages import Asked, Attempt, packed_floats
-from dpfedmeta.federation.presence import Presence, check_willing
-from dpfedmeta.federation.signed_plan import SignedPlan, agreement_of, sign_plan
+from dpfedmeta.federation.presence import Presence, TooFew, offer_until_answered, wait_for
+from dpfedmeta.federation.signed_plan import SignedPlan, agreement_of, opened_plan, sign_plan
 from dpfedmeta.federation.sums import AskedAdder, AskedSums
 from dpfedmeta.parameters import flatten
 from dpfedmeta.planning.aggregation import clients_make_the_noise
@@ -25,13 +27,16 @@ from dpfedmeta.run_directory import LEDGER, RunDirectory, load_weights
 from dpfedmeta.runs.lock import only_writer
 from dpfedmeta.runs.resume import MAY_CHANGE, finished, identity_of, settings_of_run
 from dpfedmeta.runs.summary import Status
-from dpfedmeta.secure_aggregation.keys import Identity
+from dpfedmeta.secure_aggregation.keys import SIGNATURE_BYTES, Identity
 from dpfedmeta.settings import Settings, setting_fields, value_of
 from dpfedmeta.simulation.aggregation import Backend
 from dpfedmeta.simulation.secure_sums import SecureSums
-from dpfedmeta.tracking.callbacks import Callback
+from dpfedmeta.tracking.callbacks import Callback, CallbackFailed
 from dpfedmeta.training.prepared import Prepared, RunOptions
 from dpfedmeta.training.run import run_training
+
+# The plan as clients got it, while the model is handed out.
+_OFFER = "handing_out.bin"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +76,8 @@ class Federation:
         identity: The server's private Ed25519 key.
         roster: Identities of all clients: client number i is the i-th.
         seconds: How long a question waits for answers.
+        fewest: How many clients must have answered the plan before a round is charged.
+        wait: How long they may take: each makes the plan again for itself, and a slow one may seem gone meanwhile.
         heard: Told how each question went.
     """
 
@@ -78,6 +85,8 @@ class Federation:
     identity: bytes
     roster: tuple[bytes, ...]
     seconds: float
+    fewest: int = 1
+    wait: float = 0.0
     heard: Callable[[Heard], None] = lambda heard: None
     _asking: Asking | None = None
     _signed: SignedPlan | None = None
@@ -102,22 +111,14 @@ class Federation:
         """Who adds their messages up: as aggregation.mode says what the server sees.
 
         Raises:
-            InputError: So many clients decline the plan that no round of it could have a sum.
+            InputError: So many clients decline the plan, or do not answer it, that no round of it is worth its charge.
         """
         settings, server = made.plan.settings, Identity(self.identity)
         name = sha256(b"dpfedmeta federation" + identity_of(run).run.encode()).digest()
         signed = sign_plan(made.plan, made.dataset.task, run=name, server=server, roster=self.roster)
         self._signed = signed
-        asking = self._asking = Asking(
-            channel=self.channel,
-            signed=signed,
-            server=server,
-            roster=self.roster,
-            seconds=self.seconds,
-            heard=self.heard,
-        )
-        asking.offer(self.channel.present())
-        check_willing(asking)
+        asking = self._asking = self._questions(signed, server)
+        offer_until_answered(asking, self.fewest, self.wait)
         abort = settings.server.abort_on_failure
         if made.plan.privacy.secure is None:
             return AskedSums(clients=made.clients, asking=asking, abort_on_failure=abort)
@@ -138,10 +139,37 @@ class Federation:
         asking, signed = self._asking, self._signed
         if asking is None or signed is None:
             return 0
+        kept = run.secret / _OFFER
+        replace_file(kept, signed.signature + signed.text, SECRET)
         weights = load_weights(run.weights)
         flat = flatten({name: weights[name] for name in signed.initial}).float()
         body, attempt = packed_floats(np.asarray(flat.numpy())), Attempt(run=signed.run, round=0)
-        return len(asking.ask(Asked.MODEL, attempt, dict.fromkeys(range(len(self.roster)), body)))
+        adapted = len(asking.ask(Asked.MODEL, attempt, dict.fromkeys(range(len(self.roster)), body)))
+        kept.unlink()
+        return adapted
+
+    def hand_out_again(self, run: RunDirectory) -> None:
+        """`hand_out`, where the server was killed meanwhile: to whoever is back in time."""
+        kept = run.secret / _OFFER
+        if not kept.exists():
+            return
+        content, server = kept.read_bytes(), Identity(self.identity)
+        signed = opened_plan(content[SIGNATURE_BYTES:], content[:SIGNATURE_BYTES], server.public)
+        self._signed = signed
+        self._asking = self._questions(signed, server)
+        with suppress(TooFew):
+            wait_for(self.channel, self.roster, self.fewest, self.wait)
+        self.hand_out(run)
+
+    def _questions(self, signed: SignedPlan, server: Identity) -> Asking:
+        return Asking(
+            channel=self.channel,
+            signed=signed,
+            server=server,
+            roster=self.roster,
+            seconds=self.seconds,
+            heard=self.heard,
+        )
 
 
 def serve(
@@ -181,23 +209,37 @@ def serve(
     Raises:
         InputError: Something does not fit, or the run that is there began with other settings.
         RefusedPlan: A guarantee that is asked for would not hold among real clients.
-        CallbackFailed: Too few clients were connected; the run ended cleanly, and the same call goes on with it.
+        TooFew: Too few clients were connected or took part; the run ended cleanly, and the same call goes on with it.
     """
     settings = _as_run(settings, folder)
     check_federation(settings, roster)
-    federation = Federation(channel=channel, identity=identity, roster=tuple(roster), seconds=seconds, heard=heard)
+    federation = Federation(
+        channel=channel,
+        identity=identity,
+        roster=tuple(roster),
+        seconds=seconds,
+        fewest=fewest,
+        wait=wait,
+        heard=heard,
+    )
     told = (*callbacks, Presence(federation=federation, fewest=fewest, seconds=wait))
     options = RunOptions(data_folder=data_folder, secure_rng=secure_rng, elsewhere=federation)
-    if not (folder / LEDGER).exists():
-        run, status = run_training(settings, options, told)
-    else:
-        run = RunDirectory(folder)
-        with only_writer(folder):
-            _check_same(run, settings)
-            ended = finished(run)
-            if ended is not None:
-                return run, cast(Status, ended)
-            run, status = run_training(settings_of_run(run, {}), replace(options, resume=run, secure_rng=False), told)
+    try:
+        if not (folder / LEDGER).exists():
+            run, status = run_training(settings, options, told)
+        else:
+            run = RunDirectory(folder)
+            with only_writer(folder):
+                _check_same(run, settings)
+                ended = finished(run)
+                if ended is not None:
+                    federation.hand_out_again(run)
+                    return run, cast(Status, ended)
+                kept = settings_of_run(run, {})
+                run, status = run_training(kept, replace(options, resume=run, secure_rng=False), told)
+    except CallbackFailed as failed:
+        # What the operator can mend, in its own words.
+        raise failed.__cause__ if isinstance(failed.__cause__, TooFew) else failed from None
     if status != "interrupted":
         federation.hand_out(run)
     return run, status

@@ -14,6 +14,7 @@ from dpfedmeta.federation.credentials import wire_key, write_identity
 from dpfedmeta.federation.flower import MOST_BYTES, prepare_flower
 from dpfedmeta.federation.invitation import CERTIFICATE, CERTIFICATE_KEY, INVITATION, make_operator, read_invitation
 from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.version import __version__
 from tests.federation.live import live
 from tests.federation.sessions import FailingWire
 from tests.federation.silos import MICRO, NOISE, private_key, write_classes
@@ -80,7 +81,7 @@ def test_clients_that_cannot_take_part(silos, tmp_path):
             client.says("connected to")
         refused(twice, "a client of this identity is connected already; each identity is one client")
         sound[1] = federation.client(1)
-        refused(unfit["version"], "a plan of another version: version '0.1.0', here '9.9.9'")
+        refused(unfit["version"], f"a plan of another version: version '{__version__}', here '9.9.9'")
         refused(unfit["images"], "not what the plan counts with: fewer than 2 classes with 4 images each")
         sound[2] = federation.client(2)
         assert server.code() == 0
@@ -118,7 +119,7 @@ def test_clients_that_answer_what_is_none(silos, tmp_path):
 
     parties = silos.parties(tmp_path / "again")
     settings = silos.settings("dp-agrlr-micro", **given, **{"run.noise_seed": str(NOISE)})
-    (tmp_path / "again").mkdir()
+    (tmp_path / "again").mkdir(exist_ok=True)
     run, _ = silos.serve(settings, tmp_path / "again", FailingWire(parties=parties, lost=absent))
     assert run.weights.read_bytes() == found
 

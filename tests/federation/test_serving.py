@@ -16,7 +16,7 @@ from dpfedmeta.ledger.ledger import read_content
 from dpfedmeta.planning.aggregation import constants_of_the_sum
 from dpfedmeta.planning.masking_graph import masking_graph
 from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.tracking.callbacks import CallbackFailed
+from dpfedmeta.runs.verification import audit
 from dpfedmeta.tracking.terminal import noise_lines
 from tests.federation.sessions import FailingWire
 from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE
@@ -76,7 +76,7 @@ def test_no_round_begins_without_enough_clients(silos, tmp_path):
     settings = silos.settings("dp-agrlr-micro", **GIVEN)
     everybody = silos.parties(tmp_path)
     few = dict(list(everybody.items())[:2])
-    with pytest.raises(CallbackFailed, match="2 of 5 clients are connected after 0 s, 3 are needed"):
+    with pytest.raises(InputError, match=r"^2 of 5 clients are connected after 0 s, 3 are needed"):
         silos.serve(settings, tmp_path, parties=few, fewest=3, wait=0.0)
     assert len(lines_of(tmp_path / "run" / "ledger.jsonl")) == 1
     heard = []
@@ -84,6 +84,45 @@ def test_no_round_begins_without_enough_clients(silos, tmp_path):
     assert status == "completed"
     assert [one.asked for one in heard] == [Asked.PLAN, Asked.VECTOR, Asked.VECTOR, Asked.MODEL]
     assert {one.answered for one in heard} == {CLIENTS}
+
+
+class SlowAtFirst(FailingWire):
+    """The plan comes back from one client more each time that it is offered."""
+
+    offers = 0
+
+    def ask(self, questions, seconds):
+        self.offers += next(iter(questions.values()))[6] == Asked.PLAN
+        answers = super().ask(questions, seconds)
+        return answers if self.offers > CLIENTS else dict(list(answers.items())[:1])
+
+
+def test_no_round_begins_before_slow_clients_have_made_the_plan(silos, tmp_path):
+    settings = silos.settings("dp-agrlr-micro", **GIVEN)
+    parties = silos.parties(tmp_path)
+    with pytest.raises(InputError, match="1 of 5 clients answered the plan within 0 s, 5 are needed; no round"):
+        silos.serve(settings, tmp_path, SlowAtFirst(parties=parties), fewest=CLIENTS, wait=0.0)
+    assert len(lines_of(tmp_path / "run" / "ledger.jsonl")) == 1
+    heard, wire = [], SlowAtFirst(parties=parties)
+    wire.offers = 1
+    silos.serve(settings, tmp_path, wire, fewest=CLIENTS, wait=60.0, heard=heard.append)
+    assert [one.asked for one in heard] == [Asked.PLAN] * CLIENTS + [Asked.VECTOR, Asked.VECTOR, Asked.MODEL]
+    assert [one.answered for one in heard if one.asked is Asked.VECTOR] == [CLIENTS] * 2
+
+
+@pytest.mark.parametrize(("algo", "given"), [("dp-agrlr-micro", MICRO)])
+def test_a_server_that_was_killed_while_it_hands_out_does_so_again(silos, tmp_path, algo, given):
+    settings = silos.settings(algo, **given, **{"run.noise_seed": str(NOISE)})
+    parties = silos.parties(tmp_path)
+    with pytest.raises(Killed):
+        silos.serve(settings, tmp_path, killing(4)(parties=parties))
+    heard = []
+    for handed in (["PLAN", "MODEL"], []):
+        heard.clear()
+        run, status = silos.serve(settings, tmp_path, parties=parties, fewest=CLIENTS, wait=0.0, heard=heard.append)
+        assert (status, [one.asked.name for one in heard]) == ("completed", handed)
+        assert {one.answered for one in heard} <= {CLIENTS}
+    assert not list(run.secret.glob("*.bin"))
 
 
 @pytest.mark.parametrize(("algo", "given", "needed"), [("dp-agrlr-micro", MICRO, 1), ("dp-agrlr-secure", SECURE, 4)])
@@ -114,12 +153,13 @@ def test_what_is_said_of_the_masks_is_what_the_wire_uses(silos, tmp_path):
     assert f"{used.threshold} of them give a secret back" in " ".join(noise_lines(planned.among_real_clients().privacy))
     assert planned.among_real_clients().planned == planned.planned == guarantees(planned.among_real_clients().privacy)
     assert lines_of(run.ledger)[0]["plan"]["secure"]["malicious"] is True
+    assert any("its settings give its plan" in remark for remark in audit(run).remarks)
 
 
 def test_a_run_ends_when_all_clients_have_kept_their_promise(silos, tmp_path):
     """Rounds of nobody are noise; one is charged before it is known."""
     settings = silos.settings("dp-agrlr-micro", **GIVEN, **{"server.rounds": "6"})
-    with pytest.raises(CallbackFailed, match="5 of 5 clients declined, and a round needs 1"):
+    with pytest.raises(InputError, match=r"^5 of 5 clients declined, and a round needs 1"):
         silos.serve(settings, tmp_path, parties=silos.parties(tmp_path, promise=Promise(participations=2)))
     assert [line["round"] for line in lines_of(tmp_path / "run" / "ledger.jsonl")[1:]] == [0, 1, 2]
 
