@@ -85,8 +85,10 @@ def test_the_federation_keeps_its_promise_and_its_peers_have_its_network(few, tm
         options, _ = made.parse_known_args(found[name])
         settings.append(resolve(None, options.dataset, options.config, given_settings(made, found[name])))
     federation, quiet = settings
-    assert (federation.privacy.record.epsilon, quiet.privacy.record.epsilon) == (2.5, 1000.0)
-    assert replace(federation, privacy=quiet.privacy) == quiet
+    assert (federation.privacy.record.epsilon, quiet.privacy.record.epsilon) == (2.5, None)
+    assert quiet.server.noise_multiplier == 0.0015
+    assert replace(federation, privacy=quiet.privacy, server=quiet.server) == quiet
+    assert replace(quiet.server, noise_multiplier=None) == federation.server
     assert federation.aggregation.mode == "secure"
 
 

@@ -20,7 +20,10 @@ from tests.federation.sessions import FailingWire, phase_of
 from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE
 
 ALGOS = {"dp-agrlr-micro": MICRO, "dp-agrlr-secure": SECURE}
-ROUNDS, PROMISED, SECONDS = 5, 4, 900.0
+ROUNDS, SECONDS = 5, 900.0
+# Where single messages are seen, clients keep their promise to its end before the last round; under secure aggregation
+# too few would be left for it.
+PROMISED = {"dp-agrlr-micro": 4, "dp-agrlr-secure": 5}
 PHASES = {
     "dp-agrlr-micro": ("PLAN", "VECTOR", "MODEL"),
     "dp-agrlr-secure": ("PLAN", "KEYS", "SHARES", "MASKED", "CONSENT", "REVEAL", "MODEL"),
@@ -43,8 +46,8 @@ def notes(coins, algo, folder):
 class Federation:
     """Whoever dies is started again; some are killed from outside, at random instants."""
 
-    def __init__(self, federation, coins, folder):
-        self.live, self.coins, self.folder = federation, coins, folder
+    def __init__(self, federation, coins, folder, promised):
+        self.live, self.coins, self.folder, self.promised = federation, coins, folder, promised
         self.server, self.clients = self._server(), {number: self._client(number) for number in range(CLIENTS)}
         self.deaths = 0
 
@@ -52,7 +55,9 @@ class Federation:
         return self.live.server(f"mortal_server:{self.folder}", fewest=4, wait=300, seconds=60)
 
     def _client(self, number):
-        return self.live.client(number, f"mortal_client:{self.folder}:{number}", participations=PROMISED, patience=900)
+        return self.live.client(
+            number, f"mortal_client:{self.folder}:{number}", participations=self.promised, patience=900
+        )
 
     def run(self):
         instants = [time.monotonic() + wait for wait in np.cumsum(self.coins.exponential(12.0, INSTANTS))]
@@ -95,12 +100,12 @@ def check(federation, silos, algo, folder):
     charges = [json.loads(line)["round"] for line in run.ledger.read_text().splitlines()[1:]]
     assert charges == list(range(ROUNDS))
     assert len(read_content(run.ledger).charges) == ROUNDS
-    promise = Promise(participations=PROMISED)
+    promise = Promise(participations=PROMISED[algo])
     for number in range(CLIENTS):
         ledger = ClientLedger(federation.live.home(number) / "ledger.jsonl", promise.budget())
         rounds = [key[0] for _, key, _ in ledger.charged()]
         assert rounds == sorted(set(rounds))
-        assert len(rounds) <= PROMISED
+        assert len(rounds) <= PROMISED[algo]
     lines = [json.loads(line) for line in (folder / "entered.jsonl").read_text().splitlines()]
     assert run.weights.read_bytes() == replayed(silos, federation.live.folder / "replayed", algo, dict(lines))
 
@@ -112,7 +117,7 @@ def test_killed_processes_leave_everything_whole(silos, tmp_path, algo, number):
     folder.mkdir()
     notes(coins, algo, folder)
     with live(tmp_path, silos, algo=algo, given=ALGOS[algo] | {"server.rounds": str(ROUNDS)}) as each:
-        federation = Federation(each, coins, folder)
+        federation = Federation(each, coins, folder, PROMISED[algo])
         federation.run()
         print(f"{algo} {number}: {federation.deaths} killed: {sorted(x.name for x in folder.glob('done-*'))}")
         check(federation, silos, algo, folder)
