@@ -14,7 +14,7 @@ from dpfedmeta.command_line import settings_from
 from dpfedmeta.commands.federate import _server_parser
 from dpfedmeta.config import resolve
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.federation.signed_plan import for_clients
+from dpfedmeta.federation.signed_text import for_clients
 from dpfedmeta.planning.plan import make_plan
 
 # The words of each server, as JSON.

@@ -23,7 +23,7 @@ from dpfedmeta.federation.messages import Attempt, Start
 from dpfedmeta.federation.presence import wait_for
 from dpfedmeta.federation.server import check_federation
 from dpfedmeta.federation.signed_analysis import agreement_for, sign_analysis
-from dpfedmeta.federation.signed_plan import for_clients
+from dpfedmeta.federation.signed_text import for_clients
 from dpfedmeta.federation.sums import secure_sum
 from dpfedmeta.planning.masking_graph import check_graph
 from dpfedmeta.randomness import IntArray

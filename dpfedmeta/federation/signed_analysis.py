@@ -21,7 +21,7 @@ from dpfedmeta.analytics.analysis import FOLDER, Analysis
 from dpfedmeta.analytics.request import Request
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.federation.signed_plan import (
+from dpfedmeta.federation.signed_text import (
     check_own,
     checked_names,
     content_of,
