@@ -21,17 +21,8 @@ from pathlib import Path
 
 PRESET = Path(str(files("dpfedmeta.configs").joinpath("federations/cross-silo.yaml")))
 # 7,200 records a hospital: 12 of its classes with all 600 images, in 480 micro-episodes of 5 classes with 2 + 1 images.
-HELD = ["--ways", "12", "--shots", "300", "--task.queries", "300", "--aggregation.bits", "20"]
-HELD += [
-    "--record.micro_ways",
-    "5",
-    "--record.micro_shots",
-    "2",
-    "--record.micro_queries",
-    "1",
-    "--meta.divisions",
-    "3",
-]
+HELD = ["--ways", "12", "--shots", "300", "--task.queries", "300", "--aggregation.bits", "20", "--meta.divisions", "3"]
+HELD += ["--record.micro_ways", "5", "--record.micro_shots", "2", "--record.micro_queries", "1"]
 # The network of all trainings and its public first weights, which procedural images taught. At --model.first_gain 1 ten
 # rounds of the federation ended below where they began (validation classes).
 NETWORK = ["--model.name", "conv3-blur", "--model.width", "16", "--model.downscale", "1"]
