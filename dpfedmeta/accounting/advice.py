@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dpfedmeta.accounting.calibration import Targets, calibrate
 from dpfedmeta.accounting.correlated import optimal_toeplitz, prefix_errors, sensitivity
 from dpfedmeta.accounting.correlated_fits import fit_banded, fit_blt
+from dpfedmeta.accounting.correlated_noise import Correlation
 from dpfedmeta.accounting.gaussian import gaussian_mu
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.rare_events import least_capacity
@@ -97,8 +98,8 @@ class Advice:
 
 
 def advise(question: Question) -> tuple[Advice, ...]:
-    """All six, in the order in which they ask for less trust."""
-    rows = (_poisson, _fixed, _check_ins, _toeplitz, _blt, _banded)
+    """All seven, in the order in which they ask for less trust."""
+    rows = (_cyclic, _poisson, _fixed, _check_ins, _toeplitz, _blt, _banded)
     return tuple(row(question) for row in rows)
 
 
@@ -144,6 +145,44 @@ def _fixed(q: Question) -> Advice:
             sampler="fixed",
         ),
     )
+
+
+def _cyclic(q: Question) -> Advice:
+    """Banded noise and coins; the number of groups doubles for as long as that leaves less error."""
+    most = max(min(q.rounds, int(q.clients / q.cohort)), 1)
+    row = _in_turns(q, min(4, most))
+    for doubled in range(3, 10):
+        following = _in_turns(q, min(2**doubled, most))
+        if following.per_message(q.rounds) >= row.per_message(q.rounds):
+            break
+        row = following
+    return row
+
+
+def _in_turns(q: Question, groups: int) -> Advice:
+    about = Advice(
+        name="cyclic",
+        options=f"--server.noise banded --population.sampler cyclic --population.separation {groups}",
+        adjacency="add-remove",
+        assumes=_SECRET_COINS,
+    )
+    c = np.zeros(q.rounds)
+    c[:groups] = fit_banded(q.rounds, groups, -(-q.rounds // groups), groups)
+    plan = PrivacyPlan(
+        clients=q.clients,
+        cohort=q.cohort,
+        rounds=q.rounds,
+        noise_multiplier=0.0,
+        client_delta=q.delta,
+        sampler="cyclic",
+        noise="banded",
+        correlation=Correlation(separation=groups, numbers=tuple(map(float, c[:groups]))),
+    )
+    try:
+        noise = calibrate(plan, Targets(client_epsilon=q.epsilon)).noise_multiplier or 0.0
+    except RefusedPlan as error:
+        return replace(about, refused=str(error))
+    return replace(about, noise=noise, cohort=q.cohort, error=noise * prefix_errors(c).last)
 
 
 def _check_ins(q: Question) -> Advice:

@@ -6,7 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dpfedmeta.accounting.events import Event, Phase, are_allocated, are_correlated, as_released, surplus
+from dpfedmeta.accounting.events import (
+    Event,
+    Phase,
+    are_allocated,
+    are_correlated,
+    as_released,
+    is_one_release,
+    surplus,
+)
 from dpfedmeta.accounting.noise import JointNoise
 
 if TYPE_CHECKING:
@@ -30,7 +38,7 @@ def composition(method: ComposedBy, pair: str) -> str:
 def of_one_release(phases: Sequence[Phase], moved: float) -> str | None:
     """The formula of rounds that are one Gaussian release together; None: some of them compose round by round."""
     released = as_released(phases)
-    if not are_correlated(phases) or len(released) > 1:
+    if not are_correlated(phases) or not is_one_release(released):
         return None
     mu = math.sqrt(sum(phase.event.noise.mu(moved) ** 2 for phase in released if phase.event.noise))
     further = sum(phase.rounds for phase in phases if phase.again or phase.copy)
@@ -49,7 +57,8 @@ def rounds_seen(phases: Sequence[Phase]) -> str:
 
 def _drawn(event: Event) -> str:
     if isinstance(event.noise, JointNoise):
-        return "whoever takes part, seen or not"
+        turns = f"each client whose group's turn it is with q = {event.rate:.4g}"
+        return turns if event.rate < 1.0 else "whoever takes part, seen or not"
     if event.slots is not None:
         return f"each client in one of t = {event.slots}, which it drew itself; at most {event.largest_cohort} in one"
     if event.sampler == "fixed":
@@ -65,7 +74,13 @@ def folded(phases: Sequence[Phase]) -> str:
     """Behind a formula: how often it is composed, and at which delta."""
     if are_allocated(phases):
         return ", as the mean of t factors (random allocation)" + off_delta(phases)
-    return f", {sum(s.rounds for s in phases)}-fold" + off_delta(phases)
+    released = as_released(phases)
+    turns = " (turns of a client; z is over the length of its bands)" if _takes_turns(phases) else ""
+    return f", {sum(s.rounds for s in released)}-fold{turns}{off_delta(phases)}"
+
+
+def _takes_turns(phases: Sequence[Phase]) -> bool:
+    return any(isinstance(phase.event.noise, JointNoise) and phase.event.rate < 1.0 for phase in phases)
 
 
 def off_delta(phases: Sequence[Phase]) -> str:

@@ -15,6 +15,18 @@ amplified.
 A round that is done again with new noise makes a tree of releases: each has fresh Z, and its shift is the sum of c over
 the client's rounds on its own path, at most `largest_row`. The course of the run that goes on is charged as above; each
 other release adds `largest_row`^2 to the sum of squares.
+
+With p bands and clients that are b >= p rounds apart, the columns of two participations have no row in common. Under
+cyclic sampling (Choquette-Choo et al. 2023, https://arxiv.org/abs/2306.08153, section 4) a client's turn comes every b
+rounds, and in each turn a secret coin of its own decides whether it joins, heads with probability q. Let t be such a
+turn and y_t, ..., y_(t+b-1) the rounds up to the next one. Given all that was seen before t and the coins of all
+others, these differ between the two populations by c_0 x_t, ..., c_(b-1) x_t if the coin is heads, and not at all
+otherwise; x_t is fixed when the coin is tossed, and its later rounds add nothing else of this client. So they are one
+Gaussian release moved by |c| at most, sampled with q, and the turns compose adaptively: ceil(T/b) times the pair
+(1-q) N(0, z^2) + q N(|c|, z^2) against N(0, z^2).
+A release that the run did not go on from is moved by c_0 = 1 at most, or by less: given what was seen, its law is a
+mixture of being moved so and not at all, whose pair is dominated by that of being moved for sure, which it is charged
+as. Who joined such an attempt stays away from the next one at that round, which only lowers the chance of heads.
 """
 
 from __future__ import annotations
@@ -128,6 +140,13 @@ class CorrelatedNoise:
         squared = (self.sensitivity(rounds) if rounds else 0.0) ** 2 + further * self.largest_row**2
         return GaussianNoise(multiplier=self.multiplier / math.sqrt(squared))
 
+    def apart(self, rounds: int) -> tuple[int, GaussianNoise]:
+        """Only bands keep participations apart."""
+        raise RefusedPlan(
+            f"server.noise = {self._name}: rounds of two participations of one client meet, and no bound is known for "
+            "coins that decide over each of them; use --server.noise banded"
+        )
+
     def profile(self, epsilons: FloatArray, distance: float) -> FloatArray:
         """That of all rounds."""
         return self.together(self.rounds).profile(epsilons, distance)
@@ -235,6 +254,20 @@ class BandedNoise(CorrelatedNoise):
         c = np.zeros(max(rounds, len(self.numbers)))
         c[: len(self.numbers)] = self.numbers
         return c[:rounds]
+
+    def apart(self, rounds: int) -> tuple[int, GaussianNoise]:
+        """Ceil(rounds/b) participations, each moving its own rounds by |c|.
+
+        Raises:
+            RefusedPlan: More bands than rounds between two participations, or more rounds than it was fitted for.
+        """
+        if len(self.numbers) > self.separation:
+            raise RefusedPlan(
+                f"server.noise = banded with {len(self.numbers)} bands and clients {self.separation} rounds apart: two "
+                "participations meet, and no bound is known for coins that decide over each; lower server.buffers"
+            )
+        alone = replace(self, participations=1).sensitivity(rounds)
+        return -(-rounds // self.separation), GaussianNoise(multiplier=self.multiplier / alone)
 
 
 KINDS: Mapping[str, type[CorrelatedNoise]] = {"toeplitz": ToeplitzNoise, "blt": BltNoise, "banded": BandedNoise}

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from dpfedmeta.accounting.noise import JointNoise, Noise, restored, stated
 from dpfedmeta.accounting.whole_sums import WholeSum
 
-SamplerName = Literal["poisson", "fixed", "check-ins"]
+SamplerName = Literal["poisson", "fixed", "check-ins", "cyclic"]
 SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
 Neighbours = Literal["add-remove", "replace-one"]
 """What two populations differ in: a client more, or a client's data."""
@@ -24,7 +24,8 @@ class Event:
         clients: N.
         cohort: L, the public denominator: the expected size (poisson) or the size (fixed).
         rate: q, how likely a client is in the cohort for an observer who knows its own part: L/N, and L/(N - c) under
-            fixed-size sampling, where c colluding clients who were not drawn leave the places to the others.
+            fixed-size sampling, where c colluding clients who were not drawn leave the places to the others; bL/N of a
+            client whose group's turn it is (cyclic).
         noise: What an observer of the release faces who colludes: z, or z_eff where clients add noise of their own.
             None without a client-level mechanism, or where it adds nothing.
         largest_cohort: M of shared mode; None where nothing limits the cohort.
@@ -174,10 +175,13 @@ def are_correlated(phases: Sequence[Phase]) -> bool:
 def as_released(phases: Sequence[Phase]) -> Sequence[Phase]:
     """The same with all rounds of correlated noise as the one release that they are; all else as it is.
 
+    Where secret coins decide over each participation (a rate below 1), they are as many releases as a client may take
+    part in, each sampled; a further attempt is charged as a release that the client was in for sure.
+
     Of one run and its copies: several runs are joined one by one, then put in a row.
 
     Raises:
-        RefusedPlan: More rounds than the noise was fitted for.
+        RefusedPlan: More rounds than the noise was fitted for, or coins that its participations do not have apart.
     """
     joint: dict[JointNoise, list[Phase]] = {}
     others = []
@@ -189,9 +193,21 @@ def as_released(phases: Sequence[Phase]) -> Sequence[Phase]:
     for noise, own in joint.items():
         course = sum(phase.rounds for phase in own if not (phase.again or phase.copy))
         further = sum(phase.rounds for phase in own) - course
-        event = replace(own[0].event, noise=noise.together(course, further), rate=1.0)
-        others.append(Phase(event=event, rounds=1))
+        first = own[0].event
+        if first.rate < 1.0 and course:
+            apart, each = noise.apart(course)
+            # Coins of its own for each of them: what is left is sampled like any round.
+            others.append(Phase(event=replace(first, sampler="poisson", noise=each), rounds=apart))
+            course = 0
+        if course or further:
+            sure = replace(first, sampler="poisson", noise=noise.together(course, further), rate=1.0)
+            others.append(Phase(event=sure, rounds=1))
     return others if joint else phases
+
+
+def is_one_release(released: Sequence[Phase]) -> bool:
+    """Whether that is a single release, of nobody in secret."""
+    return len(released) == 1 and released[0].rounds == 1 and released[0].event.rate == 1.0
 
 
 def surplus(phases: Sequence[Phase]) -> float:

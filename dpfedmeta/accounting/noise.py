@@ -74,6 +74,14 @@ class JointNoise(Noise, Protocol):
         """
         ...
 
+    def apart(self, rounds: int) -> tuple[int, Noise]:
+        """(how often a client takes part in so many rounds, the noise of each time), where no two times meet.
+
+        Raises:
+            RefusedPlan: They do meet.
+        """
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise:

@@ -53,7 +53,8 @@ class PrivacyPlan:
         cohort: L, the public expectation of the cohort size.
         rounds: T.
         noise_multiplier: z of the server; None where the algorithm has no client-level mechanism at all.
-        sampler: How cohorts are drawn: independent coins, or L of N without replacement.
+        sampler: How cohorts are drawn: independent coins, L of N without replacement, a round of each client's own
+            choice, or independent coins among the group whose turn it is.
         max_participations: R, or None.
         schedule: Changes of z and L by round, fixed before training; in order.
         noise_mode: How the server treats messages that carry record-level noise.
@@ -188,8 +189,7 @@ class PrivacyPlan:
             sampler=self.sampler,
             clients=self.clients,
             cohort=cohort,
-            # Correlated noise counts with no secret coins.
-            rate=self.rate_of(cohort) if self.correlation is None else 1.0,
+            rate=self.rate_of(cohort) if self.correlation is None else self._rate_of_turns(self.correlation),
             largest_cohort=largest,
             hostile=hostile,
             surplus_probability=rare,
@@ -219,6 +219,11 @@ class PrivacyPlan:
         """q, for an observer who knows of c colluding clients whether they take part."""
         others = self.clients if self.sampler != "fixed" else max(self.clients - self.colluding, 1)
         return min(1.0, cohort / others)
+
+    def _rate_of_turns(self, correlation: Correlation) -> float:
+        """bL/N in a client's turn; 1 where correlated noise counts with no secret coins."""
+        turns = correlation.separation * self.cohort / self.clients
+        return min(1.0, turns) if self.sampler == "cyclic" else 1.0
 
     @property
     def allowed(self) -> float:

@@ -58,6 +58,7 @@ def _check_who_adds_noise(plan: PrivacyPlan) -> None:
         check_correlated(plan, plan.correlation)
     else:
         check("noise", plan.noise, plan.noise not in KINDS, "a separation too: its clients keep apart")
+        check("sampler", plan.sampler, plan.sampler != "cyclic", "another one: only banded noise has a use for turns")
     if plan.noise_site == "clients":
         # A cohort of unknown size, or another noise, would make another share than was planned.
         plain = plan.sampler == "fixed" and plan.record is None and not plan.schedule

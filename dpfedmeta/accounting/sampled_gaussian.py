@@ -12,7 +12,15 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsilon
 
 from dpfedmeta.accounting.allocation import FINE, QUICK, Allocation
-from dpfedmeta.accounting.events import Neighbours, Phase, SamplerName, are_allocated, are_correlated, as_released
+from dpfedmeta.accounting.events import (
+    Neighbours,
+    Phase,
+    SamplerName,
+    are_allocated,
+    are_correlated,
+    as_released,
+    is_one_release,
+)
 from dpfedmeta.accounting.gaussian import gaussian_epsilon, smallest_epsilon
 from dpfedmeta.accounting.moments import ORDERS, divergences, moments_of
 from dpfedmeta.accounting.noise import Noise
@@ -80,7 +88,7 @@ def composed(
     if are_allocated(phases):
         return _allocated(phases, neighbours, delta, grids), "pld"
     released = as_released(phases)
-    if are_correlated(phases) and len(released) == 1:
+    if are_correlated(phases) and is_one_release(released):
         # One Gaussian release, for which the closed form is exact.
         return closed_epsilon(released, neighbours, delta)
     phases = released

@@ -67,7 +67,7 @@ def attack_on(plan: Plan, cell: Guarantee) -> Attack:
 
 def _on_releases(plan: Plan, cell: Guarantee, worlds: Worlds) -> Attack:
     event = plan.privacy.at(0)
-    if isinstance(event.noise, CorrelatedNoise):
+    if isinstance(event.noise, CorrelatedNoise) and isinstance(worlds, ClientWorlds):
         return OnCorrelatedReleases(plan=plan, cell=cell, worlds=worlds, noise=event.noise)
     if event.slots is not None:
         return OnCheckIns(plan=plan, cell=cell, worlds=worlds, slots=event.slots)

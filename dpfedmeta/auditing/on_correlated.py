@@ -1,25 +1,28 @@
-"""The attack on correlated noise, whose rounds are one release."""
+"""The attack on correlated noise, whose rounds are one release, or one for each turn of a client."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dpfedmeta.accounting.correlated import noise_deviations
 from dpfedmeta.accounting.correlated_noise import CorrelatedNoise
+from dpfedmeta.accounting.events import as_released
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.auditing.known_messages import Known, over_nothing
-from dpfedmeta.auditing.trade_off import GaussianCurve, normal_curve
-from dpfedmeta.auditing.worlds import CANARY, Observed, Worlds
+from dpfedmeta.auditing.trade_off import SampledCurve, TradeOff, normal_curve
+from dpfedmeta.auditing.worlds import CANARY, ClientWorlds, Observed
 from dpfedmeta.planning.plan import Plan
 
 
 @dataclass(kw_only=True, eq=False)
 class OnCorrelatedReleases:
-    """By everybody, who also knows in which rounds the canary took part.
+    """By everybody, who also knows in which rounds the canary took part, or, where coins are secret, its turns.
 
     C times the releases, each over its own clip bound, is C times the canary's messages and fresh noise.
 
@@ -32,13 +35,19 @@ class OnCorrelatedReleases:
 
     plan: Plan
     cell: Guarantee
-    worlds: Worlds
+    worlds: ClientWorlds
     noise: CorrelatedNoise
 
     @cached_property
-    def curve(self) -> GaussianCurve:
-        """A normal one."""
-        return normal_curve(self.cell)
+    def curve(self) -> TradeOff | None:
+        """A normal one; under secret coins that of the turns."""
+        if self._rate == 1:
+            return normal_curve(self.cell)
+        return SampledCurve(
+            phases=tuple(as_released(self.plan.privacy.phases)),
+            neighbours="replace-one" if self.worlds.other else "add-remove",
+            delta=self.cell.delta,
+        )
 
     def ratio(self, seen: Observed) -> float:
         """Of all rounds together.
@@ -55,12 +64,31 @@ class OnCorrelatedReleases:
         total = 0.0
         for one in (True, False):
             sent = [
-                self._messages.message(release, one) / scale * took_part
-                for release, scale, took_part in zip(seen.releases, scales, there, strict=True)
+                self._messages.message(release, one) / scale
+                for release, scale in zip(seen.releases, scales, strict=True)
             ]
-            loss = over_nothing(values.flatten(), self._multiplied(sent).flatten(), 1.0)
+            loss = self._known_rounds(values, sent, there) if self._rate == 1 else self._turns(values, sent)
             total += loss if one else -loss
         return total
+
+    def _known_rounds(self, values: Tensor, sent: list[Tensor], there: list[bool]) -> float:
+        """The canary's messages in the rounds that it was in, against nothing."""
+        moved = self._multiplied([message * part for message, part in zip(sent, there, strict=True)])
+        return over_nothing(values.flatten(), moved.flatten(), 1.0)
+
+    def _turns(self, values: Tensor, sent: list[Tensor]) -> float:
+        """Summed over its turns, each a mixture over whether it joined."""
+        total, apart = 0.0, self.noise.separation
+        for turn in range(CANARY % apart, len(sent), apart):
+            rows = slice(turn, turn + apart)
+            moved = self._matrix[rows, turn, None] * sent[turn]
+            loss = over_nothing(values[rows].flatten(), moved.flatten(), 1.0)
+            total += float(np.logaddexp(math.log1p(-self._rate), math.log(self._rate) + loss))
+        return total
+
+    @property
+    def _rate(self) -> float:
+        return self.plan.privacy.at(0).rate
 
     def _multiplied(self, rounds: list[Tensor]) -> Tensor:
         """[T, d]: C times them."""

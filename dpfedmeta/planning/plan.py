@@ -115,7 +115,7 @@ class Plan:
     def sampler(self, round_: int) -> Sampler:
         """Who draws the cohort of a round."""
         spacing = spacing_of(self.privacy)
-        if spacing is None:
+        if spacing is None or self.privacy.sampler == "cyclic":
             return sampler_of(self.privacy.at(round_), self.privacy.max_participations)
         clients, cohort = self.privacy.clients, self.privacy.cohort
         rates = joining_rates(clients, cohort, self.privacy.rounds, spacing)

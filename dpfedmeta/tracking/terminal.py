@@ -224,6 +224,8 @@ def _cohort(plan: PrivacyPlan) -> str:
         return f"each in a round of its own choice, {plan.cohort:.4g} expected and {plan.capacity} at most in one"
     if plan.sampler == "fixed":
         return f"cohorts of exactly {plan.cohort:g} (q = {plan.at(0).rate:.3g})"
+    if plan.sampler == "cyclic":
+        return f"expected cohort {plan.cohort:g} of the clients whose turn it is (q = {plan.at(0).rate:.3g})"
     if plan.correlation is not None:
         return f"expected cohort {plan.cohort:g} of those that are free"
     return f"expected cohort {plan.cohort:g} (Poisson, q = {plan.at(0).rate:.3g})"

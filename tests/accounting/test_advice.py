@@ -8,6 +8,8 @@ import pytest
 from dpfedmeta.accounting import PrivacyPlan, Targets, calibrate
 from dpfedmeta.accounting.advice import Question, advise, best
 from dpfedmeta.accounting.correlated import optimal_toeplitz, prefix_errors
+from dpfedmeta.accounting.correlated_noise import Correlation
+from dpfedmeta.accounting.correlated_plan import with_fitted_numbers
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.commands.advice import question_of
 from dpfedmeta.config import resolve
@@ -21,8 +23,8 @@ def rows():
     return {row.name: row for row in advise(QUESTION)}
 
 
-def test_all_six_are_there_and_the_best_has_the_least_error(rows):
-    assert list(rows) == ["poisson", "fixed", "check-ins", "toeplitz", "blt", "banded"]
+def test_all_seven_are_there_and_the_best_has_the_least_error(rows):
+    assert list(rows) == ["cyclic", "poisson", "fixed", "check-ins", "toeplitz", "blt", "banded"]
     chosen = best(tuple(rows.values()), QUESTION.rounds)
     assert all(chosen.per_message(8) <= row.per_message(8) for row in rows.values())
 
@@ -34,6 +36,26 @@ def test_poisson_is_what_the_accountant_solves(rows):
     assert rows["poisson"].error == pytest.approx(noise * math.sqrt(8))
     # A replaced client moves a sum of fixed size by twice as much.
     assert 1.8 < rows["fixed"].noise / noise < 2.4
+
+
+def test_turns_have_the_noise_that_the_accountant_solves_and_as_many_groups_as_leave_the_least_error(rows):
+    groups = int(rows["cyclic"].options.split()[-1])
+    given = {"clients": 400, "cohort": 50.0, "rounds": 8, "noise_multiplier": 0.0, "client_delta": 1e-5}
+    turns = {"noise": "banded", "sampler": "cyclic"}
+
+    def solved(groups):
+        plan = PrivacyPlan(**given, **turns, correlation=Correlation(separation=groups))
+        return with_fitted_numbers(calibrate(plan, Targets(client_epsilon=4.0)))
+
+    found = solved(groups)
+    assert rows["cyclic"].noise == pytest.approx(found.noise_multiplier, rel=1e-6)
+    assert rows["cyclic"].error == pytest.approx(
+        found.noise_multiplier * prefix_errors(found.at(0).noise.coefficients(8)).last
+    )
+    assert rows["cyclic"].error < rows["poisson"].error
+    for other in {4, 8} - {groups}:
+        plan = solved(other)
+        assert plan.noise_multiplier * prefix_errors(plan.at(0).noise.coefficients(8)).last >= rows["cyclic"].error
 
 
 def test_correlated_noise_is_one_gaussian_release(rows):

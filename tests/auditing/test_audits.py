@@ -69,6 +69,20 @@ def test_correlated_rounds_are_attacked_as_the_one_release_that_they_are(noise):
     assert spread < 1.3 * mu**2
 
 
+def test_in_turns_the_best_attack_is_as_good_as_the_curve_says():
+    # Bounds that move, two turns of four rounds, and coins that are heads twice in three times.
+    given = {
+        "server.noise": "banded", "population.sampler": "cyclic", "population.separation": "3", "server.rounds": "6",
+        "population.clients": "9", "population.cohort": "2", "server.noise_multiplier": "1.0",
+    }  # fmt: skip
+    plan = plan_of(own_policy=Steered(1.4), **given)
+    attack = attack_of(plan)
+    ratios = Bench(plan=plan, runs=600, seed=4).ratios(attack)
+    best = (1.0 + attack.curve.total_variation(1.0)) / 2.0
+    assert best > 0.6
+    assert ratios.right / ratios.runs == pytest.approx(best, abs=4.0 * (0.25 / 600) ** 0.5)
+
+
 def test_of_check_ins_the_best_attack_is_as_good_as_the_curve_says():
     plan = plan_of("dp-agr-checkins", **{"server.rounds": "4", "server.noise_multiplier": "0.6"})
     attack = attack_of(plan)

@@ -1,9 +1,13 @@
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from dpfedmeta.accounting.correlated_noise import BandedNoise
+from dpfedmeta.accounting.events import Event
+from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.record_layer import RecordLayer
 from dpfedmeta.privacy.samplers import sampler_of
@@ -176,3 +180,39 @@ def test_a_plan_of_check_ins_has_its_sampler():
         max_participations=1,
     )
     assert sampler_of(plan.at(3), 1) == CheckInSampler(clients=1000, slots=4, largest=400)
+
+
+def cyclic(**more):
+    noise = BandedNoise(multiplier=1.0, rounds=12, participations=3, separation=4, numbers=(1.0, 0.5))
+    event = Event(sampler="cyclic", clients=1002, cohort=50.0, rate=0.2, noise=noise)
+    return sampler_of(replace(event, **more), None)
+
+
+def test_in_turns_clients_join_by_coins_of_their_own_and_only_when_it_is_their_turn():
+    counts = np.zeros(1002)
+    for seed in range(300):
+        for round_ in range(4):
+            drawn = cyclic().draw(round_, {}, KeyedSource(seed).generator(Purpose.COHORT, round_)).clients
+            assert set(drawn % 4) <= {round_}
+            assert (np.diff(drawn) > 0).all()
+            counts[drawn] += 1
+    # Every client has one turn in four rounds: binomial(300, 0.2).
+    assert counts.mean() == pytest.approx(60, abs=0.8)
+    assert counts.std() == pytest.approx((300 * 0.2 * 0.8) ** 0.5, rel=0.1)
+    sizes = [len(cyclic().draw(0, {}, KeyedSource(s).generator(Purpose.COHORT, 0)).clients) for s in range(300)]
+    assert np.std(sizes) == pytest.approx((251 * 0.2 * 0.8) ** 0.5, rel=0.2)
+
+
+def test_in_turns_who_joined_an_attempt_or_has_had_its_rounds_stays_away():
+    every = cyclic(rate=1.0)
+    generator = KeyedSource(0).generator(Purpose.COHORT, 4)
+    assert len(every.draw(4, {}, generator).clients) == 251
+    again = every.draw(4, {0: 2, 4: 3}, generator, {0: 4, 4: 0, 8: 0}, again=True).clients
+    assert len(again) == 249
+    assert 8 in again
+    assert not {0, 4} & set(again.tolist())
+
+
+def test_in_turns_needs_noise_that_says_how_many_groups_there_are():
+    with pytest.raises(ValueError, match="groups"):
+        cyclic(noise=GaussianNoise(multiplier=1.0))

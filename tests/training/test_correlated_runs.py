@@ -64,6 +64,23 @@ def test_clients_keep_apart_and_the_ledger_says_what_the_noise_is(runs):
     assert audit(whole).guarantees[0].epsilon == pytest.approx(audit(whole).proven.planned[0].epsilon)
 
 
+def test_in_turns_a_run_that_was_cut_off_ends_bit_for_bit_the_same(tiny_task_file, tmp_path):
+    turns = {"server.noise": "banded", "population.sampler": "cyclic", "population.separation": "3"}
+    given = {**GIVEN, **turns, "population.cohort": "5"}
+    whole = trained(tiny_task_file, tmp_path / "whole", "dp-agr", given)
+    cut = interrupted(tiny_task_file, tmp_path / "cut", "dp-agr", given, after=3)
+    gone_on(cut)
+    left, right = load_weights(whole.weights), load_weights(cut.weights)
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    for line in (cut.secret / "participations.jsonl").read_text().splitlines():
+        assert {client % 3 for client in json.loads(line)["clients"]} <= {json.loads(line)["round"] % 3}
+    plan, charges = read(cut.ledger)
+    assert plan.at(0).rate == 3 * 5 / 60
+    assert [(charge.round, charge.attempt) for charge in charges] == [(t, 0) for t in range(6)]
+    # Two turns of each client, sampled: far below what the same noise promises without secret coins.
+    assert audit(cut).guarantees[0].epsilon < 0.8 * gaussian_epsilon(plan.at(0).noise.mu(1.0), 1e-6)
+
+
 class Remarks(Impatient):
     """Keeps what it is told, until it loses patience."""
 
