@@ -59,7 +59,6 @@ class OnCorrelatedReleases:
         if len(totals) < len(seen.releases):
             raise ValueError("a round of correlated noise released nothing")
         scales = [each.deviation / deviation for each, deviation in zip(seen.releases, self._deviations, strict=True)]
-        there = [CANARY in cohort.clients for cohort, _ in seen.sums]
         values = self._multiplied([total / scale for total, scale in zip(totals, scales, strict=True)])
         total = 0.0
         for one in (True, False):
@@ -67,12 +66,13 @@ class OnCorrelatedReleases:
                 self._messages.message(release, one) / scale
                 for release, scale in zip(seen.releases, scales, strict=True)
             ]
-            loss = self._known_rounds(values, sent, there) if self._rate == 1 else self._turns(values, sent)
+            loss = self._known_rounds(values, sent, seen) if self._rate == 1 else self._turns(values, sent)
             total += loss if one else -loss
         return total
 
-    def _known_rounds(self, values: Tensor, sent: list[Tensor], there: list[bool]) -> float:
+    def _known_rounds(self, values: Tensor, sent: list[Tensor], seen: Observed) -> float:
         """The canary's messages in the rounds that it was in, against nothing."""
+        there = [CANARY in cohort.clients for cohort, _ in seen.sums]
         moved = self._multiplied([message * part for message, part in zip(sent, there, strict=True)])
         return over_nothing(values.flatten(), moved.flatten(), 1.0)
 

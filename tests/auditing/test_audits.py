@@ -1,6 +1,7 @@
 """The audits through the product's own loop, and what the command says of them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -80,6 +81,9 @@ def test_in_turns_the_best_attack_is_as_good_as_the_curve_says():
     ratios = Bench(plan=plan, runs=600, seed=4).ratios(attack)
     best = (1.0 + attack.curve.total_variation(1.0)) / 2.0
     assert best > 0.6
+    # Who joined is secret, so it may not enter.
+    seen = observe(plan, attack.worlds.clients(True, KeyedSource(5)), KeyedSource(5))
+    assert attack.ratio(replace(seen, sums=())) == attack.ratio(seen)
     assert ratios.right / ratios.runs == pytest.approx(best, abs=4.0 * (0.25 / 600) ** 0.5)
 
 
