@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 from dpfedmeta.accounting.advice import Question, advise
-from dpfedmeta.report.drawing import BLUE, GREEN, GREY, ORANGE, SKY, SMALL, entitle, logarithmic, mark, save
+from dpfedmeta.report.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, SMALL, entitle, logarithmic, mark, save
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 ROUNDS, DELTA = 250, 1e-6
@@ -19,6 +19,7 @@ PANELS = (
     (10_000, 300.0, "10,000 clients, 300 a round:\neach comes up to 8 times"),
 )
 LOOKS = {
+    "cyclic": (PURPLE, "-", "cyclic: the same coins, banded noise"),
     "poisson": (BLUE, "-", "Poisson: a server's secret coins"),
     "fixed": (SKY, "--", "fixed size: the same, replaced client"),
     "check-ins": (GREEN, "-.", "check-ins: clients' own secret round"),
@@ -27,7 +28,7 @@ LOOKS = {
 }
 
 if __name__ == "__main__":
-    figure, axes = plt.subplots(1, 3, figsize=(12.4, 4.3), sharey=True)
+    figure, axes = plt.subplots(1, 3, figsize=(12.4, 4.6), sharey=True)
     for axis, (clients, cohort, title) in zip(axes, PANELS, strict=True):
         joined = max(-(-int(cohort * ROUNDS) // clients), 1)
         found = {name: [] for name in LOOKS}
@@ -51,6 +52,6 @@ if __name__ == "__main__":
         entitle(axis, title, 44)
     axes[0].set_ylabel("error in the sum of 250 rounds, for each message,\nin thousandths of the clip bound")
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, fontsize=SMALL, loc="lower center", ncols=5)
-    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    figure.legend(handles, labels, frameon=False, fontsize=SMALL, loc="lower center", ncols=3)
+    figure.tight_layout(rect=(0, 0.12, 1, 1))
     save(figure, Path(__file__).with_name("which-noise.png"))

@@ -6,6 +6,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,9 +62,7 @@ def opacus_rdp(phases: Sequence[Phase], delta: float) -> float:
 
     accountant = RDPAccountant()
     accountant.history = _history(phases)
-    with warnings.catch_warnings():
-        # Its orders end at 64: looser where epsilon is small, and only an upper bound is asked for here.
-        warnings.filterwarnings("ignore", "Optimal order", UserWarning)
+    with _its_orders_end():
         return float(accountant.get_epsilon(delta))
 
 
@@ -73,7 +72,16 @@ def opacus_prv(phases: Sequence[Phase], delta: float, error: float = 0.002) -> f
 
     accountant = PRVAccountant()
     accountant.history = _history(phases)
-    return float(accountant.get_epsilon(delta, eps_error=error, delta_error=delta / 1000))
+    with _its_orders_end():
+        return float(accountant.get_epsilon(delta, eps_error=error, delta_error=delta / 1000))
+
+
+@contextmanager
+def _its_orders_end() -> Iterator[None]:
+    """Opacus' Renyi orders end at 64: looser where epsilon is small, an upper bound still (PRV: of its domain)."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Optimal order", UserWarning)
+        yield
 
 
 def second_opinion(phases: Sequence[Phase], delta: float) -> tuple[str, float] | None:

@@ -37,6 +37,8 @@ _SMALL: Mapping[str, str] = {
     "run.workers": "1",
     "run.device": "cpu",
 }
+# Two groups, and everybody when its turn comes.
+_TURNS: Mapping[str, str] = {"population.separation": "2", "population.cohort": "4"}
 # For a canary record the network is one whose gradient of it points one way, whatever noise was in the steps before.
 OF_RECORDS: Mapping[str, str] = {
     "model.name": "linear",
@@ -87,7 +89,8 @@ def audited_settings(
         for name, value in _TARGETS.items()
         if name.endswith("delta") or getattr(planned.privacy, name.split(".")[1]).epsilon is not None
     }
-    return resolve(algo, dataset, config, {**_SMALL, **_BOOKS, **targets, **(more or {}), **given})
+    turns = _TURNS if planned.population.sampler == "cyclic" else {}
+    return resolve(algo, dataset, config, {**_SMALL, **_BOOKS, **turns, **targets, **(more or {}), **given})
 
 
 def of_canaries(count: int) -> Mapping[str, str]:

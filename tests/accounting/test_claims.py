@@ -12,7 +12,7 @@ from dpfedmeta.presets import algorithm_names, claimed_of
 # Published without privacy; theirs is dp-agr's.
 UNPUBLISHED = [
     *("maml", "meta-sgd", "proto-maml"),
-    *("dp-agr-checkins", "dp-agr-correlated", "dp-agr-secure", "dp-agrlr-secure"),
+    *("dp-agr-checkins", "dp-agr-correlated", "dp-agr-cyclic", "dp-agr-secure", "dp-agrlr-secure"),
 ]
 
 

@@ -57,6 +57,7 @@ RUNS = {
     "meta-sgd": ("meta-sgd", None, {}),
     "proto-maml": ("proto-maml", None, {}),
     "dp-agr-correlated": ("dp-agr-correlated", None, {}),
+    "dp-agr-cyclic": ("dp-agr-cyclic", None, {"population.separation": "3"}),
     "dp-agr-secure": ("dp-agr-secure", None, {**SECURE, "clip.policy": "quantile"}),
     "dp-agrlr-secure": ("dp-agrlr-secure", None, {**SECURE, **TWO_PARTS}),
     "dp-fedavg": ("dp-fedavg", None, LOCAL),

@@ -17,6 +17,7 @@ from dpfedmeta.planning.clients import evaluation_shape
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.presets import algorithm_names
+from dpfedmeta.privacy.correlated import CorrelatedMechanism
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism, WholeNumberMechanism
 
 TASK = load_task("strokes")[0]
@@ -50,7 +51,10 @@ def test_every_preset_keeps_what_it_promises(algo):
         assert plan.privacy.clients == 10_000
         assert 0.99 * 4.0 <= client_public.epsilon <= 4.0
         return
-    assert isinstance(plan.mechanism.at(0), GaussianMechanism | WholeNumberMechanism)
+    if algo == "dp-agr-cyclic":
+        assert isinstance(plan.mechanism, CorrelatedMechanism)
+    else:
+        assert isinstance(plan.mechanism.at(0), GaussianMechanism | WholeNumberMechanism)
     assert client_public.epsilon <= 1.5
     assert client_public.delta == 1e-6
     assert plan.privacy.clients == {"dp-agr-checkins": 16_000}.get(algo, 400_000)
