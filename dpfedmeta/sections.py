@@ -382,8 +382,8 @@ class ModelSettings:
     initial: Annotated[
         str | None,
         Field(
-            description="public weights that the body begins with: textures (built in), a run directory, or a "
-            "safetensors file; null: random"
+            description="public weights that the body begins with: textures or strokes (built in), a run directory, or "
+            "a safetensors file; null: random"
         ),
     ] = None
 

@@ -68,7 +68,7 @@ def test_other_keys_keep_their_level(settle):
 
 
 def test_a_preset_may_depend_on_the_data_set(settle):
-    assert settle(dataset="strokes").server.rounds != settle(dataset="omniglot").server.rounds
+    assert settle(dataset="strokes").population.cohort != settle(dataset="omniglot").population.cohort
 
 
 def test_algo_and_dataset_may_stand_in_the_file(settle):

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.channel import IDENTITY_BYTES
-from dpfedmeta.models.initial import BUILT_IN
+from dpfedmeta.models.spec import BUILT_IN
 from dpfedmeta.randomness import GENERATOR
 from dpfedmeta.sections import RunSettings, TrackSettings
 from dpfedmeta.secure_aggregation.refusals import Refused
@@ -120,7 +120,7 @@ def foreign(settings: Settings) -> str | None:
         value = getattr(getattr(settings, section), key)
         if ":" in value or value == "own":
             return f"{name} = {value}"
-    if settings.model.initial not in (None, BUILT_IN):
+    if settings.model.initial not in (None, *BUILT_IN):
         return f"model.initial = {settings.model.initial}"
     return None
 

@@ -15,14 +15,12 @@ from torch import Tensor, nn
 from dpfedmeta.errors import InputError
 from dpfedmeta.models.functional import BODY, HEAD
 from dpfedmeta.models.registry import build_network
-from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.models.spec import BUILT_IN, NetworkSpec
 from dpfedmeta.models.trainable import frozen_names
 from dpfedmeta.parameters import Params
 from dpfedmeta.randomness import Purpose, global_generators_at, public_generator
 
 _LAYER = re.compile(r"^(body\.layers\.)(\d{1,6})\.")
-BUILT_IN = "textures"
-"""Bodies that were trained on the procedural images of tasks/textures.yaml, which show nobody's data."""
 
 
 def initial_weights(spec: NetworkSpec, seed: int) -> Params:
@@ -92,19 +90,15 @@ def _renumbered(body: Params, wanted: list[str]) -> Params:
 
 
 def _content(spec: NetworkSpec, initial: str) -> tuple[bytes, str]:
-    if initial == BUILT_IN:
-        if spec.norm != "batch":
-            raise InputError(
-                f"model.initial = {BUILT_IN}: trained with model.norm = batch, not {spec.norm}; use --model.initial "
-                "null"
-            )
+    if initial in BUILT_IN:
         folder = resources.files("dpfedmeta.models") / "initial_bodies"
-        name = f"{BUILT_IN}-{spec.name}-{spec.width}.safetensors"
+        name = f"{initial}-{spec.name}-{spec.width}-{spec.norm}.safetensors"
         if not (folder / name).is_file():
             known = ", ".join(sorted(file.name for file in folder.iterdir()))
             raise InputError(
-                f"model.initial = {BUILT_IN}: none for {spec.name} of width {spec.width}, only {known}; "
-                "use --model.initial null (random), or train one with --algo maml --dataset textures and name its run"
+                f"model.initial = {initial}: none for {spec.name} with model.width = {spec.width} and model.norm = "
+                f"{spec.norm}, only {known}; use --model.initial null (random), or train one with --algo maml "
+                f"--dataset {initial} and name its run"
             )
         return (folder / name).read_bytes(), name
     path = Path(initial)
@@ -114,6 +108,6 @@ def _content(spec: NetworkSpec, initial: str) -> tuple[bytes, str]:
         return path.read_bytes(), str(path)
     except OSError as error:
         raise InputError(
-            f"model.initial = {initial}: cannot be read ({error.strerror}); expected {BUILT_IN}, a run directory, or a "
-            "safetensors file"
+            f"model.initial = {initial}: cannot be read ({error.strerror}); expected {', '.join(BUILT_IN)}, a run "
+            "directory, or a safetensors file"
         ) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 from dpfedmeta.data.folders import check_data_folder
 from dpfedmeta.data.task import Task, load_task
 from dpfedmeta.errors import InputError
-from dpfedmeta.models.spec import NETWORKS
+from dpfedmeta.models.spec import BUILT_IN, NETWORKS
 from dpfedmeta.own_code import check_there
 from dpfedmeta.planning.clients import algorithm_of, check_protocol
 from dpfedmeta.planning.privacy import check_asked, check_constants
@@ -50,8 +50,8 @@ def _check_model(settings: Settings) -> None:
             f"model.name = {name}: unknown{nearest(name, NETWORKS)}; known are {', '.join(NETWORKS)}, or "
             "package.module:factory of your own"
         )
-    if initial is not None and initial != "textures" and not Path(initial).exists():
+    if initial is not None and initial not in BUILT_IN and not Path(initial).exists():
         raise InputError(
-            f"model.initial = {initial}: cannot be read (there is no such file or folder); expected textures, a run "
-            "directory, or a safetensors file"
+            f"model.initial = {initial}: cannot be read (there is no such file or folder); expected "
+            f"{', '.join(BUILT_IN)}, a run directory, or a safetensors file"
         )

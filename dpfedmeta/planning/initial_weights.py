@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dpfedmeta.data.task import Task, load_task, source_name
 from dpfedmeta.errors import InputError
-from dpfedmeta.models.initial import BUILT_IN, initial_weights
-from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.models.initial import initial_weights
+from dpfedmeta.models.spec import BUILT_IN, NetworkSpec
 from dpfedmeta.planning.origins import origins, same_images
 from dpfedmeta.settings import Settings
 
@@ -20,6 +20,8 @@ def check_initial(settings: Settings, spec: NetworkSpec, task: Task) -> None:
     if spec.initial is None:
         return
     initial_weights(spec, settings.run.seed)
+    if spec.initial in BUILT_IN and source_name(load_task(spec.initial)[0].source) == source_name(task.source):
+        raise same_images(spec.initial, task)
     for number, origin in enumerate(origins(spec.initial)):
         other = origin.settings
         if other is None:
@@ -44,5 +46,5 @@ def initial_words(settings: Settings) -> str | None:
     """What the guarantees leave out; None where training begins with random weights."""
     if settings.model.initial is None:
         return None
-    known = "procedural images, nobody's data" if settings.model.initial == BUILT_IN else "taken as public"
+    known = "procedural images, nobody's data" if settings.model.initial in BUILT_IN else "taken as public"
     return f"begins with the body of {settings.model.initial} ({known}); no guarantee covers what it learned from"

@@ -11,7 +11,7 @@ from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.sharing import shares_images
 from dpfedmeta.data.task import DrawnSource, OwnSource, Task, load_task, source_name
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.models.initial import BUILT_IN
+from dpfedmeta.models.spec import BUILT_IN
 from dpfedmeta.planning.held_data import HeldData, kept_data
 from dpfedmeta.run_directory import CONFIG, LEDGER, RunDirectory
 from dpfedmeta.settings import Settings
@@ -33,7 +33,7 @@ class Origin:
 def origins(initial: str | None) -> Iterator[Origin]:
     """The run that left these weights, the one that it began with, and so on."""
     seen: set[Path] = set()
-    while initial is not None and initial != BUILT_IN:
+    while initial is not None and initial not in BUILT_IN:
         path = Path(initial).resolve()
         run = next((folder for folder in (path, path.parent, path.parent.parent) if _is_run(folder)), None)
         if run is None and not path.exists():

@@ -29,6 +29,7 @@ from dpfedmeta.federation import (  # noqa: E402
     page,  # noqa: F401
     server,
     signed_plan,
+    signed_text,
 )
 from dpfedmeta.federation import sums as sums_module  # noqa: E402
 from dpfedmeta.federation.joined import Joined  # noqa: E402
@@ -46,7 +47,8 @@ def known_noise():
 
 def other_version():
     """Another release of dpfedmeta."""
-    vars(signed_plan)["__version__"] = "9.9.9"
+    for module in (signed_plan, signed_text):
+        vars(module)["__version__"] = "9.9.9"
 
 
 def other_layout():

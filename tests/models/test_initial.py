@@ -4,7 +4,7 @@ from safetensors.torch import save_file
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.models.functional import apply_body
-from dpfedmeta.models.initial import BUILT_IN, initial_weights
+from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import build_network
 from dpfedmeta.models.spec import NetworkSpec
 
@@ -77,22 +77,30 @@ def flat(*, channels, image_size, ways, width, norm):
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(channels * image_size**2, ways))
 
 
-@pytest.mark.parametrize(("name", "width"), [("conv4", 32), ("conv3-blur", 16)])
-def test_what_is_built_in_is_whole_and_the_same_for_every_seed(name, width):
-    one, two = (initial_weights(spec_of(name=name, width=width, downscale=1, initial=BUILT_IN), s) for s in (0, 1))
-    random = initial_weights(spec_of(name=name, width=width, downscale=1), 0)
+BODIES = [
+    ("textures", {"name": "conv4", "width": 32}),
+    ("textures", {"name": "conv3-blur", "width": 16}),
+    ("strokes", {"name": "conv3-blur", "width": 16, "channels": 1}),
+    ("strokes", {"name": "conv3-blur", "width": 8, "norm": "group", "channels": 1}),
+]
+
+
+@pytest.mark.parametrize(("initial", "network"), BODIES)
+def test_what_is_built_in_is_whole_and_the_same_for_every_seed(initial, network):
+    one, two = (initial_weights(spec_of(**network, downscale=1, initial=initial), s) for s in (0, 1))
+    random = initial_weights(spec_of(**network, downscale=1), 0)
     assert all(torch.equal(one[n], two[n]) and torch.isfinite(one[n]).all() for n in one)
     assert not torch.equal(one["body.layers.0.convolution.weight"], random["body.layers.0.convolution.weight"])
 
 
 def test_what_is_built_in_is_for_the_normalisation_that_trained_it():
-    with pytest.raises(InputError, match=r"trained with model\.norm = batch, not group"):
-        initial_weights(spec_of(width=32, norm="group", initial=BUILT_IN), 0)
+    with pytest.raises(InputError, match=r"none for conv4 with model\.width = 32 and model\.norm = group"):
+        initial_weights(spec_of(width=32, norm="group", initial="textures"), 0)
 
 
 def test_what_is_not_built_in_says_what_is():
-    with pytest.raises(InputError, match=r"none for conv4 of width 7, only .*textures-conv4-32\.safetensors"):
-        initial_weights(spec_of(width=7, initial=BUILT_IN), 0)
+    with pytest.raises(InputError, match=r"model\.width = 7 .*only .*textures-conv4-32-batch\.safetensors"):
+        initial_weights(spec_of(width=7, initial="textures"), 0)
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])

@@ -77,6 +77,15 @@ def test_a_run_on_the_same_images_is_no_beginning(tiny_task_file, tmp_path, algo
     assert not (tmp_path / "second").exists()
 
 
+@pytest.mark.parametrize("name", ["textures", "strokes"])
+def test_a_built_in_body_is_no_beginning_for_the_images_that_taught_it(tmp_path, name):
+    algo = {"textures": "dp-agrlr-micro", "strokes": "dp-agrlr"}[name]
+    given = {"run.dir": str(tmp_path), "run.name": "own", "model.initial": name, "model.downscale": "1"}
+    with pytest.raises(RefusedPlan, match=rf"model\.initial = {name}: a run behind it learned from the images of"):
+        run_training(resolve(algo, name, None, given))
+    assert not (tmp_path / "own").exists()
+
+
 def test_neither_a_detour_nor_the_file_alone_hides_the_same_images(tiny_task_file, tmp_path, others):
     first, _ = train(tiny_task_file, tmp_path, "first", algo="maml")
     through, _ = train(others, tmp_path, "through", algo="maml", **{"model.initial": str(first.path)})
