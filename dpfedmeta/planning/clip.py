@@ -38,6 +38,7 @@ def clip_policy(settings: Settings, privacy: PrivacyPlan) -> ClipPolicy[Any]:
         cohort=privacy.cohort,
         noise=max(phase.event.total_noise or 0.0 for phase in privacy.phases),
         exact=not settings.record.enabled,
+        independent=privacy.noise == "independent",
     )
     if clip.scope == "per-layer" and settings.record.enabled:
         raise RefusedPlan(f"clip.scope = per-layer: {settings.algo} clips records, not messages; use --clip.scope flat")

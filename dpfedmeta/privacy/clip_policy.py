@@ -100,6 +100,7 @@ class Surroundings:
         cohort: L.
         noise: The largest z of the plan.
         exact: Whether clients compute exact messages, whose norms they may count.
+        independent: Whether the noises of different rounds are known to be independent.
     """
 
     algo: str
@@ -107,10 +108,11 @@ class Surroundings:
     cohort: float
     noise: float
     exact: bool
+    independent: bool = True
 
 
 # How far a policy may leave C_0 where the settings leave it open.
-_RANGE = 300.0
+RANGE = 300.0
 
 
 def clip_limits(clip: ClipSettings) -> tuple[float, float]:
@@ -119,8 +121,8 @@ def clip_limits(clip: ClipSettings) -> tuple[float, float]:
     Raises:
         InputError: C_0 is not between them.
     """
-    lowest = clip.initial / _RANGE if clip.lowest is None else clip.lowest
-    highest = clip.initial * _RANGE if clip.highest is None else clip.highest
+    lowest = clip.initial / RANGE if clip.lowest is None else clip.lowest
+    highest = clip.initial * RANGE if clip.highest is None else clip.highest
     if not lowest <= clip.initial <= highest or lowest == highest:
         raise InputError(
             f"clip.initial = {clip.initial:g} is not between clip.lowest = {lowest:g} and clip.highest = {highest:g}"

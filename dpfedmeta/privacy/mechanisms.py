@@ -59,6 +59,11 @@ class Released(Generic[Unit, ValueT]):
         """L2 norm, likewise."""
         return norm(cast(Params, self.value))
 
+    @property
+    def vector(self) -> FloatArray:
+        """All coordinates in the order of the parameters, likewise."""
+        return flatten(cast(Params, self.value)).cpu().double().numpy()
+
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a released value does not change")
 

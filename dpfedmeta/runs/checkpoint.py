@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
@@ -23,6 +24,8 @@ from dpfedmeta.server import ServerState
 VERSION = 1
 _FILE = re.compile(r"round-(\d{6,})\.safetensors")
 _PARTS = ("model", "first", "second", "average")
+# Under this name stand the vectors that a clip policy remembers; the text has their names in their place.
+_POLICY = "policy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +50,14 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
     """
     state = checkpoint.state
     tensors = {f"{part}/{name}": value.contiguous().cpu() for part, name, value in _tensors(state)}
+    policy = _vectors_taken_out(asdict(state.policy), tensors)
     text = json.dumps(
         {
             "version": VERSION,
             "round": state.round,
             "bound": state.bound,
             "averaged": state.averaged,
-            "policy": asdict(state.policy),
+            "policy": policy,
             "lines": checkpoint.lines,
             "head": checkpoint.head,
         },
@@ -70,6 +74,28 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
 
 def _tensors(state: ServerState) -> list[tuple[str, str, torch.Tensor]]:
     return [(part, name, value) for part in _PARTS for name, value in getattr(state, part).items()]
+
+
+def _vectors_taken_out(value: Any, tensors: Params) -> Any:
+    """`value` with the name of a tensor, new in `tensors`, wherever it held a vector."""
+    if isinstance(value, np.ndarray):
+        name = f"{_POLICY}/{sum(known.startswith(_POLICY) for known in tensors):06d}"
+        tensors[name] = torch.from_numpy(value)
+        return {_POLICY: name}
+    if isinstance(value, dict):
+        return {key: _vectors_taken_out(inner, tensors) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_vectors_taken_out(inner, tensors) for inner in value]
+    return value
+
+
+def _vectors_put_back(value: Any, tensors: Params) -> Any:
+    """What `_vectors_taken_out` was given; takes them from `tensors`."""
+    if isinstance(value, dict):
+        if set(value) == {_POLICY}:
+            return tensors.pop(value[_POLICY]).numpy()
+        return {key: _vectors_put_back(inner, tensors) for key, inner in value.items()}
+    return [_vectors_put_back(inner, tensors) for inner in value] if isinstance(value, list) else value
 
 
 def _digest(tensors: Params, text: str) -> str:
@@ -126,7 +152,8 @@ def _checkpoint(fields: dict[str, Any], tensors: Params, like: ServerState) -> C
         if value.shape != wanted.shape or value.dtype != wanted.dtype:
             raise ValueError(name)
         parts[part][name] = value
-    policy: Any = TypeAdapter(type(like.policy)).validate_python(fields["policy"])
+    held = _vectors_put_back(fields["policy"], tensors)
+    policy: Any = TypeAdapter(type(like.policy)).validate_python(held)
     bound = float(fields["bound"])
     if len(tensors) != len(_tensors(like)) or math.isnan(bound) or bound <= 0:
         raise ValueError("form")

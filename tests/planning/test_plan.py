@@ -299,6 +299,8 @@ REFUSED_POLICIES = [
     ("dp-agrlr-micro", {"clip.scope": "per-layer"}, "clips records"),
     ("dp-aqc", {"clip.count_noise": 1e-6}, "count_noise"),
     ("dp-agr", {"clip.window": 500}, "longer than the run"),
+    ("dp-agr-cyclic", {"clip.policy": "window-products"}, "releases whose noises are correlated"),
+    ("dp-agr-correlated", {"clip.policy": "window-products"}, "releases whose noises are correlated"),
     ("dp-agr", {"clip.lowest": 2.0, "clip.highest": 1.0}, "clip.lowest"),
     ("dp-agr", {"clip.initial": 5.0, "clip.highest": 1.0}, "clip.highest"),
 ]
@@ -310,7 +312,7 @@ def test_a_policy_that_does_not_fit_is_refused_before_the_first_round(algo, give
         plan_of(algo, **given)
 
 
-@pytest.mark.parametrize("policy", ["constant", "quantile", "median", "window-literal", "window"])
+@pytest.mark.parametrize("policy", ["constant", "quantile", "median", "window-literal", "window-products", "window"])
 @pytest.mark.parametrize("scope", ["flat", "per-layer"])
 def test_every_policy_costs_the_same(policy, scope):
     plan = plan_of("dp-agr", **{"clip.policy": policy, "clip.scope": scope, "server.noise_multiplier": 1.0})

@@ -7,6 +7,7 @@ import torch
 
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.privacy.clip_policy import ATTACHED, attached_scale
+from dpfedmeta.privacy.knee import Walk
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.policies.constant import Constant
 from dpfedmeta.privacy.policies.median import Histogram, Median
@@ -66,12 +67,12 @@ def test_the_window_policy_neither_collapses_nor_explodes_over_a_long_run():
 
 
 def test_where_noise_always_hides_the_signal_the_bound_searches_and_then_holds_and_says_so():
-    policy = Window(initial_bound=1.0)
+    policy, probe = Window(initial_bound=1.0), Walk(lowest=1 / 300, highest=300.0).probe
     bounds, modes = simulate(policy, size=1_000_000, cohort=16, z=1.0, rounds=20, modes=True)
-    assert bounds.min() >= 1 / 300 / policy.probe * (1 - 1e-9)
+    assert bounds.min() >= 1 / 300 / probe * (1 - 1e-9)
     assert modes[5] == "searching"
     assert modes[-5:] == ["holding"] * 5
-    assert bounds[-5:].max() <= policy.probe / 300 * (1 + 1e-9)
+    assert bounds[-5:].max() <= probe / 300 * (1 + 1e-9)
 
 
 def test_where_a_signal_disappears_the_bound_falls_and_comes_back_with_the_signal():

@@ -1,15 +1,18 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from dpfedmeta.errors import InputError
+from dpfedmeta.privacy.knee import Walk
 from dpfedmeta.privacy.policies.constant import Constant
 from dpfedmeta.privacy.policies.median import Histogram, Median
 from dpfedmeta.privacy.policies.quantile import BelowBound, Quantile
 from dpfedmeta.privacy.policies.window import Observation, Window
 from dpfedmeta.privacy.policies.window_literal import WindowLiteral
+from dpfedmeta.privacy.policies.window_products import WindowProducts
 from dpfedmeta.runs.checkpoint import Checkpoint, checkpoint_files, load_checkpoint, save_checkpoint
 from dpfedmeta.server import initial_state
 
@@ -23,6 +26,15 @@ def states():
     yield replace(window, round=7, bound=0.1 + 0.2, policy=replace(window.policy, observations=seen, centre=THIRD))
     literal = initial_state(MODEL, WindowLiteral(initial_bound=1.0, window=3, percentile=90, lowest=0.1, highest=9))
     yield replace(literal, policy=replace(literal.policy, norms=(THIRD, 2 / 7)))
+    products = initial_state(MODEL, WindowProducts(initial_bound=1.0, window=2, walk=Walk(lowest=0.1, highest=9.0)))
+    seen = replace(
+        products.policy,
+        releases=(np.array([THIRD, -0.0]), np.array([1e300, 5e-324])),
+        products=((THIRD,), (2 / 7, -1e-300)),
+        bounds=(1.25, 0.8),
+        deviations=(THIRD, 0.0),
+    )
+    yield replace(products, policy=seen)
     yield initial_state(MODEL, Constant(initial_bound=math.inf))
     yield initial_state(
         MODEL,

@@ -111,6 +111,15 @@ def test_a_killed_run_goes_on_to_the_identical_result(tiny_task_file, tmp_path, 
     assert "summary.json agrees" in audit(run).remarks
 
 
+@pytest.mark.parametrize("round_", [1, 4])
+def test_what_a_clip_policy_remembers_of_releases_comes_back(tiny_task_file, tmp_path, monkeypatch, round_):
+    given = {"algo": "dp-agr", "clip.policy": "window-products", "clip.window": "3"}
+    begin(tiny_task_file, tmp_path, "whole", **given)
+    run = halted(tiny_task_file, tmp_path, monkeypatch, round_, **given)
+    resume(run, **{"run.workers": "1"})
+    assert results(run) == results(RunDirectory(tmp_path / "whole"))
+
+
 def test_aborted_rounds_are_resumed_as_they_were(tiny_task_file, tmp_path, monkeypatch):
     """Which clients answer is drawn from the seed too, so that a round done again aborts again."""
     failing = {

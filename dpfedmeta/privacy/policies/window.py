@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.privacy.clip_policy import Mode, Surroundings, check_window, clip_limits
+from dpfedmeta.privacy.clip_policy import RANGE, Mode, Surroundings, check_window
+from dpfedmeta.privacy.knee import Walk
 from dpfedmeta.sections import ClipSettings
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from dpfedmeta.privacy.mechanisms import Released
     from dpfedmeta.privacy.units import Client
 
-# How far the bound may leave C_0, where nothing else is said.
-_RANGE = 300.0
 # Standard deviations of noise above which a signal counts as visible, and as certain.
 _VISIBLE, _CERTAIN = 2.0, 6.0
 # Factor by which the centre falls in a round without a visible signal.
@@ -61,11 +60,9 @@ class WindowState:
 class Window:
     """The stable window policy: finds the knee where clipping begins, from past noisy aggregates alone.
 
-    Below the knee every contribution is clipped and the clipped mean grows in proportion to C: its elasticity
-    d ln||signal|| / d ln C is 1. Above it nothing is clipped and the elasticity is 0, while the noise keeps
-    growing. The policy alternates the bound a little above and below a centre, estimates the elasticity from
-    the noise-corrected energies of the last W aggregates, and moves the centre until the elasticity is
-    `target_elasticity` (`following`).
+    The policy alternates the bound a little above and below a centre, estimates the elasticity of the clipped mean
+    (`knee.Walk`) from the noise-corrected energies of the last W aggregates, and moves the centre until the elasticity
+    is 0.85 (`following`).
 
     Where noise hides the signal, it lowers the bound (`searching`). Low is safe: above the knee the signal-to-noise
     ratio is worse, below it is the same (with `server.unit bound` or Adam no step shrinks). If the end of the range
@@ -78,11 +75,7 @@ class Window:
     Attributes:
         initial_bound: C_0.
         window: W >= 2 past aggregates.
-        target_elasticity: Where to sit: 1 clips everything, 0 clips nothing.
-        probe: Ratio of the upper to the centre bound, and of the centre to the lower one.
-        gain: Step of ln(centre) per unit of elasticity error.
-        lowest: C_min; None: C_0/300.
-        highest: C_max; None: 300 C_0.
+        walk: How its centre moves; None: between C_0/300 and 300 C_0.
 
     Guarantee:
         Post-processing of released aggregates; no event. The bound of round t is a function of the releases
@@ -91,11 +84,7 @@ class Window:
 
     initial_bound: float
     window: int = 4
-    target_elasticity: float = 0.85
-    probe: float = 1.25
-    gain: float = 1.2
-    lowest: float | None = None
-    highest: float | None = None
+    walk: Walk | None = None
     attachment: None = None
 
     def __post_init__(self) -> None:
@@ -103,10 +92,8 @@ class Window:
             raise InputError(f"clip.window: the window policy compares at least 2 aggregates, got {self.window}")
 
     @property
-    def range(self) -> tuple[float, float]:
-        """(C_min, C_max) of the centre."""
-        lowest = self.initial_bound / _RANGE if self.lowest is None else self.lowest
-        return lowest, self.initial_bound * _RANGE if self.highest is None else self.highest
+    def _walk(self) -> Walk:
+        return self.walk or Walk(lowest=self.initial_bound / RANGE, highest=self.initial_bound * RANGE)
 
     @classmethod
     def planned(cls, clip: ClipSettings, around: Surroundings) -> Window:
@@ -115,37 +102,31 @@ class Window:
         Raises:
             InputError: The window is longer than the run, or C_0 out of range.
         """
-        lowest, highest = clip_limits(clip)
         check_window(clip, around)
-        return cls(initial_bound=clip.initial, window=clip.window, lowest=lowest, highest=highest)
+        return cls(initial_bound=clip.initial, window=clip.window, walk=Walk.planned(clip))
 
     def initial(self) -> WindowState:
         """Starts above the centre, so that the second round looks below it."""
-        return WindowState(centre=self.initial_bound, bound=self.initial_bound * self.probe)
+        return WindowState(centre=self.initial_bound, bound=self.initial_bound * self._walk.probe)
 
     def next_bound(self, state: WindowState, aggregate: Released[Client, Params]) -> tuple[WindowState, float]:
         """Add one observation, move the centre, and put the next probe on the other side."""
-        observations = (*state.observations, observe(state.bound, aggregate))[-self.window :]
+        walk, observations = self._walk, (*state.observations, observe(state.bound, aggregate))[-self.window :]
         state = replace(state, observations=observations)
         if len(observations) < 2:
-            return self._probed(state, state.centre, state.mode)
+            return _probed(walk, state, state.centre, state.mode)
         significance = _significance(observations)
-        at_the_end = state.centre <= self.range[0]
+        at_the_end = state.centre <= walk.lowest
         if significance > (_CERTAIN if at_the_end else _VISIBLE):
-            elasticity = _elasticity(observations, otherwise=self.target_elasticity)
-            return self._probed(state, self._moved(state.centre, elasticity), "following")
-        return self._probed(state, self._within(state.centre / _SEARCH), "holding" if at_the_end else "searching")
+            elasticity = _elasticity(observations, otherwise=walk.target_elasticity)
+            return _probed(walk, state, walk.moved(state.centre, elasticity), "following")
+        centre = walk.within(state.centre / _SEARCH)
+        return _probed(walk, state, centre, "holding" if at_the_end else "searching")
 
-    def _moved(self, centre: float, elasticity: float) -> float:
-        return self._within(centre * math.exp(self.gain * (elasticity - self.target_elasticity)))
 
-    def _within(self, centre: float) -> float:
-        lowest, highest = self.range
-        return min(max(centre, lowest), highest)
-
-    def _probed(self, state: WindowState, centre: float, mode: Mode) -> tuple[WindowState, float]:
-        bound = centre / self.probe if state.bound > state.centre else centre * self.probe
-        return replace(state, centre=centre, bound=bound, mode=mode), bound
+def _probed(walk: Walk, state: WindowState, centre: float, mode: Mode) -> tuple[WindowState, float]:
+    bound = walk.other_side(state.centre, state.bound, centre)
+    return replace(state, centre=centre, bound=bound, mode=mode), bound
 
 
 def _significance(observations: tuple[Observation, ...]) -> float:
