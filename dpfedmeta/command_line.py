@@ -145,12 +145,12 @@ def print_json(content: object) -> None:
 
 def run_command(main: Callable[[Console], int]) -> None:
     """Call `main` and leave with its exit code; errors are one line on standard error."""
-    errors = Console(stderr=True, soft_wrap=True)
+    errors = Console(stderr=True, soft_wrap=True, emoji=False)
     terminate_like_ctrl_c()
     with warnings.catch_warnings():
         _warn_in_one_line(errors)
         try:
-            code = main(Console())
+            code = main(Console(emoji=False))
         except InputError as error:
             code = _say(errors, str(error), BAD_INPUT)
         except KeyboardInterrupt:

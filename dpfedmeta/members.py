@@ -5,9 +5,10 @@ A folder of members holds one file for each. A file names what it defines `MEMBE
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
@@ -110,3 +111,19 @@ def check_protocol(setting: str, name: str, member: object, *wanted: str) -> Non
         if not hasattr(member, part):
             kind = member.__name__ if isinstance(member, type) else type(member).__name__
             raise InputError(f"{setting} = {name}: {kind} has no {part}; it needs {', '.join(wanted)}")
+
+
+def check_takes(setting: str, name: str, function: Callable[..., Any], *given: Any, **named: Any) -> None:
+    """Refuse a member whose function does not take what it will be given.
+
+    Raises:
+        InputError: Says what it takes and what it is given.
+    """
+    taken = signature(function)
+    try:
+        taken.bind(*given, **named)
+    except TypeError as error:
+        besides = "".join(f" and {key}, its Settings" for key in named)
+        raise InputError(
+            f"{setting} = {name}: its {function.__name__}{taken} is given {len(given)} arguments{besides} ({error})"
+        ) from error

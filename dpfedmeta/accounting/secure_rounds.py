@@ -198,14 +198,24 @@ def _faced(variance: float, whole: WholeSum) -> GaussianNoise:
 
 
 def _sizes(plan: PrivacyPlan) -> tuple[int, int, float]:
-    """(smallest cohort, largest cohort, P(another one)) of a round."""
+    """(smallest cohort, largest cohort, P(another one)) of a round.
+
+    Raises:
+        RefusedPlan: The rounds may use up all clients, and nobody would be left to make the noise.
+    """
     if plan.sampler == "fixed":
         return int(plan.cohort), int(plan.cohort), 0.0
     rate, allowed = plan.cohort / plan.clients, plan.allowed
     most, more = largest_cohort(plan.clients, rate, allowed)
     # Whoever took part as often as allowed leaves a place empty.
     spent = 0 if plan.max_participations is None else math.ceil(plan.rounds * most / plan.max_participations)
-    least, fewer = smallest_cohort(max(plan.clients - spent, 0), rate, allowed)
+    if spent >= plan.clients:
+        raise RefusedPlan(
+            f"population.max_participations = {plan.max_participations}: {plan.rounds} rounds of up to {most} clients "
+            f"may use up all {plan.clients:,} clients, and nobody would be left to make the noise; lower server.rounds "
+            "or population.cohort, or raise population.max_participations"
+        )
+    least, fewer = smallest_cohort(plan.clients - spent, rate, allowed)
     return least + 1, most, more + fewer
 
 

@@ -74,7 +74,7 @@ def train(
         RefusedPlan: A guarantee that is asked for would not hold.
         CallbackFailed: A callback raised; the run ended cleanly, its status is `interrupted`, and it can be resumed.
     """
-    with Terminal(Console(), _RESUME) as terminal:
+    with Terminal(Console(emoji=False), _RESUME) as terminal:
         told = (*(() if quiet else (terminal,)), *callbacks)
         folder = None if data_folder is None else Path(data_folder)
         if extend_to is not None and (resume is None or type(extend_to) is not int):

@@ -69,7 +69,7 @@ def _audited(options: argparse.Namespace, run: Path | None, given: dict[str, str
     )  # fmt: skip
     from dpfedmeta.api.audit import audit_of_run, made
 
-    errors = Console(stderr=True)
+    errors = Console(stderr=True, emoji=False)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("audit", total=1.0)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from dpfedmeta.accounting.correlated_noise import KINDS
 from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.planning.clients import records_of_a_client
 from dpfedmeta.planning.clip import bounds_clients
@@ -10,6 +13,8 @@ from dpfedmeta.settings import Settings
 
 # With more clients than these the noise for whole clients may be worth having.
 _SILOS = 50
+# A last cohort below this share of the expected one is worth a word.
+_SMALL_COHORT = 0.8
 
 
 def cautions(settings: Settings, task: Task) -> tuple[str, ...]:
@@ -20,6 +25,7 @@ def cautions(settings: Settings, task: Task) -> tuple[str, ...]:
             (
                 remark_of(settings.algo),
                 _everybody(settings),
+                _used_up(settings),
                 _record_delta(settings, task),
                 _public_classes(settings, task),
             ),
@@ -36,6 +42,24 @@ def _everybody(settings: Settings) -> str | None:
     return (
         f"all {population.clients} clients take part in every round, so no privacy comes from sampling, and so few "
         f"cannot hide one of them: client-level privacy is out of reach, whatever its cells say; {unit}"
+    )
+
+
+def _used_up(settings: Settings) -> str | None:
+    """Whoever came as often as allowed is not there any more where coins or lots decide who is invited."""
+    population, rounds = settings.population, settings.server.rounds
+    most = population.max_participations
+    # Clients that rest between rounds are drawn so that cohorts keep their size, or refused; check-ins come once.
+    if most is None or settings.server.noise in KINDS or population.sampler not in ("poisson", "fixed"):
+        return None
+    before, rate = rounds - 1, min(1.0, population.cohort / population.clients)
+    there = sum(math.comb(before, k) * rate**k * (1.0 - rate) ** (before - k) for k in range(min(most, rounds)))
+    if there >= _SMALL_COHORT:
+        return None
+    return (
+        f"each client comes at most {'once' if most == 1 else f'{most} times'}, so cohorts become smaller: of "
+        f"{population.cohort:g} clients about {there * population.cohort:.0f} are there in round {rounds}, beside the "
+        "noise of a whole cohort; fewer rounds, or more clients, waste less"
     )
 
 

@@ -57,6 +57,7 @@ def method_of(settings: Settings, task: Task) -> Method:
     member = members.find("meta.method", name, _METHODS)
     members.check_protocol("meta.method", name, member, "planned", "plain_steps", "sends", "few_shot")
     own = members.own_settings("meta", name, member, settings.meta.own)
+    members.check_takes("meta.method", name, member.planned, settings, task, **own)
     made: Method = member.planned(settings, task, **own)
     members.check_protocol("meta.method", name, made, *_COMMON)
     return made

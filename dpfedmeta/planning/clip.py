@@ -43,8 +43,10 @@ def clip_policy(settings: Settings, privacy: PrivacyPlan) -> ClipPolicy[Any]:
     if clip.scope == "per-layer" and settings.record.enabled:
         raise RefusedPlan(f"clip.scope = per-layer: {settings.algo} clips records, not messages; use --clip.scope flat")
     own = members.own_settings("clip", clip.policy, member, clip.own)
+    members.check_takes(_SETTING, clip.policy, member.planned, clip, around, **own)
     policy: ClipPolicy[Any] = member.planned(clip, around, **own)
     members.check_protocol(_SETTING, clip.policy, policy, "initial", "next_bound", "attachment")
+    members.check_protocol(_SETTING, clip.policy, policy.initial(), "bound", "mode")
     return policy
 
 

@@ -102,10 +102,13 @@ class Terminal(Callback):
         if summary.get("accuracy") is not None:
             self._console.print(accuracy_table(summary))
         ledger = read_content(RunDirectory(self._path).ledger, torn=True)
-        self._console.print(guarantee_table(spent(ledger.plan, ledger.charges), "What was spent, from the ledger"))
+        cells = spent(ledger.plan, ledger.charges)
+        self._console.print(guarantee_table(cells, "What was spent, from the ledger", explained=False))
         seconds = time.perf_counter() - self._started
-        minutes = f"at most {coarse(seconds) / 60:.2g}" if summary["times"] else f"{seconds / 60:.1f}"
-        self._say(f"{summary['status']} after {minutes} minutes in all; everything is in {self._path}")
+        minutes = f"{seconds / 60:.1f} minutes in all"
+        if summary["times"]:
+            minutes = f"at most {coarse(seconds) / 60:.2g} minutes in all (rounded up, since times tell of cohorts)"
+        self._say(f"{summary['status']} after {minutes}; everything is in {self._path}")
         if summary["status"] == "interrupted":
             self._say(f"go on with: {self._resume.format(path=str(self._path))}")
 

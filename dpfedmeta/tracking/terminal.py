@@ -21,7 +21,7 @@ from dpfedmeta.accounting.whole_sums import WholeSum
 def as_text(*printed: Table | str) -> str:
     """What a terminal would show, without colours."""
     out = io.StringIO()
-    console = Console(file=out, width=120, color_system=None, force_jupyter=False, force_terminal=False)
+    console = Console(file=out, width=120, emoji=False, color_system=None, force_jupyter=False, force_terminal=False)
     for each in printed:
         console.print(each, highlight=False, soft_wrap=isinstance(each, str), markup=False)
     return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines())
@@ -78,8 +78,10 @@ def why_above(guarantees: Sequence[Guarantee], moved: Moved = Moved()) -> list[s
     return [f"(record, public) lies above (client, public): {'; '.join(reasons)}"] if reasons else []
 
 
-def guarantee_table(guarantees: Sequence[Guarantee], title: str, moved: Moved = Moved()) -> Table:
-    """The four cells, with lines that say what the words mean."""
+def guarantee_table(
+    guarantees: Sequence[Guarantee], title: str, moved: Moved = Moved(), *, explained: bool = True
+) -> Table:
+    """The four cells, with lines that say what the words mean where that is to be `explained`."""
     lines = (
         "client: all of one client; record: one record of it",
         "server: sees every message, under secure aggregation their sum; public: sees what is released, and under "
@@ -91,11 +93,14 @@ def guarantee_table(guarantees: Sequence[Guarantee], title: str, moved: Moved = 
     table = Table(
         title=title,
         title_justify="left",
-        caption="\n".join(lines),
+        caption="\n".join(lines) if explained else "the words are explained under the first table",
         caption_justify="left",
     )
     for column in ("unit", "towards", "epsilon", "delta", "adjacency", "replaced", "method"):
-        table.add_column(column, justify="right" if column in ("epsilon", "delta", "replaced") else "left")
+        # On a narrow screen a number goes on in the next line; cut short it would be another one.
+        table.add_column(
+            column, justify="right" if column in ("epsilon", "delta", "replaced") else "left", overflow="fold"
+        )
     for cell in guarantees:
         table.add_row(
             cell.unit,

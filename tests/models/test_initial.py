@@ -80,6 +80,7 @@ def flat(*, channels, image_size, ways, width, norm):
 BODIES = [
     ("textures", {"name": "conv4", "width": 32}),
     ("textures", {"name": "conv3-blur", "width": 16}),
+    ("textures", {"name": "conv3-blur", "width": 8, "norm": "group"}),
     ("strokes", {"name": "conv3-blur", "width": 16, "channels": 1}),
     ("strokes", {"name": "conv3-blur", "width": 8, "norm": "group", "channels": 1}),
 ]

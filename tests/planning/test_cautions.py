@@ -45,6 +45,20 @@ def test_silos_that_all_take_part_hide_no_silo():
     assert hides(300, 300)
 
 
+@pytest.mark.parametrize(("clients", "there"), [(10_000, 24), (20_000, 112)])
+def test_clients_that_are_used_up_are_said_before_the_first_round(clients, there):
+    given = {"population.cohort": "500", "server.rounds": "60", "population.max_participations": "1"}
+    (caution,) = (
+        each
+        for each in said("dp-agrlr-micro", **given, **{"population.clients": str(clients)})
+        if "cohorts become smaller" in each
+    )
+    # (1 - q)^59 of 500.
+    assert f"of 500 clients about {there} are there in round 60" in caution
+    assert not any("become smaller" in each for each in said("dp-agrlr-micro", **given))
+    assert not any("become smaller" in each for each in said("dp-agr-correlated"))
+
+
 def test_without_a_promise_nothing_is_said():
     assert said("maml") == ()
 

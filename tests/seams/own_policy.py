@@ -50,3 +50,25 @@ class Forgetful:
 
     def initial(self):
         return HalvingState(bound=1.0)
+
+
+class Deaf:
+    """Has settings, and does not take them."""
+
+    Settings = Halving.Settings
+
+    @classmethod
+    def planned(cls, clip, around):
+        return Halving(start=clip.initial, every=2, least=clip_limits(clip)[0])
+
+
+class Wordless(Halving):
+    """Its state does not say what it does."""
+
+    def initial(self):
+        return WordlessState(bound=1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordlessState:
+    bound: float

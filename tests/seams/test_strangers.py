@@ -115,6 +115,12 @@ REFUSED = {
     "no such module": ({"clip.policy": "nowhere.at_all:Policy"}, InputError, "cannot be imported"),
     "no such name": ({"clip.policy": f"{HERE}.own_policy:Nothing"}, InputError, "has no Nothing"),
     "a policy that cannot go on": ({"clip.policy": f"{HERE}.own_policy:Forgetful"}, InputError, "has no next_bound"),
+    "a policy that does not take its settings": (
+        {"clip.policy": f"{HERE}.own_policy:Deaf"},
+        InputError,
+        r"its planned\(clip, around\) is given 2 .* and own, its",
+    ),
+    "a policy whose state is silent": ({"clip.policy": f"{HERE}.own_policy:Wordless"}, InputError, "has no mode;"),
     "settings of nobody": ({"clip.own.every": "2"}, InputError, "takes no settings of its own"),
     "a setting it does not take": ({"clip.policy": POLICY, "clip.own.evry": "2"}, InputError, "did you mean every"),
     "a value it does not take": ({"clip.policy": POLICY, "clip.own.every": "0"}, InputError, r"clip\.own\.every"),
