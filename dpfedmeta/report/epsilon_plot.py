@@ -99,7 +99,7 @@ def _label(axis: Axes, cell: Cell | None, places: Sequence[float]) -> None:
     if not places:
         axis.set_xticks([])
         return
-    ticks = {f"{place:.2g}": place for place in sorted(places)}
+    ticks = {f"{place:.2g}" if place < 99.5 else f"{place:.0f}": place for place in sorted(places)}
     axis.set_xscale("log")
     axis.set_xticks(list(ticks.values()), list(ticks))
     axis.minorticks_off()
