@@ -41,7 +41,8 @@ def settings_of_run(run: RunDirectory, given: Mapping[str, str], *, brought: boo
         if name not in MAY_CHANGE:
             raise InputError(
                 f"--{name}: a run goes on with the settings it began with; besides --resume only "
-                f"{', '.join('--' + each for each in MAY_CHANGE)} and --data-dir may be given"
+                f"{', '.join('--' + each for each in MAY_CHANGE)} and --data-dir may be given; for more rounds: "
+                f"--extend {run.path} --rounds N; for a new run like it: --config {run.path / CONFIG} --run.name NEW"
             )
     text = identity_of(run).config
     check_no_analysis(run.path, text)
