@@ -108,7 +108,11 @@ class ServerSettings:
         bool,
         Field(description="release nothing of a round in which an invited client failed; it is charged all the same"),
     ] = False
-    optimizer: Annotated[Literal["adam", "sgd"], Field(description="server optimizer")] = "adam"
+    optimizer: Annotated[
+        str,
+        one_of("dpfedmeta.optimizers"),
+        Field(description="how the server steps: adam, sgd, or muon (kernels by singular values); package.module:name"),
+    ] = "adam"
     lr: Annotated[Positive, Field(description="server step size")] = 0.003
     final_lr: Annotated[
         Positive | None,
@@ -121,7 +125,7 @@ class ServerSettings:
         Literal["raw", "bound"],
         Field(description="what the optimizer sees: the aggregate, or the aggregate over its clip bound"),
     ] = "raw"
-    beta1: Annotated[NotNegative, Field(lt=1, description="momentum of adam and sgd")] = 0.9
+    beta1: Annotated[NotNegative, Field(lt=1, description="momentum")] = 0.9
     beta2: Annotated[NotNegative, Field(lt=1, description="second moment of adam")] = 0.99
     average: Annotated[
         NotNegative,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from dpfedmeta.parameters import Params, scaled, zeros_like
 from dpfedmeta.privacy.clip_policy import ClipPolicy
@@ -13,23 +13,46 @@ from dpfedmeta.privacy.units import Client
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptimizer:
-    """Adam or SGD with momentum, as a pure function of released aggregates.
-
-    Kingma and Ba 2015 (https://arxiv.org/abs/1412.6980).
+class Moments:
+    """Running means over past releases, each divided by the sum of its weights.
 
     Attributes:
-        kind: Which.
+        first: Of the aggregates, with weights beta1^k for k rounds ago.
+        second: Of their squares by coordinate, with weights beta2^k.
+    """
+
+    first: Params
+    second: Params
+
+
+class Rule(Protocol):
+    """From moments to a direction: what a member of dpfedmeta.optimizers is.
+
+    Guarantee:
+        Post-processing: the moments are functions of releases, and nothing else comes in.
+    """
+
+    def __call__(self, moments: Moments, /) -> Params:
+        """The direction; the model moves by minus the step size times it."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptimizer:
+    """A pure function of released aggregates.
+
+    Attributes:
+        rule: From moments to a direction.
         lr: Step size of the first round.
         final_lr: Step size of the last round, reached along a cosine; None keeps it constant.
         rounds: T.
         beta1: Momentum.
-        beta2: Decay of Adam's second moment.
+        beta2: Decay of the second moment.
         unit: "bound" divides each aggregate by the bound it was clipped with, so that a moving bound neither
             speeds learning up nor slows it down.
     """
 
-    kind: Literal["adam", "sgd"]
+    rule: Rule
     lr: float
     final_lr: float | None
     rounds: int
@@ -129,10 +152,11 @@ def step(
     b1, b2 = optimizer.beta1, optimizer.beta2
     first = {n: b1 * m + (1 - b1) * gradient[n] for n, m in state.first.items()}
     second = {n: b2 * v + (1 - b2) * gradient[n] ** 2 for n, v in state.second.items()}
-    if optimizer.kind == "adam":
-        update = {n: m / (1 - b1**done) / ((second[n] / (1 - b2**done)).sqrt() + 1e-8) for n, m in first.items()}
-    else:
-        update = {n: m / (1 - b1**done) for n, m in first.items()}
+    moments = Moments(
+        first={n: m / (1 - b1**done) for n, m in first.items()},
+        second={n: v / (1 - b2**done) for n, v in second.items()},
+    )
+    update = optimizer.rule(moments)
     model = {n: w - rate * update[n] for n, w in state.model.items()}
     policy_state, bound = policy.next_bound(state.policy, aggregate)
     following = replace(state, round=done, model=model, first=first, second=second, policy=policy_state, bound=bound)

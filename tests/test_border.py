@@ -29,6 +29,7 @@ def test_the_seal_stays_inside_mechanisms():
 def blind():
     rooms = [
         *sorted((PACKAGE / "privacy/policies").glob("*.py")),
+        *sorted((PACKAGE / "optimizers").glob("*.py")),
         PACKAGE / "server.py",
     ]
     folders = ("evaluation", "personal", "tracking", "report")
@@ -70,6 +71,7 @@ ROOMS = (
     ("privacy",),
     ("meta",),
     ("evaluation", "server"),
+    ("optimizers",),
     ("planning",),
     ("simulation",),
     ("runs",),

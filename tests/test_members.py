@@ -31,6 +31,7 @@ class Taking:
         ("dpfedmeta.meta.algorithms", {"maml", "fomaml", "anil", "reptile", "fedavg"}),
         ("dpfedmeta.meta.releases", {"steps", "micro-episodes"}),
         ("dpfedmeta.privacy.noises", {"independent"}),
+        ("dpfedmeta.optimizers", {"adam", "sgd", "muon"}),
     ],
 )
 def test_every_file_of_a_folder_is_a_member_and_names_one(folder, some):

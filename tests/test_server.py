@@ -3,6 +3,8 @@ import math
 import pytest
 import torch
 
+from dpfedmeta.optimizers.adam import adam
+from dpfedmeta.optimizers.sgd import sgd
 from dpfedmeta.privacy.mechanisms import NoMechanism
 from dpfedmeta.privacy.policies.constant import Constant
 from dpfedmeta.privacy.units import Bounded, Client
@@ -20,26 +22,26 @@ def released(value):
 
 def optimizer(**changes):
     return ServerOptimizer(
-        **{"kind": "adam", "lr": 0.1, "final_lr": None, "rounds": 50, "beta1": 0.9, "beta2": 0.99, **changes}
+        **{"rule": adam, "lr": 0.1, "final_lr": None, "rounds": 50, "beta1": 0.9, "beta2": 0.99, **changes}
     )
 
 
-@pytest.mark.parametrize("kind", ["adam", "sgd"])
-def test_steps_agree_with_torch(kind):
+@pytest.mark.parametrize("rule", [adam, sgd])
+def test_steps_agree_with_torch(rule):
     start = torch.tensor([1.0, -2.0, 3.0])
     parameter = torch.nn.Parameter(start.clone())
-    if kind == "adam":
+    if rule is adam:
         reference = torch.optim.Adam([parameter], lr=0.1, betas=(0.9, 0.99))
     else:
         reference = torch.optim.SGD([parameter], lr=0.1)
     state = initial_state({"w": start}, POLICY)
-    rule = optimizer(kind=kind, beta1=0.9 if kind == "adam" else 0.0)
+    steps = optimizer(rule=rule, beta1=0.9 if rule is adam else 0.0)
     generator = torch.Generator().manual_seed(0)
     for _ in range(50):
         gradient = torch.randn(3, generator=generator)
         parameter.grad = gradient.clone()
         reference.step()
-        state = step(rule, POLICY, state, released(gradient), averages=False)
+        state = step(steps, POLICY, state, released(gradient), averages=False)
     assert torch.allclose(state.model["w"], parameter.detach(), atol=1e-5)
 
 

@@ -39,6 +39,7 @@ from dpfedmeta.planning.clip import clip_policy
 from dpfedmeta.planning.coupling import check_uncoupled
 from dpfedmeta.planning.initial_weights import check_initial
 from dpfedmeta.planning.mechanism import check_mechanism, mechanism_of
+from dpfedmeta.planning.optimizer import rule_of
 from dpfedmeta.planning.own_policy import with_own_policy
 from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.planning.rehearsal import rehearsal_of
@@ -47,6 +48,7 @@ from dpfedmeta.privacy.mechanisms import Mechanism
 from dpfedmeta.privacy.per_record import per_record_engine
 from dpfedmeta.privacy.samplers import Sampler, sampler_of
 from dpfedmeta.privacy.spaced_sampler import SpacedSampler
+from dpfedmeta.server import Rule
 from dpfedmeta.settings import Settings
 
 
@@ -126,6 +128,11 @@ class Plan:
         """What releases the sums."""
         return mechanism_of(self.privacy)
 
+    @cached_property
+    def rule(self) -> Rule:
+        """From moments of releases to the server's step."""
+        return rule_of(self.settings.server.optimizer)
+
     @property
     def policy(self) -> ClipPolicy[Any]:
         """How the clip bound follows releases."""
@@ -174,7 +181,7 @@ def make_plan(
         own_policy=own_policy,
     )
     check_mechanism(plan.mechanism, privacy)
-    _ = plan.policy  # its own checks, before the first round
+    _ = plan.policy, plan.rule  # their own checks, before the first round
     check_uncoupled(rehearsal_of(settings, network, algorithm, private=plan.private))
     return plan
 

@@ -281,7 +281,7 @@ def optimizer(plan: Plan, round_: int) -> ServerOptimizer:
     """The server's optimizer in round `round_`."""
     server = plan.settings.server
     return ServerOptimizer(
-        kind=server.optimizer,
+        rule=plan.rule,
         lr=server.lr,
         final_lr=server.final_lr,
         rounds=plan.privacy.in_force(round_),

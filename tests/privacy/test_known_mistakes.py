@@ -21,6 +21,7 @@ from dpfedmeta.meta.inner_loop import adapted_logits
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import build_network, check_records_uncoupled
 from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.optimizers.sgd import sgd
 from dpfedmeta.parameters import flatten, norm, scaled
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
@@ -74,7 +75,7 @@ def plan():
 
 
 def test_a_clip_bound_from_raw_client_norms(only_ours):
-    optimizer = ServerOptimizer(kind="sgd", lr=0.1, final_lr=None, rounds=9, beta1=0.0, beta2=0.9)
+    optimizer = ServerOptimizer(rule=sgd, lr=0.1, final_lr=None, rounds=9, beta1=0.0, beta2=0.9)
     releases = [release(torch.randn(20, generator=torch.Generator().manual_seed(r)), 1.0, r) for r in range(6)]
 
     def check(policy_beside):

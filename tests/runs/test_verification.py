@@ -575,3 +575,29 @@ def test_rows_that_leave_out_an_attempt_were_common_before_version_4_only(run):
     with pytest.raises(InputError, match=r"rounds\.jsonl, line 3: epsilons\.client_public: states"):
         check_rows(read_run(run), proven)
     check_rows(read_run(run), replace(proven, content=replace(proven.content, version=3)))
+
+
+def test_a_closed_bound_far_above_another_accountant_verifies_and_shows_both(tiny_task_file, tmp_path):
+    # So little noise that the distribution of the losses is too wide to compose.
+    run = trained(
+        tiny_task_file,
+        tmp_path,
+        "dp-agr",
+        **{
+            "server.noise_multiplier": "0.05",
+            "population.clients": "400000",
+            "record.client_ledgers": "false",
+            "population.max_participations": "",
+            "privacy.client.delta": "1e-6",
+        },
+    )
+    found = audit(run)
+    assert "closed bound" in found.guarantees[0].binding.formula
+    assert any("somebody else's accountant" in remark for remark in found.remarks)
+
+
+def test_a_distribution_above_another_accountant_is_an_error(run, monkeypatch):
+    below = guarantees(read_content(run.ledger).plan)[0].epsilon / 2
+    monkeypatch.setattr("dpfedmeta.runs.verification.second_opinion", lambda *_: ("planted", below))
+    with pytest.raises(InputError, match="by planted: please report this"):
+        audit(run)

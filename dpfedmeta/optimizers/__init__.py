@@ -1,0 +1,1 @@
+"""Steps of the server: from moments of past releases to a direction. Pure post-processing."""
