@@ -120,6 +120,15 @@ def test_what_a_clip_policy_remembers_of_releases_comes_back(tiny_task_file, tmp
     assert results(run) == results(RunDirectory(tmp_path / "whole"))
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_steps_by_singular_values_come_back_bit_by_bit(tiny_task_file, tmp_path, monkeypatch, workers):
+    given = {"algo": "dp-agr", "server.optimizer": "muon"}
+    begin(tiny_task_file, tmp_path, "whole", **given)
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 4, **given)
+    resume(run, **{"run.workers": workers})
+    assert results(run) == results(RunDirectory(tmp_path / "whole"))
+
+
 def test_aborted_rounds_are_resumed_as_they_were(tiny_task_file, tmp_path, monkeypatch):
     """Which clients answer is drawn from the seed too, so that a round done again aborts again."""
     failing = {
