@@ -17,6 +17,7 @@ from dpfedmeta.api import train as in_python
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.ledger import Ledger, read_content
+from dpfedmeta.optimizers.adam import adam
 from dpfedmeta.parameters import norm
 from dpfedmeta.report.page import write_report
 from dpfedmeta.run_directory import RunDirectory
@@ -246,7 +247,7 @@ def test_averaging_and_step_size_are_those_of_the_rounds_in_force(completed):
     settings = settings_of_run(completed, {})
     settings = replace(settings, server=replace(settings.server, average=0.5, final_lr=0.001))
     made = SimpleNamespace(
-        settings=settings, privacy=replace(read_content(completed.ledger).plan, rounds=4).extended(8)
+        settings=settings, privacy=replace(read_content(completed.ledger).plan, rounds=4).extended(8), rule=adam
     )
     assert [loop.averages(made, round_) for round_ in range(8)] == [False, False, *[True] * 6]
     assert [loop.optimizer(made, round_).rounds for round_ in (3, 4)] == [4, 8]
