@@ -25,7 +25,7 @@ def rule_of(name: str) -> Rule:
     try:
         found = rule(Moments(first=sample, second=sample))
         forms = {key: tuple(value.shape) for key, value in found.items()}
-    except Exception as error:  # the user's own code
+    except (Exception, SystemExit) as error:  # the user's own code
         raise InputError(f"{_SETTING} = {name}: it failed with moments of ones ({raised(error)})") from error
     if forms != {key: tuple(value.shape) for key, value in sample.items()}:
         raise InputError(f"{_SETTING} = {name}: its direction has other names or shapes than the moments: {forms}")
