@@ -343,11 +343,19 @@ class PrivacySettings:
 @explained("task.")
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TaskSettings:
-    """The size of a training episode."""
+    """A training episode."""
 
     ways: Annotated[int, Field(ge=2, le=MOST, description="classes per client")] = 5
     shots: Annotated[Count, Field(description="support images per class")] = 5
     queries: Annotated[Count, Field(description="query images per class in training")] = 5
+    shift: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=MOST,
+            description="each image of a client is moved by up to so many pixels, up or down and sideways",
+        ),
+    ] = 0
 
 
 @explained("model.")

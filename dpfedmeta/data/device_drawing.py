@@ -1,4 +1,4 @@
-"""Records made where they are computed: gathered, turned, mirrored and standardised by a GPU that holds the pool.
+"""Records made where they are computed: gathered, turned, mirrored, moved, standardised by a GPU with the pool.
 
 Bit for bit what data.drawing_kernels makes of the same choice: a byte becomes the number of one table in both.
 """
@@ -76,8 +76,11 @@ def _records(chosen: Sequence[Chosen], device: torch.device) -> Tensor:
     if height != width and (moves > 1).any():
         raise ValueError(f"images of {height} x {width} pixels cannot be turned")
     found = _held(pool.path, device)[placed(torch.from_numpy(places), device)].flatten(2)
-    if moves.any():
+    shifts = _shifts(chosen)
+    if moves.any() or shifts is not None:
         sources = _sources(height, width, device)[placed(torch.from_numpy(moves), device)]
+        if shifts is not None:
+            sources = sources.gather(1, _moved(placed(torch.from_numpy(shifts), device), height, width))
         found = found.gather(2, sources[:, None, :].expand(-1, channels, -1))
     values = placed(torch.from_numpy(pool.byte_values().copy()), device)
     records = torch.empty(found.shape, dtype=torch.float32, device=device)
@@ -90,6 +93,26 @@ def _moves(chosen: Chosen) -> IntArray:
     """[ways * images]: twice the quarter turns of an image, and one more where it is mirrored after that."""
     turned = 2 * np.repeat(np.asarray(chosen.turns, dtype=np.int64) % 4, chosen.places.shape[1])
     return turned if chosen.flips is None else turned + chosen.flips.reshape(-1)
+
+
+def _shifts(chosen: Sequence[Chosen]) -> IntArray | None:
+    """[ways * images, 2]: how far images are moved; None: none of a pool is."""
+    found = [own.shifts.reshape(-1, 2) for own in chosen if own.shifts is not None]
+    return np.concatenate(found) if found else None
+
+
+def _moved(shifts: Tensor, height: int, width: int) -> Tensor:
+    """[records, height * width]: which pixel of the image before its shift each drawn one is."""
+    rows, columns = (
+        _reflected(torch.arange(size, device=shifts.device) + shifts[:, axis, None], size)
+        for axis, size in ((0, height), (1, width))
+    )
+    return (rows[:, :, None] * width + columns[:, None, :]).flatten(1)
+
+
+def _reflected(places: Tensor, size: int) -> Tensor:
+    inside = places.abs()
+    return torch.where(inside >= size, 2 * (size - 1) - inside, inside)
 
 
 @lru_cache(maxsize=2)

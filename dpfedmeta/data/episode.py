@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -105,6 +105,8 @@ class Chosen:
         places: [ways, shots + queries], places in the pool's array.
         turns: [ways], rotations by 90 degrees.
         flips: [ways, shots + queries], which images are mirrored; None: none.
+        shifts: [ways, shots + queries, 2], pixels by which images are then moved up and to the left, less than a side
+            each; what comes in at a border is the reflection there. None: none is moved.
     """
 
     pool: ClassPool
@@ -112,17 +114,20 @@ class Chosen:
     places: npt.NDArray[np.int64]
     turns: Sequence[int]
     flips: npt.NDArray[np.bool_] | None
+    shifts: npt.NDArray[np.int64] | None
 
     def episode(self) -> Episode:
         """The records themselves."""
         shots = self.shape.shots
-        return self.of_records(
-            *(
-                _records(
-                    self.pool, self.places[:, part], self.turns, None if self.flips is None else self.flips[:, part]
-                )
-                for part in (slice(0, shots), slice(shots, None))
-            )
+        return self.of_records(*(_records(self._part(part)) for part in (slice(0, shots), slice(shots, None))))
+
+    def _part(self, part: slice) -> Chosen:
+        """The same of some images of each class."""
+        return replace(
+            self,
+            places=self.places[:, part],
+            flips=None if self.flips is None else self.flips[:, part],
+            shifts=None if self.shifts is None else self.shifts[:, part],
         )
 
     def of_records(self, support: Tensor, query: Tensor) -> Episode:
@@ -159,8 +164,16 @@ def choose_from(pool: ClassPool, generator: np.random.Generator, shape: EpisodeS
     turns = generator.integers(pool.rotations, size=shape.ways).tolist()
     wanted = shape.shots + shape.queries
     slots = [generator.choice(pool.counts[index], size=wanted, replace=False) for index in classes]
-    flips = generator.random((shape.ways, wanted)) < 0.5 if pool.flip else None
-    return chosen_of(pool, shape, classes, slots, turns, flips)
+    return chosen_of(pool, shape, classes, slots, turns, *drawn_changes(pool, generator, (shape.ways, wanted)))
+
+
+def drawn_changes(
+    pool: ClassPool, generator: np.random.Generator, images: tuple[int, int]
+) -> tuple[npt.NDArray[np.bool_] | None, npt.NDArray[np.int64] | None]:
+    """Which of [ways, images of each] are mirrored, and by how much they are moved, where a pool has that done."""
+    flips = generator.random(images) < 0.5 if pool.flip else None
+    shifts = generator.integers(-pool.shift, pool.shift, (*images, 2), endpoint=True) if pool.shift else None
+    return flips, shifts
 
 
 def drawn_classes(generator: np.random.Generator, shape: EpisodeShape, held: Sequence[int]) -> list[int]:
@@ -176,6 +189,7 @@ def chosen_of(
     slots: Sequence[npt.NDArray[np.int64]],
     turns: Sequence[int],
     flips: npt.NDArray[np.bool_] | None = None,
+    shifts: npt.NDArray[np.int64] | None = None,
 ) -> Chosen:
     """The choice of images inside classes.
 
@@ -186,31 +200,36 @@ def chosen_of(
         slots: [ways][shots + queries], numbers of images inside their class.
         turns: [ways], rotations by 90 degrees.
         flips: [ways, shots + queries], which images are mirrored; None: none.
+        shifts: [ways, shots + queries, 2], how far images are moved; None: none is.
     """
     places = np.stack([pool.first[index] + chosen for index, chosen in zip(classes, slots, strict=True)])
     if places.shape != (shape.ways, shape.shots + shape.queries):
         raise ValueError(f"{places.shape} images for {shape}")
-    return Chosen(pool=pool, shape=shape, places=places, turns=turns, flips=flips)
+    return Chosen(pool=pool, shape=shape, places=places, turns=turns, flips=flips, shifts=shifts)
 
 
-def _records(
-    pool: ClassPool, places: npt.NDArray[np.int64], turns: Sequence[int], flips: npt.NDArray[np.bool_] | None
-) -> Tensor:
-    """[ways * images, channels, height, width] from places, [ways, images]."""
-    images, numbers = np.asarray(pool.images), np.ascontiguousarray(places).reshape(-1)
+def _records(chosen: Chosen) -> Tensor:
+    """[ways * images, channels, height, width]."""
+    pool, flips, shifts = chosen.pool, chosen.flips, chosen.shifts
+    images, numbers = np.asarray(pool.images), np.ascontiguousarray(chosen.places).reshape(-1)
     if images.dtype == np.float32 and images.ndim == 2:
         return torch.from_numpy(pool.numbers(numbers))
     mirrored = np.zeros(len(numbers), np.bool_) if flips is None else np.ascontiguousarray(flips).reshape(-1)
-    each = np.repeat(np.asarray(turns) % 4, places.shape[1])
+    each = np.repeat(np.asarray(chosen.turns) % 4, chosen.places.shape[1])
+    moved = np.zeros((len(numbers), 2), np.int64) if shifts is None else np.ascontiguousarray(shifts).reshape(-1, 2)
     # Compiled loops look at no bounds.
     if images.dtype != np.uint8 or images.ndim != 4:
         raise ValueError(f"a pool holds uint8 images [n, channels, height, width], not {images.dtype} {images.shape}")
-    if not len(each) == len(mirrored) == len(numbers):
-        raise ValueError(f"{len(each)} turns and {len(mirrored)} flips for {len(numbers)} images")
+    if not len(each) == len(mirrored) == len(moved) == len(numbers):
+        raise ValueError(f"{len(each)} turns, {len(mirrored)} flips and {len(moved)} shifts for {len(numbers)} images")
     if not (0 <= numbers.min(initial=0) <= numbers.max(initial=0) < len(images)):
         raise IndexError(f"images {numbers.min()} to {numbers.max()} of a pool of {len(images)}")
     if images.shape[2] != images.shape[3] and each.any():
         raise ValueError(f"images of {images.shape[2]} x {images.shape[3]} pixels cannot be turned")
+    if (np.abs(moved) >= images.shape[2:]).any():
+        raise ValueError(
+            f"images of {images.shape[2]} x {images.shape[3]} pixels cannot be moved by {np.abs(moved).max()}"
+        )
     records = np.empty((len(numbers), *images.shape[1:]), dtype=np.float32)
-    drawing_kernels.draw_records(images, numbers, each, mirrored, pool.byte_values(), records)
+    drawing_kernels.draw_records(images, numbers, each, mirrored, moved, pool.byte_values(), records)
     return torch.from_numpy(records)

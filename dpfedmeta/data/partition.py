@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from dpfedmeta.data.episode import Chosen, Episode, chosen_of
+from dpfedmeta.data.episode import Chosen, Episode, chosen_of, drawn_changes
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
@@ -129,12 +129,11 @@ def _check_client(client: int, clients: int) -> None:
 def _chosen(
     pool: ClassPool, shape: EpisodeShape, seed: int, client: int, classes: list[int], slots: list[IntArray]
 ) -> Chosen:
-    """With turns and reflections of the client's own, and its images in an order of its own."""
+    """With turns, reflections and shifts of the client's own, and its images in an order of its own."""
     generator = public_generator(seed, Purpose.CLIENT_DATA, client)
     turns = generator.integers(pool.rotations, size=shape.ways).tolist()
     wanted = shape.shots + shape.queries
-    flips = generator.random((shape.ways, wanted)) < 0.5 if pool.flip else None
-    return chosen_of(pool, shape, classes, slots, turns, flips)
+    return chosen_of(pool, shape, classes, slots, turns, *drawn_changes(pool, generator, (shape.ways, wanted)))
 
 
 def _blocks(pool: ClassPool, shape: EpisodeShape) -> IntArray:

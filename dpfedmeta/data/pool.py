@@ -42,6 +42,7 @@ class ClassPool:
             (alphabets of Omniglot); else empty.
         clients: Where the data say who holds what: whose each class is, so that a class of two clients stands here
             twice; else empty.
+        shift: An image is moved by up to so many pixels, down or up and to either side, when it is drawn.
     """
 
     path: Path
@@ -55,6 +56,7 @@ class ClassPool:
     groups: tuple[str, ...] = ()
     # Digests of what has none are those of before there were any.
     clients: tuple[str, ...] = field(default=(), repr=False)
+    shift: int = field(default=0, repr=False)
 
     @property
     def images(self) -> ImageArray:
@@ -84,6 +86,8 @@ class ClassPool:
         text = f"{decoded or self.decoded_digest()} {replace(self, path=Path())!r}"
         if self.clients:
             text += f" {self.clients!r}"
+        if self.shift:
+            text += f" shift {self.shift}"
         return hashlib.sha256(text.encode()).hexdigest()
 
     def standardised(self, pixels: FloatImages) -> FloatImages:

@@ -18,6 +18,7 @@ from dpfedmeta.federation.signed_plan import SignedPlan
 from dpfedmeta.federation.words import joined_words, sent_words
 from dpfedmeta.ledger.client_ledger import ClientLedger
 from dpfedmeta.parameters import Params, dimension, unflatten
+from dpfedmeta.planning.population import training_pool
 from dpfedmeta.randomness import IntArray
 from dpfedmeta.secure_aggregation.refusals import Refused
 from dpfedmeta.simulation.client_side import ClientSide
@@ -114,7 +115,7 @@ def join(
     """
     plan = signed.plan
     most = allowed_rounds(plan.privacy, promise)
-    pool = open_images(images, signed.task, folder / "images")
+    pool = training_pool(plan.settings, open_images(images, signed.task, folder / "images"))
     own = OwnImages(
         pool=pool, shape=plan.shape, clients=plan.privacy.clients, number=number, seed=plan.settings.run.seed
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dpfedmeta.data.adapters import SequencePopulation
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.population import Population, open_population
@@ -32,7 +34,13 @@ def plan_population(
             "records in every client; leave it out, or use an algorithm without record-level privacy"
         )
     if own is None:
+        pool = training_pool(settings, pool)
         return open_population(chosen.kind, pool, shape, chosen.clients, settings.run.seed, chosen.most_shots)
+    if settings.task.shift:
+        raise InputError(
+            f"task.shift = {settings.task.shift} with clients of your own: they hand over records as they are; move "
+            "their images where you make them, and leave it out"
+        )
     _check_protocol(own)
     if own.clients != chosen.clients:
         raise InputError(
@@ -46,6 +54,25 @@ def plan_population(
             "over a SequencePopulation of the plan's ways, shots and queries"
         )
     return own
+
+
+def training_pool(settings: Settings, pool: ClassPool) -> ClassPool:
+    """The training images, drawn as the settings have it.
+
+    Raises:
+        InputError: They cannot be moved so far.
+    """
+    shift, form = settings.task.shift, pool.images.shape[1:]
+    if shift and len(form) != 3:
+        raise InputError(
+            f"task.shift = {shift}: only images are moved, and records here are {form[0]} numbers; leave it out"
+        )
+    # Beyond half a side, more of an image would be reflection than image.
+    if shift > min(form[1:], default=0) // 2:
+        raise InputError(
+            f"task.shift = {shift}: images have {form[1]} x {form[2]} pixels; at most half a side, {min(form[1:]) // 2}"
+        )
+    return replace(pool, shift=shift)
 
 
 def _check_protocol(own: object) -> None:

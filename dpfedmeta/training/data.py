@@ -33,10 +33,10 @@ def population(plan: Plan, dataset: Dataset, own: Population | None = None) -> P
     if dataset.task.shared_classes is None:
         return plan_population(settings, dataset.train, plan.shape, own)
     chosen = settings.population
-    if own is not None or chosen.kind != "virtual" or chosen.most_shots is not None:
+    if own is not None or chosen.kind != "virtual" or chosen.most_shots is not None or settings.task.shift:
         raise InputError(
             f"dataset = {dataset.task.name}: deals out its images in shards of population.records / 2; leave out "
-            "population.kind, population.most_shots and clients of your own"
+            "population.kind, population.most_shots, task.shift and clients of your own"
         )
     return ShardPopulation(
         pool=dataset.train, records=chosen.records, clients=plan.privacy.clients, seed=settings.run.seed

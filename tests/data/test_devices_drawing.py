@@ -46,7 +46,15 @@ def check_same(population, clients=12, device=CPU):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("most", [None, 5])
 @pytest.mark.parametrize(
-    "given", [{}, {"flip": False}, {"rotations": 1}, {"flip": False, "rotations": 1, "mean": (), "deviation": ()}]
+    "given",
+    [
+        {},
+        {"flip": False},
+        {"rotations": 1},
+        {"flip": False, "rotations": 1, "mean": (), "deviation": ()},
+        {"shift": 3},
+        {"shift": 5, "flip": False, "rotations": 1},
+    ],
 )
 def test_turned_mirrored_and_standardised_alike(tmp_path, monkeypatch, given, most, device):
     monkeypatch.setattr(device_drawing, "_MOST_VALUES", 4 * SHAPE.ways * 4 * 3 * 36)
@@ -59,6 +67,7 @@ def test_turned_mirrored_and_standardised_alike(tmp_path, monkeypatch, given, mo
 def test_images_that_are_no_squares_are_mirrored_and_never_turned(tmp_path):
     pool = pool_of(tmp_path, height=4, width=7, rotations=1)
     check_same(VirtualPopulation(pool=pool, shape=SHAPE, clients=12, seed=3))
+    check_same(VirtualPopulation(pool=replace(pool, shift=3), shape=SHAPE, clients=12, seed=3))
     slots = [np.arange(4)] * 3
     with pytest.raises(ValueError, match="4 x 7 pixels cannot be turned"):
         list(drawn([chosen_of(pool, SHAPE, range(3), slots, [0, 1, 0])], CPU))

@@ -3,9 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chisquare
 
 from dpfedmeta.data.enough import check_shape
-from dpfedmeta.data.episode import chosen_of, draw_episode
+from dpfedmeta.data.episode import choose_episode, chosen_of, draw_episode
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError
@@ -161,6 +162,34 @@ def test_flips_mirror_single_images_and_nothing_else(tmp_path):
     assert 0 < mirrored < len(plain.support_images)
 
 
+def test_shifts_move_single_images_and_change_nothing_else_that_is_drawn(tmp_path):
+    pool = replace(numbered_pool(tmp_path), flip=True)
+    plain, moved = draw(pool, 2), draw(replace(pool, shift=2), 2)
+    same = 0
+    for one, two in zip(plain.support_images, moved.support_images, strict=True):
+        wide = torch.nn.functional.pad(one[None], (2, 2, 2, 2), mode="reflect")[0]
+        windows = [wide[:, down : down + 8, right : right + 8] for down in range(5) for right in range(5)]
+        assert any(torch.equal(two, window) for window in windows)
+        same += int(torch.equal(one, two))
+    assert same < len(plain.support_images)
+    assert torch.equal(plain.support_labels, moved.support_labels)
+
+
+def test_every_shift_is_as_likely_as_another(tmp_path):
+    pool = replace(numbered_pool(tmp_path), shift=2)
+    drawn = np.concatenate(
+        [choose_episode(pool, np.random.default_rng(seed), SHAPE).shifts.reshape(-1, 2) for seed in range(200)]
+    )
+    assert chisquare(np.unique(drawn @ [5, 1], return_counts=True)[1]).pvalue > 1e-4
+    assert len(np.unique(drawn, axis=0)) == 25
+
+
+def test_a_shift_beyond_the_image_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="8 x 8 pixels cannot be moved by"):
+        for seed in range(20):
+            draw(replace(numbered_pool(tmp_path), shift=9), seed)
+
+
 def test_standardisation_uses_the_constants_of_the_task(tmp_path):
     pool = numbered_pool(tmp_path)
     standard = draw(replace(pool, mean=(0.3,), deviation=(0.25,)), 4)
@@ -185,6 +214,8 @@ def test_what_the_compiled_loop_would_read_out_of_bounds_is_refused(tmp_path):
         chosen_of(pool, SHAPE, range(5), slots, [0] * 4).episode()
     with pytest.raises(ValueError, match="12 flips"):
         chosen_of(pool, SHAPE, range(5), slots, [0] * 5, np.zeros((4, 7), dtype=bool)).episode()
+    with pytest.raises(ValueError, match="12 shifts"):
+        chosen_of(pool, SHAPE, range(5), slots, [0] * 5, None, np.zeros((4, 7, 2), dtype=np.int64)).episode()
     with pytest.raises(ValueError, match="images for"):
         chosen_of(pool, SHAPE, range(5), [np.arange(6)] * 5, [0] * 5).episode()
     np.save(tmp_path / "words.npy", np.full((72, 1, 8, 8), 999, dtype=np.uint16))

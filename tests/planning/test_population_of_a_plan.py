@@ -1,11 +1,12 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from dpfedmeta.config import resolve
 from dpfedmeta.data.adapters import from_pairs
 from dpfedmeta.data.partition import DisjointPopulation
-from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.data.population import VirtualPopulation, clients_digest
 from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.planning.population import plan_population
@@ -26,6 +27,32 @@ def test_the_settings_say_which_clients(tiny_strokes):
         population(tiny_strokes, kind="disjoint", clients=21, cohort=5)
     with pytest.raises(InputError, match=r"population\.kind"):
         population(tiny_strokes, kind="disjunct")
+
+
+def moved(shift, dataset, own=None):
+    return plan_population(resolve("dp-agr", "strokes", None, {"task.shift": str(shift)}), dataset.train, SHAPE, own)
+
+
+def test_images_are_moved_as_far_as_the_settings_say(tiny_strokes):
+    assert moved(3, tiny_strokes).pool == replace(tiny_strokes.train, shift=3)
+    assert moved(14, tiny_strokes).pool.shift == 14
+    with pytest.raises(InputError, match=r"task\.shift = 15: images have 28 x 28 pixels; at most half a side, 14"):
+        moved(15, tiny_strokes)
+    with pytest.raises(InputError, match=r"task\.shift = 1 with clients of your own"):
+        moved(1, tiny_strokes, from_pairs([None] * 400_000, SHAPE))
+
+
+def test_numbers_are_not_moved(tiny_strokes, tmp_path):
+    np.save(tmp_path / "numbers.npy", np.zeros((4, 9), dtype=np.float32))
+    vectors = replace(tiny_strokes, train=replace(tiny_strokes.train, path=tmp_path / "numbers.npy"))
+    with pytest.raises(InputError, match=r"task\.shift = 1: only images are moved, and records here are 9 numbers"):
+        moved(1, vectors)
+
+
+def test_a_run_does_not_go_on_with_images_moved_otherwise(tiny_strokes):
+    digests = {clients_digest(moved(shift, tiny_strokes)) for shift in (0, 1, 2)}
+    assert len(digests) == 3
+    assert clients_digest(population(tiny_strokes)) in digests
 
 
 def test_unequal_sizes_do_not_go_with_record_level_privacy(tiny_strokes):
