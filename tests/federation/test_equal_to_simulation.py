@@ -9,7 +9,7 @@ from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE
 @pytest.mark.parametrize(
     ("algo", "given"),
     [
-        pytest.param("dp-agr", {}, marks=pytest.mark.slow),
+        pytest.param("dp-agr", {"task.shift": "3"}, marks=pytest.mark.slow),
         pytest.param("dp-agrlr-micro", MICRO, marks=pytest.mark.slow),
         pytest.param("dp-agrlr-secure", SECURE, marks=pytest.mark.slow),
     ],
