@@ -27,20 +27,12 @@ REPLACED_ALLOCATED_PAIR = "the same pair in both orders, one after the other"
 FIXED_PAIR = "the symmetric pair of (1-q) N(0, z^2) + q N(2, z^2) against N(0, z^2)"
 
 
-_CLOSED = "a closed bound, where their distribution is too much to compute"
-
-
 def composition(method: ComposedBy, pair: str) -> str:
     """What was composed, and how; a closed bound says why it stands there."""
     if method == "pld":
         return f"PLD of {pair}"
     how = "RDP" if method == "rdp" else "GDP without sampling"
-    return f"{how} of {pair} ({_CLOSED})"
-
-
-def is_closed_bound(formula: str) -> bool:
-    """Whether a formula of `composition` is of a bound that may lie far above what holds."""
-    return _CLOSED in formula
+    return f"{how} of {pair} (a closed bound, where their distribution is too much to compute)"
 
 
 def of_one_release(phases: Sequence[Phase], moved: float) -> str | None:

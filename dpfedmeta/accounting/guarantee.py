@@ -21,12 +21,14 @@ class Bound:
         epsilon: inf where this way gives nothing.
         event: What the observer sees, with its numbers.
         formula: The mathematics, in the words of docs/guarantees.md.
+        loose: It holds, and may lie many times above what a distribution of privacy losses would give.
     """
 
     method: Method
     epsilon: float
     event: str
     formula: str
+    loose: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,6 +83,7 @@ def sampled_bound(phases: Sequence[Phase], coordinates: Sequence[Coordinates], d
         epsilon=_epsilon(_SAMPLED, moments, delta),
         event=rounds_seen(phases),
         formula=f"{_PUBLISHED}; sampled, by its moments of orders 2 to 256 (Zhu, Wang 2019){folded(phases)}",
+        loose=True,
     )
 
 
@@ -110,6 +111,7 @@ def participations_bound(
         event=f"the sum in {worst} participation{'s' if worst != 1 else ''}, which moves it by {change:.4g} Delta "
         "each time",
         formula=_PUBLISHED,
+        loose=True,
     )
 
 

@@ -99,13 +99,20 @@ def _mixture(own: Sequence[Phase], terms: Terms, delta: float, change: float) ->
 
 def _of_a_replaced_client(phases: Sequence[Phase], delta: float, grids: tuple[float, ...]) -> Bound:
     """Changing a record is changing a client's message, within norm C."""
-    epsilon, method = _replaced_composed(phases, delta, grids)
+    pair = _pair(phases, REPLACED_PAIR, REPLACED_ALLOCATED_PAIR)
+    return _composed_bound(phases, _replaced_composed(phases, delta, grids), pair, moved=2.0)
+
+
+def _composed_bound(phases: Sequence[Phase], composed: tuple[float, ComposedBy], pair: str, *, moved: float) -> Bound:
+    """Of rounds that are composed, or of one release."""
+    epsilon, method = composed
+    one = of_one_release(phases, moved)
     return Bound(
         method=method,
         epsilon=epsilon,
         event=rounds_seen(phases),
-        formula=of_one_release(phases, 2.0)
-        or composition(method, _pair(phases, REPLACED_PAIR, REPLACED_ALLOCATED_PAIR)) + folded(phases),
+        formula=one or composition(method, pair) + folded(phases),
+        loose=one is None and method != "pld",
     )
 
 
@@ -123,14 +130,8 @@ def _of_what_else_is_seen(own: Sequence[Phase], terms: Terms, delta: float, chan
 
 def _client_bounds(phases: Sequence[Phase], delta: float, grids: tuple[float, ...]) -> list[Bound]:
     fixed = any_fixed(phases)
-    epsilon, method = _client_composed(phases, delta, grids)
-    ours = Bound(
-        method=method,
-        epsilon=epsilon,
-        event=rounds_seen(phases),
-        formula=of_one_release(phases, 1.0)
-        or composition(method, _pair(phases, REMOVED_PAIR, ALLOCATED_PAIR)) + folded(phases),
-    )
+    pair = _pair(phases, REMOVED_PAIR, ALLOCATED_PAIR)
+    ours = _composed_bound(phases, _client_composed(phases, delta, grids), pair, moved=1.0)
     released, left = released_coordinates(phases), delta - surplus(phases)
     if not released or len(released) < len(phases):
         return [ours]

@@ -577,23 +577,28 @@ def test_rows_that_leave_out_an_attempt_were_common_before_version_4_only(run):
     check_rows(read_run(run), replace(proven, content=replace(proven.content, version=3)))
 
 
-def test_a_closed_bound_far_above_another_accountant_verifies_and_shows_both(tiny_task_file, tmp_path):
+@pytest.mark.parametrize(
+    ("algo", "given", "words"),
+    [
+        ("dp-agr", {"server.noise_multiplier": "0.05"}, "closed bound"),
+        ("dp-agr-secure", {"server.noise_multiplier": "0.05", "population.cohort": "60"}, "zCDP of a sum"),
+    ],
+)
+def test_a_loose_bound_far_above_another_accountant_verifies_and_shows_both(
+    tiny_task_file, tmp_path, algo, given, words
+):
     # So little noise that the distribution of the losses is too wide to compose.
-    run = trained(
-        tiny_task_file,
-        tmp_path,
-        "dp-agr",
-        **{
-            "server.noise_multiplier": "0.05",
-            "population.clients": "400000",
-            "record.client_ledgers": "false",
-            "population.max_participations": "",
-            "privacy.client.delta": "1e-6",
-        },
-    )
-    found = audit(run)
-    assert "closed bound" in found.guarantees[0].binding.formula
-    assert any("somebody else's accountant" in remark for remark in found.remarks)
+    more = {
+        "population.clients": "400000",
+        "record.client_ledgers": "false",
+        "population.max_participations": "",
+        "privacy.client.delta": "1e-6",
+    }
+    found = audit(trained(tiny_task_file, tmp_path, algo, **more, **given))
+    assert words in found.guarantees[0].binding.formula
+    (said,) = (remark for remark in found.remarks if "somebody else's accountant" in remark)
+    assert f"and {found.guarantees[0].epsilon:.3g} here" in said
+    assert found.guarantees[0].binding.loose
 
 
 def test_a_distribution_above_another_accountant_is_an_error(run, monkeypatch):
