@@ -47,6 +47,8 @@ CIFAR_FS = (
         points=((2.5, accuracy(49.9, 0.8)), (8.0, accuracy(52.8, 0.8))),
         untrained=accuracy(46.4),
     ),
+    Curve(algo="dp-agr-cyclic", cell=CLIENT, points=((1.5, accuracy(68.2, 0.8)),)),
+    Curve(algo="dp-agrlr-secure", cell=RECORD, points=((2.5, accuracy(62.2, 0.8)),)),
     Curve(algo="maml", cell=None, points=((0.0, accuracy(71.6, 0.8)),)),
 )
 MINI_IMAGENET = (
@@ -62,7 +64,9 @@ MINI_IMAGENET = (
         points=((2.5, accuracy(37.4, 0.6)), (8.0, accuracy(38.6, 0.6))),
         untrained=accuracy(34.9),
     ),
-    Curve(algo="maml", cell=None, points=((0.0, accuracy(57.1, 0.7)),)),
+    Curve(algo="dp-agr-cyclic", cell=CLIENT, points=((1.5, accuracy(55.2, 0.7)),)),
+    Curve(algo="dp-agrlr-secure", cell=RECORD, points=((2.5, accuracy(53.7, 0.7)),)),
+    Curve(algo="maml", cell=None, points=((0.0, accuracy(60.5, 0.7)),)),
 )
 # By what follows "epsilon" in the file's name.
 PICTURES = {
