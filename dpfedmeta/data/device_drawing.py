@@ -62,7 +62,8 @@ def _of_one_shape(chosen: Sequence[Chosen]) -> Iterable[Sequence[Chosen]]:
 
 
 def _form(chosen: Chosen) -> tuple[object, ...]:
-    return chosen.shape, chosen.places.shape, chosen.pool.path, chosen.pool.mean, chosen.pool.deviation
+    pool = chosen.pool
+    return chosen.shape, chosen.places.shape, pool.path, pool.mean, pool.deviation, chosen.shifts is None
 
 
 def _records(chosen: Sequence[Chosen], device: torch.device) -> Tensor:

@@ -76,6 +76,14 @@ def test_images_that_are_no_squares_are_mirrored_and_never_turned(tmp_path):
         list(drawn([chosen_of(outside, SHAPE, range(3), slots, [0] * 3)], CPU))
 
 
+def test_clients_whose_images_are_moved_beside_those_whose_are_not(tmp_path):
+    plain = VirtualPopulation(pool=pool_of(tmp_path), shape=SHAPE, clients=12, seed=3)
+    moved = replace(plain, pool=replace(plain.pool, shift=2))
+    found = list(drawn([plain.chosen(0), moved.chosen(1), plain.chosen(2)], CPU))
+    for episode, expected in zip(found, (plain.episode(0), moved.episode(1), plain.episode(2)), strict=True):
+        assert torch.equal(episode.query_images, expected.query_images)
+
+
 def test_other_populations_choose_alike(tmp_path):
     check_same(DisjointPopulation(pool=pool_of(tmp_path), shape=SHAPE, clients=3, seed=1), clients=3)
 
