@@ -39,7 +39,7 @@ def plan_population(
     if settings.task.shift:
         raise InputError(
             f"task.shift = {settings.task.shift} with clients of your own: they hand over records as they are; move "
-            "their images where you make them, and leave it out"
+            "their images where you make them, and give task.shift=0 (--task.shift 0)"
         )
     _check_protocol(own)
     if own.clients != chosen.clients:
@@ -65,7 +65,8 @@ def training_pool(settings: Settings, pool: ClassPool) -> ClassPool:
     shift, form = settings.task.shift, pool.images.shape[1:]
     if shift and len(form) != 3:
         raise InputError(
-            f"task.shift = {shift}: only images are moved, and records here are {form[0]} numbers; leave it out"
+            f"task.shift = {shift}: only images are moved, and records here are {form[0]} numbers; give task.shift=0 "
+            "(--task.shift 0)"
         )
     # Beyond half a side, more of an image would be reflection than image.
     if shift > min(form[1:], default=0) // 2:

@@ -21,7 +21,7 @@ from dpfedmeta.report.groups import group_runs
 from dpfedmeta.report.page import write_report
 from dpfedmeta.report.statement import check_report
 from dpfedmeta.report.watch import watch
-from dpfedmeta.run_directory import RunDirectory, append_lines, create, write_text
+from dpfedmeta.run_directory import SUMMARY, RunDirectory, append_lines, create, write_text
 from dpfedmeta.runs import snapshot
 from dpfedmeta.runs.lock import being_written, only_writer
 from dpfedmeta.runs.snapshot import read_run, stage_of
@@ -218,6 +218,15 @@ def test_whoever_looks_whether_a_run_is_written_keeps_nobody_from_writing(tmp_pa
 
 
 @pytest.mark.slow
+def _look(run):
+    try:
+        verified(run)
+    except InputError as error:
+        # A run that has just ended has a page of an earlier round until it writes its last one, and says so.
+        if "write it again" not in str(error) or not (run.path / SUMMARY).exists():
+            raise
+
+
 def test_a_training_process_is_verified_and_reported_while_it_writes(tiny_task_file, tmp_path):
     words = [
         "--algo=dp-agr", f"--dataset={tiny_task_file}", "--model.width=4", "--rounds=120", "--cohort=6",
@@ -229,7 +238,7 @@ def test_a_training_process_is_verified_and_reported_while_it_writes(tiny_task_f
     try:
         while training.poll() is None:
             if run.rounds_file.exists():
-                verified(run)
+                _look(run)
                 looked += 1
                 if looked % 5 == 0:
                     write_report(run)
