@@ -48,15 +48,15 @@ CIFAR_FS = (
         untrained=accuracy(46.4),
     ),
     Curve(algo="dp-agr-cyclic", cell=CLIENT, points=((1.5, accuracy(68.2, 0.8)),)),
-    Curve(algo="dp-agrlr-secure", cell=RECORD, points=((2.5, accuracy(62.2, 0.8)),)),
-    Curve(algo="maml", cell=None, points=((0.0, accuracy(71.6, 0.8)),)),
+    Curve(algo="dp-agrlr-secure", cell=RECORD, points=((2.34, accuracy(63.3, 0.8)),)),
+    Curve(algo="maml", cell=None, points=((0.0, accuracy(72.9, 0.8)),)),
 )
 MINI_IMAGENET = (
     Curve(
         algo="dp-agr",
         cell=CLIENT,
-        points=((1.5, accuracy(48.6, 0.7)), (8.0, accuracy(49.2, 0.7))),
-        untrained=accuracy(36.1),
+        points=((1.5, accuracy(55.1, 0.7)),),
+        untrained=accuracy(44.2),
     ),
     Curve(
         algo="dp-agrlr-micro",
