@@ -91,7 +91,8 @@ RUNS = {
 REAL = {
     "omniglot": ("dp-agr", "omniglot", {"population.kind": "natural", "population.clients": "20"}),
     "cifar-fs": ("dp-agr", "cifar-fs", {"model.width": "32", "population.cohort": "3", "server.rounds": "2"}),
-    "mini-imagenet": ("dp-agrlr-micro", "mini-imagenet", {"population.cohort": "3", "server.rounds": "2"}),
+    "mini-imagenet": ("dp-agrlr-micro", "mini-imagenet", {"population.cohort": "3", "server.rounds": "2",
+                                                          "model.initial": "null", "model.downscale": "3"}),
     "mnist-shards": ("dp-fedavg", "mnist-shards", {**LOCAL, "population.records": "20", "meta.batch": "5",
                                                    "track.public_clients": "3", "server.schedule": "[]"}),
 }  # fmt: skip
