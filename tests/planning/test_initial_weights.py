@@ -77,7 +77,8 @@ def test_a_run_on_the_same_images_is_no_beginning(tiny_task_file, tmp_path, algo
     assert not (tmp_path / "second").exists()
 
 
-@pytest.mark.parametrize("name", ["textures", "strokes"])
+# Drawing the 20,000 textures takes most of a minute.
+@pytest.mark.parametrize("name", [pytest.param("textures", marks=pytest.mark.slow), "strokes"])
 def test_a_built_in_body_is_no_beginning_for_the_images_that_taught_it(tmp_path, name):
     algo = {"textures": "dp-agrlr-micro", "strokes": "dp-agrlr"}[name]
     given = {"run.dir": str(tmp_path), "run.name": "own", "model.initial": name, "model.downscale": "1"}
