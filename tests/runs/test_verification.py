@@ -9,6 +9,7 @@ import yaml
 
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger import versions as ledger_versions
@@ -601,8 +602,13 @@ def test_a_loose_bound_far_above_another_accountant_verifies_and_shows_both(
     assert found.guarantees[0].binding.loose
 
 
-def test_a_distribution_above_another_accountant_is_an_error(run, monkeypatch):
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_distribution_above_another_accountant_is_an_error(run, monkeypatch, beside):
     below = guarantees(read_content(run.ledger).plan)[0].epsilon / 2
     monkeypatch.setattr("dpfedmeta.runs.verification.second_opinion", lambda *_: ("planted", below))
+    if beside:
+        # A loose bound that is the smallest excuses nothing while another bound of the cell is not loose.
+        smallest = Guarantee.binding.fget
+        monkeypatch.setattr(Guarantee, "binding", property(lambda cell: replace(smallest(cell), loose=True)))
     with pytest.raises(InputError, match="by planted: please report this"):
         audit(run)
