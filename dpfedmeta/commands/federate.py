@@ -93,7 +93,7 @@ def _keys(words: Sequence[str], console: Console) -> int:
 def _server(words: Sequence[str], console: Console) -> int:
     options, rest = _server_parser().parse_known_args(words)
     from dpfedmeta.federation.running import cards_of, run_server
-    from dpfedmeta.report.page import write_report
+    from dpfedmeta.run_directory import REPORT
     from dpfedmeta.tracking.screen import Terminal
 
     cards = cards_of(options.roster)
@@ -107,7 +107,7 @@ def _server(words: Sequence[str], console: Console) -> int:
     )
     with Terminal(console) as terminal:
         run, status = run_server(chosen, settings, cards, callbacks=[terminal], say=_say(console))
-    _say(console)(f"report: {write_report(run)}")
+    _say(console)(f"report: {run.path / REPORT}")
     return INTERRUPTED if status == "interrupted" else DONE
 
 

@@ -96,6 +96,7 @@ def _train(
         data_folder=options.data_dir,
         secure_rng=options.secure_rng,
         pictures=draw_pictures,
+        page=draw_pictures,
         workers=workers,
         launch=mark,
     )
@@ -107,7 +108,7 @@ def _train(
             console.print(words, highlight=False, soft_wrap=True)
         with Terminal(console) as terminal:
             ended = run_training(settings, run_options, [terminal])
-        return _finish(*ended, console)
+        return _said(*ended, console)
     from dpfedmeta.training.forecast import forecast
 
     spent = time.process_time()  # libraries and settings
@@ -140,6 +141,7 @@ def _go_on(
     console: Console,
     workers: Workers | None,
 ) -> int:
+    from dpfedmeta.report.pictures import draw_pictures
     from dpfedmeta.run_directory import RunDirectory
     from dpfedmeta.runs.lock import only_writer
     from dpfedmeta.runs.resume import finished, reported, settings_of_run
@@ -155,21 +157,27 @@ def _go_on(
             extended_plan(run, settings, read_content(run.ledger, torn=True), rounds)
         before = finished(run) if rounds is None else None
         if before is None:
-            from dpfedmeta.report.pictures import draw_pictures
             from dpfedmeta.tracking.screen import Terminal
             from dpfedmeta.training.prepared import RunOptions
             from dpfedmeta.training.run import run_training
 
             run_options = RunOptions(
-                data_folder=data_folder, resume=run, extend_to=rounds, pictures=draw_pictures, workers=workers
+                data_folder=data_folder,
+                resume=run,
+                extend_to=rounds,
+                pictures=draw_pictures,
+                page=draw_pictures,
+                workers=workers,
             )
             with Terminal(console) as terminal:
-                _, status = run_training(settings, run_options, [terminal])
-    if before is None:
-        return _finish(run, status, console)
-    left = "nothing" if reported(run) else "only its report"
-    console.print(f"{run.path}: {before} already; {left} is left to do", highlight=False, soft_wrap=True)
-    return DONE if reported(run) else _finish(run, "completed", console)
+                ended = run_training(settings, run_options, [terminal])
+            return _said(*ended, console)
+        left = "nothing" if reported(run) else "only its report"
+        console.print(f"{run.path}: {before} already; {left} is left to do", highlight=False, soft_wrap=True)
+        if reported(run):
+            return DONE
+        draw_pictures(run)
+        return _said(run, "completed", console)
 
 
 def _whole_number(given: dict[str, str]) -> int:
@@ -182,8 +190,8 @@ def _whole_number(given: dict[str, str]) -> int:
     return int(text)
 
 
-def _finish(run: RunDirectory, status: Status, console: Console) -> int:
-    from dpfedmeta.report.page import write_report
+def _said(run: RunDirectory, status: Status, console: Console) -> int:
+    from dpfedmeta.run_directory import REPORT
 
-    console.print(f"report: {write_report(run)}", highlight=False, soft_wrap=True)
+    console.print(f"report: {run.path / REPORT}", highlight=False, soft_wrap=True)
     return INTERRUPTED if status == "interrupted" else DONE

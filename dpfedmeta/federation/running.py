@@ -103,6 +103,7 @@ def run_server(
     run = Path(settings.run.dir, str(settings.run.name))
     from dpfedmeta.federation.page import Page, Progress
     from dpfedmeta.federation.server import check_federation, serve
+    from dpfedmeta.report.pictures import draw_pictures
 
     roster = [card.identity for card in cards]
     check_federation(settings, roster)
@@ -125,6 +126,7 @@ def run_server(
             data_folder=options.data_folder,
             callbacks=[*callbacks, progress],
             heard=progress.heard,
+            page=draw_pictures,
         )
 
 

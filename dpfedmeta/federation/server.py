@@ -25,7 +25,7 @@ from dpfedmeta.planning.aggregation import clients_make_the_noise
 from dpfedmeta.planning.plan import Plan
 from dpfedmeta.run_directory import LEDGER, RunDirectory, load_weights
 from dpfedmeta.runs.lock import only_writer
-from dpfedmeta.runs.resume import MAY_CHANGE, finished, identity_of, settings_of_run
+from dpfedmeta.runs.resume import MAY_CHANGE, finished, identity_of, reported, settings_of_run
 from dpfedmeta.runs.summary import Status
 from dpfedmeta.secure_aggregation.keys import SIGNATURE_BYTES, Identity
 from dpfedmeta.settings import Settings, setting_fields, value_of
@@ -186,6 +186,7 @@ def serve(
     secure_rng: bool = False,
     callbacks: Sequence[Callback] = (),
     heard: Callable[[Heard], None] = lambda heard: None,
+    page: Callable[[RunDirectory], object] = lambda run: None,
 ) -> tuple[RunDirectory, Status]:
     """Train a federation of real clients, or go on where a killed server stopped; then hand out what was learned.
 
@@ -202,6 +203,7 @@ def serve(
         secure_rng: Noise and cohorts straight from the operating system.
         callbacks: Told what happens, as in a simulation.
         heard: Told how each question went; who answered is as secret as the cohort.
+        page: Writes the page of the run's end, while nobody else may write the run.
 
     Returns:
         The run directory, and how the run ended.
@@ -223,7 +225,7 @@ def serve(
         heard=heard,
     )
     told = (*callbacks, Presence(federation=federation, fewest=fewest, seconds=wait))
-    options = RunOptions(data_folder=data_folder, secure_rng=secure_rng, elsewhere=federation)
+    options = RunOptions(data_folder=data_folder, secure_rng=secure_rng, page=page, elsewhere=federation)
     try:
         if not (folder / LEDGER).exists():
             run, status = run_training(settings, options, told)
@@ -234,6 +236,8 @@ def serve(
                 ended = finished(run)
                 if ended is not None:
                     federation.hand_out_again(run)
+                    if not reported(run):
+                        page(run)
                     return run, cast(Status, ended)
                 kept = settings_of_run(run, {})
                 run, status = run_training(kept, replace(options, resume=run, secure_rng=False), told)

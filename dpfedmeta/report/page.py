@@ -22,7 +22,7 @@ from dpfedmeta.report.pooling import Measured
 from dpfedmeta.report.repetition import command, settings_shown
 from dpfedmeta.report.statement import claims, embedded, guarantee_rows, plan_words, server_words
 from dpfedmeta.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
-from dpfedmeta.runs.snapshot import stage_of
+from dpfedmeta.runs.snapshot import Snapshot, stage_of
 from dpfedmeta.runs.summary import summary_so_far
 from dpfedmeta.runs.verification import audit
 from dpfedmeta.tracking.terminal import HOLDS, number, why_above
@@ -77,11 +77,17 @@ def write_report(run: RunDirectory) -> Path:
             seed=proven.settings.run.seed,
             pictures={name: _embedded(path) for name, path in pictures.items()},
         )
+    if _ended_since(snapshot):
+        return write_report(run)
     write_text(run.path / REPORT, page)
-    if snapshot.stage == "running" and stage_of(run) != "running":
-        # It ended meanwhile, and this page may have replaced that of its end.
+    if _ended_since(snapshot):
+        # This page may have replaced that of its end.
         return write_report(run)
     return run.path / REPORT
+
+
+def _ended_since(snapshot: Snapshot) -> bool:
+    return snapshot.stage == "running" and stage_of(snapshot.run) != "running"
 
 
 def _cautions(run: RunDirectory) -> list[str]:

@@ -92,7 +92,8 @@ def _bounds(cell: Guarantee) -> str:
 def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
     """report.html shows what the ledger proves: its table, its sizes, its warning, and the numbers that it embeds.
 
-    While a run goes on, the page may be of an earlier round, and shows what was proven by then. Pictures are not read.
+    While a run is written, the page may be of an earlier round, and shows what was proven by then. Pictures are not
+    read.
 
     Raises:
         InputError: It shows something else; names it, with both values.
@@ -104,12 +105,12 @@ def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
     with complete(path):
         if page.blocks:
             proven = proven.as_of(json.loads(page.blocks[0])["ledger"]["head"])
-        if proven is not now and snapshot.ended:
+        if proven is not now and snapshot.ended and not snapshot.written:
             raise InputError(
                 f"{path}: shows what {len(proven.content.charges)} charges added up to, and the run has "
                 f"{len(now.content.charges)}; write it again: dpfedmeta report {snapshot.run.path}"
             )
-        rounds = summary["rounds"] if summary is not None and snapshot.ended else proven.rounds
+        rounds = summary["rounds"] if summary is not None and snapshot.ended and proven is now else proven.rounds
         due = plan_words(proven, rounds)
         # Earlier versions called all clients simulated.
         if due not in page.paragraphs[0].replace("simulated clients", "clients"):

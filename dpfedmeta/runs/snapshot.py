@@ -33,6 +33,7 @@ class Snapshot:
         rows: The lines of rounds.jsonl; None: there is none.
         content: The ledger.
         torn: Names of files whose last line was not finished, and is left out; such a line was never used.
+        written: Whether a process held the run when this was read; one that has ended may still write its last page.
     """
 
     run: RunDirectory
@@ -42,6 +43,7 @@ class Snapshot:
     rows: Sequence[Mapping[str, Any]] | None
     content: LedgerContent
     torn: tuple[str, ...] = ()
+    written: bool = False
 
     @property
     def ended(self) -> bool:
@@ -107,7 +109,7 @@ def read_run(run: RunDirectory) -> Snapshot:
         rows, content = run.rounds(), read_content(run.ledger)
     return Snapshot(
         run=run, stage=stage, page=page, summary=summary, rows=rows, content=content,
-        torn=() if stage == "running" else tuple(torn),
+        torn=() if stage == "running" else tuple(torn), written=written,
     )  # fmt: skip
 
 

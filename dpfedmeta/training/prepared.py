@@ -59,6 +59,7 @@ class RunOptions:
         clip_policy: A clip policy of the caller's own.
         resume: A run to go on with.
         pictures: Draws a report's pictures of a run that ended, for who shows them elsewhere.
+        page: Writes the page of the run's end, while nobody else may write the run.
         extend_to: Rounds in all that it shall have from now on; it is completed.
         workers: Who computes, where they are there already (ranks); None: worker processes, as run.workers says.
         launch: What a restart of this launch knows its run by, or None.
@@ -71,6 +72,7 @@ class RunOptions:
     clip_policy: ClipPolicy[Any] | None = None
     resume: RunDirectory | None = None
     pictures: Callable[[RunDirectory], Sequence[Path]] = lambda run: ()
+    page: Callable[[RunDirectory], object] = lambda run: None
     extend_to: int | None = None
     workers: Workers | None = None
     launch: Mapping[str, object] | None = None

@@ -98,6 +98,7 @@ def run_training(
         backend = _backend(made, run, options)
         summary, failure = _trained(_training(made, run, backend, lineage, trackers, callbacks), made)
         _tell_the_end(callbacks, summary, failure, run)
+        options.page(run)
     return run, summary["status"]
 
 

@@ -19,7 +19,9 @@ from dpfedmeta.command_line import parse_with_settings, parser
 from dpfedmeta.commands import account, decompose
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import read
+from dpfedmeta.report import page as page_module
 from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs.lock import being_written
 from dpfedmeta.runs.resume import reported, settings_of_run
 from dpfedmeta.training.run import run_training
 
@@ -99,6 +101,22 @@ def test_a_run_whose_report_a_crash_kept_away_gets_it_on_the_next_try(dpfedmeta,
     # What was written while it trained is not of its end.
     os.utime(run / "report.html", (0, 0))
     assert not reported(RunDirectory(run))
+
+
+def test_the_last_page_is_written_before_somebody_else_may_write_the_run(dpfedmeta, train, tmp_path, monkeypatch):
+    held, write = [], page_module.write_report
+
+    def writes(run):
+        held.append(being_written(run.path))
+        return write(run)
+
+    monkeypatch.setattr(page_module, "write_report", writes)
+    run = tmp_path / "runs" / "r"
+    train(tmp_path, "--run.name=r")
+    (run / "report.html").unlink()
+    dpfedmeta("train", "--resume", run)
+    assert held == [True, True]
+    assert (run / "report.html").exists()
 
 
 def test_the_workers_that_a_run_began_with_are_not_those_of_ranks(seeded):

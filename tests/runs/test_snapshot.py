@@ -17,6 +17,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.ledger.ledger import Identity, Ledger, read_content, spent
 from dpfedmeta.planning.privacy import make_privacy
+from dpfedmeta.report import page as page_module
 from dpfedmeta.report.groups import group_runs
 from dpfedmeta.report.page import write_report
 from dpfedmeta.report.statement import check_report
@@ -162,9 +163,32 @@ def test_the_page_of_a_running_run_reads_itself_again_and_stays_true(writer):
     (writer.run.path / "report.html").write_text(page)
     writer.rounds(3)
     writer.end("completed")
+    with only_writer(writer.run.path):
+        # Its last page is still to be written.
+        assert verified(writer.run) == ["report.html, written after 3 rounds, agrees"]
     with pytest.raises(InputError, match=r"3 charges .* the run has 8; write it again: dpfedmeta report"):
         verified(writer.run)
     assert "refresh" not in write_report(writer.run).read_text()
+    assert verified(writer.run) == ["report.html agrees"]
+
+
+def test_a_page_that_a_run_outruns_while_it_is_drawn_is_never_shown(writer, monkeypatch):
+    writer.rounds(3)
+    written, draw = [], page_module._render
+    held = contextlib.ExitStack()
+    held.enter_context(only_writer(writer.run.path))
+
+    def draws(*given, **values):
+        if not writer.run.path.joinpath("summary.json").exists():
+            writer.rounds(5)
+            writer.end("completed")
+            held.close()
+        return draw(*given, **values)
+
+    monkeypatch.setattr(page_module, "_render", draws)
+    monkeypatch.setattr(page_module, "write_text", lambda path, text: written.append(text) or write_text(path, text))
+    write_report(writer.run)
+    assert ["refresh" in text for text in written] == [False]
     assert verified(writer.run) == ["report.html agrees"]
 
 
