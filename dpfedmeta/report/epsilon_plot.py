@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ _WORDS = {
     _CLIENT_PUBLIC: ("A whole client, towards the public", "epsilon of (client, public)"),
     _RECORD_SERVER: ("One record, towards the server", "epsilon of (record, server), zero-out"),
 }
+# The width of a number under an axis, as a share of the axis.
+_ROOM = 0.07
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +102,22 @@ def _label(axis: Axes, cell: Cell | None, places: Sequence[float]) -> None:
     if not places:
         axis.set_xticks([])
         return
-    ticks = {f"{place:.2g}" if place < 99.5 else f"{place:.0f}": place for place in sorted(places)}
+    ticks = tick_words(places)
     axis.set_xscale("log")
-    axis.set_xticks(list(ticks.values()), list(ticks))
+    axis.set_xticks(list(ticks), list(ticks.values()))
     axis.minorticks_off()
+
+
+def tick_words(places: Sequence[float]) -> dict[float, str]:
+    """What stands under each epsilon of a logarithmic axis: nothing where the number before it would run into it."""
+    found = sorted({*places})
+    room, words, written = _ROOM * math.log(found[-1] / found[0]), dict[float, str](), 0.0
+    for place in found:
+        said = f"{place:.2g}" if place < 99.5 else f"{place:.0f}"
+        near = written > 0 and (said == words[written] or math.log(place / written) < room)
+        words[place] = "" if near else said
+        written = written if near else place
+    return words
 
 
 def _draw(axis: Axes, curve: Curve, cell: Cell | None, colour: str, shape: str) -> None:

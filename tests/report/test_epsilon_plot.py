@@ -6,7 +6,7 @@ from PIL import Image
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.report import epsilon_plot as module
-from dpfedmeta.report.epsilon_plot import epsilon_plot
+from dpfedmeta.report.epsilon_plot import epsilon_plot, tick_words
 from dpfedmeta.report.groups import group_runs
 from dpfedmeta.run_directory import RunDirectory
 
@@ -75,3 +75,18 @@ def test_runs_that_nobody_evaluated_are_refused(make_run, tmp_path):
     with pytest.raises(InputError, match="expected evaluated runs"):
         epsilon_plot(tmp_path / "out.png", group_runs(runs))
     assert not (tmp_path / "out.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("places", "words"),
+    [
+        ([1.5], ["1.5"]),
+        ([8, 2.5, 2.34, 2.5], ["2.3", "", "8"]),
+        ([1.499, 1.5], ["1.5", ""]),
+        ([0.5, 1, 1.499, 1.5, 3, 8, 100.4], ["0.5", "1", "1.5", "", "3", "8", "100"]),
+    ],
+)
+def test_no_number_under_the_axis_runs_into_another_one(places, words):
+    found = tick_words(places)
+    assert list(found) == sorted({*places})
+    assert list(found.values()) == words
