@@ -99,18 +99,23 @@ def _label(axis: Axes, cell: Cell | None, places: Sequence[float]) -> None:
     entitle(axis, title)
     axis.grid(alpha=0.25)
     axis.set_xlabel(words)
-    if not places:
+    ticks = tick_words(places)
+    if not ticks:
         axis.set_xticks([])
         return
-    ticks = tick_words(places)
     axis.set_xscale("log")
     axis.set_xticks(list(ticks), list(ticks.values()))
     axis.minorticks_off()
 
 
 def tick_words(places: Sequence[float]) -> dict[float, str]:
-    """What stands under each epsilon of a logarithmic axis: nothing where the number before it would run into it."""
-    found = sorted({*places})
+    """What stands under each epsilon of a logarithmic axis: nothing where the number before it would run into it.
+
+    An epsilon of 0 has no place there.
+    """
+    found = sorted({place for place in places if place > 0})
+    if not found:
+        return {}
     room, words, written = _ROOM * math.log(found[-1] / found[0]), dict[float, str](), 0.0
     for place in found:
         said = f"{place:.2g}" if place < 99.5 else f"{place:.0f}"
