@@ -51,4 +51,4 @@ place.annotate("untrained", (0.2, untrained), xytext=(0, 4), textcoords="offset 
 _ = place.set(xlabel="epsilon of (client, public)", ylabel="accuracy, 5-way 5-shot", xscale="log")
 
 # %% [markdown]
-# One run for each epsilon, and so few clients, say little about small differences: an interval here is over test clients, not over repetitions. [Measured with full runs](../results.md#accuracy-against-epsilon).
+# One run for each epsilon, and so few clients, say little about small differences: an interval here is over test clients, not over repetitions. [Measured with full runs](../results.md#omniglot).

@@ -81,4 +81,4 @@ place.legend()
 print(f"one run {together[0]:.2f}, all six {together[-1]:.2f}")
 
 # %% [markdown]
-# [More on sweeps](../sweeps.md); [what the policies do with full runs](../results.md#clip-policies-at-one-guarantee).
+# [More on sweeps](../sweeps.md); [what the policies do with full runs](../policies.md#clip-policies-at-one-guarantee).

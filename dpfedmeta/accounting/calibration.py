@@ -293,7 +293,7 @@ def _calibrate_client(plan: PrivacyPlan, epsilon: float) -> PrivacyPlan:
         return client_public_epsilon(seen(noise), delta, grids)
 
     def quick(noise: float) -> float:
-        return rdp_epsilon(seen(noise), delta)
+        return rdp_epsilon(seen(noise), delta, patient=False)
 
     # From the loosest bound, in milliseconds, to the tight one: each never lies below the next, so its solution is
     # enough noise for the next. What was spent before is tight alone: a looser bound of it may be above the target,

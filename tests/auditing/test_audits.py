@@ -54,7 +54,7 @@ def variation(ratios):
     return ratios.one.mean() - ratios.other.mean(), ratios.one.std() ** 2
 
 
-@pytest.mark.parametrize("noise", ["toeplitz", "blt", "banded"])
+@pytest.mark.parametrize("noise", [pytest.param("toeplitz", marks=pytest.mark.slow), "blt", "banded"])
 def test_correlated_rounds_are_attacked_as_the_one_release_that_they_are(noise):
     # Steps of bounds that move, so that less noise cancels; the ratio is that of a sens/z normal pair all the same.
     given = {

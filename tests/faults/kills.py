@@ -187,7 +187,7 @@ def trial(kills: int, seed: int, folder: Path) -> dict[str, object]:
     """Harass runs until so many kills are survived."""
     chance, total, runs = random.Random(seed), Counter[str](), []
     many = kills > 20
-    kinds = KEYED if many else [[*KEYED[0], "--rounds=30"]]
+    kinds = KEYED if many else [[*KEYED[0], "--rounds=12"]]
     for words in (*kinds, SECURE) if many else kinds:
         warm_up(words)
     lives = [undisturbed(words, f"whole{number}", folder) for number, words in enumerate(kinds)]

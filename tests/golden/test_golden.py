@@ -45,8 +45,15 @@ def test_the_real_protocol_in_every_round_gives_the_same_bits(name, tmp_path):
     check(name, golden_runs.golden_run(name, tmp_path, **{"aggregation.protocol": "true"}))
 
 
+# Colour images have the network and the step of most presets; unpacking the others takes longer than their runs.
+UNPACKED = [
+    pytest.param(name, marks=pytest.mark.slow) if name in ("omniglot", "mini-imagenet") else name
+    for name in golden_runs.REAL
+]
+
+
 @pytest.mark.data
-@pytest.mark.parametrize("name", golden_runs.REAL)
+@pytest.mark.parametrize("name", UNPACKED)
 def test_a_run_on_real_images_comes_out_as_it_was_recorded(name, tmp_path, data_folder):
     check(name, golden_runs.golden_run(name, tmp_path, data_folder))
 

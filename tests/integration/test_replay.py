@@ -82,8 +82,9 @@ def replay(tiny_strokes, tmp_path, plan, seed):
     return state, json.dumps(rows), run.ledger.read_text(), run.weights.read_bytes(), report
 
 
-# Of presets that differ in no part of the loop one is enough in a hurry.
-ALIKE = ("dp-const", "dp-fedavg", "dp-fedavg-adaptive", "dp-fedavg-fixed", "meta-sgd", "proto-maml", "dp-agrlr-secure")
+# Of presets that differ in no part of the loop one is enough in a hurry, and of those that differ in one, some.
+ALIKE = ("dp-const", "dp-fedavg", "dp-fedavg-adaptive", "dp-fedavg-fixed", "meta-sgd", "proto-maml", "dp-agrlr-secure",
+         "dp-aqc", "dp-agr-checkins", "dp-agr-correlated")  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_what_a_clip_policy_remembers_of_releases_comes_back(tiny_task_file, tmp
     assert results(run) == results(RunDirectory(tmp_path / "whole"))
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_steps_by_singular_values_come_back_bit_by_bit(tiny_task_file, tmp_path, monkeypatch, workers):
     given = {"algo": "dp-agr", "server.optimizer": "muon"}
     begin(tiny_task_file, tmp_path, "whole", **given)

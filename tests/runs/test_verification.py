@@ -582,7 +582,12 @@ def test_rows_that_leave_out_an_attempt_were_common_before_version_4_only(run):
     ("algo", "given", "words"),
     [
         ("dp-agr", {"server.noise_multiplier": "0.05"}, "closed bound"),
-        ("dp-agr-secure", {"server.noise_multiplier": "0.05", "population.cohort": "60"}, "zCDP of a sum"),
+        pytest.param(
+            "dp-agr-secure",
+            {"server.noise_multiplier": "0.05", "population.cohort": "60"},
+            "zCDP of a sum",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_loose_bound_far_above_another_accountant_verifies_and_shows_both(

@@ -34,7 +34,9 @@ def same(ideal, real):
     assert ideal.sensitivity == real.sensitivity
 
 
-@pytest.mark.parametrize("records", [{}, RECORDS], ids=["clients", "micro-episodes"])
+@pytest.mark.parametrize(
+    "records", [pytest.param({}, marks=pytest.mark.slow), RECORDS], ids=["clients", "micro-episodes"]
+)
 def test_sums_are_those_of_the_ideal_result(tiny_strokes, records):
     _, side, model = setting(tiny_strokes, **records)
     # Two of twenty never answer; of the others a few fall silent later.

@@ -145,7 +145,7 @@ def test_ctrl_c_stops_the_children_and_says_how_to_go_on(sweep, tmp_path):
     assert len(runs(tmp_path)) == 3
 
 
-@pytest.mark.parametrize("method", ["random", "bayes"])
+@pytest.mark.parametrize("method", [pytest.param("random", marks=pytest.mark.slow), "bayes"])
 def test_a_search_goes_on_where_it_was(sweep, tmp_path, method):
     parameters = {
         "algo": {"value": "maml"},

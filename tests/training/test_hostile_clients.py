@@ -72,8 +72,9 @@ def plan_of(algo, **given):
     [
         ("dp-agrlr-micro", {}),
         ("dp-agrlr", {}),
-        ("dp-agr", {"population.sampler": "fixed", "population.cohort": "40", "server.noise_site": "clients",
-                    "privacy.client.hostile": "0.1"}),
+        pytest.param("dp-agr", {"population.sampler": "fixed", "population.cohort": "40",
+                                "server.noise_site": "clients", "privacy.client.hostile": "0.1"},
+                     marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_the_assured_noise_is_there_whatever_hostile_clients_send(algo, given):
