@@ -1,3 +1,4 @@
+import gc
 import io
 import os
 import signal
@@ -69,6 +70,17 @@ def dpfedmeta(*words, folder=None, code=0):
 def the_command(own_cache):
     """The command as its function; see there."""
     return dpfedmeta
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Thousands of tests are no garbage: they are not searched while they are read (16 s instead of 9), nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -161,8 +161,10 @@ class LinkGrid(Grid):
                     self._link.gate.arrived.wait(min(left, 0.5))
         finally:
             with self._state.lock:
-                # Between the two nothing may arrive: its parts would stay.
-                self._fetched(waiting, seen)
+                # Between the two nothing may arrive: its parts would stay. Flower does not hand out the answer of one
+                # that it thinks gone.
+                answers = self._state.message_ins_id_to_message_res_id
+                seen |= {answers[name] for name in asked & answers.keys()}
                 self._state.delete_messages(asked)
             for name in asked | seen:
                 self._objects.delete(name)

@@ -6,6 +6,7 @@ import gzip
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -48,9 +49,10 @@ def nothing_is_kept(wire):
 
 class Slow(Echo):
     def __init__(self):
-        self.released = threading.Event()
+        self.asked, self.released = threading.Event(), threading.Event()
 
     def answer(self, question):
+        self.asked.set()
         self.released.wait(20)
         return super().answer(question)
 
@@ -95,6 +97,26 @@ class TestQuestions:
             assert wire.channel.ask({identity("anna"): bytes(MOST + 5000)}, 1) == {}
             assert "more than" in " ".join(anna["anna"].said)
             assert wire.channel.ask({identity("anna"): b"abc"}, 20) == {identity("anna"): b"cba"}
+        assert nothing_is_kept(wire)
+
+    def test_who_was_thought_gone_and_answers_after_all_leaves_nothing_here(self, wire):
+        """A heartbeat that comes late: Flower answers in that client's place, and then its own answer arrives."""
+        anna, ben = Slow(), Slow()
+        with wire.attending("anna", party=anna), wire.attending("ben", party=ben), ThreadPoolExecutor() as others:
+            both = dict.fromkeys((identity("anna"), identity("ben")), b"abc")
+            answers = others.submit(wire.channel.ask, both, 20)
+            until(lambda: anna.asked.is_set() and ben.asked.is_set())
+            state, kept = wire.link.state, len(wire.link.state.object_store)
+
+            def thought_gone():
+                state.deactivate_node(wire.link.nodes[identity("ben")])
+                return len(state.object_store) > kept  # what Flower answers instead
+
+            until(thought_gone)
+            ben.released.set()
+            until(lambda: state.num_message_res() == 1)
+            anna.released.set()
+            assert answers.result() == {identity("anna"): b"cba"}
         assert nothing_is_kept(wire)
 
     def test_a_server_that_comes_back_is_found_again(self, tmp_path):

@@ -191,6 +191,7 @@ def test_an_empty_folder_says_what_to_put_into_it(tmp_path):
         open_dataset("mini-imagenet", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_the_images_that_are_here(data_folder):
     dataset = open_dataset("mini-imagenet", data_folder)

@@ -159,6 +159,7 @@ def test_an_absent_archive_says_where_to_put_it(task_file):
     assert str(folder / "omniglot") in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_the_published_archives(data_folder):
     dataset = open_dataset("omniglot", data_folder)
