@@ -46,7 +46,7 @@ MINI_IMAGENET = (
     Curve(algo="dp-agr", cell=CLIENT, points=((1.5, accuracy(55.2, 1.2)),), untrained=accuracy(46.1)),
     Curve(algo="dp-agrlr-micro", cell=RECORD, points=((2.5, accuracy(44.1, 0.7)),), untrained=accuracy(44.3)),
     Curve(algo="dp-agr-cyclic", cell=CLIENT, points=((1.5, accuracy(56.8, 1.6)),)),
-    Curve(algo="dp-agrlr-secure", cell=RECORD, points=((2.5, accuracy(53.7, 0.7)),)),
+    Curve(algo="dp-agrlr-secure", cell=RECORD, points=((2.5, accuracy(52.5, 2.6)),)),
     Curve(algo="maml", cell=None, points=((0.0, accuracy(60.1, 0.9)),)),
 )
 # By what follows "epsilon" in the file's name.
