@@ -174,13 +174,13 @@ class _Node:
 def _connected(wire: Wire) -> Iterator[_Node]:
     """A node of Flower that is let in, with its heartbeat."""
     key = wire_key(wire.private)
-    with Requests(wire) as client, Requests(wire) as pulse:
+    with Requests(wire) as client:
         request = ActivateNodeRequest(
             public_key=public_key_to_bytes(key.public_key()), heartbeat_interval=HEARTBEAT_MIN_INTERVAL
         )
         node = Node(node_id=client.ActivateNode(request).node_id)
         stopped = threading.Event()
-        heart = threading.Thread(target=_beat, args=(pulse, node, stopped), name="heartbeat", daemon=True)
+        heart = threading.Thread(target=_beat, args=(wire, node, stopped), name="heartbeat", daemon=True)
         heart.start()
         try:
             yield _Node(client, node, wire.most_bytes)
@@ -190,10 +190,14 @@ def _connected(wire: Wire) -> Iterator[_Node]:
                 client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
 
 
-def _beat(client: FleetHttpClient, node: Node, stopped: threading.Event) -> None:
-    """The server holds each heartbeat for some seconds: it sees at once when this process has gone."""
-    while not stopped.wait(_HEARTBEAT_PAUSE):
-        try:
-            client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT_MIN_INTERVAL))
-        except (httpx.HTTPError, Refused, RuntimeError, ValueError):
-            stopped.wait(1)
+def _beat(wire: Wire, node: Node, stopped: threading.Event) -> None:
+    """The server holds each heartbeat for some seconds: it sees at once when this process has gone.
+
+    Its connection is its own: closed by another thread while it connects, it would stay open.
+    """
+    with Requests(wire) as client:
+        while not stopped.wait(_HEARTBEAT_PAUSE):
+            try:
+                client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT_MIN_INTERVAL))
+            except (httpx.HTTPError, Refused, RuntimeError, ValueError):
+                stopped.wait(1)

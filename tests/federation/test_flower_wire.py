@@ -119,6 +119,20 @@ class TestQuestions:
             assert answers.result() == {identity("anna"): b"cba"}
         assert nothing_is_kept(wire)
 
+    def test_who_leaves_closes_each_connection_where_it_is_used(self, wire, monkeypatch):
+        """One that another thread closes while it connects stays open."""
+        closed, close = [], Requests.close
+
+        def noted(client):
+            closed.append(threading.current_thread().name)
+            close(client)
+
+        monkeypatch.setattr(Requests, "close", noted)
+        with wire.attending("anna") as clients:
+            pass
+        until(lambda: len(closed) == 2)
+        assert sorted(closed) == sorted(["heartbeat", clients["anna"].thread.name])
+
     def test_a_server_that_comes_back_is_found_again(self, tmp_path):
         own = loopback(tmp_path, names=("anna",))
         with own.attending("anna") as anna:
