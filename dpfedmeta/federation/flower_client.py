@@ -199,5 +199,5 @@ def _beat(wire: Wire, node: Node, stopped: threading.Event) -> None:
         while not stopped.wait(_HEARTBEAT_PAUSE):
             try:
                 client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT_MIN_INTERVAL))
-            except (httpx.HTTPError, Refused, RuntimeError, ValueError):
+            except (httpx.HTTPError, Refused, ValueError):
                 stopped.wait(1)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
@@ -64,8 +66,21 @@ class Requests(FleetHttpClient):
         self._client = httpx.Client(transport=transport, timeout=_SECONDS, trust_env=False, follow_redirects=False)
 
 
+class _Socket(ssl.SSLSocket):
+    """Closed where the server has gone before the handshake: Python's ssl (3.11) sees that, and drops it open."""
+
+    def getpeername(self) -> Any:
+        """The server's address."""
+        try:
+            return super().getpeername()
+        except OSError as error:
+            self.close()
+            raise ConnectionResetError(errno.ECONNRESET, "the server has gone") from error
+
+
 def _context(authority: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.sslsocket_class = _Socket
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
         context.load_verify_locations(cadata=authority.decode("ascii"))

@@ -3,9 +3,12 @@
 import asyncio
 import base64
 import gzip
+import select
 import socket
+import struct
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -27,7 +30,7 @@ from dpfedmeta.federation.credentials import wire_key
 from dpfedmeta.federation.flower_client import attend
 from dpfedmeta.federation.flower_gate import _PULL, Gate
 from dpfedmeta.federation.flower_link import Link
-from dpfedmeta.federation.flower_requests import Refused, Requests, TooLong, _Bounded
+from dpfedmeta.federation.flower_requests import Refused, Requests, TooLong, _Bounded, _context
 from tests.federation.wires import MOST, Echo, card, loopback, private_key, until
 
 
@@ -121,17 +124,39 @@ class TestQuestions:
 
     def test_who_leaves_closes_each_connection_where_it_is_used(self, wire, monkeypatch):
         """One that another thread closes while it connects stays open."""
-        closed, close = [], Requests.close
+        made, closed, make, close = [], [], Requests.__init__, Requests.close
 
-        def noted(client):
-            closed.append(threading.current_thread().name)
+        def making(client, *given):
+            make(client, *given)
+            made.append(client)
+
+        def closing(client):
+            if client in made:  # and not the heartbeat of who left before
+                closed.append(threading.current_thread().name)
             close(client)
 
-        monkeypatch.setattr(Requests, "close", noted)
+        monkeypatch.setattr(Requests, "__init__", making)
+        monkeypatch.setattr(Requests, "close", closing)
         with wire.attending("anna") as clients:
             pass
         until(lambda: len(closed) == 2)
         assert sorted(closed) == sorted(["heartbeat", clients["anna"].thread.name])
+
+    def test_a_server_that_has_gone_before_the_handshake_leaves_no_socket_open(self, wire):
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            listening.listen()
+            made = socket.create_connection(listening.getsockname())
+            there, _ = listening.accept()
+            # Closed with a reset.
+            there.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            there.close()
+        with made, warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            until(lambda: select.select([made], [], [], 0)[0])
+            with pytest.raises(ConnectionResetError):
+                _context(wire.certificates.authority).wrap_socket(made, server_hostname="127.0.0.1")
+            assert said == []  # what is dropped open says so
 
     def test_a_server_that_comes_back_is_found_again(self, tmp_path):
         own = loopback(tmp_path, names=("anna",))
