@@ -17,6 +17,7 @@ from dpfedmeta.meta.divided import divided_gradient
 from dpfedmeta.meta.divisions import Divisions
 from dpfedmeta.meta.part_gradients import part_gradients
 from dpfedmeta.meta.side_by_side import batched, batched_divided_gradients, batched_query_gradients
+from dpfedmeta.models.convolution import bfloat16_in_hardware
 from dpfedmeta.models.spec import Precision
 from dpfedmeta.parameters import Params
 from dpfedmeta.simulation.chunks import Chunks
@@ -57,7 +58,8 @@ def contestants(setting: Setting, device: torch.device, *, peers: bool) -> list[
             found.append(_loop(setting, algorithm, device, "learn2learn", learn2learn_loop))
     found += _divided(setting, device)
     found += _per_record(setting, device, peers=peers)
-    shorter = [precision for precision in SHORTER if device.type == "cuda" or precision != "tf32"]
+    on_gpu = device.type == "cuda"
+    shorter = [name for name in SHORTER if on_gpu or (name == "bfloat16" and bfloat16_in_hardware())]
     found += [_stacked(setting, algorithm, device, precision) for algorithm in orders for precision in shorter]
     return found
 

@@ -15,6 +15,7 @@ from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.algorithm import ClientNoise
 from dpfedmeta.meta.dp_steps import private_messages
 from dpfedmeta.meta.gradients import meta_gradient
+from dpfedmeta.models.convolution import bfloat16_in_hardware
 from dpfedmeta.models.spec import Precision
 from dpfedmeta.parameters import Params, flatten
 from dpfedmeta.privacy.clipping import clip
@@ -101,9 +102,13 @@ def engine(setting: str, algorithm: Algorithm, name: str) -> Engine:
 
 
 def names(algorithm: Algorithm, *, peers: bool) -> list[str]:
-    """Who computes an algorithm, this project first."""
+    """List the engines that compute an algorithm, this project's first; bfloat16 where the processor has it."""
     known = {**ENGINES, **PEERS} if peers else ENGINES
-    return [name for name, (_, algorithms) in known.items() if algorithm in algorithms]
+    return [
+        name
+        for name, (_, algorithms) in known.items()
+        if algorithm in algorithms and (bfloat16_in_hardware() or not name.endswith(ROUNDED))
+    ]
 
 
 def missing_peers() -> dict[str, str]:

@@ -22,6 +22,7 @@ from benchmarks.rounds import PAPER, overhead, whole_round
 from benchmarks.settings import ALGORITHMS, SETTINGS, episodes
 from benchmarks.timing import CONVOLUTIONS, Cell, Speed, in_fresh_process, peak_memory, speeds
 from dpfedmeta.errors import InputError
+from dpfedmeta.models.convolution import bfloat16_in_hardware
 
 # Float32 engines differ by rounding, which five steps amplify, and record-level ones by noise of 1e-6.
 MOST_DISAGREEMENT = 5e-3
@@ -67,7 +68,11 @@ def measure(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
     ]
     exact, rounded = (_check([c for c in cells if c.name.endswith(ROUNDED) == short]) for short in (False, True))
     say(f"all engines compute the same meta-gradient: largest relative difference {exact:.1e}")
-    say(f"rounding to bfloat16 moves it by up to {rounded:.1e}, less than another order would")
+    if bfloat16_in_hardware():
+        say(f"rounding to bfloat16 moves it by up to {rounded:.1e}, less than another order would")
+    else:
+        missing["bfloat16"] = "this processor does not have it (avx512_bf16 or amx_bf16), and training refuses it"
+        say(f"left out: bfloat16: {missing['bfloat16']}")
     say(f"{len(cells)} cells, {options.repetitions} repetitions in turns, {options.processes} processes of one thread")
     peak = [Cell(setting=setting, algorithm="maml-1", name=CONVOLUTIONS) for setting in options.settings]
     found = speeds([*cells, *peak], options.processes, options.repetitions, options.seconds)

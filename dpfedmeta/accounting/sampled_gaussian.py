@@ -24,7 +24,7 @@ from dpfedmeta.accounting.events import (
 from dpfedmeta.accounting.gaussian import gaussian_epsilon, smallest_epsilon
 from dpfedmeta.accounting.moments import ORDERS, divergences, moments_of
 from dpfedmeta.accounting.noise import Noise
-from dpfedmeta.accounting.sampled_round import largest_loss, one_round
+from dpfedmeta.accounting.sampled_round import composed_width, largest_loss, one_round, rounding_error, self_composed
 from dpfedmeta.accounting.whole_noise import epsilon_of_discrete, released_coordinates
 from dpfedmeta.randomness import FloatArray
 
@@ -38,13 +38,19 @@ GRIDS = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6)
 COARSE = GRIDS[1:2]
 _CONVERGED = 2e-3
 _POINTS = 400_000
-# e to this loss is still a float.
-_LARGEST_LOSS = 600.0
-# Enough orders to see whether epsilon is within reason.
-_FEW_ORDERS = (2, 3, 4, 6, 8, 16, 32)
-# Beyond, a composition by Fourier transforms takes long, and a closed bound is within a tenth of it.
-MOST_ROUNDS = 100_000
-# What the rounding of the transform may add to delta in each round, and which share of delta may be lost to it.
+# Points of a composition at most; and of one of many rounds, or of a range too wide for the coarsest of GRIDS.
+_COMPOSED_POINTS, _FEWER_POINTS = 10_000_000, 1_000_000
+# Of one round, to estimate the range of a composition.
+_ROUGH_POINTS = 4_000
+# e to this is still a float.
+_LARGEST_EXPONENT = 600.0
+# Beyond this loss of one round the grid would be wider than the deviation of the loss.
+_LARGEST_LOSS = 1e7
+# Rounds from which a closed bound stands beside the distribution (its grid gets coarse), and from which it stands
+# alone: the rounding of one round's probabilities, 1e-16 each, would move the mean of all of them.
+MANY_ROUNDS, MOST_ROUNDS = 100_000, 10_000_000
+# What the rounding of the transform may add to delta in each round, and which share of delta it may be without being
+# taken off.
 _ROUNDING, _LOST_SHARE = 1e-15, 0.01
 # What rounding may take from the moments of one round; it would count in a thousand million rounds.
 _MOMENT_ROUNDING = 1e-13
@@ -78,8 +84,9 @@ def composed(
 ) -> tuple[float, ComposedBy]:
     """`sampled_epsilon`, and how it was found.
 
-    Where a privacy loss distribution would take long, or the rounding of its transform might be felt at delta, a closed
-    bound takes its place, for any number of rounds (`closed_epsilon`).
+    The rounding of the Fourier transform is taken off delta where it might be felt. Where nothing of delta is left, or
+    there are more than MOST_ROUNDS, a closed bound stands alone (`closed_epsilon`); from MANY_ROUNDS on the smaller one
+    counts.
     """
     if not phases:
         return 0.0, "pld"
@@ -93,16 +100,22 @@ def composed(
         return closed_epsilon(released, neighbours, delta)
     phases = released
     count = sum(phase.rounds for phase in phases)
-    if count > MOST_ROUNDS or count * _ROUNDING > _LOST_SHARE * delta or _beyond_reason(phases, delta):
-        closed = closed_epsilon(phases, neighbours, delta)
-        # Of a noise that has no closed bound only the distribution is known.
-        if math.isfinite(closed[0]) or count > MOST_ROUNDS:
-            return _of_discrete_closed(phases, neighbours, delta, closed)
+    exact = math.inf if count > MOST_ROUNDS else _of_distribution(phases, neighbours, delta, grids)
+    if math.isfinite(exact) and count <= MANY_ROUNDS:
+        return exact, "pld"
+    closed = closed_epsilon(phases, neighbours, delta)
+    if math.isfinite(closed[0]):
+        closed = _of_discrete_closed(phases, neighbours, delta, closed)
+    return min((exact, "pld"), closed, key=lambda found: found[0])
+
+
+def _of_distribution(phases: Sequence[Phase], neighbours: Neighbours, delta: float, grids: tuple[float, ...]) -> float:
+    """Epsilon by the privacy loss distribution; inf where rounding leaves nothing of delta."""
     rounds, discrete = _rounds(phases), released_coordinates(phases)
     if not discrete:
-        return _epsilon(rounds, neighbours, delta, grids), "pld"
+        return _epsilon(rounds, neighbours, delta, grids)
     guess = _epsilon(rounds, neighbours, delta, COARSE)
-    return epsilon_of_discrete(lambda left: _epsilon(rounds, neighbours, left, grids), delta, guess, discrete), "pld"
+    return epsilon_of_discrete(lambda left: _epsilon(rounds, neighbours, left, grids), delta, guess, discrete)
 
 
 def _allocated(phases: Sequence[Phase], neighbours: Neighbours, delta: float, grids: tuple[float, ...]) -> float:
@@ -120,12 +133,6 @@ def _of_discrete_closed(
         return closed
     found = epsilon_of_discrete(lambda left: closed_epsilon(phases, neighbours, left)[0], delta, closed[0], discrete)
     return found, closed[1]
-
-
-def _beyond_reason(phases: Sequence[Phase], delta: float) -> bool:
-    """Whether losses spread so far that a grid of them would not fit into memory."""
-    moments = moments_of(phases, _FEW_ORDERS)
-    return moments is not None and float(compute_epsilon(_FEW_ORDERS, moments, delta)[0]) > _LARGEST_LOSS
 
 
 def closed_epsilon(phases: Sequence[Phase], neighbours: Neighbours, delta: float) -> tuple[float, ComposedBy]:
@@ -157,10 +164,10 @@ def _replaced_by_moments(moments: FloatArray, delta: float) -> float:
     """By way of the population without the client."""
 
     def lost(epsilon: float) -> float:
-        return (1.0 + math.exp(min(epsilon, _LARGEST_LOSS))) * float(compute_delta(ORDERS, moments, epsilon)[0])
+        return (1.0 + math.exp(min(epsilon, _LARGEST_EXPONENT))) * float(compute_delta(ORDERS, moments, epsilon)[0])
 
     epsilon = smallest_epsilon(lost, delta)
-    return 2.0 * epsilon if epsilon < _LARGEST_LOSS else math.inf
+    return 2.0 * epsilon if epsilon < _LARGEST_EXPONENT else math.inf
 
 
 def sampled_delta(phases: Sequence[Phase], neighbours: Neighbours, epsilon: float) -> float:
@@ -178,10 +185,11 @@ def sampled_delta(phases: Sequence[Phase], neighbours: Neighbours, epsilon: floa
             raise ValueError("check-ins: the delta of a replaced client is not known")
         return Allocation.of(phases).delta(epsilon)
     rounds = _rounds(as_released(phases))
-    widest = max(largest_loss(sampler, rate, noise) for sampler, rate, noise, _ in rounds)
-    if widest > _LARGEST_LOSS:
+    widest = _widest(rounds)
+    if widest > _LARGEST_LOSS or sum(count for *_, count in rounds) > MOST_ROUNDS:
         return 1.0
-    return float(_composed(max(COARSE[0], widest / _POINTS), rounds, neighbours).get_delta_for_epsilon(epsilon))
+    grid = max(COARSE[0], widest / _POINTS, _span(rounds, neighbours, widest) / _COMPOSED_POINTS)
+    return float(_composed(grid, rounds, neighbours).get_delta_for_epsilon(epsilon))
 
 
 def quick_grid(phases: Sequence[Phase], neighbours: Neighbours, delta: float) -> float:
@@ -197,33 +205,54 @@ def _rounds(phases: Sequence[Phase]) -> _Rounds:
 
 @lru_cache(maxsize=2048)
 def _epsilon(rounds: _Rounds, neighbours: Neighbours, delta: float, grids: tuple[float, ...]) -> float:
-    widest = max(largest_loss(sampler, rate, noise) for sampler, rate, noise, _ in rounds)
+    widest = _widest(rounds)
     if widest > _LARGEST_LOSS:
-        # Beyond what a float holds. Sampling only helps, so the bound without it is still one.
+        # Sampling only helps, so the bound without it is still one.
         distance = 1.0 if neighbours == "add-remove" else 2.0
         return gaussian_epsilon(math.sqrt(sum(count * noise.mu(distance) ** 2 for *_, noise, count in rounds)), delta)
+    span = _span(rounds, neighbours, widest)
+    count = sum(count for *_, count in rounds)
+    points = _COMPOSED_POINTS if count <= MANY_ROUNDS and span <= grids[0] * _FEWER_POINTS else _FEWER_POINTS
     # Rounding each round's loss to the grid adds a deviation of at most half its width.
-    spread = 0.5 * math.sqrt(sum(count for *_, count in rounds))
+    spread = 0.5 * math.sqrt(count)
     epsilon = math.inf
     for wanted in grids:
-        grid = max(wanted, widest / _POINTS)
+        grid = max(wanted, widest / _POINTS, span / points)
         before, epsilon = epsilon, min(epsilon, _epsilon_on(grid, rounds, neighbours, delta))
         if before - epsilon <= _CONVERGED * epsilon or 6.0 * spread * grid <= _CONVERGED * epsilon or grid > wanted:
             break
     return epsilon
 
 
+def _widest(rounds: _Rounds) -> float:
+    return max(largest_loss(sampler, rate, noise) for sampler, rate, noise, _ in rounds)
+
+
+def _span(rounds: _Rounds, neighbours: Neighbours, widest: float) -> float:
+    """Range of the privacy losses of all rounds together, by a rough grid; a finer one has to fit into memory."""
+    rough = max(GRIDS[0], widest / _ROUGH_POINTS)
+    return sum(
+        composed_width(one_round(sampler, rate, noise, neighbours, rough), rough, count)
+        for sampler, rate, noise, count in rounds
+    )
+
+
 def _epsilon_on(grid: float, rounds: _Rounds, neighbours: Neighbours, delta: float) -> float:
+    together = _composed(grid, rounds, neighbours)
+    lost = _ROUNDING * sum(count for *_, count in rounds)
+    if lost > _LOST_SHARE * delta:
+        # Two bounds: of the largest errors that the transform can make, and of those that it made.
+        delta -= min(lost, rounding_error(together))
     # Inside dp-accounting a bound on a tail may overflow to infinity, where it binds nothing.
     with np.errstate(over="ignore"):
-        return float(_composed(grid, rounds, neighbours).get_epsilon_for_delta(delta))
+        return float(together.get_epsilon_for_delta(delta)) if delta > 0 else math.inf
 
 
 def _composed(grid: float, rounds: _Rounds, neighbours: Neighbours) -> PrivacyLossDistribution:
     with np.errstate(over="ignore"):
         return reduce(
             lambda left, right: left.compose(right),
-            (one_round(s, rate, noise, neighbours, grid).self_compose(count) for s, rate, noise, count in rounds),
+            (self_composed(one_round(s, rate, noise, neighbours, grid), count) for s, rate, noise, count in rounds),
         )
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from dpfedmeta.api.run import Run
 from dpfedmeta.auditing.audits import findings, forecast
 from dpfedmeta.auditing.findings import AuditName, Finding
-from dpfedmeta.auditing.request import AuditRequest
+from dpfedmeta.auditing.request import AuditRequest, fresh_seed
 from dpfedmeta.config import to_yaml
 from dpfedmeta.errors import InputError
 from dpfedmeta.planning.plan import Plan
@@ -37,20 +37,28 @@ class Audit:
         findings: A line for each cell and audit.
         size: What was audited, in one sentence.
         expected: Whether nothing was run, and `findings` are what a sound program would show.
+        seed: What makes the same audit again.
     """
 
     findings: tuple[Finding, ...]
     size: str
     expected: bool = False
+    seed: int | None = None
 
     @property
     def refuted(self) -> tuple[Finding, ...]:
-        """Where a lower bound is above the promise: the program is wrong there."""
+        """Where a second sample confirmed that the promise is broken: the program is wrong there."""
         return () if self.expected else tuple(each for each in self.findings if each.refutes)
+
+    @property
+    def not_confirmed(self) -> tuple[Finding, ...]:
+        """Second samples, of four times the size, that do not confirm what a first one suggested."""
+        return tuple(each for each in self.findings if each.second and not each.above)
 
     def as_json(self) -> dict[str, Any]:
         """As --json prints it and audit.json holds it."""
-        return {"cells": [each.as_json() for each in self.findings], "size": self.size, "expected": self.expected}
+        cells = [each.as_json() for each in self.findings]
+        return {"cells": cells, "size": self.size, "expected": self.expected, "seed": self.seed}
 
     def table(self) -> Table:
         """For people; why a cell is not in it, `unseen` says."""
@@ -61,10 +69,11 @@ class Audit:
             table.add_column(name, justify="right" if right else "left", no_wrap=name != "by")
         for each in self.findings:
             if each.audited is not None:
-                at = "estimate" if each.confidence is None else f"{each.confidence:.0%}"
+                at = "estimate" if each.confidence is None else f"{100 * each.confidence:.3g}%"
                 ratio = "-" if each.ratio is None else f"{each.ratio:.0%}"
                 shown = number(each.promised), number(each.audited), ratio, at, f"{each.runs:,}"
-                table.add_row(each.cell, each.audit, *shown, each.method.removeprefix("expected: "))
+                by = each.method.removeprefix("expected: ") + ("; second sample" if each.second else "")
+                table.add_row(each.cell, each.audit, *shown, by)
         return table
 
     def unseen(self) -> list[str]:
@@ -91,7 +100,7 @@ def audit(
     observers: Sequence[str] = ("server", "public"),
     as_planned: bool = False,
     whole: bool = False,
-    seed: int = 0,
+    seed: int | None = None,
     expected: bool = False,
 ) -> Audit:
     """Attack the program with these settings, and bound its epsilon from below. Nothing is printed.
@@ -110,7 +119,7 @@ def audit(
         observers: server, public.
         as_planned: Keep the sizes of the settings; else few clients, all of them in every round of a small network.
         whole: Every run keeps its books, as a user's does; else its rounds are done without them.
-        seed: Of worlds, coins, directions and noise.
+        seed: Of worlds, coins, directions and noise; a new one without it. The result names it.
         expected: Run nothing: what a program that keeps its promise would show at this size.
 
     Raises:
@@ -119,7 +128,7 @@ def audit(
     given = {name: _text(value) for name, value in (values or {}).items()}
     request = AuditRequest(
         given=given, audits=tuple(audits), runs=runs, canaries=canaries, confidence=confidence, units=tuple(units),
-        observers=tuple(observers), as_planned=as_planned, whole=whole, seed=seed,
+        observers=tuple(observers), as_planned=as_planned, whole=whole, seed=fresh_seed() if seed is None else seed,
     )  # fmt: skip
     if not isinstance(what, Settings):
         path = what.path if isinstance(what, Run) else Path(fspath(what))
@@ -166,7 +175,7 @@ def made(request: AuditRequest, watch: Watch = lambda what, done: None, *, expec
     """The audit itself, or what it would show."""
     plan = request.plan()
     found = tuple(forecast(request) if expected else findings(request, watch))
-    return Audit(findings=found, size=_size(request, plan), expected=expected)
+    return Audit(findings=found, size=_size(request, plan), expected=expected, seed=request.seed)
 
 
 def _size(request: AuditRequest, plan: Plan) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.auditing.attacks import Attack, NoAttack, attack_on
 from dpfedmeta.auditing.crowd import Crowd
-from dpfedmeta.auditing.distinguish import Bench, expected_epsilon, findings_of
+from dpfedmeta.auditing.distinguish import SECOND_SAMPLE, Bench, confirmation_of, expected_epsilon, findings_of
 from dpfedmeta.auditing.findings import AuditName, Finding
 from dpfedmeta.auditing.one_run import SHARES, Guesses, epsilon_of
 from dpfedmeta.auditing.request import OF_MANY_RUNS, AuditRequest
@@ -20,7 +21,7 @@ Watch = Callable[[str, float], None]
 
 
 def findings(request: AuditRequest, watch: Watch = lambda what, done: None) -> Iterator[Finding]:
-    """One cell and audit after the other.
+    """One cell and audit after the other; where a bound is above the promise, the same from a second sample.
 
     Raises:
         InputError: Nothing is promised that could be audited, or something that was given does not fit.
@@ -29,7 +30,7 @@ def findings(request: AuditRequest, watch: Watch = lambda what, done: None) -> I
     check_promises(plan)
     if set(request.audits) & set(OF_MANY_RUNS):
         for cell in _asked(plan, request):
-            yield from (each for each in _many_runs(request, plan, cell, watch) if each.audit in request.audits)
+            yield from _many_runs(request, plan, cell, watch)
     if {"one-run", "one-shot"} & set(request.audits):
         yield from _one_run(request, watch)
 
@@ -80,7 +81,13 @@ def _many_runs(request: AuditRequest, plan: Plan, cell: Guarantee, watch: Watch)
         return
     bench = Bench(plan=plan, runs=request.runs, seed=request.seed, whole=request.whole)
     ratios = bench.ratios(attack, lambda done: watch(f"{cell.name}: {request.runs:,} runs", done))
-    yield from findings_of(ratios, cell, attack.curve, request.miss)
+    found = [each for each in findings_of(ratios, cell, attack.curve, request.miss) if each.audit in request.audits]
+    yield from found
+    if alarms := [each for each in found if each.above]:
+        more = SECOND_SAMPLE * request.runs
+        bench = replace(bench, runs=more, seed=request.second_seed(0))
+        again = bench.ratios(attack, lambda done: watch(f"{cell.name}: a second sample of {more:,} runs", done))
+        yield from (confirmation_of(each, ratios, again, cell, attack.curve) for each in alarms)
 
 
 def _one_run(request: AuditRequest, watch: Watch) -> Iterator[Finding]:
@@ -94,7 +101,12 @@ def _one_run(request: AuditRequest, watch: Watch) -> Iterator[Finding]:
             continue
         watch(f"{cell.name}: one run with {request.canaries:,} canaries", 0.0)
         if "one-run" in request.audits:
-            yield from crowd.one_run(cell, request.miss)
+            found = list(crowd.one_run(cell, request.miss))
+            yield from found
+            if alarms := [each for each in found if each.above]:
+                watch(f"{cell.name}: a second sample of {SECOND_SAMPLE} runs", 0.5)
+                others = [replace(crowd, seed=request.second_seed(number)) for number in range(SECOND_SAMPLE)]
+                yield from (crowd.confirmation(each, cell, others) for each in alarms)
         if "one-shot" in request.audits:
             yield from crowd.one_shot(cell)
 

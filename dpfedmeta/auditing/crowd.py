@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.auditing.canaries import RandomDirections, with_canaries
+from dpfedmeta.auditing.distinguish import SECOND_MISS
 from dpfedmeta.auditing.findings import Finding
 from dpfedmeta.auditing.loop import Seen
-from dpfedmeta.auditing.one_run import check_canaries, one_run_epsilon
+from dpfedmeta.auditing.one_run import (
+    best_share,
+    check_canaries,
+    epsilon_of,
+    gaussian_epsilon_of,
+    guesses_of,
+    one_run_epsilon,
+    pooled,
+)
 from dpfedmeta.auditing.one_shot import one_shot
 from dpfedmeta.auditing.worlds import Nobody, observe
 from dpfedmeta.errors import InputError
@@ -49,12 +59,33 @@ class Crowd:
             InputError: Too few canaries for any bound.
         """
         check_canaries(self.canaries)
-        inside = np.random.default_rng(self.seed).integers(2, size=self.canaries).astype(bool)
-        scores, _ = self._scores(inside)
+        inside, outside = self._tossed
         for gaussian in (False, True):
-            audited = one_run_epsilon(scores[inside], scores[~inside], cell.delta, miss, gaussian=gaussian)
+            audited = one_run_epsilon(inside, outside, cell.delta, miss, gaussian=gaussian)
             method = BY_GAUSSIAN if gaussian else BY_GUESSES
             yield Finding.of(cell, "one-run", audited, method, confidence=1.0 - miss, canaries=self.canaries)
+
+    def confirmation(self, first: Finding, cell: Guarantee, others: Sequence[Crowd]) -> Finding:
+        """The same bound from further runs, with the number of guesses that this one chose.
+
+        Guarantee:
+            A program that keeps its promise gets more than its epsilon here with probability SECOND_MISS at most.
+        """
+        gaussian = first.method == BY_GAUSSIAN
+        share = best_share(*self._tossed, cell.delta, SECOND_MISS, gaussian=gaussian)
+        guesses = pooled([next(guesses_of(*other._tossed, (share,))) for other in others])
+        audited = (gaussian_epsilon_of if gaussian else epsilon_of)(guesses, cell.delta, SECOND_MISS)
+        return Finding.of(
+            cell, "one-run", audited, first.method,
+            confidence=1.0 - SECOND_MISS, runs=len(others), canaries=self.canaries, second=True,
+        )  # fmt: skip
+
+    @cached_property
+    def _tossed(self) -> tuple[FloatArray, FloatArray]:
+        """(Scores of canaries that were in the run, of those that were not), by the toss of a coin for each."""
+        inside = np.random.default_rng(self.seed).integers(2, size=self.canaries).astype(bool)
+        scores, _ = self._scores(inside)
+        return scores[inside], scores[~inside]
 
     def one_shot(self, cell: Guarantee) -> Iterator[Finding]:
         """An estimate."""

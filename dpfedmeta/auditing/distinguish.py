@@ -14,13 +14,15 @@ from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.auditing.attacks import Attack
 from dpfedmeta.auditing.findings import AuditName, Finding
 from dpfedmeta.auditing.loop import AuditedTraining
-from dpfedmeta.auditing.trade_off import TradeOff, epsilon_of_counts, epsilon_of_curve
+from dpfedmeta.auditing.trade_off import TradeOff, best_threshold, epsilon_of_counts, epsilon_of_curve
 from dpfedmeta.auditing.worlds import observe
 from dpfedmeta.planning.plan import Plan
 from dpfedmeta.randomness import FloatArray, KeyedSource, SecretSource
 
 Watch = Callable[[float], None]
 BY_CURVE = "the promise's own curve"
+# A second sample: how many times the first, and one less its confidence.
+SECOND_SAMPLE, SECOND_MISS = 4, 0.001
 NO_CURVE = "the trade-off curve of this promise with less noise is not known; use --audits many-runs"
 BY_COUNTS = "counts beyond thresholds"
 
@@ -100,13 +102,42 @@ def findings_of(ratios: Ratios, cell: Guarantee, curve: TradeOff | None, miss: f
     yield _finding(ratios, cell, free, miss, BY_COUNTS, "many-runs")
 
 
+def confirmation_of(first: Finding, found: Ratios, again: Ratios, cell: Guarantee, curve: TradeOff | None) -> Finding:
+    """The same bound from a second sample, by the one test that the first sample chose.
+
+    Args:
+        first: What the first sample showed.
+        found: Its ratios.
+        again: Ratios of runs that share nothing with them.
+        cell: What was promised.
+        curve: Of the promise.
+
+    Guarantee:
+        A program that keeps its promise gets more than its epsilon here with probability SECOND_MISS at most.
+    """
+    if first.audit == "distinguish":
+        assert curve is not None
+        audited = epsilon_of_curve(again.right, again.runs, curve, SECOND_MISS)
+    else:
+        threshold = best_threshold(found.one, found.other, cell.delta, SECOND_MISS)
+        audited = threshold.epsilon(again.one, again.other, cell.delta, SECOND_MISS)
+    return _finding(again, cell, audited, SECOND_MISS, first.method, first.audit, second=True)
+
+
 def expected_epsilon(curve: TradeOff, runs: int, miss: float) -> float:
     """What so many runs of a mechanism that is exactly as private as promised would show, about."""
     return epsilon_of_curve(round(runs * (1.0 + curve.total_variation(1.0)) / 2.0), runs, curve, miss)
 
 
 def _finding(
-    ratios: Ratios, cell: Guarantee, audited: float, miss: float, method: str, audit: AuditName = "distinguish"
+    ratios: Ratios,
+    cell: Guarantee,
+    audited: float,
+    miss: float,
+    method: str,
+    audit: AuditName = "distinguish",
+    *,
+    second: bool = False,
 ) -> Finding:
     return Finding.of(
         cell,
@@ -116,4 +147,5 @@ def _finding(
         confidence=1.0 - miss,
         runs=ratios.runs,
         right=ratios.right,
+        second=second,
     )

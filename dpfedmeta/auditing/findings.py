@@ -29,6 +29,7 @@ class Finding:
         runs: How many runs it is from.
         canaries: How many canaries each of them had.
         right: Runs in which the attack named the world; None: another kind of audit.
+        second: Whether it is from a second sample, made because the bound of a first one was above the promise.
     """
 
     unit: str
@@ -42,6 +43,7 @@ class Finding:
     runs: int
     canaries: int
     right: int | None = None
+    second: bool = False
 
     @classmethod
     def of(
@@ -55,6 +57,7 @@ class Finding:
         runs: int = 1,
         canaries: int = 1,
         right: int | None = None,
+        second: bool = False,
     ) -> Finding:
         """What an audit says of this cell."""
         return cls(
@@ -69,6 +72,7 @@ class Finding:
             runs=runs,
             canaries=canaries,
             right=right,
+            second=second,
         )
 
     @property
@@ -84,9 +88,14 @@ class Finding:
         return self.audited / self.promised
 
     @property
-    def refutes(self) -> bool:
-        """Whether a lower bound is above the promise; an estimate refutes nothing."""
+    def above(self) -> bool:
+        """Whether a lower bound is above the promise, as one in twenty first samples of a right program is."""
         return self.confidence is not None and self.audited is not None and self.audited > self.promised
+
+    @property
+    def refutes(self) -> bool:
+        """Whether a second, independent sample confirms that the promise is broken."""
+        return self.second and self.above
 
     def as_json(self) -> dict[str, Any]:
         """As audit.json and --json hold it; an infinite promise is null."""
@@ -103,10 +112,12 @@ class Finding:
             "runs": self.runs,
             "canaries": self.canaries,
             "right": self.right,
+            "second": self.second,
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Finding:
         """The inverse."""
-        values = {name: content[name] for name in cls.__dataclass_fields__}
+        # Audits of earlier versions had no second sample.
+        values = {name: content[name] for name in cls.__dataclass_fields__ if name in content or name != "second"}
         return cls(**{**values, "promised": math.inf if values["promised"] is None else values["promised"]})

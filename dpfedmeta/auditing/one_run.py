@@ -155,6 +155,23 @@ def one_run_epsilon(
     return max((bound(guesses, delta, miss / len(found)) for guesses in found), default=0.0)
 
 
+def best_share(inside: FloatArray, outside: FloatArray, delta: float, miss: float, *, gaussian: bool = False) -> float:
+    """Choose the share of canaries to guess with the largest bound, to be used on other runs."""
+    bound = gaussian_epsilon_of if gaussian else epsilon_of
+    kept = [share for share in SHARES if 2 * int(share * (len(inside) + len(outside))) >= FEWEST_GUESSES]
+    found = zip(kept, guesses_of(inside, outside, kept), strict=True)
+    return max(found, key=lambda each: bound(each[1], delta, miss / len(kept)))[0]
+
+
+def pooled(guesses: Sequence[Guesses]) -> Guesses:
+    """Add up the guesses of independent runs: a canary of one is no part of another, so they are one larger run."""
+    return Guesses(
+        canaries=sum(each.canaries for each in guesses),
+        made=sum(each.made for each in guesses),
+        right=sum(each.right for each in guesses),
+    )
+
+
 def hull_epsilon(inside: FloatArray, outside: FloatArray, delta: float, miss: float) -> tuple[float, int]:
     """(Epsilon, how many thresholds): the best threshold of those on the hull of the ROC, for comparison alone.
 

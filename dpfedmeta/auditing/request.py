@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +24,11 @@ OF_MANY_RUNS: tuple[AuditName, ...] = ("distinguish", "many-runs")
 MOST_RUNS = 10**8
 
 
+def fresh_seed() -> int:
+    """Draw the seed of an audit from the operating system."""
+    return secrets.randbits(63)
+
+
 @dataclass(frozen=True, kw_only=True)
 class AuditRequest:
     """What is audited, and how.
@@ -39,7 +46,8 @@ class AuditRequest:
         observers: And of these observers.
         as_planned: Whether the sizes stay those of the preset.
         whole: Whether each run keeps its books.
-        seed: Of the audit itself: worlds, coins, directions, noise.
+        seed: Of the audit itself: worlds, coins, directions, noise. A new one each time, so that a sample that is
+            above a kept promise by chance is not repeated for ever.
     """
 
     algo: str | None = None
@@ -54,7 +62,7 @@ class AuditRequest:
     observers: tuple[str, ...] = ("server", "public")
     as_planned: bool = False
     whole: bool = False
-    seed: int = 0
+    seed: int = field(default_factory=fresh_seed)
 
     def __post_init__(self) -> None:
         for name, given, known in (
@@ -73,6 +81,11 @@ class AuditRequest:
                 f"give {fewest} to {MOST_RUNS:,}"
             )
         check_canaries(self.canaries)
+
+    def second_seed(self, number: int) -> int:
+        """Derive the seed of a run or bench of the second sample, which shares no coin with the first."""
+        digest = hashlib.sha256(f"dpfedmeta audit, second sample {number} of {self.seed}".encode()).digest()
+        return int.from_bytes(digest[:8]) >> 1
 
     @property
     def miss(self) -> float:

@@ -125,6 +125,32 @@ def epsilon_of_curve(right: int, runs: int, curve: TradeOff, miss: float) -> flo
     return curve.epsilon(high)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Threshold:
+    """One test of the bound that assumes no curve.
+
+    Attributes:
+        value: Log-likelihood ratio from which the attack says which world it was.
+        inside: Whether it says so of the first world; otherwise of the second, with the sign turned.
+    """
+
+    value: float
+    inside: bool
+
+    def epsilon(self, ratios_in: FloatArray, ratios_out: FloatArray, delta: float, miss: float) -> float:
+        """Bound epsilon from below by log((p - delta) / p'), each probability at half of `miss`."""
+        more, less = (ratios_in, ratios_out) if self.inside else (-ratios_out, -ratios_in)
+        return _one_threshold(more, less, self.value, delta, miss / 2)
+
+
+_GRID = tuple(Threshold(value=value, inside=inside) for inside in (True, False) for value in _THRESHOLDS)
+
+
+def best_threshold(ratios_in: FloatArray, ratios_out: FloatArray, delta: float, miss: float) -> Threshold:
+    """Choose the threshold of a fixed grid with the largest bound, to be used on another sample."""
+    return max(_GRID, key=lambda each: each.epsilon(ratios_in, ratios_out, delta, miss / len(_GRID)))
+
+
 def epsilon_of_counts(ratios_in: FloatArray, ratios_out: FloatArray, delta: float, miss: float) -> float:
     """A lower bound on epsilon that assumes no curve (Jagielski, Ullman, Oprea 2020, https://arxiv.org/abs/2006.07709).
 
@@ -140,12 +166,7 @@ def epsilon_of_counts(ratios_in: FloatArray, ratios_out: FloatArray, delta: floa
     """
     if not len(ratios_in) or not len(ratios_out):
         return 0.0
-    each = miss / (4 * len(_THRESHOLDS))
-    return max(
-        _one_threshold(more, less, threshold, delta, each)
-        for more, less in ((ratios_in, ratios_out), (-ratios_out, -ratios_in))
-        for threshold in _THRESHOLDS
-    )
+    return max(each.epsilon(ratios_in, ratios_out, delta, miss / len(_GRID)) for each in _GRID)
 
 
 def _one_threshold(more: FloatArray, less: FloatArray, threshold: float, delta: float, miss: float) -> float:

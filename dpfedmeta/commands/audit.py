@@ -13,6 +13,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.output_paths import PICTURE_ENDINGS, check_output
 from dpfedmeta.run_directory import check_is_run
 
+NOT_CONFIRMED = "a first sample was above the promise, as happens by chance; a second, larger one does not confirm it"
 _AUDITS = ("distinguish", "many-runs", "one-run", "one-shot")
 
 
@@ -31,9 +32,11 @@ def options_of() -> argparse.ArgumentParser:
     made.add_argument("--observers", nargs="+", choices=("server", "public"), default=["server", "public"])
     made.add_argument("--as-planned", action="store_true", help="keep the sizes of the preset or the run")
     made.add_argument("--whole-runs", action="store_true", help="every run with its ledger and files; slower")
-    made.add_argument("--audit-seed", type=int, default=0, help="of worlds, coins and noise (default: 0)")
+    made.add_argument("--audit-seed", type=int, help="of worlds, coins and noise (default: new each time)")
     made.add_argument("--dry-run", action="store_true", help="what these audits can see at this size; runs nothing")
-    made.add_argument("--strict", action="store_true", help="exit code 1 where a lower bound is above the promise")
+    made.add_argument(
+        "--strict", action="store_true", help="exit code 1 where a second sample is above the promise too"
+    )
     made.add_argument("--json", action="store_true", help="print JSON and nothing else")
     made.add_argument("--plot", type=Path, metavar="PNG", help="also draw promised and audited epsilon")
     return made
@@ -59,13 +62,14 @@ def main(words: Sequence[str], console: Console) -> int:
 def _audited(options: argparse.Namespace, run: Path | None, given: dict[str, str], console: Console) -> int:
     from rich.progress import Progress
 
-    from dpfedmeta.auditing.request import AuditRequest
+    from dpfedmeta.auditing.request import AuditRequest, fresh_seed
 
     request = AuditRequest(
         algo=options.algo, dataset=options.dataset or (None if run or options.config else "strokes"),
         config=options.config, given=given, audits=tuple(options.audits), runs=options.runs, canaries=options.canaries,
         confidence=options.confidence, units=tuple(options.units), observers=tuple(options.observers),
-        as_planned=options.as_planned, whole=options.whole_runs, seed=options.audit_seed,
+        as_planned=options.as_planned, whole=options.whole_runs,
+        seed=fresh_seed() if options.audit_seed is None else options.audit_seed,
     )  # fmt: skip
     from dpfedmeta.api.audit import audit_of_run, made
 
@@ -90,9 +94,12 @@ def _audited(options: argparse.Namespace, run: Path | None, given: dict[str, str
             console.print(line, highlight=False, soft_wrap=True)
         for each in found.refuted:
             console.print(
-                f"refuted: {each.cell} by {each.audit}: {each.audited:.3g} at {each.confidence:.0%}, promised "
-                f"{each.promised:.3g}",
+                f"refuted: {each.cell} by {each.audit}: {each.audited:.3g} at {each.confidence:.1%} from a second "
+                f"sample, promised {each.promised:.3g}",
                 style="bold red",
                 highlight=False,
             )
+        for each in found.not_confirmed:
+            console.print(f"{each.cell} by {each.audit}: {NOT_CONFIRMED}", highlight=False, soft_wrap=True)
+        console.print(f"audit seed {found.seed} (--audit-seed repeats it)", highlight=False, soft_wrap=True)
     return FAILED if options.strict and found.refuted else DONE

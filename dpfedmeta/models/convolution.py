@@ -19,6 +19,11 @@ from dpfedmeta.models.spec import Precision
 LEAST_SHORT_CHANNELS = 4
 
 
+def bfloat16_in_hardware() -> bool:
+    """Return whether this processor multiplies bfloat16 itself (avx512_bf16, amx_bf16); PyTorch emulates it slowly."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 @dataclass(frozen=True, kw_only=True)
 class ConvolutionSpec:
     """How a kernel moves over images, and what its products are made of.

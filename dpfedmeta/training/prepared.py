@@ -16,6 +16,7 @@ from dpfedmeta.data.population import Population, PopulationStatement, populatio
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import HeldOutEvaluation
 from dpfedmeta.ledger.ledger import read_content
+from dpfedmeta.models.convolution import bfloat16_in_hardware
 from dpfedmeta.planning.held_data import NO_DIGEST, HeldData, check_data, held_data
 from dpfedmeta.planning.origins import check_origins
 from dpfedmeta.planning.own_policy import check_same_policy
@@ -232,7 +233,7 @@ def _use_precision(settings: Settings, device: torch.device) -> None:
         raise InputError(
             "run.precision = tf32: only NVIDIA GPUs since Ampere have it, and this run would not be on one"
         )
-    if wanted == "bfloat16" and not on_gpu and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if wanted == "bfloat16" and not on_gpu and not bfloat16_in_hardware():
         raise InputError("run.precision = bfloat16: this processor does not have it (avx512_bf16 or amx_bf16)")
     torch.backends.cudnn.allow_tf32 = wanted == "tf32"
 

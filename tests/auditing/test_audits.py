@@ -3,17 +3,21 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 import dpfedmeta as dp
+from dpfedmeta.accounting.gaussian import gaussian_mu
 from dpfedmeta.auditing.attacks import NoAttack, attack_on
 from dpfedmeta.auditing.audits import findings, forecast
 from dpfedmeta.auditing.canaries import RandomDirections
-from dpfedmeta.auditing.distinguish import NO_CURVE, Bench
+from dpfedmeta.auditing.crowd import Crowd
+from dpfedmeta.auditing.distinguish import NO_CURVE, Bench, Ratios
 from dpfedmeta.auditing.findings import Finding
 from dpfedmeta.auditing.request import AuditRequest
 from dpfedmeta.auditing.size import audited_settings
+from dpfedmeta.auditing.trade_off import Threshold, best_threshold, epsilon_of_counts
 from dpfedmeta.auditing.worlds import ClientWorlds, observe
 from dpfedmeta.config import resolve
 from dpfedmeta.data.task import load_task
@@ -199,26 +203,104 @@ def test_canaries_that_share_a_batch_statistic_are_refused(dpfedmeta):
     assert "share a batch statistic" in dpfedmeta("audit", *words, code=2).error
 
 
-def finding(audited, confidence=0.95):
+def finding(audited, confidence=0.95, second=True):
     return Finding(
         unit="client", observer="public", promised=1.0, delta=1e-5, audited=audited, confidence=confidence,
-        audit="distinguish", method="by hand", runs=9, canaries=1,
+        audit="distinguish", method="by hand", runs=9, canaries=1, second=second,
     )  # fmt: skip
 
 
-def test_a_bound_refutes_and_an_estimate_does_not():
+def test_a_bound_of_a_second_sample_refutes_and_nothing_else_does():
     assert finding(1.1).refutes
     assert not finding(0.9).refutes
     assert not finding(1.1, confidence=None).refutes
+    assert finding(1.1, second=False).above
+    assert not finding(1.1, second=False).refutes
     assert Finding.from_json(finding(1.1).as_json()) == finding(1.1)
+    old = {name: value for name, value in finding(1.1, second=False).as_json().items() if name != "second"}
+    assert Finding.from_json(old) == finding(1.1, second=False)
 
 
 @pytest.mark.parametrize(("audited", "code"), [(1.1, 1), (0.9, 0)])
-def test_strict_ends_with_1_where_a_promise_is_refuted(dpfedmeta, monkeypatch, audited, code):
-    monkeypatch.setattr("dpfedmeta.api.audit.findings", lambda request, watch: [finding(audited)])
+def test_strict_ends_with_1_where_a_second_sample_refutes_a_promise(dpfedmeta, monkeypatch, audited, code):
+    both = [finding(1.2, second=False), finding(audited)]
+    monkeypatch.setattr("dpfedmeta.api.audit.findings", lambda request, watch: both)
     left = dpfedmeta("audit", "--algo", "dp-agr", "--strict", "--json", code=code)
-    (cell,) = json.loads(left.out)["cells"]
-    assert {"unit", "observer", "promised", "audited", "confidence", "audit"} <= set(cell)
+    first, second = json.loads(left.out)["cells"]
+    assert {"unit", "observer", "promised", "audited", "confidence", "audit"} <= set(first)
+    assert (first["second"], second["second"]) == (False, True)
+    said = dpfedmeta("audit", "--algo", "dp-agr", "--audit-seed", "7").out
+    assert ("does not confirm" in said) == (code == 0)
+    assert ("refuted: (client, public)" in said) == (code == 1)
+    assert "audit seed 7" in said
+
+
+def test_an_audit_has_a_new_seed_each_time_and_its_second_sample_another():
+    one, two = (AuditRequest(algo="dp-agr", dataset="strokes") for _ in range(2))
+    assert one.seed != two.seed
+    assert len({one.seed, *(one.second_seed(number) for number in range(4))}) == 5
+
+
+def drawn(mu, generator, runs):
+    """Likelihood ratios of a Gaussian mechanism that is mu-GDP."""
+    one = generator.integers(0, 2, runs).astype(bool)
+    ratios = generator.normal(size=runs) * mu + np.where(one, 0.5, -0.5) * mu**2
+    return Ratios(one=ratios[one], other=ratios[~one])
+
+
+def test_of_a_program_at_its_promise_no_alarm_is_confirmed_and_of_a_broken_one_it_is(plan, monkeypatch):
+    """100 audits at the boundary, and one whose noise is a third too small."""
+    generator = np.random.default_rng(3)
+    request = AuditRequest(algo="dp-agr", dataset="strokes", given=FEW, units=("client",), observers=("public",))
+    (cell,) = (each for each in plan.planned if each.name == "(client, public)")
+    mu, found = gaussian_mu(cell.epsilon, cell.delta), []
+    monkeypatch.setattr(Bench, "ratios", lambda self, attack, watch=None: drawn(scale * mu, generator, self.runs))
+    monkeypatch.setattr(AuditRequest, "plan", lambda self, more=None: plan)
+    scale = 1.0
+    for _ in range(100):
+        found += findings(request)
+    firsts = [each for each in found if not each.second]
+    alarms = [each for each in firsts if each.above]
+    assert 0 < len(alarms) <= 20
+    seconds = [each for each in found if each.second]
+    assert len(seconds) == len(alarms)
+    assert all(each.runs == 4 * request.runs and each.confidence == pytest.approx(0.999) for each in seconds)
+    assert not any(each.refutes for each in found)
+    scale = 1.5
+    broken = [each for each in findings(request) if each.refutes]
+    assert {each.audit for each in broken} == {"distinguish", "many-runs"} or broken[0].audit == "distinguish"
+
+
+def test_a_second_sample_is_tested_at_the_threshold_of_the_first():
+    generator = np.random.default_rng(0)
+    first, second = drawn(3.0, generator, 2000), drawn(3.0, generator, 8000)
+    chosen = best_threshold(first.one, first.other, 1e-5, 0.001)
+    everywhere = [
+        Threshold(value=value, inside=inside).epsilon(second.one, second.other, 1e-5, 0.001)
+        for value in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+        for inside in (True, False)
+    ]
+    assert chosen.epsilon(second.one, second.other, 1e-5, 0.001) in everywhere
+    assert chosen.epsilon(first.one, first.other, 1e-5, 0.001) > epsilon_of_counts(first.one, first.other, 1e-5, 0.001)
+
+
+def test_one_run_that_is_above_the_promise_is_looked_at_again_in_four_others(plan, monkeypatch):
+    """The number of guesses is the one that the first run chose, and the guesses of all four count."""
+    cell = replace(plan.planned[0], bounds=(replace(plan.planned[0].bounds[0], epsilon=0.2),))
+    crowd = Crowd(plan=plan, canaries=200, seed=1)
+    monkeypatch.setattr(Crowd, "_scores", lambda self, inside: (np.where(inside, 3.0, 0.0) + noise(self), 10))
+
+    def noise(own):
+        return np.random.default_rng(own.seed).normal(size=own.canaries)
+
+    first = next(crowd.one_run(cell, 0.05))
+    assert first.above
+    again = crowd.confirmation(first, cell, [replace(crowd, seed=seed) for seed in (2, 3, 4, 5)])
+    assert again.refutes
+    assert (again.runs, again.confidence) == (4, pytest.approx(0.999))
+    alike = crowd.confirmation(first, cell, [replace(crowd, seed=2)] * 4)
+    single = crowd.confirmation(first, cell, [replace(crowd, seed=2)])
+    assert alike.audited > single.audited
 
 
 def test_a_runs_audit_is_kept_beside_it_and_shown(tiny_task_file, tmp_path):

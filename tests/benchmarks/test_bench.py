@@ -13,6 +13,7 @@ from benchmarks.settings import ALGORITHMS, SETTINGS, TINY
 from benchmarks.timing import CONVOLUTIONS, Cell, Speed
 from dpfedmeta.errors import InputError
 from dpfedmeta.meta.side_by_side import batched_query_gradients
+from dpfedmeta.models.convolution import bfloat16_in_hardware
 from dpfedmeta.report.bench_plot import save_bench_plot
 
 QUICK = device.Effort(clients=2, seconds=0.0, peers=False)
@@ -40,6 +41,16 @@ def test_all_compute_the_same_meta_gradient(algorithm):
         distance = engines.distance_of_rounded(TINY, algorithm, found)
         assert 1e-3 < distance < measure.MOST_OF_ROUNDED
         assert distance == pytest.approx(difference, rel=0.01)
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+def test_bfloat16_is_timed_where_training_would_take_it(monkeypatch, has_it):
+    for module in (engines, device_engines):
+        monkeypatch.setattr(module, "bfloat16_in_hardware", lambda: has_it)
+    assert any(name.endswith(engines.ROUNDED) for name in engines.names("maml-1", peers=False)) == has_it
+    found = device_engines.contestants(TINY, torch.device("cpu"), peers=False)
+    assert any(own.name == "bfloat16" for own in found) == has_it
+    assert not any(own.name == "tf32" for own in found)
 
 
 def test_another_order_is_not_taken_for_rounding():
@@ -113,7 +124,8 @@ def test_a_cell_is_timed_by_clients_and_drawn(tmp_path):
 def test_engines_side_by_side_agree_with_the_loop_and_say_how_fast():
     found = device.device_rows(TINY, torch.device("cpu"), QUICK)
     engines = {(row["algorithm"], row["engine"]) for row in found["rows"]}
-    assert {("maml-2", "float32"), ("maml-1", "bfloat16"), ("dp-agrlr", "per record, opacus")} <= engines
+    assert {("maml-2", "float32"), ("dp-agrlr", "per record, opacus")} <= engines
+    assert (("maml-1", "bfloat16") in engines) == bfloat16_in_hardware()
     assert all(row["clients_per_second"] > 0 for row in found["rows"])
     assert {("divided", "side by side"), ("divided", "one pass for all clients")} <= engines
     assert ("dp-agrlr", "side by side") in engines

@@ -11,7 +11,13 @@ from dpfedmeta.data.episode import Episode
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.meta.gradients import meta_gradient
 from dpfedmeta.meta.side_by_side import batched, batched_query_gradients
-from dpfedmeta.models.convolution import LEAST_SHORT_CHANNELS, ConvolutionSpec, convolution, convolution_gradients
+from dpfedmeta.models.convolution import (
+    LEAST_SHORT_CHANNELS,
+    ConvolutionSpec,
+    bfloat16_in_hardware,
+    convolution,
+    convolution_gradients,
+)
 from dpfedmeta.models.functional import channels_last
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import build_network
@@ -36,11 +42,11 @@ def rounded(*values: Tensor) -> list[Tensor]:
     return [value.bfloat16().double() for value in values]
 
 
-def close(found: Tensor | None, exact: Tensor) -> bool:
-    """Up to the rounding of the result and of sums in float32."""
+def close(found: Tensor | None, exact: Tensor, parts: float = 0.0) -> bool:
+    """Up to the rounding of the result, of parts of a sum that are as large as `parts`, and of sums in float32."""
     assert found is not None
     assert found.dtype == torch.float32
-    return bool(((found - exact).abs() <= ROUNDING * exact.abs() + 1e-4).all())
+    return bool(((found - exact).abs() <= ROUNDING * (exact.abs() + parts) + 1e-4).all())
 
 
 def test_values_are_sums_of_rounded_operands() -> None:
@@ -53,7 +59,10 @@ def test_gradients_are_those_of_rounded_operands() -> None:
     images, kernel, grads = operands()
     found = convolution_gradients(grads, images, kernel, SHORT, (True, True))
     exact = convolution_gradients(*rounded(grads, images, kernel), FULL, (True, True))  # type: ignore[call-arg, arg-type]
-    assert all(close(one, other) for one, other in zip(found, exact, strict=True))  # type: ignore[arg-type]
+    for one, other in zip(found, exact, strict=True):
+        assert other is not None
+        # A processor without bfloat16 emulates it, and PyTorch's emulation of gradients rounds parts of each sum too.
+        assert close(one, other, 0.0 if bfloat16_in_hardware() else float(other.abs().max()))
 
 
 def test_images_themselves_are_not_rounded() -> None:

@@ -8,6 +8,7 @@ import torch
 from dpfedmeta.config import resolve
 from dpfedmeta.errors import InputError
 from dpfedmeta.runs.environment import environment_of
+from dpfedmeta.training import prepared
 from dpfedmeta.training.prepared import _use_precision
 from tests.simulation.test_processes import setting
 
@@ -76,7 +77,7 @@ def test_shorter_products_change_neither_the_bound_nor_the_noise(tiny_strokes, d
 
 def use(precision, device, monkeypatch, capability=(9, 0), bfloat16=True):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: bfloat16)
+    monkeypatch.setattr(prepared, "bfloat16_in_hardware", lambda: bfloat16)
     _use_precision(resolve("maml", "strokes", None, {"run.precision": precision}), torch.device(device))
     return torch.backends.cudnn.allow_tf32
 
