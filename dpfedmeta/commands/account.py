@@ -277,8 +277,8 @@ def _realised(console: Console, run: RunDirectory, as_text: bool) -> int:
     from dpfedmeta.runs.verification import audit, realised
     from dpfedmeta.tracking.terminal import number
 
-    plan = audit(run).plan
-    found = realised(run, plan)
+    proven = audit(run)
+    found = realised(run, proven.plan, proven.charges)
     if as_text:
         print_json({"realised": {**vars(found), "record_server": found.as_number}})
         return DONE

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from dpfedmeta.accounting.cells import stated
 from dpfedmeta.accounting.cross_checks import second_opinion
-from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.terms import Terms
+from dpfedmeta.accounting.towards_server import record_server
 from dpfedmeta.durable import end_of_whole_lines
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.charges import Charge
@@ -168,7 +168,7 @@ class Realised:
         participants: Clients that took part at all.
         most_participations: Of one client.
         cohort_sizes: (smallest, mean, largest).
-        record_server: Epsilon of the record with the most participations; inf without a record-level layer.
+        record_server: Epsilon of the record with the most participations; inf where no noise covers it.
     """
 
     participants: int
@@ -182,8 +182,8 @@ class Realised:
         return self.record_server if math.isfinite(self.record_server) else None
 
 
-def realised(run: RunDirectory, plan: PrivacyPlan) -> Realised:
-    """Read the private folder.
+def realised(run: RunDirectory, plan: PrivacyPlan, charges: Sequence[Charge]) -> Realised:
+    """Read the private folder, beside what the ledger charges.
 
     Raises:
         InputError: It is not here, or damaged.
@@ -201,10 +201,10 @@ def realised(run: RunDirectory, plan: PrivacyPlan) -> Realised:
     counts = Counter(client for cohort in cohorts for client in cohort)
     most = max(counts.values(), default=0)
     sizes = [len(cohort) for cohort in cohorts] or [0]
-    mu = max(plan.record.roles()) if plan.record else math.inf
+    terms = replace(Terms.of(plan), max_participations=most)
     return Realised(
         participants=len(counts),
         most_participations=most,
         cohort_sizes=(min(sizes), sum(sizes) / len(sizes), max(sizes)),
-        record_server=gaussian_epsilon(math.sqrt(most) * mu, plan.record_delta) if most else 0.0,
+        record_server=record_server(phases_of(charges), terms).epsilon if most else 0.0,
     )
