@@ -59,7 +59,7 @@ ROOMS = (
     ("durable", "interrupts", "installed", "validation", "normal_kernels", "discrete_kernels"),
     ("discrete_gaussian", "setting_values"),
     ("random_numbers",),
-    ("own_code", "output_paths", "dotted", "randomness", "parameters", "workers"),
+    ("own_code", "own_sources", "output_paths", "dotted", "randomness", "parameters", "workers"),
     ("members", "data"),
     ("sections",),
     ("presets",),

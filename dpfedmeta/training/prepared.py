@@ -16,8 +16,10 @@ from dpfedmeta.data.population import Population, PopulationStatement, populatio
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import HeldOutEvaluation
 from dpfedmeta.ledger.ledger import read_content
+from dpfedmeta.own_sources import own_sources
 from dpfedmeta.planning.held_data import NO_DIGEST, HeldData, check_data, held_data
 from dpfedmeta.planning.origins import check_origins
+from dpfedmeta.planning.own_modules import own_modules
 from dpfedmeta.planning.own_policy import check_same_policy
 from dpfedmeta.planning.plan import Plan, make_plan
 from dpfedmeta.privacy.clip_policy import ClipPolicy
@@ -92,6 +94,7 @@ class Prepared:
         source: Secret randomness of the server.
         held: SECRET: digests of what the clients hold.
         repeatable: Whether a round can be done again on the same data.
+        own: Digests of code of the user's own (own_sources).
         device: Where clients are computed.
         workers: Who computes.
         clients: What every client runs.
@@ -106,6 +109,7 @@ class Prepared:
     source: SecretSource
     held: HeldData
     repeatable: bool
+    own: Mapping[str, str | None]
     device: torch.device
     workers: Workers
     clients: ClientSide
@@ -147,6 +151,9 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
     validation, test = held_out_evaluation(plan, dataset, "val"), held_out_evaluation(plan, dataset, "test")
     source = _secret_source(settings, options)
     held, repeatable = _checked_data(settings, dataset, options, clients_of)
+    own = own_sources(own_modules(plan.settings, options.clip_policy, options.population, options.elsewhere))
+    if None in own.values():
+        remark(_unseen(own))
     with _workers(settings, options, device, remark) as workers:
         clients = client_side(plan, clients_of, source, device)
         if options.elsewhere is None:
@@ -162,11 +169,21 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
             source=source,
             held=held,
             repeatable=repeatable and alike,
+            own=own,
             device=device,
             workers=workers,
             clients=clients,
             public=public_side(clients, plan, dataset),
         )
+
+
+def _unseen(own: Mapping[str, str | None]) -> str:
+    """Which code may be another one after a crash without anybody noticing."""
+    names = ", ".join(name for name, digest in own.items() if digest is None)
+    return (
+        f"{names}: what this code runs cannot be seen from its files, so a round that is done again is a new release "
+        "and charged again, and a checkpoint is written after every round"
+    )
 
 
 def _extended(plan: Plan, options: RunOptions) -> Plan:

@@ -39,6 +39,7 @@ def test_each_kind_of_plan_by_its_formula():
     assert one(layered, "record", 2.0) == 4 / 3
     assert one(layered, "client") == 2 * 20 / 2.0
     assert one(SUMS, "record") == pytest.approx(1 / 5 / summed)
+    assert one(SUMS, "record", 2.0) == pytest.approx(2 / 5 / summed)
     assert one(SUMS, "client") == pytest.approx(2 / summed)
     assert one(split, "record") == one(split, "client") == pytest.approx(2.0 * math.sqrt(100) / 4.0)
     assert one(replace(split, server_sees="sum"), "record") == pytest.approx(2.0 / split.at(0).noise.multiplier)

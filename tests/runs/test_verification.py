@@ -316,6 +316,13 @@ ALTERATIONS = {
     "rounds: the last line less": (rows_as(lambda rows: rows[:-1]), r"rounds\.jsonl: ends with line 5"),
     "rounds: two lines swapped": (rows_as(lambda rows: [rows[1], rows[0], *rows[2:]]), r"rounds\.jsonl, line 1"),
     "rounds: noise": (row(2, "noise_norm_expected", to=half), r"rounds\.jsonl, line 3: noise_norm_expected"),
+    "rounds: no noise": (
+        rows_as(lambda rows: [row | {"noise_norm_expected": 0.0} for row in rows]), r"line 1: noise_norm_expected"
+    ),
+    "rounds: a hundredth of the noise": (
+        rows_as(lambda rows: [row | {"noise_norm_expected": row["noise_norm_expected"] / 100} for row in rows]),
+        r"rounds\.jsonl, line 1: noise_norm_expected: states .* but the ledger's noise gives",
+    ),
     "rounds: clip bound": (row(4, "clip", to=half), r"rounds\.jsonl, line 5: noise_norm_expected"),
     "report: delta shown": (replaced("report.html", "<td class=\"number\">0.001</td>", "<td>0</td>"), r"report.*delta"),
     "report: adjacency shown": (replaced("report.html", ">zero-out</td>", ">replace-one</td>"), r"report.*adjac"),
@@ -414,10 +421,12 @@ def rewritten(run, plan=None, config=None):
     for statement in (summary["population"]["statement"], stated["population"]):
         statement["text"] = statement["text"].replace(f"{statement['clients']:,}", f"{plan.clients:,}", 1)
         statement["clients"] = plan.clients
+    before, after = (each.at(0).total_noise / each.at(0).cohort for each in (content.plan, plan))
+    quieter = after / before
     for line in rows:
         after = guarantees(plan, rounds=line["round"] + 1)
         line["epsilons"] = {f"{cell.unit}_{cell.observer}": cell.as_json()["epsilon"] for cell in after}
-        line["noise_norm_expected"] = line["clip"] * plan.at(0).total_noise / plan.at(0).cohort
+        line["noise_norm_expected"] *= quieter
     run.write_json("summary.json", summary)
     run.write_json("plan.json", stated)
     write_rows(run, rows)
