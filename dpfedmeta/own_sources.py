@@ -19,6 +19,10 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from dpfedmeta.own_code import looked_for_here
+
+# What the digest of a module begins with of which nobody can say what it runs.
+UNSEEN = "unseen"
 _LOADERS = ((ExtensionFileLoader, EXTENSION_SUFFIXES), (SourceFileLoader, SOURCE_SUFFIXES))
 # Calls that run code which no import statement names.
 _HIDDEN = frozenset(
@@ -26,8 +30,8 @@ _HIDDEN = frozenset(
 )
 
 
-def own_sources(roots: Iterable[str]) -> Mapping[str, str | None]:
-    """By module: a digest of its file, or the version of an installed package; None: nobody can say what runs.
+def own_sources(roots: Iterable[str]) -> Mapping[str, str]:
+    """By module: a digest of its file, or the version of an installed package; `unseen` where that does not say it all.
 
     Args:
         roots: Modules whose code is the user's own, installed or not.
@@ -35,12 +39,12 @@ def own_sources(roots: Iterable[str]) -> Mapping[str, str | None]:
     Guarantee:
         What import statements name, anywhere in these modules and in what they import, is in the result, but Python's
         own library and this package (runs.provenance.source_digest). Modules that import or run what is written
-        nowhere (exec, import_module, ...) have no digest. What code reads besides, files, environment variables or the
-        clock, is not seen here.
+        nowhere (exec, import_module, ...), or that have no file, are `unseen`. What code reads besides is not seen:
+        files, environment variables, the clock.
     """
     roots = sorted({name for name in roots if not _is_known(_outermost(name))})
     packages = {_outermost(name) for name in roots}
-    found: dict[str, str | None] = {}
+    found: dict[str, str] = {}
     left = list(roots)
     while left:
         name = left.pop()
@@ -50,7 +54,7 @@ def own_sources(roots: Iterable[str]) -> Mapping[str, str | None]:
         if not known:
             # One that is not there is an attribute, or an import that is allowed to fail.
             if name in roots:
-                found[name] = None
+                found[name] = UNSEEN
             continue
         if path is not None and _is_installed(path) and _outermost(name) not in packages:
             found[_outermost(name)] = _version_of(_outermost(name))
@@ -62,9 +66,15 @@ def own_sources(roots: Iterable[str]) -> Mapping[str, str | None]:
     return dict(sorted(found.items()))
 
 
-def own_words(sources: Mapping[str, str | None]) -> str:
-    """For a comparison between processes: each module with the beginning of its digest."""
-    return ", ".join(f"{name} {(digest or 'unknown')[:16]}" for name, digest in sources.items()) or "none"
+def unseen(sources: Mapping[str, str]) -> list[str]:
+    """Modules of which nobody can say what they run."""
+    return [name for name, digest in sources.items() if digest.startswith(UNSEEN)]
+
+
+def own_words(roots: Iterable[str]) -> str:
+    """For a comparison between machines: each module with the beginning of its digest; modules may lie here."""
+    looked_for_here()
+    return ", ".join(f"{name} {digest[:24]}" for name, digest in own_sources(roots).items()) or "none"
 
 
 def _is_known(package: str) -> bool:
@@ -128,21 +138,22 @@ def _version_of(package: str) -> str:
         return "installed"
 
 
-def _read(name: str, path: Path) -> tuple[str | None, list[str]]:
+def _read(name: str, path: Path) -> tuple[str, list[str]]:
     """(Digest, what it imports)."""
     try:
         content = path.read_bytes()
     except OSError:
-        return None, []
+        return UNSEEN, []
     digest = hashlib.sha256(content).hexdigest()
     if path.suffix != ".py":
         return digest, []
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError):
-        return None, []
+        return f"{UNSEEN} {digest}", []
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    return (None if any(map(_is_hidden, ast.walk(tree))) else digest), list(_imported(tree, package))
+    hidden = any(map(_is_hidden, ast.walk(tree)))
+    return (f"{UNSEEN} {digest}" if hidden else digest), list(_imported(tree, package))
 
 
 def _is_hidden(node: ast.AST) -> bool:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpfedmeta.config import resolve
-from dpfedmeta.own_sources import own_sources, own_words
+from dpfedmeta.own_sources import own_sources, own_words, unseen
 from dpfedmeta.planning.own_modules import own_modules
 from dpfedmeta.runs.environment import environment_of
 
@@ -48,18 +48,18 @@ def test_what_modules_import_counts_as_far_as_it_is_nobody_elses(folder, importe
         "bare.under.leaf",
         *("pack", "pack.first", "pack.second", "pack.deep", "pack.deep.third"),
     }
-    assert None not in found.values()
+    assert unseen(found) == []
     # Only numbers tell an installed package.
     assert found["numpy"].count(".") == 2
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != "aside.py"])
 def test_any_of_these_files_changes_the_digest(folder, name):
-    before = own_sources(["outer"])
+    before, words = own_sources(["outer"]), own_words(["outer"])
     (folder / name).write_text(FILES[name] + "\n# edited\n")
     after = own_sources(["outer"])
     assert after != before
-    assert own_words(after) != own_words(before)
+    assert words != own_words(["outer"])
     assert environment_of(torch.device("cpu"), None, after) != environment_of(torch.device("cpu"), None, before)
 
 
@@ -83,19 +83,21 @@ def test_what_is_not_imported_changes_nothing(folder):
 def test_code_that_no_file_names_is_never_the_same_again(folder, text):
     (folder / "inner_two.py").write_text(text)
     found = own_sources(["outer"])
-    assert found["inner_two"] is None
+    assert unseen(found) == ["inner_two"]
+    (folder / "inner_two.py").write_text(text + "  # edited")
+    assert own_sources(["outer"]) != found
     assert environment_of(torch.device("cpu"), None, found) is None
 
 
 def test_a_module_without_a_file_is_never_the_same_again(monkeypatch):
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
-    assert own_sources(["__main__"]) == {"__main__": None}
-    assert own_sources(["nowhere_at_all"]) == {"nowhere_at_all": None}
+    assert own_sources(["__main__"]) == {"__main__": "unseen"}
+    assert own_sources(["nowhere_at_all"]) == {"nowhere_at_all": "unseen"}
 
 
 def test_a_network_may_be_put_in_evaluation_mode(folder):
     (folder / "inner_two.py").write_text("def still(network):\n    return network.eval()\n")
-    assert own_sources(["outer"])["inner_two"] is not None
+    assert unseen(own_sources(["outer"])) == []
 
 
 def test_this_package_and_pythons_library_are_told_elsewhere():

@@ -22,7 +22,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.charges import Charge
 from dpfedmeta.ledger.ledger import Identity, Ledger, LedgerContent, check_rounds, read_content, spent
 from dpfedmeta.ledger.versions import constants
-from dpfedmeta.own_sources import own_sources
+from dpfedmeta.own_sources import own_sources, unseen
 from dpfedmeta.planning.own_modules import own_modules
 from dpfedmeta.privacy.samplers import sampler_of
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, Purpose, SecretSource, draw_secret_seed
@@ -193,7 +193,7 @@ def _next(plan: PrivacyPlan, content: LedgerContent, source: SecretSource, reque
     """One more attempt; one that was charged with the same inputs is the same release."""
     attempt, own = len(content.charges), own_sources(_own_code(request))
     inputs = hashlib.sha256((content.identity.config + (json.dumps(own) if own else "")).encode()).hexdigest()
-    if not source.reproducible or None in own.values():
+    if not source.reproducible or unseen(own):
         inputs = secrets.token_hex(32)
     return Charge(round=0, event=plan.at(0), attempt=attempt, inputs=inputs)
 

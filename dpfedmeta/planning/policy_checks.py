@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any, get_args
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -82,7 +82,9 @@ def _check_initial(policy: ClipPolicy[Any], name: str, *, bounded: bool) -> None
         raise InputError(f"{name}: initial().bound is {problem}")
     if mode not in get_args(Mode):
         raise InputError(f"{name}: initial().mode is {mode!r}, expected one of {', '.join(get_args(Mode))}")
-    if not is_dataclass(state) or isinstance(state, type) or not _survives(state):
+    # Of a policy that bounds nothing the bound is infinite, for which a checkpoint has a word of its own.
+    kept = state if bounded or not is_dataclass(state) else replace(state, bound=1.0)  # type: ignore[type-var]
+    if not is_dataclass(kept) or isinstance(kept, type) or not _survives(kept):
         raise InputError(
             f"{name}: initial() is {type(state).__qualname__}; a checkpoint keeps dataclasses of numbers, text and "
             "tuples of them"

@@ -11,15 +11,14 @@ from importlib import metadata
 
 import torch
 
+from dpfedmeta.own_sources import unseen
 from dpfedmeta.runs.provenance import processor, source_digest
 
 _LIBRARIES = ("torch", "numpy", "scipy", "opacus", "numba", "llvmlite", "cryptography")
 SWITCHES = ("MKL_", "ATEN_", "ONEDNN_", "DNNL_", "NUMBA_CPU_", "NUMBA_OPT", "NUMBA_ENABLE_AVX", "NUMBA_DISABLE_JIT")
 
 
-def environment_of(
-    device: torch.device, chunk: int | None = None, own: Mapping[str, str | None] | None = None
-) -> str | None:
+def environment_of(device: torch.device, chunk: int | None = None, own: Mapping[str, str] | None = None) -> str | None:
     """Digest of everything that could change a result; None where that is never certain: on a GPU, or with code unseen.
 
     Args:
@@ -32,7 +31,7 @@ def environment_of(
         is part of it, so that an edited module never answers another question with the noise of an earlier attempt.
     """
     own = own or {}
-    if device.type != "cpu" or None in own.values():
+    if device.type != "cpu" or unseen(own):
         return None
     parts = {
         "source": source_digest(),

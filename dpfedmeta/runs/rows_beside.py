@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from dpfedmeta.accounting.cells import four_cells, running_grid
@@ -14,7 +15,7 @@ from dpfedmeta.accounting.deviations import planned_deviation
 from dpfedmeta.accounting.events import Phase
 from dpfedmeta.accounting.sampled_gaussian import GRIDS
 from dpfedmeta.accounting.terms import Terms
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task import OwnSource, load_task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.ledger import phases_of
 from dpfedmeta.planning.dimension import noise_of_unit_bound
@@ -119,6 +120,8 @@ def _of_unit_bound(proven: Proven) -> tuple[float | None, list[str]]:
         if settings.clip.policy == OWN:
             raise InputError("its clip policy was an object, which only its author has")
         task, _ = load_task(settings.dataset)
+        if isinstance(task.source, OwnSource) and Path(task.source.path) == Path(settings.dataset):
+            raise InputError("no task file says the size of its records, and earlier versions found another one")
         return noise_of_unit_bound(settings, task, plan), []
     except (InputError, RefusedPlan) as error:
         return None, [f"rounds.jsonl: the size of the noise was compared from round to round alone: {error}"]

@@ -16,7 +16,7 @@ from dpfedmeta.data.population import Population, PopulationStatement, populatio
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import HeldOutEvaluation
 from dpfedmeta.ledger.ledger import read_content
-from dpfedmeta.own_sources import own_sources
+from dpfedmeta.own_sources import own_sources, unseen
 from dpfedmeta.planning.held_data import NO_DIGEST, HeldData, check_data, held_data
 from dpfedmeta.planning.origins import check_origins
 from dpfedmeta.planning.own_modules import own_modules
@@ -109,7 +109,7 @@ class Prepared:
     source: SecretSource
     held: HeldData
     repeatable: bool
-    own: Mapping[str, str | None]
+    own: Mapping[str, str]
     device: torch.device
     workers: Workers
     clients: ClientSide
@@ -151,14 +151,15 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
     validation, test = held_out_evaluation(plan, dataset, "val"), held_out_evaluation(plan, dataset, "test")
     source = _secret_source(settings, options)
     held, repeatable = _checked_data(settings, dataset, options, clients_of)
-    own = own_sources(own_modules(plan.settings, options.clip_policy, options.population, options.elsewhere))
-    if None in own.values():
+    roots = own_modules(plan.settings, options.clip_policy, options.population, options.elsewhere)
+    own = own_sources(roots)
+    if unseen(own):
         remark(_unseen(own))
     with _workers(settings, options, device, remark) as workers:
         clients = client_side(plan, clients_of, source, device)
         if options.elsewhere is None:
             check_some_sound(clients_of, clients.data_form, plan.shape)
-        alike = check_together(workers, dataset, options.population, device, opened)
+        alike = check_together(workers, dataset, options.population, device, opened, roots)
         check_enough_work(workers, clients, plan.privacy.at(0).cohort)
         yield Prepared(
             plan=plan,
@@ -177,12 +178,11 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
         )
 
 
-def _unseen(own: Mapping[str, str | None]) -> str:
+def _unseen(own: Mapping[str, str]) -> str:
     """Which code may be another one after a crash without anybody noticing."""
-    names = ", ".join(name for name, digest in own.items() if digest is None)
     return (
-        f"{names}: what this code runs cannot be seen from its files, so a round that is done again is a new release "
-        "and charged again, and a checkpoint is written after every round"
+        f"{', '.join(unseen(own))}: what this code runs cannot be seen from its files, so a round that is done again "
+        "is a new release and charged again, and a checkpoint is written after every round"
     )
 
 
