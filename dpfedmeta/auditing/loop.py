@@ -69,6 +69,9 @@ class AuditedTraining(Training):
         self.seen.append(_seen(self.plan, state, released))
         return released, following
 
+    def _check_charged(self, released: object, state: ServerState) -> None:
+        """An audit attacks what a mechanism gives, whatever it states: it says what a run would be refused for."""
+
     def _note_left_out(self, round_: int, messages: int) -> None:
         """An audit has no owner who would look."""
 

@@ -263,8 +263,12 @@ class Training:
             self._note_left_out(state.round, secret.left_out)
         noise = self.source.again(drawn.again).generator(Purpose.SERVER_NOISE, state.round)
         released, following = self.plan.mechanism.release(state.round, secret, remembered, noise)
-        check_charged(released, self.plan.privacy.at(state.round), state.round, self.plan.message_bound(state.bound))
+        self._check_charged(released, state)
         return released, following
+
+    def _check_charged(self, released: object, state: ServerState) -> None:
+        """Before anything leaves."""
+        check_charged(released, self.plan.privacy.at(state.round), state.round, self.plan.message_bound(state.bound))
 
     def _note_left_out(self, round_: int, messages: int) -> None:
         """For the owner of the server alone."""
