@@ -32,7 +32,7 @@ def own_object(setting: str, name: str) -> Any:
         InputError: There is no such module or name, or importing it fails; says in which line of the user's own.
     """
     module, _, attribute = name.partition(":")
-    here = _looked_for_here()
+    here = looked_for_here()
     try:
         found = import_module(module)
     except ModuleNotFoundError as error:
@@ -60,7 +60,7 @@ def check_there(setting: str, name: str) -> None:
         InputError: There is no such package.
     """
     outermost = name.partition(":")[0].partition(".")[0]
-    here = _looked_for_here()
+    here = looked_for_here()
     if outermost and outermost not in sys.modules and find_spec(outermost) is None:
         raise _absent(setting, name, outermost, here)
 
@@ -82,7 +82,7 @@ def raised(error: BaseException) -> str:
     return f"{what}, at {own[-1].filename}, line {own[-1].lineno}" if own else what
 
 
-def _looked_for_here() -> str:
+def looked_for_here() -> str:
     """The current directory in words; from now on it is the last place where modules are looked for."""
     try:
         here = Path.cwd()

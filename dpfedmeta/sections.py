@@ -10,7 +10,18 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from dpfedmeta.members import one_of
-from dpfedmeta.setting_values import MOST, STRICT, Count, Folders, NotNegative, Positive, Probability, Words, explained
+from dpfedmeta.setting_values import (
+    MOST,
+    STRICT,
+    ClipBound,
+    Count,
+    Folders,
+    NotNegative,
+    Positive,
+    Probability,
+    Words,
+    explained,
+)
 
 
 @explained("population.")
@@ -178,7 +189,7 @@ class ClipSettings:
             "over in Python"
         ),
     ] = "constant"
-    initial: Annotated[Positive, Field(description="C_0")] = 0.3
+    initial: Annotated[ClipBound, Field(description="C_0")] = 0.3
     start: Annotated[
         Literal["given", "quantile"],
         Field(
@@ -195,8 +206,8 @@ class ClipSettings:
     count_noise: Annotated[
         Positive | None, Field(description="deviation of the noise on counts (quantile, median); null: L/20")
     ] = None
-    lowest: Annotated[Positive | None, Field(description="C_min; null: C_0/300")] = None
-    highest: Annotated[Positive | None, Field(description="C_max; null: 300 C_0")] = None
+    lowest: Annotated[ClipBound | None, Field(description="C_min; null: C_0/300")] = None
+    highest: Annotated[ClipBound | None, Field(description="C_max; null: 300 C_0")] = None
     scope: Annotated[
         Literal["flat", "per-layer"], Field(description="one bound for the message, or C/sqrt(layers) for each layer")
     ] = "flat"

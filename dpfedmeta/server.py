@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
+from dpfedmeta.errors import InputError
 from dpfedmeta.parameters import Params, scaled, zeros_like
-from dpfedmeta.privacy.clip_policy import ClipPolicy
+from dpfedmeta.privacy.clip_policy import ClipPolicy, bound_problem
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.units import Client
 
@@ -142,6 +143,9 @@ def step(
 
     Guarantee:
         Post-processing: a function of the state and the release alone.
+
+    Raises:
+        InputError: The policy gives what is no bound; nothing of the round is shown.
     """
     done = state.round + 1
     rate = optimizer.step_size(state.round)
@@ -159,6 +163,9 @@ def step(
     update = optimizer.rule(moments)
     model = {n: w - rate * update[n] for n, w in state.model.items()}
     policy_state, bound = policy.next_bound(state.policy, aggregate)
+    problem = bound_problem(bound) if math.isfinite(state.bound) else None
+    if problem is not None:
+        raise InputError(f"clip.policy: after round {state.round} its next_bound gives {problem}")
     following = replace(state, round=done, model=model, first=first, second=second, policy=policy_state, bound=bound)
     if not averages:
         return following

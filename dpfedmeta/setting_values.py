@@ -47,6 +47,8 @@ def problem(form: type, error: ValidationError, place: str) -> str:
 
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# Between the bounds that a policy may give, with room for how far it may leave C_0 (privacy.clip_policy).
+ClipBound = Annotated[float, Field(ge=1e-15, le=1e15)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # Far more than any run could hold; a number of a thousand digits is a damaged file.
 MOST = 10**12

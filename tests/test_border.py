@@ -60,7 +60,7 @@ ROOMS = (
     ("discrete_gaussian", "setting_values"),
     ("random_numbers",),
     ("own_code", "output_paths", "dotted", "randomness", "parameters", "workers"),
-    ("members", "data"),
+    ("members", "data", "own_sources"),
     ("sections",),
     ("presets",),
     ("settings",),

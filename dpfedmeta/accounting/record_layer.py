@@ -57,7 +57,13 @@ class RecordLayer:
             check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
 
     def roles(self) -> tuple[float, float]:
-        """(mu_s, mu_q) of one participation towards the server, of a record in the one role or in the other."""
+        """(mu_s, mu_q) of one participation towards who sees the message, of a record in one role or in the other.
+
+        Parts without noise of their own have none to offer: what their sum's noise is worth says
+        accounting.participation.
+        """
+        if self.of_sum:
+            return math.inf, math.inf
         support = 0.0 if self.support_noise is None else math.sqrt(self.support_steps) / self.support_noise
         return support, 0.0 if self.query_noise is None else 1.0 / self.query_noise
 

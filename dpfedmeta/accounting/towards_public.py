@@ -29,6 +29,7 @@ from dpfedmeta.accounting.events import (
     surplus,
 )
 from dpfedmeta.accounting.guarantee import Bound, Guarantee
+from dpfedmeta.accounting.participation import change_of
 from dpfedmeta.accounting.participations import mixture_epsilon
 from dpfedmeta.accounting.published_sums import participations_bound, sampled_bound
 from dpfedmeta.accounting.sampled_gaussian import GRIDS, ComposedBy, composed
@@ -123,7 +124,7 @@ def _of_what_else_is_seen(own: Sequence[Phase], terms: Terms, delta: float, chan
         found.append(record_server(own, terms, change).binding)
     discrete = released_coordinates((*terms.before, *own))
     if discrete and not terms.before:
-        moved = change / record.query_records if record is not None and record.of_sum else 2.0
+        moved = change_of("record", record, change)
         found.append(participations_bound(own, discrete, moved, terms.max_participations, delta))
     return found
 
@@ -160,7 +161,7 @@ def _worse_role_mu(event: Event, terms: Terms, change: float) -> float:
     if record is None:
         return whole_message
     if record.of_sum:
-        return noise.mu(change / record.query_records) if noise else math.inf
+        return noise.mu(change_of("record", record, change)) if noise else math.inf
     support, query = (change * mu for mu in record.roles())
     if record.query_noise is None:
         return min(support, whole_message)

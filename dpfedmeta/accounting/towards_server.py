@@ -9,8 +9,9 @@ from dpfedmeta.accounting.bound_words import rounds_seen
 from dpfedmeta.accounting.earlier import seen_before
 from dpfedmeta.accounting.events import Phase, surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
-from dpfedmeta.accounting.guarantee import Bound, Guarantee
+from dpfedmeta.accounting.guarantee import Bound, Guarantee, UnitName
 from dpfedmeta.accounting.local_steps import poisson_steps_epsilon, replaced_steps_epsilon
+from dpfedmeta.accounting.participation import Participation, change_of, participation
 from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.published_sums import participations_bound
 from dpfedmeta.accounting.record_layer import RecordLayer
@@ -20,12 +21,10 @@ from dpfedmeta.accounting.whole_noise import Coordinates, epsilon_of_discrete, s
 
 def client_server(phases: Sequence[Phase], terms: Terms) -> Guarantee:
     """Every message may change as a whole; only its own record-level noise is in the way."""
-    record = terms.record
-    if record is None or terms.server_sees == "sum":
+    if terms.record is None or terms.server_sees == "sum":
         bounds = _of_what_is_sent(phases, terms, terms.client_delta)
     else:
-        mu, formula = record.whole_client()
-        bounds = [_worst_participations(phases, terms, mu, formula, terms.client_delta)]
+        bounds = [_worst(phases, terms, "client", terms.client_delta)]
     return Guarantee(
         unit="client", observer="server", delta=terms.client_delta, adjacency="replace-one", bounds=tuple(bounds)
     )
@@ -37,22 +36,28 @@ def record_server(phases: Sequence[Phase], terms: Terms, change: float = 1.0) ->
     `change`: how far a record moves a sum over its clip bound: 1 under zero-out, 2 where it is replaced.
     """
     if terms.record is not None and terms.record.of_sum:
-        bounds = _of_the_sum(phases, terms, change / terms.record.query_records, terms.record_delta)
+        bounds = _of_the_sum(phases, terms, "record", terms.record_delta, change)
     elif terms.record is None:
         bounds = _of_what_is_sent(phases, terms, terms.record_delta)
     elif terms.record.batch_rate < 1:
         bounds = [_of_local_steps(phases, terms, terms.record, change)]
     else:
-        support, query = terms.record.roles()
-        worse = "sqrt(K)/z_s" if support >= query else "1/z_q"
-        bounds = [_worst_participations(phases, terms, change * max(support, query), worse, terms.record_delta)]
+        bounds = [_worst(phases, terms, "record", terms.record_delta, change)]
     return Guarantee(
         unit="record", observer="server", delta=terms.record_delta, adjacency="zero-out", bounds=tuple(bounds)
     )
 
 
-def _worst_participations(phases: Sequence[Phase], terms: Terms, mu: float, formula: str, delta: float) -> Bound:
+def _one(phases: Sequence[Phase], terms: Terms, unit: UnitName, change: float = 1.0) -> Participation:
+    """The costliest participation of these rounds."""
+    each = [participation(phase.event, terms.record, terms.server_sees, unit, change) for phase in phases]
+    return max(each, key=lambda one: one.mu, default=Participation(mu=0.0))
+
+
+def _worst(phases: Sequence[Phase], terms: Terms, unit: UnitName, delta: float, change: float = 1.0) -> Bound:
     """sqrt(R) * mu-GDP for the worst R, and in squares what was seen before."""
+    one = _one(phases, terms, unit, change)
+    mu, formula = one.mu, one.formula
     worst, left = worst_participations(phases, terms.max_participations, delta)
     seen = seen_before(terms.before, 2.0, delta)
 
@@ -76,24 +81,17 @@ def _of_what_is_sent(phases: Sequence[Phase], terms: Terms, delta: float) -> lis
 
     A server that sees only the sum faces the noise of all clients together, less that of those it works with.
     """
-    if terms.server_sees == "sum" and all(phase.event.sum_noise or phase.event.message_noise for phase in phases):
-        return _of_the_sum(phases, terms, 2.0, delta)
-    least = min((phase.event.message_noise for phase in phases), default=0.0)
-    if least == 0:
-        seen = "message" if terms.server_sees == "messages" else "part of the exact sum"
-        return [_nothing(f"the client's exact {seen}")]
-    return [_worst_participations(phases, terms, 2.0 / least, "2 sqrt(L) / z", delta)]
+    summed = terms.server_sees == "sum"
+    if math.isinf(_one(phases, terms, "client").mu) or not (phases or summed):
+        return [_nothing(f"the client's exact {'part of the exact sum' if summed else 'message'}")]
+    return _of_the_sum(phases, terms, "client", delta) if summed else [_worst(phases, terms, "client", delta)]
 
 
-def _of_the_sum(phases: Sequence[Phase], terms: Terms, change: float, delta: float) -> list[Bound]:
-    """A server that sees only the sum knows who took part; the noise of the honest survivors is in the way.
-
-    `change`: how far the unit moves the sum, over how far a whole client does.
-    """
-    # What the server adds afterwards covers nothing that it sees: without noise of the clients' there is none.
-    events = [phase.event for phase in phases]
-    noises = [event.sum_noise or (event.noise if event.message_noise else None) for event in events]
-    mu = max((noise.mu(change) if noise else math.inf for noise in noises), default=0.0)
+def _of_the_sum(
+    phases: Sequence[Phase], terms: Terms, unit: UnitName, delta: float, change: float = 1.0
+) -> list[Bound]:
+    """A server that sees only the sum knows who took part; the noise of the honest survivors is in the way."""
+    mu, change = _one(phases, terms, unit, change).mu, change_of(unit, terms.record, change)
     cap, delta = terms.max_participations, delta - surplus(phases)
     worst, left = worst_participations(phases, cap, delta)
     # Whatever a record moves its client's message by: what it said before may have changed as a whole.
@@ -112,6 +110,29 @@ def _of_the_sum(phases: Sequence[Phase], terms: Terms, change: float, delta: flo
     )
     alone = discrete and not terms.before
     return [ours, participations_bound(phases, discrete, change, cap, delta)] if alone else [ours]
+
+
+def records_of_several(runs: Sequence[tuple[Sequence[Phase], Terms]], change: float = 1.0) -> float | None:
+    """Epsilon of (record, server) of several runs over the same clients, each with a cap; None: nothing caps one.
+
+    `change`: as in `record_server`. Nothing is amplified, so mu^2 = sum over runs of R mu^2; with discrete noise as in
+    one run.
+    """
+    squared, delta = 0.0, runs[0][1].record_delta
+    for phases, terms in runs:
+        mu = _one(phases, terms, "record", change).mu
+        if math.isinf(mu) or terms.before:
+            return math.inf  # of both together nothing is proven here
+        if terms.max_participations is None:
+            return None
+        squared += worst_participations(phases, terms.max_participations, delta)[0] * mu**2
+    rounds = [phase for phases, terms in runs if terms.server_sees == "sum" for phase in phases]
+    left = delta - surplus(rounds)
+
+    def at(delta: float) -> float:
+        return gaussian_epsilon(math.sqrt(squared), delta)
+
+    return _with_discrete(at, left, summed_coordinates(rounds)) if left > 0 else math.inf
 
 
 def _of_local_steps(phases: Sequence[Phase], terms: Terms, record: RecordLayer, change: float) -> Bound:

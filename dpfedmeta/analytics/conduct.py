@@ -22,6 +22,8 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.charges import Charge
 from dpfedmeta.ledger.ledger import Identity, Ledger, LedgerContent, check_rounds, read_content, spent
 from dpfedmeta.ledger.versions import constants
+from dpfedmeta.own_sources import own_sources, unseen
+from dpfedmeta.planning.own_modules import own_modules
 from dpfedmeta.privacy.samplers import sampler_of
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, Purpose, SecretSource, draw_secret_seed
 from dpfedmeta.run_directory import PLAN, SUMMARY, RunDirectory, create, write_text
@@ -166,7 +168,8 @@ def _complete(
     with registered(run) as (lineage, _):
         if lineage is not None:
             check_lineage(run, content, lineage, mended=bool(torn) and source.reproducible)
-        charge = content.charges[-1] if content.charges and source.reproducible else _next(plan, content, source)
+        due = _next(plan, content, source, request)
+        charge = next((charge for charge in content.charges if charge.inputs == due.inputs), due)
         if torn:
             # A line that was never finished was never used.
             cut_torn_line(run.ledger)
@@ -186,12 +189,18 @@ def _complete(
     run.write_json(SUMMARY, summary)
 
 
-def _next(plan: PrivacyPlan, content: LedgerContent, source: SecretSource) -> Charge:
-    attempt = len(content.charges)
-    inputs = hashlib.sha256(content.identity.config.encode()).hexdigest()
-    if not source.reproducible:
+def _next(plan: PrivacyPlan, content: LedgerContent, source: SecretSource, request: Request) -> Charge:
+    """One more attempt; one that was charged with the same inputs is the same release."""
+    attempt, own = len(content.charges), own_sources(_own_code(request))
+    inputs = hashlib.sha256((content.identity.config + (json.dumps(own) if own else "")).encode()).hexdigest()
+    if not source.reproducible or unseen(own):
         inputs = secrets.token_hex(32)
     return Charge(round=0, event=plan.at(0), attempt=attempt, inputs=inputs)
+
+
+def _own_code(request: Request) -> list[str]:
+    named = [] if request.settings is None else own_modules(request.settings)
+    return [*named, type(request.analysis).__module__]
 
 
 def _asking(plan: PrivacyPlan, charge: Charge, source: SecretSource) -> Asking:

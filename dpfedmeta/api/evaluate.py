@@ -22,6 +22,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Benchmark, Classification, FineTuning, Question, choose_fine_tuning, investigate
 from dpfedmeta.evaluation.accuracy import Accuracy
 from dpfedmeta.models.ways import with_ways
+from dpfedmeta.planning.own_modules import own_modules
 from dpfedmeta.ranks.agreement import check_together
 from dpfedmeta.report.evaluation_plots import clients_plot, comparison_plot, steps_plot
 from dpfedmeta.runs.kept_evaluations import keep_evaluation, kept_evaluations
@@ -97,7 +98,7 @@ def evaluations(
     folders = _folders(request, runs, names)
     opened = open_workers(request.workers or available_cores()) if workers is None else nullcontext(workers)
     with opened as workers:
-        check_together(workers, dataset, None, torch.device("cpu"), opens)
+        check_together(workers, dataset, None, torch.device("cpu"), opens, own_modules(trained))
         for run, name in zip(runs, names, strict=True):
             if dataset.task.shared_classes is None:
                 content = _adapted(request, run, dataset, workers, partial(_named, watch, name))

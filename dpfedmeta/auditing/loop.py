@@ -16,6 +16,9 @@ from dpfedmeta.randomness import Purpose
 from dpfedmeta.server import ServerState, initial_state, skip, step
 from dpfedmeta.training.loop import Training, averages, optimizer
 
+# Of the clip bound: less noise than this hides nothing from an attack.
+_LEAST = 1e-6
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Seen:
@@ -26,7 +29,8 @@ class Seen:
         bound: C, or C_q: released with the round before.
         model: Before the round.
         total: [d] float64: the released sum: the aggregate times its public denominator; None: nothing was released.
-        deviation: Of the noise of that sum, per coordinate, as it is stated.
+        deviation: Of the noise of that sum, per coordinate, as it is stated; above 0, so that an attack on a release
+            that states none finds what is there in place of dividing by nothing.
     """
 
     round: int
@@ -65,6 +69,12 @@ class AuditedTraining(Training):
         self.seen.append(_seen(self.plan, state, released))
         return released, following
 
+    def _check_charged(self, released: object, state: ServerState) -> None:
+        """An audit attacks what a mechanism gives, whatever it states: it says what a run would be refused for."""
+
+    def _note_left_out(self, round_: int, messages: int) -> None:
+        """An audit has no owner who would look."""
+
     def without_books(self) -> ServerState:
         """All rounds: cohort, sum, release and server step by the loop's own parts, with no ledger and no files.
 
@@ -98,5 +108,5 @@ def _seen(plan: Plan, state: ServerState, released: Released[Client, Params] | N
         bound=state.bound,
         model=state.model,
         total=None if released is None else flatten(released.value).double() * cohort,
-        deviation=0.0 if released is None else released.noise_deviation * cohort,
+        deviation=0.0 if released is None else max(released.noise_deviation * cohort, _LEAST * state.bound),
     )

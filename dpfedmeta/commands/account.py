@@ -105,12 +105,13 @@ def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Conso
     check_first(settings)
     from dpfedmeta.accounting.cells import guarantees
     from dpfedmeta.data.task import load_task
-    from dpfedmeta.planning.cautions import cautions
+    from dpfedmeta.planning.cautions import cautions, word_of_authors
     from dpfedmeta.planning.privacy import make_privacy
 
     task, _ = load_task(settings.dataset)
     plan = make_privacy(settings, task, options.solve)
-    code = _show(console, options, plan, guarantees(plan), "What this plan promises")
+    word = word_of_authors(settings)
+    code = _show(console, options, plan, guarantees(plan), "What this plan promises", word=word)
     for caution in cautions(settings, task) if not options.json else ():
         console.print(f"note: {caution}", style="yellow", highlight=False, soft_wrap=True)
     return code
@@ -157,9 +158,9 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
         console.print(f"{run.path}: {snapshot.words}", highlight=False, soft_wrap=True, markup=False)
     if options.run is not None and not options.json:
         promised = f"What was promised for {rounds_words(found.plan.rounds)}"
-        console.print(guarantee_table(guarantees(found.plan), promised))
+        console.print(guarantee_table(guarantees(found.plan), promised, word=found.word))
     of_run = {"simulation": found.simulation, "status": snapshot.stage}
-    code = _show(console, options, found.plan, found.guarantees, title, of_run)
+    code = _show(console, options, found.plan, found.guarantees, title, of_run, word=found.word)
     if options.verify is not None and not options.json:
         for remark in (*found.remarks, *shown):
             console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
@@ -196,7 +197,8 @@ def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDire
         console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
     simulation = next((one.simulation for one in each if one.simulation), None)
     title = "What the copies spent together"
-    return _show(console, options, found.plan, found.guarantees, title, {"simulation": simulation})
+    word = each[0].word
+    return _show(console, options, found.plan, found.guarantees, title, {"simulation": simulation}, word=word)
 
 
 def _show(
@@ -206,21 +208,23 @@ def _show(
     cells: tuple[Guarantee, ...],
     title: str,
     of_run: Mapping[str, str | None] | None = None,
+    *,
+    word: str | None = None,
 ) -> int:
-    """Print the cells; `of_run` is what there is to say of a run besides."""
+    """Print the cells; `of_run` is what there is to say of a run besides, `word` on whose word they rest."""
     from dpfedmeta.tracking.terminal import guarantee_table, guarantee_words, noise_lines
 
     if options.plot is not None:
         _draw(options.plot, plan)
     if options.json:
         content = {"guarantees": [cell.as_json() for cell in cells], "parameters": parameters(plan)}
-        print_json({**content, **(of_run or {})})
+        print_json({**content, **(of_run or {}), **({"by_word": word} if word else {})})
         return DONE
     for line in noise_lines(plan):
         console.print(line, highlight=False, soft_wrap=True)
     if options.solve == "bits" and plan.secure is not None:
         console.print(f"the fewest bits: {plan.secure.bits}", highlight=False)
-    console.print(guarantee_table(cells, title))
+    console.print(guarantee_table(cells, title, word=word))
     if (of_run or {}).get("simulation"):
         console.print((of_run or {})["simulation"], style="bold yellow")
     if options.explain:
@@ -274,11 +278,12 @@ def _correlated(plan: PrivacyPlan) -> dict[str, object]:
 
 
 def _realised(console: Console, run: RunDirectory, as_text: bool) -> int:
+    from dpfedmeta.runs.left_out import LEFT_OUT
     from dpfedmeta.runs.verification import audit, realised
     from dpfedmeta.tracking.terminal import number
 
-    plan = audit(run).plan
-    found = realised(run, plan)
+    proven = audit(run)
+    found = realised(run, proven.plan, proven.charges)
     if as_text:
         print_json({"realised": {**vars(found), "record_server": found.as_number}})
         return DONE
@@ -287,5 +292,13 @@ def _realised(console: Console, run: RunDirectory, as_text: bool) -> int:
     console.print(f"clients that took part: {found.participants:,}", highlight=False)
     console.print(f"most participations of one client: {found.most_participations}", highlight=False)
     console.print(f"cohort sizes: {least} to {most}, mean {mean:.1f}", highlight=False)
+    messages, rounds = found.left_out
+    if messages:
+        console.print(
+            f"messages that no honest client sends, set to 0: {messages} in {rounds} rounds "
+            f"({run.secret / LEFT_OUT}); a client's code or data is wrong, or somebody is hostile",
+            highlight=False,
+            soft_wrap=True,
+        )
     console.print(f"(record, server) of that client's records: epsilon {number(found.record_server)}", highlight=False)
     return DONE

@@ -154,7 +154,7 @@ def _writable(folder: Path) -> bool:
 
 
 def source_key(path: Path, folder: Path) -> tuple[str, int, int, str]:
-    """(path, size, modification time, SHA-256) of a source file.
+    """(path, size, modification time, SHA-256) of a published archive; data of people are known by content alone.
 
     The digest is computed once and remembered in the cache folder by the other three, so a warm start reads nothing.
     """

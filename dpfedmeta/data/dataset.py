@@ -14,6 +14,7 @@ from dpfedmeta.data.contents import SPLITS, ClassEntry, Contents, Split
 from dpfedmeta.data.folders import check_data_folder, default_data_folder
 from dpfedmeta.data.pool import ClassPool, ImageArray
 from dpfedmeta.data.sources import cifar100, mini_imagenet, mnist, omniglot, strokes, textures
+from dpfedmeta.data.sources.image_folder import content_digest
 from dpfedmeta.data.sources.own import READERS, not_there
 from dpfedmeta.data.sources.vectors import check_scale
 from dpfedmeta.data.task import ArchiveSource, DrawnSource, MnistSource, OwnSource, Task, load_task
@@ -171,7 +172,7 @@ def _own(task: Task, source: OwnSource, splits: Mapping[str, Split], ways: int |
             check_scale(str(path), found, task.mean, task.deviation)
         return found
 
-    file = [source_key(path, cache)] if path.is_file() else []
+    file = [str(path.resolve()), content_digest(path)] if path.is_file() else []
     # Only those of vectors decide over anything here; bytes are standardised when they are drawn.
     constants = [task.mean, task.deviation] if form.kind == "vectors" else []
     key = [source.reader, file, reader.key(path), dict(splits), ways, *form.shape, form.vocabulary, *constants]

@@ -35,5 +35,15 @@ def splits_of(names: Iterable[str], least: int) -> dict[str, Split]:
     return dict(zip(ordered, parts, strict=True))
 
 
+def surely_public(names: Iterable[str]) -> set[str]:
+    """Names that train under no number of classes that each part may need: what follows from them alone may be told.
+
+    The limits of `splits_of` move with that number, and so may the part of a name that is near one.
+    """
+    ordered = sorted(set(names), key=lambda name: (_share(name), name))
+    training = sum(split == "train" for split in splits_of(ordered, 1).values())
+    return set(ordered[max(training, len(ordered) // 3) :])
+
+
 def _share(name: str) -> float:
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", errors="surrogateescape")).digest()[:8], "big") / 2.0**64

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, replace
 
 from dpfedmeta.accounting.guarantee import UnitName
+from dpfedmeta.accounting.participation import Participation
+from dpfedmeta.accounting.participation import participation as one_participation
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.accounting.towards_server import client_server, record_server
@@ -61,40 +63,16 @@ class Promise:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Participation:
-    """One participation in a plan (a ledger.client_ledger.Spending).
-
-    Attributes:
-        mu: What it does to the unit, as a Gaussian mechanism would; inf: the server sees the exact message.
-    """
-
-    mu: float
-
-    def roles(self) -> tuple[float, ...]:
-        """Of the worse role."""
-        return (self.mu,)
-
-
 def participation(plan: PrivacyPlan, promise: Promise, round_: int) -> Participation:
     """What one participation in a round does to the promised unit, towards the server.
 
     Raises:
         Refused: A ledger cannot add it up.
     """
-    event, record, change = plan.at(round_), plan.record, 2.0
-    if plan.server_sees == "sum":
-        if promise.unit == "record" and record is not None and record.of_sum:
-            change = 1.0 / record.query_records
-        noise = event.sum_noise or (event.noise if event.message_noise else None)
-        return Participation(mu=noise.mu(change) if noise else math.inf)
-    if record is None:
-        return Participation(mu=2.0 / event.message_noise if event.message_noise else math.inf)
-    if promise.unit == "client":
-        return Participation(mu=record.whole_client()[0])
-    if record.batch_rate < 1:
+    record = plan.record
+    if promise.unit == "record" and record is not None and record.batch_rate < 1:
         raise Refused("a client's ledger adds up whole support steps, not the sampled mini-batches of this plan")
-    return Participation(mu=max(record.roles()))
+    return one_participation(plan.at(round_), record, plan.server_sees, promise.unit)
 
 
 def epsilon_after(plan: PrivacyPlan, promise: Promise, participations: int) -> float:

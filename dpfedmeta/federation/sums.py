@@ -60,7 +60,8 @@ class AskedSums:
         total, entered = numbers.zero(size), 0
         attempt = Attempt(run=self.asking.signed.run, round=cohort.round, again=cohort.again)
         task = Task(bound=bound, model=_flat(model)).encode()
-        for answer in self.asking.ask(Asked.VECTOR, attempt, dict.fromkeys(cohort.clients.tolist(), task)).values():
+        answers = self.asking.ask(Asked.VECTOR, attempt, dict.fromkeys(cohort.clients.tolist(), task))
+        for answer in answers.values():
             values = _values(answer, size)
             if values is not None and (whole := numbers.accepted(values)) is not None:
                 total += whole
@@ -71,6 +72,7 @@ class AskedSums:
             value=unflatten(numbers.values(total), form),
             sensitivity=self.clients.message_bound(bound),
             noise_variance=entered * self.clients.message_noise_variance(bound),
+            left_out=len(answers) - entered,
         )
 
 

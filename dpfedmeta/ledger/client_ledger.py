@@ -20,7 +20,7 @@ _Key = tuple[str, tuple[int, ...]]
 
 
 class Spending(Protocol):
-    """What a participation does, as far as a ledger counts: accounting.record_layer.RecordLayer is one."""
+    """What a participation does, as far as a ledger counts: an accounting.participation.Participation is one."""
 
     def roles(self) -> tuple[float, ...]:
         """Mu of one participation towards the server, for each role that the unit may have."""

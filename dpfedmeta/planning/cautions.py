@@ -28,8 +28,27 @@ def cautions(settings: Settings, task: Task) -> tuple[str, ...]:
                 _used_up(settings),
                 _record_delta(settings, task),
                 _public_classes(settings, task),
+                word_of_authors(settings),
             ),
         )
+    )
+
+
+def word_of_authors(settings: Settings) -> str | None:
+    """Which code of the user's own makes or bounds what is released; None: all of it is this package's.
+
+    Releases state the noise that they carry, and that is compared with the ledger; whether the numbers are as stated no
+    program can tell.
+    """
+    names = {"server.noise": settings.server.noise, "aggregation.mode": settings.aggregation.mode}
+    if settings.record.enabled:
+        names |= {"record.release": settings.record.release, "meta.method": settings.meta.method}
+    own = [f"{setting} = {name}" for setting, name in names.items() if ":" in name]
+    if not own:
+        return None
+    return (
+        f"{' and '.join(own)}: that the noise is as it is stated, and covers what is released, is the word of whoever "
+        "wrote that code; dpfedmeta audit may refute it, and nothing here proves it"
     )
 
 

@@ -15,6 +15,7 @@ from dpfedmeta.planning.aggregation import clients_make_the_noise
 from dpfedmeta.settings import Settings
 
 if TYPE_CHECKING:
+    from dpfedmeta.accounting.plan import NoiseMode
     from dpfedmeta.models.spec import NetworkSpec
 
 _METHODS, _RELEASES = "dpfedmeta.meta.algorithms", "dpfedmeta.meta.releases"
@@ -67,6 +68,11 @@ _COMMON = (
     *("adaptation", "needs", "message_deviation", "parts", "releases", "record_layer", "with_noise", "quiet"),
     *("initial", "learned", "together", "messages", "shortened", "trial", "units"),
 )
+
+
+def message_clip_ratio(settings: Settings, algorithm: ClientAlgorithm, noise_mode: NoiseMode) -> float | None:
+    """C/C_q in stacked mode, where the server clips a message again; else None."""
+    return settings.record.message_clip_ratio if algorithm.releases and noise_mode == "stacked" else None
 
 
 def evaluation_adaptation(settings: Settings, method: ClientAlgorithm) -> Adaptation:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedmeta import members
 from dpfedmeta.errors import RefusedPlan
+from dpfedmeta.planning.policy_checks import check_policy
 from dpfedmeta.privacy.clip_policy import ClipPolicy, Surroundings
 from dpfedmeta.settings import Settings
 
@@ -47,6 +48,7 @@ def clip_policy(settings: Settings, privacy: PrivacyPlan) -> ClipPolicy[Any]:
     policy: ClipPolicy[Any] = member.planned(clip, around, **own)
     members.check_protocol(_SETTING, clip.policy, policy, "initial", "next_bound", "attachment")
     members.check_protocol(_SETTING, clip.policy, policy.initial(), "bound", "mode")
+    check_policy(settings, policy, f"{_SETTING} = {clip.policy}", bounded=bounds_clients(settings))
     return policy
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from dpfedmeta.data.task import Task
-from dpfedmeta.planning.clients import algorithm_of, network_spec
+from dpfedmeta.planning.clients import algorithm_of, message_clip_ratio, network_spec
 from dpfedmeta.planning.clip import clip_policy
+from dpfedmeta.privacy.clip_policy import moved_by_a_client
 from dpfedmeta.settings import Settings
 
 if TYPE_CHECKING:
@@ -23,12 +25,28 @@ def message_dimension(settings: Settings, task: Task) -> int:
     """
     learned = settings.aggregation.dimension
     if learned is None:
-        from dpfedmeta.parameters import dimension
-
-        algorithm, network = algorithm_of(settings, task), network_spec(settings, task)
-        learned = dimension(algorithm.learned(network, algorithm.initial(network, settings.run.seed)))
+        learned = learned_dimension(settings, task)
     attachment = clip_policy(settings, _plain(settings)).attachment
     return learned + (attachment.size if attachment else 0)
+
+
+def learned_dimension(settings: Settings, task: Task) -> int:
+    """How many weights of the network are learned."""
+    from dpfedmeta.parameters import dimension
+
+    algorithm, network = algorithm_of(settings, task), network_spec(settings, task)
+    return dimension(algorithm.learned(network, algorithm.initial(network, settings.run.seed)))
+
+
+def noise_of_unit_bound(settings: Settings, task: Task, privacy: PrivacyPlan) -> float:
+    """Expected norm of the noise of an aggregate, without what is attached, at a clip bound of 1.
+
+    In units of what planned_deviation says, and before the public denominator divides: sqrt(d) times how far one client
+    moves a sum.
+    """
+    ratio = message_clip_ratio(settings, algorithm_of(settings, task), privacy.noise_mode)
+    moved = moved_by_a_client(1.0, clip_policy(settings, privacy).attachment, ratio)
+    return moved * math.sqrt(learned_dimension(settings, task))
 
 
 def _plain(settings: Settings) -> PrivacyPlan:

@@ -33,6 +33,7 @@ from dpfedmeta.planning.clients import (
     check_protocol,
     episode_shape,
     evaluation_adaptation,
+    message_clip_ratio,
     network_spec,
 )
 from dpfedmeta.planning.clip import clip_policy
@@ -43,7 +44,7 @@ from dpfedmeta.planning.optimizer import rule_of
 from dpfedmeta.planning.own_policy import with_own_policy
 from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.planning.rehearsal import rehearsal_of
-from dpfedmeta.privacy.clip_policy import ClipPolicy
+from dpfedmeta.privacy.clip_policy import ClipPolicy, moved_by_a_client
 from dpfedmeta.privacy.mechanisms import Mechanism
 from dpfedmeta.privacy.per_record import per_record_engine
 from dpfedmeta.privacy.samplers import Sampler, sampler_of
@@ -89,8 +90,11 @@ class Plan:
     @property
     def message_clip_ratio(self) -> float | None:
         """C/C_q in stacked mode, where the server clips a message again; else None."""
-        stacked = self.algorithm.releases and self.privacy.noise_mode == "stacked"
-        return self.settings.record.message_clip_ratio if stacked else None
+        return message_clip_ratio(self.settings, self.algorithm, self.privacy.noise_mode)
+
+    def message_bound(self, bound: float) -> float:
+        """How far one client moves the sum of a round with this clip bound."""
+        return moved_by_a_client(bound, self.policy.attachment, self.message_clip_ratio)
 
     @property
     def shortened(self) -> bool:

@@ -34,6 +34,7 @@ def earlier_releases(settings: Settings) -> tuple[Earlier, ...]:
     for name in settings.privacy.spent_before:
         content = _content(name)
         _check_real(name, content, settings)
+        _check_same_population(name, content, settings)
         if content.identity.run in found:
             raise InputError(
                 f"privacy.spent_before = {name}: the same ledger as {found[content.identity.run]}; name it once"
@@ -100,6 +101,42 @@ def _content(name: str) -> LedgerContent:
             f"dpfedmeta analyse --resume {name}"
         )
     return content
+
+
+def _check_same_population(name: str, content: LedgerContent, settings: Settings) -> None:
+    """Refuse an analysis of other clients: its charges would be counted for people whom it never asked.
+
+    Public constants are compared: how many clients there are, and the data set with all that makes clients of it.
+
+    Raises:
+        InputError: It is one; says what differs, and both values.
+    """
+    asked = content.plan.clients
+    if asked != settings.population.clients:
+        raise InputError(
+            f"privacy.spent_before = {name}: asked {asked:,} clients, and population.clients = "
+            f"{settings.population.clients:,}: it is an analysis of others; name the analyses of these clients"
+        )
+    config = content.identity.config.partition("\n---\n")[2]
+    if not config:
+        return  # of a file of names, whose lines may be the same people
+    from dpfedmeta.config import resolve_text
+
+    of = resolve_text(config, f"{Path(name, LEDGER)}, line 1: identity.config")
+    pairs = {
+        "dataset": (of.dataset, settings.dataset),
+        "population.kind": (of.population.kind, settings.population.kind),
+        "population.records": (str(of.population.records), str(settings.population.records)),
+    }
+    if settings.population.kind != "natural":
+        # Who such clients are follows from it.
+        pairs["run.seed"] = (str(of.run.seed), str(settings.run.seed))
+    for what, (theirs, ours) in pairs.items():
+        if theirs != ours:
+            raise InputError(
+                f"privacy.spent_before = {name}: asked clients of {what} = {theirs}, and this run has {what} = {ours}: "
+                "it is an analysis of others; name the analyses of these clients"
+            )
 
 
 def _check_real(name: str, content: LedgerContent, settings: Settings) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from dpfedmeta.data.sources.image_form import form_of_images
-from dpfedmeta.data.sources.own import image_files_of
+from dpfedmeta.data.sources.own import public_image_files_of
 from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.models.registry import build_network
 from dpfedmeta.models.trainable import frozen_names
@@ -35,11 +35,11 @@ def trained_lines(plan: Plan, task: Task) -> tuple[str, ...]:
 
 
 def _image_words(dataset: str, task: Task) -> tuple[str, ...]:
-    """Where no task file says the size of images, the headers of their files decide."""
+    """Where no task file says the size of images, the headers of public files decide."""
     source = task.source
     if not isinstance(source, OwnSource) or Path(source.path) != Path(dataset):
         return ()
-    files = image_files_of(source.reader, Path(source.path))
+    files = public_image_files_of(source.reader, Path(source.path))
     if not files:
         return ()
     return (f"images of {task.name} are brought to {form_of_images(files).words}; a task file may say otherwise",)

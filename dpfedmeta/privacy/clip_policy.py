@@ -68,6 +68,18 @@ class Attachment(Protocol):
         ...
 
 
+def moved_by_a_client(bound: float, attachment: Attachment | None, message_clip_ratio: float | None = None) -> float:
+    """Largest norm by which one client moves the sum: C, or C_q in shared mode; more with an attachment.
+
+    Args:
+        bound: Of the round.
+        attachment: What rides with each message.
+        message_clip_ratio: C/C_q in stacked mode, where the server clips a message again.
+    """
+    attached = attachment.scale * attachment.sensitivity if attachment else 0.0
+    return bound * (message_clip_ratio or 1.0) * math.sqrt(1.0 + attached**2)
+
+
 class ClipPolicy(Protocol[State]):
     """A pure state machine over released aggregates.
 
@@ -109,6 +121,30 @@ class Surroundings:
     noise: float
     exact: bool
     independent: bool = True
+
+
+# Beyond these the squares of float32 messages are lost, and with them what a bound bounds.
+LEAST_BOUND, MOST_BOUND = 1e-18, 1e18
+
+
+def bound_problem(bound: object) -> str | None:
+    """What is wrong with a clip bound, and what it may be; None: nothing."""
+    number = isinstance(bound, float | int) and not isinstance(bound, bool)
+    if number and LEAST_BOUND <= bound <= MOST_BOUND:  # type: ignore[operator]
+        return None
+    return f"{bound!r}, expected a number from {LEAST_BOUND:g} to {MOST_BOUND:g}"
+
+
+def bounded_numbers(attachment: Attachment, norm: float, bound: float) -> list[float]:
+    """SECRET: what one client attaches: at most as long as the attachment says, whatever its code gives."""
+    # A message that is set to 0 attaches nothing either.
+    values = [float(value) for value in attachment.values(norm, bound)] if math.isfinite(norm) else []
+    length = math.hypot(*values)
+    if len(values) != attachment.size or not math.isfinite(length):
+        return [0.0] * attachment.size
+    if length <= attachment.sensitivity:
+        return values
+    return [value * (attachment.sensitivity / length) for value in values]
 
 
 # How far a policy may leave C_0 where the settings leave it open.

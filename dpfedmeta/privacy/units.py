@@ -59,12 +59,14 @@ class Bounded(Generic[Unit, Value]):
         noise_variance: Variance per coordinate of data-independent Gaussian noise that is part of `value` if every
             client added its own (shared mode, split noise). A mechanism tops it up.
         grid: Where `value` is a sum of whole numbers, its other numbers in steps of the grid: how it is read.
+        left_out: Messages that came and are not in the sum: not finite, not of the model's form, or too long.
     """
 
     value: Value
     sensitivity: float
     noise_variance: float = 0.0
     grid: Grid | None = None
+    left_out: int = 0
 
     def __post_init__(self) -> None:
         if not self.sensitivity >= 0:

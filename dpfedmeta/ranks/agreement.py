@@ -14,6 +14,7 @@ from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.population import Population, clients_digest
 from dpfedmeta.errors import InputError
+from dpfedmeta.own_sources import own_words
 from dpfedmeta.ranks.launch import Launch, launched
 from dpfedmeta.runs.environment import SWITCHES, versions
 from dpfedmeta.runs.provenance import processor, source_digest
@@ -108,6 +109,7 @@ def check_together(
     own: Population | None,
     device: torch.device,
     opened: Callable[[], Dataset],
+    roots: Sequence[str] = (),
 ) -> bool:
     """Whether ranks can compute one federation together, and whether all of their processors compute alike.
 
@@ -117,14 +119,17 @@ def check_together(
         own: Clients of the caller's own.
         device: Where clients are computed.
         opened: What opened it; a rank whose machine has not decoded these images yet calls it too.
+        roots: Modules of the user's own, by which clients compute.
 
     Raises:
-        InputError: A rank holds other data or none, or a machine has fewer GPUs than processes.
+        InputError: A rank holds other data or none, or other code of the user's own, or a machine has fewer GPUs than
+            processes.
     """
     pools = (dataset.train, dataset.val, dataset.test)
     found = workers.elsewhere(_data_digest, pools, own, opened)
     if not found:
         return True
+    _check_own_code(workers, roots)
     mine = _data_digest(pools, own, opened)
     for rank, its in enumerate(found, start=1):
         if its != mine:
@@ -137,6 +142,22 @@ def check_together(
     if device.type == "cuda":
         check_gpus(facts)
     return len({each.machine for each in facts}) == 1
+
+
+def _check_own_code(workers: Workers, roots: Sequence[str]) -> None:
+    """Each rank imports the user's modules from its own disk.
+
+    Raises:
+        InputError: A rank has other ones than rank 0; names those that differ.
+    """
+    mine = own_words(roots)
+    for rank, its in enumerate(workers.elsewhere(own_words, roots), start=1):
+        if its != mine:
+            own, others = _apart(mine, its)
+            raise InputError(
+                f"rank {rank}: other code of your own: {others}; rank 0 has {own}; put the same files at the same "
+                "place on every machine"
+            )
 
 
 def own_facts() -> Facts:

@@ -11,11 +11,12 @@ from typing import Any
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.errors import InputError
 from dpfedmeta.planning.aggregation import constants_of_the_sum
+from dpfedmeta.planning.cautions import word_of_authors
 from dpfedmeta.run_directory import REPORT
 from dpfedmeta.runs.claims_beside import POPULATION, Proven, check, check_claims, complete
 from dpfedmeta.runs.snapshot import Snapshot
 from dpfedmeta.runs.summary import SIMULATION
-from dpfedmeta.tracking.terminal import number
+from dpfedmeta.tracking.terminal import BY_WORD, method_words, number
 
 BLOCK = "guarantees"
 
@@ -67,7 +68,7 @@ def server_words(proven: Proven) -> str:
 
 def guarantee_rows(proven: Proven) -> list[dict[str, str]]:
     """The table of guarantees: a row for each cell, by the names of its columns."""
-    promised = {cell.name: cell for cell in proven.planned}
+    promised, word = {cell.name: cell for cell in proven.planned}, word_of_authors(proven.settings)
     return [
         {
             "unit": cell.unit,
@@ -77,7 +78,7 @@ def guarantee_rows(proven: Proven) -> list[dict[str, str]]:
             "delta": f"{cell.delta:g}",
             "adjacency": cell.adjacency,
             "if replaced": "" if cell.replaced is None else number(cell.replaced),
-            "method": cell.method + _bounds(cell),
+            "method": method_words(cell, word) + _bounds(cell),
         }
         for cell in proven.spent
     ]
@@ -134,7 +135,10 @@ def _check_table(path: Path, page: _Page, proven: Proven) -> None:
     check(path, "rows of the table", [row[:2] for row in rows], [[row["unit"], row["towards"]] for row in due])
     for row, own in zip(rows, due, strict=True):
         for name, text in zip(names, row, strict=True):
-            check(path, f"table, ({own['unit']}, {own['towards']}), {name}", text, own.get(name, "nothing"))
+            # Pages of earlier versions do not say on whose word a cell rests.
+            due_text = own.get(name, "nothing")
+            stated = due_text if text == due_text.replace(BY_WORD, "") else text
+            check(path, f"table, ({own['unit']}, {own['towards']}), {name}", stated, due_text)
 
 
 # In the table of every version.

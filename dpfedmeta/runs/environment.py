@@ -6,24 +6,32 @@ import hashlib
 import json
 import os
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 
 import torch
 
+from dpfedmeta.own_sources import unseen
 from dpfedmeta.runs.provenance import processor, source_digest
 
 _LIBRARIES = ("torch", "numpy", "scipy", "opacus", "numba", "llvmlite", "cryptography")
 SWITCHES = ("MKL_", "ATEN_", "ONEDNN_", "DNNL_", "NUMBA_CPU_", "NUMBA_OPT", "NUMBA_ENABLE_AVX", "NUMBA_DISABLE_JIT")
 
 
-def environment_of(device: torch.device, chunk: int | None = None) -> str | None:
-    """Digest of everything that could change the last bits of a result; None where they are never certain (a GPU).
+def environment_of(device: torch.device, chunk: int | None = None, own: Mapping[str, str] | None = None) -> str | None:
+    """Digest of everything that could change a result; None where that is never certain: on a GPU, or with code unseen.
 
     Args:
         device: Where clients are computed.
         chunk: run.chunk.
+        own: Code of the user's own (own_sources).
+
+    Guarantee:
+        Two attempts at a round with one digest run the same code on the same kind of machine: code of the user's own
+        is part of it, so that an edited module never answers another question with the noise of an earlier attempt.
     """
-    if device.type != "cpu":
+    own = own or {}
+    if device.type != "cpu" or unseen(own):
         return None
     parts = {
         "source": source_digest(),
@@ -31,6 +39,7 @@ def environment_of(device: torch.device, chunk: int | None = None) -> str | None
         "machine": [platform.system(), platform.machine(), processor(), torch.backends.cpu.get_cpu_capability()],
         "switches": {name: value for name, value in sorted(os.environ.items()) if name.startswith(SWITCHES)},
         "chunk": chunk or 1,
+        **({"own": dict(own)} if own else {}),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

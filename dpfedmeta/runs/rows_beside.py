@@ -7,14 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from dpfedmeta.accounting.cells import four_cells, running_grid
+from dpfedmeta.accounting.deviations import planned_deviation
 from dpfedmeta.accounting.events import Phase
 from dpfedmeta.accounting.sampled_gaussian import GRIDS
 from dpfedmeta.accounting.terms import Terms
-from dpfedmeta.errors import InputError
+from dpfedmeta.data.task import OwnSource, load_task
+from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.ledger import phases_of
+from dpfedmeta.planning.dimension import noise_of_unit_bound
+from dpfedmeta.planning.own_policy import OWN
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.claims_beside import Proven, complete
 from dpfedmeta.runs.rows import cell
@@ -43,7 +48,7 @@ def check_rows(snapshot: Snapshot, proven: Proven) -> list[str]:
         return []
     with complete(path):
         _check_rounds(run, proven, rows)
-        _check_noise(run, proven, rows)
+        remarks = _check_noise(run, proven, rows)
         stated = [_epsilons(row, proven) for row in rows]
         along = _Along(proven=proven, finished=snapshot.stage in ("completed", "budget"))
         for number in _chosen(len(rows)):
@@ -55,7 +60,7 @@ def check_rows(snapshot: Snapshot, proven: Proven) -> list[str]:
                     f"{path}, line {number}: epsilons.{fallen}: states {after[fallen]:.6g} after {before[fallen]:.6g}, "
                     "but epsilon never falls from round to round"
                 )
-    return ["rounds.jsonl agrees"]
+    return ["rounds.jsonl agrees", *remarks]
 
 
 def _chosen(rows: int) -> list[int]:
@@ -81,27 +86,45 @@ def _check_rounds(run: RunDirectory, proven: Proven, rows: Sequence[Row]) -> Non
         )
 
 
-def _check_noise(run: RunDirectory, proven: Proven, rows: Sequence[Row]) -> None:
-    """The expected norm of the noise follows the clip bound, in the proportion that the plan fixes.
+def _check_noise(run: RunDirectory, proven: Proven, rows: Sequence[Row]) -> list[str]:
+    """The expected norm of the noise is z_T C sqrt(d)/L, as the plan, the network and the bound of the round give it.
 
-    It is z_T C sqrt(d)/L, times one number where something is attached to a message: the same in every round.
+    Returns:
+        A remark where the network cannot be built here: then rows are compared with the first of them, which may state
+        no less than the noise of one coordinate.
     """
-    first: float | None = None
+    unit, remark = _of_unit_bound(proven)
     for number, row in enumerate(rows, start=1):
         if row.get("clip") is None or "noise_norm_expected" not in row:
             continue
-        constants = proven.content.plan.at(row["round"])
-        if constants.noise is None or not constants.noise.steady:
+        constants, stated = proven.content.plan.at(row["round"]), row["noise_norm_expected"]
+        planned = planned_deviation(constants, row["round"])
+        if planned is None:
             continue
-        due = (constants.total_noise or 0.0) * row["clip"] / constants.cohort
-        found = row["noise_norm_expected"] / due
-        first = found if first is None else first
-        if not math.isclose(found, first, rel_tol=_LAST_DIGITS):
-            stated, clip = row["noise_norm_expected"], row["clip"]
+        due = planned * row["clip"] / constants.cohort
+        if unit is None:
+            unit = max(stated / due, 1.0) if due else 1.0
+        if not math.isclose(stated, unit * due, rel_tol=_LAST_DIGITS):
             raise InputError(
                 f"{run.rounds_file}, line {number}: noise_norm_expected: states {stated:.6g} with a clip bound of "
-                f"{clip:.6g}, but the ledger's noise and the rounds before give {first * due:.6g}"
+                f"{row['clip']:.6g}, but the ledger's noise {'and the rounds before give' if remark else 'gives'} "
+                f"{unit * due:.6g}"
             )
+    return remark
+
+
+def _of_unit_bound(proven: Proven) -> tuple[float | None, list[str]]:
+    """(sqrt(d) and what messages carry besides, remarks); None: it takes data or code that is not here."""
+    settings, plan = proven.settings, proven.content.plan
+    try:
+        if settings.clip.policy == OWN:
+            raise InputError("its clip policy was an object, which only its author has")
+        task, _ = load_task(settings.dataset)
+        if isinstance(task.source, OwnSource) and Path(task.source.path) == Path(settings.dataset):
+            raise InputError("no task file says the size of its records, and earlier versions found another one")
+        return noise_of_unit_bound(settings, task, plan), []
+    except (InputError, RefusedPlan) as error:
+        return None, [f"rounds.jsonl: the size of the noise was compared from round to round alone: {error}"]
 
 
 def _epsilons(row: Row, proven: Proven) -> dict[str, float]:

@@ -10,20 +10,22 @@ from dataclasses import dataclass, replace
 
 from dpfedmeta.accounting.cells import stated
 from dpfedmeta.accounting.cross_checks import second_opinion
-from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.participations import worst_participations
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.terms import Terms
+from dpfedmeta.accounting.towards_server import record_server
 from dpfedmeta.durable import end_of_whole_lines
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.charges import Charge
 from dpfedmeta.ledger.ledger import phases_of
+from dpfedmeta.planning.cautions import word_of_authors
 from dpfedmeta.planning.spent_before import check_still_there
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.claims_beside import Proven, check_config, check_plan_file, check_summary
 from dpfedmeta.runs.derived_plan import check_plan
 from dpfedmeta.runs.extension import check_extension
+from dpfedmeta.runs.left_out import left_out
 from dpfedmeta.runs.rows_beside import check_rows
 from dpfedmeta.runs.snapshot import Snapshot, read_run
 
@@ -52,6 +54,11 @@ class Audit:
     def simulation(self) -> str | None:
         """What is said where somebody chose the noise seed."""
         return self.proven.simulation if self.proven else None
+
+    @property
+    def word(self) -> str | None:
+        """On whose word the guarantees rest; None: on nobody's."""
+        return word_of_authors(self.proven.settings) if self.proven else None
 
 
 def audit(run: RunDirectory) -> Audit:
@@ -168,12 +175,14 @@ class Realised:
         participants: Clients that took part at all.
         most_participations: Of one client.
         cohort_sizes: (smallest, mean, largest).
-        record_server: Epsilon of the record with the most participations; inf without a record-level layer.
+        left_out: (messages, rounds) that no honest client sends, and that were set to 0.
+        record_server: Epsilon of the record with the most participations; inf where no noise covers it.
     """
 
     participants: int
     most_participations: int
     cohort_sizes: tuple[int, float, int]
+    left_out: tuple[int, int]
     record_server: float
 
     @property
@@ -182,8 +191,8 @@ class Realised:
         return self.record_server if math.isfinite(self.record_server) else None
 
 
-def realised(run: RunDirectory, plan: PrivacyPlan) -> Realised:
-    """Read the private folder.
+def realised(run: RunDirectory, plan: PrivacyPlan, charges: Sequence[Charge]) -> Realised:
+    """Read the private folder, beside what the ledger charges.
 
     Raises:
         InputError: It is not here, or damaged.
@@ -201,10 +210,11 @@ def realised(run: RunDirectory, plan: PrivacyPlan) -> Realised:
     counts = Counter(client for cohort in cohorts for client in cohort)
     most = max(counts.values(), default=0)
     sizes = [len(cohort) for cohort in cohorts] or [0]
-    mu = max(plan.record.roles()) if plan.record else math.inf
+    terms, dropped = replace(Terms.of(plan), max_participations=most), left_out(run)
     return Realised(
         participants=len(counts),
         most_participations=most,
         cohort_sizes=(min(sizes), sum(sizes) / len(sizes), max(sizes)),
-        record_server=gaussian_epsilon(math.sqrt(most) * mu, plan.record_delta) if most else 0.0,
+        left_out=(sum(dropped.values()), len(dropped)),
+        record_server=record_server(phases_of(charges), terms).epsilon if most else 0.0,
     )

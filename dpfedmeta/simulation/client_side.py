@@ -17,7 +17,7 @@ from dpfedmeta.meta.algorithm import ClientAlgorithm, ClientContext, ClientNoise
 from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import Params, dimension, flatten, norm, unflatten, zeros_like
 from dpfedmeta.privacy.attached import with_attachment
-from dpfedmeta.privacy.clip_policy import ATTACHED, Attachment
+from dpfedmeta.privacy.clip_policy import ATTACHED, Attachment, bounded_numbers, moved_by_a_client
 from dpfedmeta.privacy.clipping import clip, clip_per_layer
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.units import Record
@@ -104,8 +104,7 @@ class ClientSide:
 
     def message_bound(self, bound: float) -> float:
         """Largest norm by which one client moves the sum: C, or C_q in shared mode; more with an attachment."""
-        attached = self.attachment.scale * self.attachment.sensitivity if self.attachment else 0.0
-        return bound * (self.message_clip_ratio or 1.0) * math.sqrt(1.0 + attached**2)
+        return moved_by_a_client(bound, self.attachment, self.message_clip_ratio)
 
     def form(self, model: Params) -> Params:
         """What a message looks like: the model's parameters, and the attachment."""
@@ -274,9 +273,7 @@ class ClientSide:
         clipped = clip(message, bound) if self.scope == "flat" else clip_per_layer(message, bound)
         if self.attachment is None:
             return clipped
-        # A message that is set to 0 attaches nothing either.
-        length = norm(message)
-        values = self.attachment.values(length, bound) if math.isfinite(length) else [0.0] * self.attachment.size
+        values = bounded_numbers(self.attachment, norm(message), bound)
         attached = torch.tensor(values, dtype=torch.float64, device=self.device) * (self.attachment.scale * bound)
         return {**clipped, ATTACHED: attached}
 

@@ -57,6 +57,7 @@ class LocalBackend:
             value=unflatten(numbers.values(torch.from_numpy(total)), form),
             sensitivity=self.clients.message_bound(bound),
             noise_variance=entered * self.clients.message_noise_variance(bound),
+            left_out=len(ids) - entered,
         )
 
 

@@ -6,7 +6,6 @@ once for all of them, or twice where a clip policy asks for something beside the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from dpfedmeta.data.placing import placed
 from dpfedmeta.parameters import Params, dimension
+from dpfedmeta.privacy.clip_policy import bounded_numbers
 from dpfedmeta.privacy.clipping import clip_rows, clip_rows_per_layer
 from dpfedmeta.randomness import Purpose
 
@@ -91,11 +91,7 @@ class RowSum:
         if attachment is None:
             return clipped.double()
         lengths = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).tolist()
-        # A message that is set to 0 attaches nothing either.
-        values = [
-            attachment.values(length, self.bound) if math.isfinite(length) else [0.0] * attachment.size
-            for length in lengths
-        ]
+        values = [bounded_numbers(attachment, length, self.bound) for length in lengths]
         attached = torch.tensor(values, dtype=torch.float64).view(len(rows), attachment.size).to(rows.device)
         return torch.cat([clipped.double(), attached * (attachment.scale * self.bound)], dim=1)
 

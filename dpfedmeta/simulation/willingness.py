@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dpfedmeta.accounting.record_layer import RecordLayer
+from dpfedmeta.accounting.participation import Participation
 from dpfedmeta.accounting.spacing import Spacing
 from dpfedmeta.ledger.client_ledger import ClientLedger, RecordBudget
 from dpfedmeta.ledger.spaced_ledger import SpacedLedger
@@ -67,12 +67,12 @@ class ClientLedgers:
     Attributes:
         folder: Where they are kept; as secret as the list of participants.
         budget: What every client lets one of its records spend towards the server.
-        layer: What a participation does to a record.
+        each: What a participation does to a record.
     """
 
     folder: Path
     budget: RecordBudget
-    layer: RecordLayer
+    each: Participation
 
     def willing(self, cohort: Cohort) -> Cohort:
         """The clients that do not decline, each charged on its own disk before it answers.
@@ -87,7 +87,7 @@ class ClientLedgers:
         ledger = ClientLedger(path, self.budget)
         if ledger.holds(cohort.round, cohort.again):
             return True
-        if not ledger.accepts(self.layer):
+        if not ledger.accepts(self.each):
             return False
-        ledger.charge(cohort.round, self.layer, cohort.again)
+        ledger.charge(cohort.round, self.each, cohort.again)
         return True

@@ -10,9 +10,10 @@ from pathlib import Path
 import yaml
 
 from dpfedmeta.accounting.events import Earlier, as_released, neighbours_of, surplus
-from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.accounting.towards_public import client_public_epsilon
+from dpfedmeta.accounting.towards_server import records_of_several
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.ledger import check_rounds, phases_of, read, read_content
 from dpfedmeta.run_directory import ANALYSIS, CONFIG, RunDirectory, config_of
@@ -111,6 +112,7 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False, besides: Se
     beta = surplus(phases)
     if beta >= first.client_delta:
         raise RefusedPlan(f"{len(plans)} runs: the rare events of shared mode add up to delta = {first.client_delta:g}")
+    runs = [(plan.phases, Terms.of(plan)) for plan in plans]
     return TuningCost(
         runs=len(plans),
         clients=first.clients,
@@ -120,8 +122,8 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False, besides: Se
         single=max(
             client_public_epsilon((*plan.before, *plan.phases), plan.client_delta) for plan in dict.fromkeys(plans)
         ),
-        record_server=math.inf if besides else _record_server(plans),
-        record_replaced=math.inf if besides else _record_server(plans, change=2.0),
+        record_server=math.inf if besides else records_of_several(runs),
+        record_replaced=math.inf if besides else records_of_several(runs, change=2.0),
         record_delta=first.record_delta,
     )
 
@@ -141,21 +143,6 @@ def cost_lines(cost: TuningCost) -> list[str]:
             f"(replace-one: {number(cost.record_replaced)})"
         )
     return [*lines, "Whoever tuned on these clients reports this, and not what the best run promises."]
-
-
-def _record_server(plans: Sequence[PrivacyPlan], change: float = 1.0) -> float | None:
-    """Towards the server nothing is amplified: with a cap R in each run, mu^2 = sum over runs of R mu^2.
-
-    `change`: as in accounting.record_server.
-    """
-    squared = 0.0
-    for plan in plans:
-        if plan.record is None or plan.earlier:
-            return math.inf  # of both together nothing is proven here
-        if plan.max_participations is None:
-            return None
-        squared += min(plan.max_participations, plan.rounds) * (change * max(plan.record.roles())) ** 2
-    return gaussian_epsilon(math.sqrt(squared), plans[0].record_delta)
 
 
 def _form(plan: PrivacyPlan) -> tuple[PrivacyPlan, Sequence[object]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.data.task import Task
-from dpfedmeta.planning.cautions import cautions
+from dpfedmeta.planning.cautions import cautions, word_of_authors
 from dpfedmeta.planning.initial_weights import initial_words
 from dpfedmeta.planning.plan import Plan
 from dpfedmeta.planning.trained_part import trained_lines
@@ -17,14 +17,20 @@ from dpfedmeta.tracking.terminal import as_text, guarantee_table, noise_lines, n
 
 
 class Guarantees(tuple[Guarantee, ...]):
-    """The four cells; printed as the table that a run shows."""
+    """The four cells; printed as the table that a run shows.
+
+    Attributes:
+        word: On whose word they rest; None: on nobody's.
+    """
+
+    word: str | None = None
 
     def of(self, unit: str, observer: str) -> Guarantee:
         """One cell: ("client" or "record", "public" or "server")."""
         return next(cell for cell in self if (cell.unit, cell.observer) == (unit, observer))
 
     def __repr__(self) -> str:
-        return as_text(guarantee_table(self, ""))
+        return as_text(guarantee_table(self, "", word=self.word))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -87,11 +93,13 @@ _TOWARDS = {"public": "everybody who sees the releases", "server": "the server"}
 
 def planned_of(plan: Plan, task: Task) -> Planned:
     """What a plan promises; no data is needed."""
+    promised = Guarantees(plan.planned)
+    promised.word = word_of_authors(plan.settings)
     return Planned(
         settings=plan.settings,
         dataset=task.name,
         rounds=plan.privacy.rounds,
-        guarantees=Guarantees(plan.planned),
+        guarantees=promised,
         noise=tuple(noise_lines(plan.privacy)),
         network=trained_lines(plan, task),
         begins_with=initial_words(plan.settings),

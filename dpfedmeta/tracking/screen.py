@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from dpfedmeta.ledger.ledger import read_content, spent
+from dpfedmeta.planning.cautions import word_of_authors
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.times import coarse
 from dpfedmeta.tracking.bars import Bar, bar
@@ -34,6 +35,7 @@ class Terminal(Callback):
         self._console, self._resume = console, resume
         self._started = time.perf_counter()
         self._pace: Pace | None = None
+        self._word: str | None = None
         self._spent = ""
         self._evaluation_began = 0.0
         self._bar: Bar | None = None
@@ -41,7 +43,7 @@ class Terminal(Callback):
 
     def on_plan(self, planned: Planned) -> None:
         """The plan, its guarantees and its cautions."""
-        self._pace = Pace.of(planned)
+        self._pace, self._word = Pace.of(planned), word_of_authors(planned.settings)
         self._console.print(
             f"[bold]{planned.settings.algo}[/bold] on {planned.dataset}", highlight=False, soft_wrap=True
         )
@@ -52,7 +54,7 @@ class Terminal(Callback):
                 f"  about {planned.minutes:.1f} minutes of training at {planned.clients_per_second:.0f} clients/s, "
                 "then the evaluation on test classes"
             )
-        self._console.print(guarantee_table(planned.guarantees, "What is promised, before round 0"))
+        self._console.print(guarantee_table(planned.guarantees, "What is promised, before round 0", word=self._word))
         for caution in planned.cautions:
             self._console.print(f"note: {caution}", style="yellow", highlight=False, soft_wrap=True)
         if planned.simulation:
@@ -103,7 +105,7 @@ class Terminal(Callback):
             self._console.print(accuracy_table(summary))
         ledger = read_content(RunDirectory(self._path).ledger, torn=True)
         cells = spent(ledger.plan, ledger.charges)
-        self._console.print(guarantee_table(cells, "What was spent, from the ledger", explained=False))
+        self._console.print(guarantee_table(cells, "What was spent, from the ledger", explained=False, word=self._word))
         seconds = time.perf_counter() - self._started
         minutes = f"{seconds / 60:.1f} minutes in all"
         if summary["times"]:

@@ -78,10 +78,28 @@ def why_above(guarantees: Sequence[Guarantee], moved: Moved = Moved()) -> list[s
     return [f"(record, public) lies above (client, public): {'; '.join(reasons)}"] if reasons else []
 
 
+_EXPLAINED = "the words are explained under the first table"
+# Behind the method of a cell that rests on code of the user's own.
+BY_WORD = ", by word"
+
+
+def method_words(cell: Guarantee, word: str | None) -> str:
+    """How a cell was computed, and whether it rests on the word of whoever wrote the noise."""
+    return cell.method + (BY_WORD if word and math.isfinite(cell.epsilon) else "")
+
+
 def guarantee_table(
-    guarantees: Sequence[Guarantee], title: str, moved: Moved = Moved(), *, explained: bool = True
+    guarantees: Sequence[Guarantee],
+    title: str,
+    moved: Moved = Moved(),
+    *,
+    explained: bool = True,
+    word: str | None = None,
 ) -> Table:
-    """The four cells, with lines that say what the words mean where that is to be `explained`."""
+    """The four cells, with lines that say what the words mean where that is to be `explained`.
+
+    `word`: on whose word they rest (planning.cautions.word_of_authors); None: on nobody's.
+    """
     lines = (
         "client: all of one client; record: one record of it",
         "server: sees every message, under secure aggregation their sum; public: sees what is released, and under "
@@ -93,7 +111,7 @@ def guarantee_table(
     table = Table(
         title=title,
         title_justify="left",
-        caption="\n".join(lines) if explained else "the words are explained under the first table",
+        caption="\n".join([*(lines if explained else [_EXPLAINED]), *([f"by word: {word}"] if word else [])]),
         caption_justify="left",
     )
     for column in ("unit", "towards", "epsilon", "delta", "adjacency", "replaced", "method"):
@@ -109,7 +127,7 @@ def guarantee_table(
             f"{cell.delta:g}",
             cell.adjacency,
             "" if cell.replaced is None else number(cell.replaced),
-            cell.method,
+            method_words(cell, word),
         )
     return table
 

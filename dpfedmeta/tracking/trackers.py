@@ -39,14 +39,20 @@ class JsonLines(Callback):
 
 
 class TensorBoard(Callback):
-    """The same rows as event files, where a step's later value stands; without `timed`, a row's time is its round."""
+    """The same rows as event files, where a step's later value stands; without `timed`, a row's time is its round.
+
+    Guarantee:
+        Without `timed` neither a record nor the file's name tells the clock: the time at which the files begin would,
+        with that of the run's end, say to the second how long cohorts took.
+    """
 
     def __init__(self, run: Path, *, timed: bool = True) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise InputError("track.tensorboard: install it with pip install 'dpfedmeta[tensorboard]'") from error
-        self._writer: Any = SummaryWriter(str(run / "tensorboard"))
+        folder = run / "tensorboard"
+        self._writer: Any = SummaryWriter(str(folder)) if timed else _Timeless(folder)
         self._timed = timed
 
     def on_round(self, row: Row) -> None:
@@ -58,3 +64,33 @@ class TensorBoard(Callback):
     def on_end(self, summary: Row) -> None:
         """Close the file."""
         self._writer.close()
+
+
+class _Timeless:
+    """An event file without the clock: TensorBoard's own writer puts it into the name and the first record."""
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        folder.mkdir(parents=True, exist_ok=True)
+        # A run that goes on has a file for each process; TensorBoard reads them in the order of their names.
+        number = sum(1 for _ in folder.glob("events.out.tfevents.*"))
+        self._records: Any = RecordWriter((folder / f"events.out.tfevents.{number:010d}.dpfedmeta").open("xb"))
+        self._write(Event(wall_time=0.0, file_version="brain.Event:2"))
+
+    def add_scalar(self, name: str, value: float, step: int, when: float) -> None:
+        """One number."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        one = Summary(value=[Summary.Value(tag=name, simple_value=value)])
+        self._write(Event(wall_time=when, step=step, summary=one))
+
+    def close(self) -> None:
+        """Whole."""
+        self._records.close()
+
+    def _write(self, event: Any) -> None:
+        self._records.write(event.SerializeToString())
+        self._records.flush()

@@ -19,6 +19,7 @@ from dpfedmeta.ledger.lineage import Lineage
 from dpfedmeta.parameters import Params, norm
 from dpfedmeta.planning.plan import Plan
 from dpfedmeta.privacy.attached import with_attachment
+from dpfedmeta.privacy.charged import check_charged
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Client
@@ -26,6 +27,7 @@ from dpfedmeta.randomness import Purpose, SecretSource
 from dpfedmeta.run_directory import RunDirectory, load_weights, save_weights
 from dpfedmeta.runs.checkpoint import Checkpoint, checkpoint_files, save_checkpoint
 from dpfedmeta.runs.journal import Journal, release_digest
+from dpfedmeta.runs.left_out import keep_left_out
 from dpfedmeta.runs.noise_state import drop_noise_states, keep_noise_state, kept_noise_state
 from dpfedmeta.runs.reopen import reopen
 from dpfedmeta.runs.rows import aborted_row, charged_after, delta_at_limit, round_row
@@ -257,8 +259,20 @@ class Training:
             secret = self.backend.cohort_sum(state.model, state.bound, answering)
         except RoundAborted:
             return None, remembered
+        if secret.left_out:
+            self._note_left_out(state.round, secret.left_out)
         noise = self.source.again(drawn.again).generator(Purpose.SERVER_NOISE, state.round)
-        return self.plan.mechanism.release(state.round, secret, remembered, noise)
+        released, following = self.plan.mechanism.release(state.round, secret, remembered, noise)
+        self._check_charged(released, state)
+        return released, following
+
+    def _check_charged(self, released: object, state: ServerState) -> None:
+        """Before anything leaves."""
+        check_charged(released, self.plan.privacy.at(state.round), state.round, self.plan.message_bound(state.bound))
+
+    def _note_left_out(self, round_: int, messages: int) -> None:
+        """For the owner of the server alone."""
+        keep_left_out(self.run, round_, messages)
 
     def _answering(self, drawn: Cohort) -> Cohort:
         """SECRET: of the invited clients, those that are there and do not decline."""

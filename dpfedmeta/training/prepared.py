@@ -17,8 +17,10 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import HeldOutEvaluation
 from dpfedmeta.ledger.ledger import read_content
 from dpfedmeta.models.convolution import bfloat16_in_hardware
+from dpfedmeta.own_sources import own_sources, unseen
 from dpfedmeta.planning.held_data import NO_DIGEST, HeldData, check_data, held_data
 from dpfedmeta.planning.origins import check_origins
+from dpfedmeta.planning.own_modules import own_modules
 from dpfedmeta.planning.own_policy import check_same_policy
 from dpfedmeta.planning.plan import Plan, make_plan
 from dpfedmeta.privacy.clip_policy import ClipPolicy
@@ -93,6 +95,7 @@ class Prepared:
         source: Secret randomness of the server.
         held: SECRET: digests of what the clients hold.
         repeatable: Whether a round can be done again on the same data.
+        own: Digests of code of the user's own (own_sources).
         device: Where clients are computed.
         workers: Who computes.
         clients: What every client runs.
@@ -107,6 +110,7 @@ class Prepared:
     source: SecretSource
     held: HeldData
     repeatable: bool
+    own: Mapping[str, str]
     device: torch.device
     workers: Workers
     clients: ClientSide
@@ -148,11 +152,15 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
     validation, test = held_out_evaluation(plan, dataset, "val"), held_out_evaluation(plan, dataset, "test")
     source = _secret_source(settings, options)
     held, repeatable = _checked_data(settings, dataset, options, clients_of)
+    roots = own_modules(plan.settings, options.clip_policy, options.population, options.elsewhere)
+    own = own_sources(roots)
+    if unseen(own):
+        remark(_unseen(own))
     with _workers(settings, options, device, remark) as workers:
         clients = client_side(plan, clients_of, source, device)
         if options.elsewhere is None:
             check_some_sound(clients_of, clients.data_form, plan.shape)
-        alike = check_together(workers, dataset, options.population, device, opened)
+        alike = check_together(workers, dataset, options.population, device, opened, roots)
         check_enough_work(workers, clients, plan.privacy.at(0).cohort)
         yield Prepared(
             plan=plan,
@@ -163,11 +171,20 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
             source=source,
             held=held,
             repeatable=repeatable and alike,
+            own=own,
             device=device,
             workers=workers,
             clients=clients,
             public=public_side(clients, plan, dataset),
         )
+
+
+def _unseen(own: Mapping[str, str]) -> str:
+    """Which code may be another one after a crash without anybody noticing."""
+    return (
+        f"{', '.join(unseen(own))}: what this code runs cannot be seen from its files, so a round that is done again "
+        "is a new release and charged again, and a checkpoint is written after every round"
+    )
 
 
 def _extended(plan: Plan, options: RunOptions) -> Plan:

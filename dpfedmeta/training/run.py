@@ -17,6 +17,7 @@ from typing import Any
 
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.correlated_plan import spacing_of
+from dpfedmeta.accounting.participation import participation
 from dpfedmeta.config import to_yaml
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Accuracy, HeldOutEvaluation
@@ -132,7 +133,7 @@ def _training(
         budget=Budget.of(plan.planned),
         client_ledgers=_client_ledgers(run, plan),
         public_clients=made.public if settings.track.public_clients else None,
-        environment=environment_of(made.device, settings.run.chunk) if made.repeatable else None,
+        environment=environment_of(made.device, settings.run.chunk, made.own) if made.repeatable else None,
         lineage=lineage,
     )
 
@@ -201,16 +202,17 @@ def _keep_episodes(run: RunDirectory, workers: Workers, test: HeldOutEvaluation,
 
 def _client_ledgers(run: RunDirectory, plan: Plan) -> Willing | None:
     """As the settings say; each client holds the server to the promise made to its records, or to its rests."""
-    layer, spacing = plan.privacy.record, spacing_of(plan.privacy)
+    privacy, spacing = plan.privacy, spacing_of(plan.privacy)
     if spacing is not None and plan.settings.record.client_ledgers:
         return SpacedClients(folder=run.secret / "clients", spacing=spacing)
-    if layer is None or not plan.settings.record.client_ledgers:
+    if privacy.record is None or not plan.settings.record.client_ledgers:
         return None
     # What was spent before is in the promise, and not in these ledgers: it leaves no room for more rounds.
-    rounds = guarantees(dataclasses.replace(plan.privacy, earlier=())) if plan.privacy.earlier else plan.planned
+    rounds = guarantees(dataclasses.replace(privacy, earlier=())) if privacy.earlier else plan.planned
     promised = next(cell for cell in rounds if (cell.unit, cell.observer) == ("record", "server"))
     budget = RecordBudget(epsilon=promised.epsilon, delta=promised.delta)
-    return ClientLedgers(folder=run.secret / "clients", budget=budget, layer=layer)
+    each = participation(privacy.at(0), privacy.record, privacy.server_sees, "record")
+    return ClientLedgers(folder=run.secret / "clients", budget=budget, each=each)
 
 
 def _trackers(plan: Plan, run: RunDirectory, options: RunOptions, say: Callable[[str], None]) -> tuple[Callback, ...]:

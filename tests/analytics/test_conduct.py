@@ -6,13 +6,15 @@ from dataclasses import replace
 import pytest
 
 from dpfedmeta.accounting.events import Earlier
+from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.analytics.analyses import heavy_hitters
 from dpfedmeta.analytics.conduct import Place, begin, resume
 from dpfedmeta.analytics.request import Request
 from dpfedmeta.analytics.verification import check_counted, is_analysis, verify
-from dpfedmeta.config import resolve
+from dpfedmeta.config import resolve, to_yaml
 from dpfedmeta.errors import InputError
-from dpfedmeta.ledger.ledger import Ledger, read_content
+from dpfedmeta.ledger.charges import planned_charge
+from dpfedmeta.ledger.ledger import Identity, Ledger, read_content
 from dpfedmeta.planning.spent_before import check_still_there, earlier_releases
 from dpfedmeta.run_directory import PLAN, SUMMARY, check_is_run
 from dpfedmeta.runs.resume import settings_of_run
@@ -127,11 +129,33 @@ def test_an_edited_ledger_is_found(tmp_path):
         verify(run)
 
 
-SIMULATED = {"run.noise_seed": "3"}
+SIMULATED = {"run.noise_seed": "3", "population.clients": "80", "population.cohort": "8"}
 
 
-def settings(*folders):
-    return resolve("dp-agr", "strokes", None, {"privacy.spent_before": ",".join(map(str, folders)), **SIMULATED})
+def settings(*folders, **given):
+    counted = {"privacy.spent_before": ",".join(map(str, folders))} if folders else {}
+    return resolve("dp-agr", "strokes", None, {**counted, **SIMULATED, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"population.clients": "81"}, "asked 80 clients, and population.clients = 81: it is an analysis of others"),
+        ({"population.kind": "disjoint"}, "of population.kind = virtual, and this run has population.kind = disjoint"),
+        ({"run.seed": "4"}, "of run.seed = 0, and this run has run.seed = 4"),
+        ({"dataset": "textures"}, "of dataset = strokes, and this run has dataset = textures"),
+    ],
+)
+def test_an_analysis_of_other_clients_is_not_counted_for_these(tmp_path, given, words):
+    plan = PrivacyPlan(clients=80, cohort=80.0, rounds=1, noise_multiplier=9.0)
+    text = "analysis: {noise_seed: 3}\n---\n" + to_yaml(settings())
+    ledger = Ledger(tmp_path / "ledger.jsonl", plan, Identity(run="a", config=text))
+    ledger.charge(planned_charge(plan, 0))
+    (tmp_path / SUMMARY).write_text("{}")
+    assert len(earlier_releases(settings(tmp_path))) == 1
+    now = replace(settings(tmp_path), dataset=given["dataset"]) if "dataset" in given else settings(tmp_path, **given)
+    with pytest.raises(InputError, match=words):
+        earlier_releases(now)
 
 
 def test_training_counts_what_the_ledger_charges(tmp_path):

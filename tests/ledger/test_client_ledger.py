@@ -87,7 +87,7 @@ def test_an_attempt_at_a_round_is_charged_on_its_own(tmp_path):
 
 
 def test_a_cohort_keeps_those_who_are_willing(tmp_path):
-    ledgers = ClientLedgers(folder=tmp_path / "clients", budget=budget(2), layer=LAYER)
+    ledgers = ClientLedgers(folder=tmp_path / "clients", budget=budget(2), each=LAYER)
     cohorts = [Cohort(round=r, clients=np.asarray([1, 2 + r], dtype=np.int64)) for r in range(4)]
     stayed = [ledgers.willing(cohort).clients.tolist() for cohort in cohorts]
     assert stayed == [[1, 2], [1, 3], [4], [5]]

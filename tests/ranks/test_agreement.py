@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dpfedmeta.errors import InputError
+from dpfedmeta.own_sources import own_words
 from dpfedmeta.ranks.agreement import _data_digest, check_alike, check_gpus, check_together, facts_of
 from dpfedmeta.ranks.launch import Launch
 from dpfedmeta.simulation.processes import check_enough_work
@@ -66,6 +67,25 @@ def test_other_data_on_a_rank_are_refused_and_other_processors_noted(tiny_stroke
     assert not check(Elsewhere(own_facts=replace(facts, machine="another")))
     with pytest.raises(InputError, match="rank 1: holds other data for tiny"):
         check(Elsewhere(_data_digest="0" * 64))
+
+
+def test_other_code_of_the_users_own_on_a_rank_is_refused(tiny_strokes, tmp_path, monkeypatch):
+    """ReLU on one rank and Tanh on another trained a network that nobody described."""
+    (tmp_path / "net_of_mine.py").write_text("from torch.nn import ReLU as Shape\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def check(**answers):
+        return check_together(
+            Elsewhere(**answers), tiny_strokes, None, torch.device("cpu"), lambda: tiny_strokes, ["net_of_mine"]
+        )
+
+    assert check()
+    there = own_words(["net_of_mine"])
+    (tmp_path / "net_of_mine.py").write_text("from torch.nn import Tanh as Shape\n")
+    with pytest.raises(
+        InputError, match=r"rank 1: other code of your own: net_of_mine [0-9a-f]+; rank 0 has net_of_mine"
+    ):
+        check(own_words=there)
 
 
 def test_the_digest_of_the_data_is_of_all_splits(tiny_strokes):

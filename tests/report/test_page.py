@@ -6,11 +6,13 @@ import shlex
 import pytest
 
 from dpfedmeta.accounting.cells import guarantees
+from dpfedmeta.accounting.deviations import planned_deviation
 from dpfedmeta.config import resolve, to_yaml
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.ledger.ledger import Identity, Ledger, spent
+from dpfedmeta.planning.dimension import noise_of_unit_bound
 from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.report.groups import group_runs
 from dpfedmeta.report.page import write_comparison, write_report
@@ -41,24 +43,26 @@ def make_run(tmp_path):
         folder.parent.mkdir(parents=True, exist_ok=True)
         run = create(folder, plain)
         settings = resolve(algo, dataset, None, given)
-        plan = make_privacy(settings, load_task(dataset)[0])
+        task = load_task(dataset)[0]
+        plan = make_privacy(settings, task)
         ledger = Ledger(run.ledger, plan, Identity(config=to_yaml(settings)))
         for place in range(charged):
             ledger.charge(planned_charge(plan, place))
-        append_lines(run.path / "rounds.jsonl", [line(plan, number) for number in range(charged)])
+        noise = noise_of_unit_bound(settings, task, plan) if plan.noise_multiplier else 0.0
+        append_lines(run.path / "rounds.jsonl", [line(plan, number, noise) for number in range(charged)])
         run.write_json("summary.json", summary_of(settings, plan, ledger) | changes)
         return run
 
     return made
 
 
-def line(plan, number):
+def line(plan, number, noise):
     after = guarantees(plan, rounds=number + 1)
     return {
         "round": number,
         "clip": 0.3 if plan.noise_multiplier else None,
         "aggregate_norm": 0.2,
-        "noise_norm_expected": 0.1 if plan.noise_multiplier else 0.0,
+        "noise_norm_expected": noise * 0.3 * planned_deviation(plan.at(number), number) / plan.cohort,
         "epsilons": {f"{cell.unit}_{cell.observer}": cell.as_json()["epsilon"] for cell in after},
         "seconds": 1.0,
         "clients_per_second": 150.0,

@@ -1,12 +1,14 @@
 """A run that is cut short anywhere goes on to the result of one that was not, and what was spent stays spent."""
 
 import errno
+import importlib
 import io
 import json
 import math
 import multiprocessing
 import os
 import shutil
+import sys
 from collections import Counter
 
 import pytest
@@ -283,10 +285,48 @@ def test_secure_rng_charges_again_and_keeps_cap_and_budget(tiny_task_file, tmp_p
         assert spent.epsilon <= planned["epsilon"]
 
 
+OWN = """
+from dataclasses import dataclass
+from dpfedmeta.meta.algorithms.maml import Maml
+from scaling_of_mine import SCALE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Maml):
+    def messages(self, context, episodes, bound, noises):
+        for message in super().messages(context, episodes, bound, noises):
+            yield {name: SCALE * value for name, value in message.items()}
+"""
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_code_of_the_users_own_is_an_input_of_a_round(tiny_task_file, tmp_path, monkeypatch, edited):
+    """The module that a method imports is edited between a crash and the resume: never two sums with one noise."""
+    (tmp_path / "method_of_mine.py").write_text(OWN)
+    (tmp_path / "scaling_of_mine.py").write_text("SCALE = 1.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    given = {"algo": "dp-agr", "meta.method": "method_of_mine:Mine", "record.client_ledgers": "false"}
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 3, **given)
+    if edited:
+        (tmp_path / "scaling_of_mine.py").write_text("SCALE = 0.0  # now\n")
+
+    def forgotten():
+        for name in ("method_of_mine", "scaling_of_mine"):
+            sys.modules.pop(name)
+        importlib.invalidate_caches()
+
+    forgotten()
+    resume(run)
+    forgotten()
+    charged = [(charge.round, charge.attempt) for charge in read(run.ledger)[1]]
+    again = [(2, 1), (3, 1)] if edited else [(4, 0), (5, 0)]
+    assert charged == [(0, 0), (1, 0), (2, 0), (3, 0), *again]
+
+
 def test_in_another_environment_rounds_done_again_are_new_releases(tiny_task_file, tmp_path, monkeypatch, whole):
     run = halted(tiny_task_file, tmp_path, monkeypatch, 3)
     first = {row["round"]: row["release"] for row in run.rounds()}
-    monkeypatch.setattr(run_module, "environment_of", lambda device, chunk=None: "another")
+    monkeypatch.setattr(run_module, "environment_of", lambda *_: "another")
     killed_in_round(monkeypatch, 3, lambda: resume(run))
     assert [(e.round, e.attempt) for e in read(run.ledger)[1]] == [(0, 0), (1, 0), (2, 0), (3, 0), (2, 1), (3, 1)]
     again = {row["round"]: row["release"] for row in run.rounds()}
@@ -410,7 +450,7 @@ def test_copies_that_shared_their_noise_are_exposed(tiny_task_file, tmp_path, mo
     resume(identical)
     assert compose([run, identical]).charges == audit(run).charges
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "a third machine"))
-    monkeypatch.setattr(run_module, "environment_of", lambda device, chunk=None: "another")
+    monkeypatch.setattr(run_module, "environment_of", lambda *_: "another")
     resume(copy)
     with pytest.raises(InputError, match="the same noise in round"):
         compose([run, copy])

@@ -117,6 +117,9 @@ def test_runs_that_differ_only_in_time_look_the_same(train):
     assert during(printed) == during(later) != []
     assert "clients/s" not in "".join(during(printed))
     assert scalars(quick) == scalars(slow)
+    # The first record and the names of the files too.
+    told = [{path.name: path.read_bytes() for path in (run.path / "tensorboard").iterdir()} for run in (quick, slow)]
+    assert told[0] == told[1]
     for name, told in scalars(slow).items():
         assert "second" not in name
         assert [event.wall_time for event in told] == [event.step for event in told]

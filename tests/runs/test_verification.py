@@ -10,11 +10,15 @@ import yaml
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.accounting.terms import Terms
+from dpfedmeta.accounting.towards_server import record_server
 from dpfedmeta.config import resolve
+from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger import versions as ledger_versions
 from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.ledger.ledger import Ledger, read_content, spent
+from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.report.page import write_report
 from dpfedmeta.report.statement import check_report
 from dpfedmeta.run_directory import RunDirectory
@@ -23,6 +27,7 @@ from dpfedmeta.runs.rows_beside import check_rows
 from dpfedmeta.runs.snapshot import read_run
 from dpfedmeta.runs.summary import SIMULATION
 from dpfedmeta.runs.verification import audit, realised
+from dpfedmeta.settings import Settings
 from dpfedmeta.training.run import run_training
 
 TINY = {
@@ -103,8 +108,9 @@ def test_a_rewritten_chain_with_less_noise_is_not_the_plans_mechanism(run):
 
 
 def test_what_really_happened_is_in_the_private_folder_only(run):
-    plan = audit(run).plan
-    found = realised(run, plan)
+    proven = audit(run)
+    plan = proven.plan
+    found = realised(run, plan, proven.charges)
     drawn = [json.loads(line)["clients"] for line in (run.secret / "participations.jsonl").read_text().splitlines()]
     assert found.most_participations == 2
     assert found.cohort_sizes[0] == min(map(len, drawn))
@@ -113,7 +119,21 @@ def test_what_really_happened_is_in_the_private_folder_only(run):
     assert "most_participations" not in public
     (run.secret / "participations.jsonl").unlink()
     with pytest.raises(InputError, match="only the server"):
-        realised(run, plan)
+        realised(run, plan, ())
+
+
+@pytest.mark.parametrize("algo", ["dp-agrlr-secure", "dp-agr-secure", "dp-agrlr-micro"])
+def test_what_happened_to_a_record_is_the_cell_of_so_many_participations(tmp_path, algo):
+    """Under sums it was 0, and what discrete noise costs was missing."""
+    settings = Settings.preset(algo, "strokes", {"server.rounds": 3})
+    plan = make_plan(settings, load_task("strokes")[0]).privacy
+    place = RunDirectory(tmp_path)
+    place.secret.mkdir()
+    lines = [{"round": round_, "clients": clients} for round_, clients in enumerate(([3, 4], [4], [4, 5]))]
+    (place.secret / "participations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    charges = [planned_charge(plan, round_) for round_ in range(3)]
+    cell = record_server(plan.phases, replace(Terms.of(plan), max_participations=3))
+    assert realised(place, plan, charges).record_server == cell.epsilon > 1
 
 
 def test_clients_held_the_server_to_its_promise(run):
@@ -136,7 +156,7 @@ def test_a_damaged_list_of_participants_is_named(run):
     plan = audit(run).plan
     (run.secret / "participations.jsonl").write_text("[3]\n")
     with pytest.raises(InputError, match="damaged"):
-        realised(run, plan)
+        realised(run, plan, ())
 
 
 def edited(file, *place, to):
@@ -296,6 +316,13 @@ ALTERATIONS = {
     "rounds: the last line less": (rows_as(lambda rows: rows[:-1]), r"rounds\.jsonl: ends with line 5"),
     "rounds: two lines swapped": (rows_as(lambda rows: [rows[1], rows[0], *rows[2:]]), r"rounds\.jsonl, line 1"),
     "rounds: noise": (row(2, "noise_norm_expected", to=half), r"rounds\.jsonl, line 3: noise_norm_expected"),
+    "rounds: no noise": (
+        rows_as(lambda rows: [row | {"noise_norm_expected": 0.0} for row in rows]), r"line 1: noise_norm_expected"
+    ),
+    "rounds: a hundredth of the noise": (
+        rows_as(lambda rows: [row | {"noise_norm_expected": row["noise_norm_expected"] / 100} for row in rows]),
+        r"rounds\.jsonl, line 1: noise_norm_expected: states .* but the ledger's noise gives",
+    ),
     "rounds: clip bound": (row(4, "clip", to=half), r"rounds\.jsonl, line 5: noise_norm_expected"),
     "report: delta shown": (replaced("report.html", "<td class=\"number\">0.001</td>", "<td>0</td>"), r"report.*delta"),
     "report: adjacency shown": (replaced("report.html", ">zero-out</td>", ">replace-one</td>"), r"report.*adjac"),
@@ -394,10 +421,12 @@ def rewritten(run, plan=None, config=None):
     for statement in (summary["population"]["statement"], stated["population"]):
         statement["text"] = statement["text"].replace(f"{statement['clients']:,}", f"{plan.clients:,}", 1)
         statement["clients"] = plan.clients
+    before, after = (each.at(0).total_noise / each.at(0).cohort for each in (content.plan, plan))
+    quieter = after / before
     for line in rows:
         after = guarantees(plan, rounds=line["round"] + 1)
         line["epsilons"] = {f"{cell.unit}_{cell.observer}": cell.as_json()["epsilon"] for cell in after}
-        line["noise_norm_expected"] = line["clip"] * plan.at(0).total_noise / plan.at(0).cohort
+        line["noise_norm_expected"] *= quieter
     run.write_json("summary.json", summary)
     run.write_json("plan.json", stated)
     write_rows(run, rows)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from dpfedmeta.accounting.noise import GaussianNoise
-from dpfedmeta.privacy.mechanisms import release_with
+from dpfedmeta.privacy.mechanisms import NoMechanism, post_process, release_with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,3 +89,79 @@ class Costless:
 
     def __init__(self, plan):
         pass
+
+
+class Noiseless(Coin):
+    """Charges noise, and releases without."""
+
+    def release(self, round_, query, state, generator):
+        return NoMechanism(denominator=self.event(round_).cohort).release(query, generator), state
+
+
+class Less(Coin):
+    """States a hundredth of the deviation."""
+
+    share = 0.01
+
+    def release(self, round_, query, state, generator):
+        event = self.event(round_)
+        deviation = self.share * (event.total_noise or 1.0) * query.sensitivity
+        added = deviation * generator.normal(sum(value.numel() for value in query.value.values()))
+        released = release_with(query, added, noise=event.noise, deviation=deviation, denominator=event.cohort)
+        return released, state
+
+
+class LessGaussian(Less):
+    """Likewise, of noise whose deviation the plan knows."""
+
+    @staticmethod
+    def noise(multiplier):
+        return GaussianNoise(multiplier=multiplier)
+
+
+class Nought(Less):
+    """States that there is none."""
+
+    share = 0.0
+
+
+class Often(LessGaussian):
+    """Releases the sum three times for one charge; the mean of them has less noise."""
+
+    share = 1.0
+
+    def release(self, round_, query, state, generator):
+        each = [super(Often, self).release(round_, query, state, generator)[0] for _ in range(3)]
+
+        def mean(*values):
+            return {name: sum(value[name] for value in values) / len(values) for name in values[0]}
+
+        return post_process(mean, each, each[0].noise_deviation), state
+
+
+class Another(LessGaussian):
+    """Releases with noise that it never charged."""
+
+    share = 1.0
+
+    def event(self, round_):
+        return self.plan.at(round_)
+
+    def release(self, round_, query, state, generator):
+        event = self.event(round_)
+        size = sum(value.numel() for value in query.value.values())
+        released = release_with(
+            query,
+            generator.normal(size),
+            noise=GaussianNoise(multiplier=0.01),
+            deviation=event.total_noise * query.sensitivity,
+            denominator=event.cohort,
+        )
+        return released, state
+
+
+class Bare(Coin):
+    """Releases nothing that left a mechanism."""
+
+    def release(self, round_, query, state, generator):
+        return dict(query.value), state

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from dpfedmeta.privacy.clip_policy import clip_limits
+from dpfedmeta.privacy.policies.quantile import BelowBound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,70 @@ class Halving:
         rounds = state.rounds + 1
         bound = max(state.bound / 2, self.least) if rounds % self.every == 0 else state.bound
         return replace(state, rounds=rounds, bound=bound), bound
+
+
+class Attached:
+    """States a sensitivity that it does not keep to."""
+
+    size, sensitivity, scale = 1, 0.01, 1.0
+
+    def values(self, norm, bound):
+        return [14.0 if norm > bound else -14.0]
+
+
+class LongBit(BelowBound):
+    """Another class that passes for one of the package's."""
+
+    def values(self, norm, bound):
+        return [14.0]
+
+
+class Listening(Halving):
+    """Asks clients for what nobody has checked."""
+
+    @classmethod
+    def planned(cls, clip, around, own):
+        return cls(start=clip.initial, every=own.every, least=1e-3, attachment=cls.asked())
+
+    @staticmethod
+    def asked():
+        return Attached()
+
+
+class Subclassed(Listening):
+    @staticmethod
+    def asked():
+        return LongBit(scale=1.0)
+
+
+class Understated(Listening):
+    @staticmethod
+    def asked():
+        return BelowBound(scale=1.0, sensitivity=0.01)
+
+
+class Patched(Listening):
+    @staticmethod
+    def asked():
+        made = BelowBound(scale=1.0)
+        object.__setattr__(made, "values", lambda norm, bound: [14.0])
+        return made
+
+
+class Unbounded(Halving):
+    """Begins with what is no bound."""
+
+    def initial(self):
+        return HalvingState(bound=float("inf"))
+
+
+class Runaway(Halving):
+    """Gives what is no bound after the first round."""
+
+    given = 0.0
+
+    def next_bound(self, state, aggregate):
+        return replace(state, bound=self.given), self.given
 
 
 class Forgetful:

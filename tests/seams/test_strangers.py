@@ -9,11 +9,15 @@ import dpfedmeta as dp
 from dpfedmeta.config import resolve
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.planning.cautions import word_of_authors
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.planning.privacy import make_privacy
+from dpfedmeta.report.page import write_report
+from dpfedmeta.report.statement import check_report
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.verification import audit
 from tests.golden.golden_runs import SMALL, values_of
+from tests.seams import own_policy
 from tests.seams.own_aggregation import Halves
 from tests.seams.own_noise import Coin
 from tests.seams.trained import gone_on, interrupted, trained
@@ -40,6 +44,19 @@ def test_a_policy_of_ones_own(tiny_task_file, tmp_path):
     assert "summary.json agrees" in audit(run).remarks
 
 
+@pytest.mark.parametrize("bound", ["inf", "nan", "-1", "0", "5e-324", "1e300"])
+def test_a_policy_that_gives_what_is_no_bound_ends_the_run_in_one_line(bound, tiny_task_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(own_policy.Runaway, "given", float(bound))
+    with pytest.raises(
+        InputError, match=r"^clip\.policy: after round 0 its next_bound gives .*expected a number from"
+    ) as e:
+        trained(tiny_task_file, tmp_path, "dp-agr", {"clip.policy": f"{HERE}.own_policy:Runaway"})
+    assert "\n" not in str(e.value)
+    run = RunDirectory(tmp_path / "run")
+    assert not run.rounds_file.exists() or not run.rounds()
+    assert not run.weights.exists()
+
+
 def test_a_mechanism_of_ones_own_is_charged_with_what_it_costs(tiny_task_file, tmp_path):
     given = {"server.noise": NOISE, "server.noise_multiplier": "2.0"}
     run = trained(tiny_task_file, tmp_path, "dp-agr", given)
@@ -50,6 +67,56 @@ def test_a_mechanism_of_ones_own_is_charged_with_what_it_costs(tiny_task_file, t
     line = json.loads(run.ledger.read_text().splitlines()[1])
     assert line["event"]["noise"] == {"kind": "tests.seams.own_noise:CoinNoise", "small": 2.0, "large": 4.0}
     assert {"summary.json agrees", "rounds.jsonl agrees"} <= {*audit(run).remarks}
+
+
+LIARS = {
+    "Noiseless": "in round 0 it released with no noise, but the ledger is charged with one release with Gaussian",
+    "Nought": "states noise of deviation 0,",
+    "LessGaussian": "states noise of deviation .* but the plan's is",
+    "Often": "released with Gaussian noise of z = 2, Gaussian noise of z = 2, Gaussian noise of z = 2, but",
+    "Another": "released with Gaussian noise of z = 0.01, but",
+    "Bare": "its release is dict, not Released",
+}
+
+
+@pytest.mark.parametrize("liar", LIARS)
+def test_a_release_is_compared_with_what_was_charged_before_anything_leaves(liar, tiny_task_file, tmp_path):
+    given = {"server.noise": f"{HERE}.own_noise:{liar}", "server.noise_multiplier": "2.0"}
+    with pytest.raises(RefusedPlan, match=LIARS[liar]):
+        trained(tiny_task_file, tmp_path, "dp-agr", given)
+    run = RunDirectory(tmp_path / "run")
+    assert len(run.ledger.read_text().splitlines()) == 2
+    assert not run.rounds_file.exists() or not run.rounds()
+    assert not run.weights.exists()
+
+
+def test_noise_of_somebody_elses_rests_on_their_word_wherever_it_is_shown(tiny_task_file, tmp_path):
+    given = {"server.noise": NOISE, "server.noise_multiplier": "2.0"}
+    planned = dp.plan(resolve("dp-agr", str(tiny_task_file), None, {**SMALL, **given}))
+    assert any("is the word of whoever wrote that code" in caution for caution in planned.cautions)
+    assert "pld, by word" in repr(planned.guarantees)
+    run = trained(tiny_task_file, tmp_path, "dp-agr", given)
+    page = write_report(run).read_text()
+    assert "<td>pld, by word" in page
+    assert "is the word of whoever wrote that code" in page
+    found = audit(run)
+    assert check_report(found.snapshot, found.proven) == ["report.html agrees"]
+    assert found.word.startswith(f"server.noise = {NOISE}:")
+    ours = dp.plan(resolve("dp-agr", str(tiny_task_file), None, SMALL))
+    assert "by word" not in repr(ours)
+
+
+@pytest.mark.parametrize(
+    ("algo", "given", "rests"),
+    [
+        ("dp-agr", {"aggregation.mode": SUM}, True),
+        ("dp-agr", {"meta.method": METHOD}, False),
+        ("dp-agrlr-micro", {"meta.method": METHOD}, True),
+    ],
+)
+def test_which_code_of_the_users_own_a_guarantee_rests_on(algo, given, rests, tiny_task_file):
+    settings = resolve(algo, str(tiny_task_file), None, {**SMALL, **given})
+    assert (word_of_authors(settings) is not None) == rests
 
 
 def test_its_noise_is_solved_from_a_target_too(tiny_task_file):
@@ -121,6 +188,21 @@ REFUSED = {
         r"its planned\(clip, around\) is given 2 .* and own, its",
     ),
     "a policy whose state is silent": ({"clip.policy": f"{HERE}.own_policy:Wordless"}, InputError, "has no mode;"),
+    "a policy that asks for what it likes": (
+        {"clip.policy": f"{HERE}.own_policy:Listening"}, RefusedPlan, r"Listening: its attachment is Attached, whose"
+    ),
+    "an attachment that passes for another": (
+        {"clip.policy": f"{HERE}.own_policy:Subclassed"}, RefusedPlan, "its attachment is LongBit, whose"
+    ),
+    "an attachment with another sensitivity": (
+        {"clip.policy": f"{HERE}.own_policy:Understated"}, RefusedPlan, "not what BelowBound is made as"
+    ),
+    "an attachment with other values": (
+        {"clip.policy": f"{HERE}.own_policy:Patched"}, RefusedPlan, "not what BelowBound is made as"
+    ),
+    "a policy without a bound": (
+        {"clip.policy": f"{HERE}.own_policy:Unbounded"}, InputError, r"initial\(\)\.bound is inf, expected a num"
+    ),
     "settings of nobody": ({"clip.own.every": "2"}, InputError, "takes no settings of its own"),
     "a setting it does not take": ({"clip.policy": POLICY, "clip.own.evry": "2"}, InputError, "did you mean every"),
     "a value it does not take": ({"clip.policy": POLICY, "clip.own.every": "0"}, InputError, r"clip\.own\.every"),

@@ -10,12 +10,14 @@ import torch
 
 from dpfedmeta.config import resolve
 from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import read
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import learned_part
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, Purpose
+from dpfedmeta.runs.left_out import LEFT_OUT, left_out
 from dpfedmeta.simulation.availability import Availability
 from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.processes import LocalBackend
@@ -141,6 +143,7 @@ def test_a_hostile_message_is_thrown_away_by_the_server(tiny_strokes, monkeypatc
         ClientSide, "_clipped_again", lambda self, m, bound: sent if next(number) == 2 else honest(self, m, bound)
     )
     hostile = sum_over(side, model, 1, 2, 3)
+    assert (without.left_out, hostile.left_out) == (0, 1)
     assert hostile.noise_variance == without.noise_variance
     assert all(torch.allclose(hostile.value[n], without.value[n], atol=1e-5) for n in model)
 
@@ -201,6 +204,28 @@ def test_a_run_survives_clients_that_hardly_ever_answer_and_tells_nobody(tiny_ta
     rows = run.rounds()
     assert not {"answered", "dropped", "cohort", "failures"} & {key for row in rows for key in row}
     assert len({row["noise_norm_expected"] / row["clip"] for row in rows}) <= 2
+
+
+def test_messages_that_were_thrown_away_are_counted_for_the_owner_and_nobody_else(
+    tiny_task_file, tmp_path, monkeypatch, dpfedmeta
+):
+    honest = LocalBackend.cohort_sum
+    monkeypatch.setattr(
+        LocalBackend, "cohort_sum", lambda *given: replace(honest(*given), left_out=3 - 2 * given[3].round)
+    )
+    given = {**SMALL, "server.rounds": "2", "run.dir": str(tmp_path), "run.name": "r", "run.workers": "1",
+             "evaluation.validation_episodes": "2", "evaluation.episodes": "2"}  # fmt: skip
+    run, _ = run_training(resolve("dp-agr", str(tiny_task_file), None, given))
+    kept = run.secret / LEFT_OUT
+    assert kept.stat().st_mode & 0o077 == 0
+    assert left_out(run) == {0: 3, 1: 1}
+    public = [path for path in run.path.rglob("*") if path.is_file() and run.secret not in path.parents]
+    assert not any(b"left_out" in path.read_bytes() for path in public)
+    shown = dpfedmeta("account", "--realised", str(run.path))
+    assert f"set to 0: 4 in 2 rounds ({kept})" in str(shown)
+    kept.write_text("{}\n")
+    with pytest.raises(InputError, match=r"left-out\.jsonl: damaged"):
+        left_out(run)
 
 
 @pytest.mark.parametrize("algo", ["dp-agrlr-micro", "dp-agrlr"])

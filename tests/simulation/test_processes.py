@@ -1,3 +1,6 @@
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -6,13 +9,14 @@ from dpfedmeta.config import resolve
 from dpfedmeta.data.population import VirtualPopulation
 from dpfedmeta.models.initial import initial_weights
 from dpfedmeta.models.registry import learned_part
-from dpfedmeta.parameters import norm, scaled
+from dpfedmeta.parameters import dimension, norm, scaled
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import KeyedSource
 from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.processes import LocalBackend
+from dpfedmeta.simulation.row_sums import RowSum
 from dpfedmeta.workers import InProcess, open_workers
 
 SMALL = {"model.width": "4", "server.rounds": "3", "task.ways": "3", "task.shots": "2", "task.queries": "2",
@@ -40,6 +44,37 @@ def setting(tiny_strokes, algo, **given):
 
 def cohort_of(*clients):
     return Cohort(round=0, clients=np.array(clients, dtype=np.int64))
+
+
+class Loud:
+    """States a tenth of what it attaches."""
+
+    size, sensitivity, scale = 2, 0.1, 1.0
+
+    def __init__(self, *values):
+        self._values = values
+
+    def values(self, norm, bound):
+        return self._values
+
+
+@pytest.mark.parametrize("values", [(1.0, 0.0), (-14.0, 14.0), (float("nan"), 0.0), (float("inf"), 0.0), (1.0,)])
+@pytest.mark.parametrize("as_rows", [False, True])
+def test_the_message_bound_covers_what_is_attached_too(tiny_strokes, values, as_rows):
+    """Whatever the attachment's code gives, and before a client's own noise hides it from the server's check."""
+    _, clients, model = setting(tiny_strokes, "dp-agr")
+    clients = replace(clients, attachment=Loud(*values), message_noise=1.0)
+    assert clients.message_bound(0.05) == pytest.approx(0.05 * math.sqrt(1.01))
+    message = {name: torch.ones_like(value) for name, value in model.items()}
+    if as_rows:
+        rows = RowSum(clients=clients, model=model, bound=0.05, round_=0)
+        attached = rows._clipped(torch.ones(3, dimension(model)))[0, dimension(model) :]
+    else:
+        attached = clients._clipped(message, 0.05)[ATTACHED]
+    assert attached.shape == (2,)
+    assert float(attached.norm()) <= 0.1 * 0.05 * (1 + 1e-9)
+    if len(values) == 2 and math.isfinite(math.hypot(*values)):
+        assert float(attached.norm()) == pytest.approx(0.1 * 0.05)
 
 
 MORE = [pytest.param(algo, marks=pytest.mark.slow) for algo in ("maml", "dp-aqc", "dp-agrlr")]

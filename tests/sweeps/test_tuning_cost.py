@@ -8,6 +8,7 @@ from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.events import Earlier
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.record_layer import RecordLayer
+from dpfedmeta.accounting.secure_rounds import SecureRounds
 from dpfedmeta.accounting.towards_public import client_public_epsilon
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.charges import planned_charge
@@ -44,6 +45,22 @@ def test_records_pay_for_every_run_towards_the_server():
     assert cost.record_server == pytest.approx(guarantees(replace(RECORDS, max_participations=4))[2].epsilon, rel=1e-6)
     assert compose([replace(RECORDS, max_participations=None)] * 2).record_server is None
     assert any("not added up" in line for line in cost_lines(compose([replace(RECORDS, max_participations=None)])))
+
+
+def test_records_under_sums_pay_for_every_run_too():
+    """Parts carry no noise of their own there: the sum's is what covers them."""
+    parts = RecordLayer(
+        support_noise=None, query_noise=None, support_steps=1, support_records=1, query_records=5, of_sum=True
+    )
+    secure = SecureRounds(bits=20, dimension=100, parts=5, adversarial=0.05)
+    plan = PrivacyPlan(
+        clients=2000, cohort=100, rounds=3, noise_multiplier=4.0, max_participations=1, server_sees="sum",
+        secure=secure, record=parts,
+    )  # fmt: skip
+    alone, cost = guarantees(plan)[2], compose([plan] * 2)
+    assert cost.record_server > 1.3 * alone.epsilon
+    assert cost.record_replaced > 1.3 * alone.replaced
+    assert cost.record_server == pytest.approx(guarantees(replace(plan, max_participations=2))[2].epsilon, rel=0.05)
 
 
 def test_no_noise_promises_nothing():

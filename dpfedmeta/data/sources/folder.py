@@ -16,20 +16,25 @@ from dpfedmeta.data.sources.image_folder import (
     image_files,
     listed_key,
 )
-from dpfedmeta.data.sources.image_form import form_of_images
-from dpfedmeta.data.sources.table import Cell, Row, cells
+from dpfedmeta.data.sources.image_form import check_fit, form_of_images
+from dpfedmeta.data.sources.table import Cell, Row, cells, public_rows
 from dpfedmeta.errors import InputError
 
 
 def guess(path: Path) -> dict[str, int]:
-    """Form of the records without a task file: as most images.
+    """Form of the records without a task file: as most images of validation and test classes, or clients.
+
+    Guarantee:
+        No image of a training class or client decides: the form of the network is published.
 
     Raises:
         InputError: It holds no image, or no one size fits them; or none decodes, and then all are named.
     """
     files = files_of(path)
     try:
-        return form_of_images(files).as_keys()
+        form = form_of_images(public_files(path))
+        check_fit(files, form.size)
+        return form.as_keys()
     except InputError:
         for _ in decoded_all(str(path), files, 3, None):
             pass
@@ -37,7 +42,7 @@ def guess(path: Path) -> dict[str, int]:
 
 
 def key(path: Path) -> list[object]:
-    """Names, sizes and modification times of all images: what they were decoded from."""
+    """Names and content of all images: what they were decoded from."""
     return listed_key(path, files_of(path))
 
 
@@ -51,6 +56,21 @@ def files_of(path: Path) -> list[Path]:
     if clients is not None:
         return [file for _, file in _rows(path, clients)]
     return [file for folders in class_folders(path).values() for folder in folders for file in image_files(folder)]
+
+
+def public_files(path: Path) -> list[Path]:
+    """Images of validation and test classes, or clients."""
+    clients = _client_folders(path)
+    if clients is not None:
+        rows = _rows(path, clients)
+    else:
+        rows = [
+            (Row(place=str(file), label=folder.name, client="", split=split or ""), file)
+            for split, folders in class_folders(path).items()
+            for folder in folders
+            for file in image_files(folder)
+        ]
+    return [rows[number][1] for number in public_rows([row for row, _ in rows])]
 
 
 def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[Cell, ...]:

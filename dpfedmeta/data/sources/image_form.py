@@ -1,4 +1,4 @@
-"""To which form the images of one's own are brought where no task file says it: the headers of all decide."""
+"""To which form the images of one's own are brought where no task file says it: the headers of public ones decide."""
 
 from __future__ import annotations
 
@@ -39,10 +39,13 @@ class ImageForm:
 def form_of_images(files: Sequence[Path]) -> ImageForm:
     """What their headers decide; of more than 5,000 files, 5,000 spread over all.
 
+    Guarantee:
+        None: a form is published, so it is asked for of validation and test images alone (`public_files`).
+
     Raises:
-        InputError: No image decodes, or too many are much smaller than the others.
+        InputError: No image decodes.
     """
-    looked_at = tuple(files[:: -(-len(files) // _MOST_HEADERS) or 1])
+    looked_at = _spread(files)
     return _form_of(looked_at, tuple(file.stat().st_mtime_ns if file.exists() else 0 for file in looked_at))
 
 
@@ -56,20 +59,36 @@ def _form_of(files: tuple[Path, ...], _changed: tuple[int, ...]) -> ImageForm:
     channels = 1 if 2 * grey > len(forms) else 3
     sides = {file: min(width, height) for file, (_, width, height) in forms.items()}
     size = max(_SMALLEST, min(sorted(sides.values())[len(sides) // 2], _LARGEST))
-    words = f"{channels} x {size} x {size}, the median side and the commoner colours of {len(forms):,} files"
+    words = f"{channels} x {size} x {size}, the median side and the commoner colours of {len(forms):,} public files"
     small = [file for file, side in sides.items() if 2 * side < size]
     if small:
         _, width, height = forms[small[0]]
-        example = f"{small[0]}, {width} x {height}"
-        if len(small) > _MOST_SMALL * len(forms):
-            raise InputError(
-                f"{small[0].parent.parent}: {len(small)} of {len(forms)} images have less than half the median side of "
-                f"{size} pixels (first: {example}): no one size fits them; remove them, or write a task file with the "
-                "image_size that you want"
-            )
-        words += f"; {len(small)} have less than half of it and are enlarged (first: {example})"
+        words += f"; {len(small)} have less than half of it and are enlarged (first: {small[0]}, {width} x {height})"
     other = len(forms) - grey if channels == 1 else grey
     return ImageForm(channels=channels, size=size, words=words + (f"; {other} {_OTHER[channels]}" if other else ""))
+
+
+def check_fit(files: Sequence[Path], size: int) -> None:
+    """Refuse data of which many images are much smaller than they would be made; `form_of_images` says how many look.
+
+    Told to who holds the data, and to nobody else.
+
+    Raises:
+        InputError: Too many are.
+    """
+    forms = {file: header for file in _spread(files) if isinstance(header := _header(file), tuple)}
+    small = [file for file, (_, width, height) in forms.items() if 2 * min(width, height) < size]
+    if len(small) > _MOST_SMALL * len(forms):
+        _, width, height = forms[small[0]]
+        raise InputError(
+            f"{small[0].parent.parent}: {len(small)} of {len(forms)} images have less than half the median side of "
+            f"{size} pixels (first: {small[0]}, {width} x {height}): no one size fits them; remove them, or write a "
+            "task file with the image_size that you want"
+        )
+
+
+def _spread(files: Sequence[Path]) -> tuple[Path, ...]:
+    return tuple(files[:: -(-len(files) // _MOST_HEADERS) or 1])
 
 
 def _header(file: Path) -> tuple[int, int, int] | Exception:

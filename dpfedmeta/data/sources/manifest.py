@@ -8,9 +8,9 @@ from pathlib import Path
 from dpfedmeta.data.contents import Contents, Split
 from dpfedmeta.data.pool import ImageArray
 from dpfedmeta.data.shape import RecordForm
-from dpfedmeta.data.sources.image_folder import decoded_all
-from dpfedmeta.data.sources.image_form import form_of_images
-from dpfedmeta.data.sources.table import Cell, Table, cells, read_table
+from dpfedmeta.data.sources.image_folder import content_digest, decoded_all
+from dpfedmeta.data.sources.image_form import check_fit, form_of_images
+from dpfedmeta.data.sources.table import Cell, Table, cells, public_rows, read_table
 from dpfedmeta.errors import InputError
 from dpfedmeta.validation import listed
 
@@ -18,7 +18,10 @@ COLUMN = "path"
 
 
 def guess(path: Path) -> dict[str, int]:
-    """Form of the records without a task file: as most images.
+    """Form of the records without a task file: as most images of validation and test classes, or clients.
+
+    Guarantee:
+        As of a folder: no image of a training class or client decides.
 
     Raises:
         InputError: The list cannot be read, no image can, or no one size fits them.
@@ -27,13 +30,15 @@ def guess(path: Path) -> dict[str, int]:
     files = _files(path, table)
     if not files:
         raise InputError(f"{path}: no record in it")
-    return form_of_images(files).as_keys()
+    form = form_of_images(public_files(path))
+    check_fit(files, form.size)
+    return form.as_keys()
 
 
 def key(path: Path) -> list[object]:
-    """Paths, sizes and modification times of all images: what they were decoded from."""
+    """Paths and content of all images: what they were decoded from."""
     files = _files(path, read_table(path, COLUMN))
-    return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return [(str(file), content_digest(file)) for file in files]
 
 
 def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[Cell, ...]:
@@ -70,6 +75,13 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
 def files_of(path: Path) -> list[Path]:
     """All image files of a list."""
     return _files(path, read_table(path, COLUMN))
+
+
+def public_files(path: Path) -> list[Path]:
+    """Images of validation and test classes, or clients."""
+    table = read_table(path, COLUMN)
+    files = _files(path, table)
+    return [files[number] for number in public_rows(table.rows)]
 
 
 def _files(path: Path, table: Table) -> list[Path]:

@@ -61,6 +61,12 @@ def image_files_of(reader: str, path: Path) -> Sequence[Path]:
     return listing(path) if listing else ()
 
 
+def public_image_files_of(reader: str, path: Path) -> Sequence[Path]:
+    """Those of validation and test classes or clients: what is told of their form follows from them alone."""
+    listing = {"folder": folder.public_files, "manifest": manifest.public_files}.get(reader)
+    return listing(path) if listing else ()
+
+
 def clients_in(path: Path, reader: str, splits: Mapping[str, Split]) -> int:
     """How many training clients the data name; 0: they name none.
 

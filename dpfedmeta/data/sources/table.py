@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from dpfedmeta.data.contents import SPLITS, ClassEntry, Split, check_classes
-from dpfedmeta.data.splitting import splits_of
+from dpfedmeta.data.splitting import splits_of, surely_public
 from dpfedmeta.errors import InputError
 from dpfedmeta.validation import listed, nearest
 
@@ -170,6 +170,19 @@ def cells(where: str, rows: Sequence[Row], splits: Mapping[str, Split], ways: in
     )
     check_classes(where, tuple(cell.entry for cell in made))
     return made
+
+
+def public_rows(rows: Sequence[Row]) -> list[int]:
+    """Records of classes or clients that are never trained on: validation and test; all where there is no such unit.
+
+    With fewer than three units there are no three parts, and nothing is trained.
+    """
+    if rows and rows[0].split:
+        chosen = [number for number, row in enumerate(rows) if row.split != "train"]
+    else:
+        public = surely_public(row.client or row.label for row in rows)
+        chosen = [number for number, row in enumerate(rows) if (row.client or row.label) in public]
+    return chosen or list(range(len(rows)))
 
 
 def _check_all_or_none(where: str, column: str, values: Sequence[str], rows: Sequence[Row]) -> None:

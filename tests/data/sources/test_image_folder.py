@@ -11,10 +11,10 @@ from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.enough import check_shape
 from dpfedmeta.data.episode import draw_episode
 from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.data.sources import folder
+from dpfedmeta.data.sources import folder, manifest
 from dpfedmeta.data.sources.image_folder import contents
-from dpfedmeta.data.sources.image_form import form_of_images
-from dpfedmeta.data.splitting import split_of
+from dpfedmeta.data.sources.image_form import check_fit, form_of_images
+from dpfedmeta.data.splitting import split_of, splits_of, surely_public
 from dpfedmeta.errors import InputError
 
 
@@ -140,11 +140,37 @@ def test_a_first_image_that_does_not_decode_is_named(in_splits):
 def test_a_changed_file_is_decoded_again(in_splits):
     before = folder.key(in_splits)
     first = open_dataset(str(in_splits))
-    assert open_dataset(str(in_splits)) == first
     os.utime(in_splits / "train" / "train0" / "00.png", ns=(0, 0))
-    assert folder.key(in_splits) != before
+    assert folder.key(in_splits) == before
+    assert open_dataset(str(in_splits)) == first
     write_class(in_splits / "train" / "new", 5)
+    assert folder.key(in_splits) != before
     assert open_dataset(str(in_splits)).train.classes == 5
+
+
+@pytest.mark.parametrize("kind", ["folder", "manifest", "vectors"])
+def test_what_was_replaced_at_equal_size_and_time_is_not_trained_on(tmp_path, kind):
+    """Consent was withdrawn, and the image gave way to another one."""
+    rows, data = [], tmp_path / "mine"
+    for number in range(12):
+        write_class(data / f"class{number:02d}", 3, mode="L", shade=20 * number, suffix="bmp")
+        rows += [(f"class{number:02d}", file) for file in sorted((data / f"class{number:02d}").iterdir())]
+    path = data
+    if kind == "manifest":
+        path = tmp_path / "list.csv"
+        path.write_text("\n".join(["path,class", *(f"{file.relative_to(tmp_path)},{name}" for name, file in rows)]))
+    if kind == "vectors":
+        path = tmp_path / "numbers.csv"
+        path.write_text("\n".join(["one,class", *(f"{place:03d},{name}" for place, (name, _) in enumerate(rows))]))
+    first = open_dataset(str(path), ways=3)
+    changed = rows[0][1] if kind != "vectors" else path
+    status, content = changed.stat(), changed.read_bytes()
+    changed.write_bytes(content[:-1] + b"\xfe" if kind != "vectors" else content.replace(b"000,", b"999,"))
+    os.utime(changed, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (changed.stat().st_size, changed.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    second = open_dataset(str(path), ways=3)
+    pools = {split: (getattr(first, split), getattr(second, split)) for split in ("train", "val", "test")}
+    assert any(not np.array_equal(one.images, two.images) for one, two in pools.values())
 
 
 def test_all_headers_decide_the_form_and_not_the_first_file(tmp_path):
@@ -154,7 +180,7 @@ def test_all_headers_decide_the_form_and_not_the_first_file(tmp_path):
     Image.new("L", (3, 3)).save(root / "class00" / "00.png")
     form = form_of_images(folder.files_of(root))
     assert (form.channels, form.size) == (3, 21)
-    assert "120 files; 1 have less than half of it" in form.words
+    assert "120 public files; 1 have less than half of it" in form.words
     assert f"{root / 'class00' / '00.png'}, 3 x 3" in form.words
     assert form.words.endswith("1 are grey and become coloured")
     assert open_dataset(str(root)).train.images.shape[1:] == (3, 21, 21)
@@ -173,10 +199,62 @@ def test_a_changed_folder_is_looked_at_again(tmp_path):
 
 
 def test_a_folder_of_which_many_images_are_tiny_has_no_form(tmp_path):
-    root = tmp_path / "mine"
-    write_class(root / "a", 3, size=(5, 9))
-    write_class(root / "b", 8, size=(40, 40))
-    with pytest.raises(InputError, match=r"3 of 11 images have less than half.*40 pixels.*00\.png, 5 x 9.*task file"):
-        form_of_images(folder.files_of(root))
-    with pytest.raises(InputError, match="3 of 11 images"):
+    """Whether they train or not: that is told to who holds them, and decides over nothing that is published."""
+    root, names = tmp_path / "mine", [f"class{number}" for number in range(6)]
+    tiny = min({*names} - surely_public(names))
+    for name in names:
+        write_class(root / name, 4, size=(5, 9) if name == tiny else (40, 40))
+    said = rf"4 of 24 images have less than half.*40 pixels.*{tiny}/00\.png, 5 x 9.*task file"
+    with pytest.raises(InputError, match=said):
+        check_fit(folder.files_of(root), 40)
+    with pytest.raises(InputError, match=said):
         open_dataset(str(root))
+
+
+def people(root, training_side, *, mode="L", public_side=28):
+    """Clients with two classes each; those that train have images of another size, colour and content."""
+    names = [f"person{number:02d}" for number in range(12)]
+    parts = splits_of(names, 1)
+    for name in names:
+        trains = parts[name] == "train"
+        side = training_side if trains else public_side
+        for kind in ("a", "b"):
+            write_class(root / name / kind, 6, size=(side, side), mode=mode if trains else "L")
+    return root
+
+
+@pytest.mark.parametrize(("side", "mode"), [(40, "L"), (28, "RGB"), (60, "RGB")])
+def test_no_training_client_decides_over_the_form(tmp_path, side, mode):
+    """All of them differ, and most images are theirs: the network is that of the public ones."""
+    found = people(tmp_path / "a", 28), people(tmp_path / "b", side, mode=mode)
+    assert folder.guess(found[0]) == folder.guess(found[1]) == {"channels": 1, "image_size": 28}
+    other = people(tmp_path / "c", 28, public_side=36)
+    assert folder.guess(other)["image_size"] == 36
+    files = folder.files_of(found[1])
+    rows = [f"{file.relative_to(found[1])},{file.parent.name},{file.parent.parent.name}" for file in files]
+    table = found[1] / "list.csv"
+    table.write_text("\n".join(["path,class,client", *rows]))
+    assert manifest.guess(table) == {"channels": 1, "image_size": 28}
+
+
+@pytest.mark.parametrize("by", ["folders", "names"])
+def test_no_training_class_decides_over_the_form(tmp_path, by):
+    names = [f"class{number:02d}" for number in range(15)]
+    parts = splits_of(names, 5)
+    for name in names:
+        place = tmp_path / parts[name] / name if by == "folders" else tmp_path / name
+        trains = name not in surely_public(names) if by == "names" else parts[name] == "train"
+        write_class(place, 4, size=(40, 40) if trains else (28, 28), mode="RGB" if trains else "L")
+    assert folder.guess(tmp_path) == {"channels": 1, "image_size": 28}
+    decoded = open_dataset(str(tmp_path), ways=5)
+    assert decoded.train.images.shape[1:] == (1, 28, 28)
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 7, 12, 31])
+def test_what_is_surely_public_never_trains(count):
+    for start in range(5):
+        names = [f"{start}-{number}" for number in range(count)]
+        public = surely_public(names)
+        assert public
+        for least in range(1, count // 3 + 1):
+            assert not {name for name, split in splits_of(names, least).items() if split == "train"} & public

@@ -1,0 +1,57 @@
+"""A release is compared with what the round was charged with, before anything leaves."""
+
+from __future__ import annotations
+
+import math
+
+from dpfedmeta.accounting.deviations import planned_deviation
+from dpfedmeta.accounting.events import Event
+from dpfedmeta.errors import RefusedPlan
+from dpfedmeta.privacy.mechanisms import Released
+
+# A deviation is computed in another order here and there.
+_LAST_DIGITS = 1e-6
+
+
+def check_charged(released: object, event: Event, round_: int, bound: float) -> None:
+    """Whether a mechanism released with the noise that the ledger was charged with, as far as it says.
+
+    Args:
+        released: What it returned.
+        event: Of the plan: what the round was charged with.
+        round_: The round.
+        bound: What clips a message: how far one client moves the sum.
+
+    Guarantee:
+        What passes states exactly the noise of the event, once, and where the plan fixes a deviation, that deviation.
+        That the numbers which a mechanism of the user's own adds have the law that it states is its author's word: no
+        program can tell from one release.
+
+    Raises:
+        RefusedPlan: It states another noise, several releases, or another deviation; nothing may leave.
+    """
+    if not isinstance(released, Released):
+        raise RefusedPlan(
+            f"server.noise: in round {round_} its release is {type(released).__name__}, not Released; use "
+            "release_with or a mechanism of dpfedmeta.privacy.mechanisms; nothing was released"
+        )
+    if released.noises != (event.noise,):
+        stated = ", ".join("no noise" if noise is None else noise.words for noise in released.noises[:3])
+        more = f" and {len(released.noises) - 3} more" if len(released.noises) > 3 else ""
+        charged = "no noise" if event.noise is None else event.noise.words
+        raise RefusedPlan(
+            f"server.noise: in round {round_} it released with {stated or 'nothing'}{more}, but the ledger is charged "
+            f"with one release with {charged}; nothing was released"
+        )
+    planned, stated_deviation = planned_deviation(event, round_), released.noise_deviation
+    due = planned * bound / event.cohort if planned else planned
+    if due is None and not 0 < stated_deviation < math.inf:
+        raise RefusedPlan(
+            f"server.noise: in round {round_} its release states noise of deviation {stated_deviation:.6g}, but the "
+            f"ledger is charged with {event.noise.words if event.noise else 'no noise'}; nothing was released"
+        )
+    if due is not None and not math.isclose(stated_deviation, due, rel_tol=_LAST_DIGITS):
+        raise RefusedPlan(
+            f"server.noise: in round {round_} its release states noise of deviation {stated_deviation:.6g}, "
+            f"but the plan's is {due:.6g} for a bound of {bound:.6g}; nothing was released"
+        )
