@@ -132,7 +132,7 @@ def secure_sum(asking: Asking, identity: bytes, attempt: Attempt, start: Start) 
     for _ in range(_ATTEMPTS):
         # The clock outlives a server that was killed; a client takes no number twice.
         protocol = max(protocol + 1, int(time.time()))
-        server = Server(round_=round_of(asking.signed, attempt, protocol, start.invited), identity=identity)
+        server = Server(round_=round_of(asking.signed, attempt, protocol, start), identity=identity)
         try:
             _talk(asking, server, attempt, protocol, start)
             return server.sum()

@@ -108,7 +108,7 @@ class KeyList:
 
 @dataclass(frozen=True)
 class Ciphertexts:
-    """SHARES, (recipient, sealed shares), and SHARE_LIST, (sender, sealed shares)."""
+    """SHARES, (recipient, sealed shares), and the second part of SHARE_LIST, (sender, sealed shares)."""
 
     record: ClassVar = struct.Struct(f">I{SEALED_BYTES}s")
 
@@ -126,6 +126,51 @@ class Ciphertexts:
             Refused: Cut, repeated or out of order.
         """
         return cls(tuple(_records(cls.record, body)))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class ShareList:
+    """SHARE_LIST: who shared, as one bit for each seat, and what those of them sealed who are neighbours."""
+
+    sharers: frozenset[int]
+    sealed: Ciphertexts
+
+    def encode(self, agreement: Agreement) -> bytes:
+        """The body."""
+        return _packed_sets((self.sharers,), agreement) + self.sealed.encode()
+
+    @classmethod
+    def decode(cls, body: bytes, agreement: Agreement) -> ShareList:
+        """From the body.
+
+        Raises:
+            Refused: Cut, repeated, out of order, or seats that do not exist.
+        """
+        size = (agreement.clients + 7) // 8
+        (sharers,) = _unpacked_sets(body[:size], 1, agreement)
+        return cls(sharers, Ciphertexts.decode(body[size:]))
+
+
+@dataclass(frozen=True)
+class Agree:
+    """AGREE: the sender's signature, for everyone, of the list of who shared."""
+
+    signature: bytes
+
+    def encode(self) -> bytes:
+        """The body."""
+        return self.signature
+
+    @classmethod
+    def decode(cls, body: bytes) -> Agree:
+        """From the body.
+
+        Raises:
+            Refused: Cut.
+        """
+        if len(body) != SIGNATURE_BYTES:
+            raise Refused(f"a signature of {len(body)} bytes, {SIGNATURE_BYTES} are one")
+        return cls(body)
 
 
 @dataclass(frozen=True)
@@ -160,10 +205,7 @@ class Survivors:
 
     def encode(self, agreement: Agreement) -> bytes:
         """The body."""
-        both = np.zeros((2, agreement.clients), dtype=np.uint8)
-        both[0, sorted(self.survivors)] = 1
-        both[1, sorted(self.silent)] = 1
-        return np.packbits(both, axis=1, bitorder="little").tobytes()
+        return _packed_sets((self.survivors, self.silent), agreement)
 
     @classmethod
     def decode(cls, body: bytes, agreement: Agreement) -> Survivors:
@@ -172,18 +214,31 @@ class Survivors:
         Raises:
             Refused: Another length, or seats that do not exist.
         """
-        size = (agreement.clients + 7) // 8
-        if len(body) != 2 * size:
-            raise Refused(f"two sets of {len(body)} bytes, {agreement.clients} seats take {2 * size}")
-        bits = np.unpackbits(np.frombuffer(body, dtype=np.uint8).reshape(2, size), axis=1, bitorder="little")
-        if bits[:, agreement.clients :].any():
-            raise Refused("a set names an unknown seat")
-        return cls(*(frozenset(np.flatnonzero(row).tolist()) for row in bits))
+        survivors, silent = _unpacked_sets(body, 2, agreement)
+        return cls(survivors, silent)
+
+
+def _packed_sets(sets: Sequence[frozenset[int]], agreement: Agreement) -> bytes:
+    """One bit for each seat and set, the lowest first, every set from a whole byte on."""
+    bits = np.zeros((len(sets), agreement.clients), dtype=np.uint8)
+    for row, seats in zip(bits, sets, strict=True):
+        row[sorted(seats)] = 1
+    return np.packbits(bits, axis=1, bitorder="little").tobytes()
+
+
+def _unpacked_sets(body: bytes, count: int, agreement: Agreement) -> list[frozenset[int]]:
+    size = (agreement.clients + 7) // 8
+    if len(body) != count * size:
+        raise Refused(f"{count} sets of {len(body)} bytes, {agreement.clients} seats take {count * size}")
+    bits = np.unpackbits(np.frombuffer(body, dtype=np.uint8).reshape(count, size), axis=1, bitorder="little")
+    if bits[:, agreement.clients :].any():
+        raise Refused("a set names an unknown seat")
+    return [frozenset(np.flatnonzero(row).tolist()) for row in bits]
 
 
 @dataclass(frozen=True)
-class Consents:
-    """CONSENTS: (seat, its signature of the list of survivors)."""
+class Signatures:
+    """AGREED and CONSENTS: (seat, its signature of the list of who shared, or of who survived)."""
 
     record: ClassVar = struct.Struct(f">I{SIGNATURE_BYTES}s")
 
@@ -194,7 +249,7 @@ class Consents:
         return _list(self.record, self.entries)
 
     @classmethod
-    def decode(cls, body: bytes) -> Consents:
+    def decode(cls, body: bytes) -> Signatures:
         """From the body.
 
         Raises:

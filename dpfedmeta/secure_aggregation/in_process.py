@@ -30,10 +30,10 @@ from dpfedmeta.secure_aggregation.unmasking import correction
 from dpfedmeta.workers import check_guarded
 
 Vector = npt.NDArray[np.integer]
-# The phases in which a client sends something, hence can be silent.
 # Answers that travel together between processes.
 _AT_ONCE = 16
-SPEAKING = (Phase.KEYS, Phase.SHARES, Phase.MASKED, Phase.CONSENT, Phase.REVEAL)
+# The phases in which a client sends something, hence can be silent.
+SPEAKING = (Phase.KEYS, Phase.SHARES, Phase.AGREE, Phase.MASKED, Phase.CONSENT, Phase.REVEAL)
 
 
 @dataclass(kw_only=True)
@@ -112,6 +112,8 @@ class Here:
             return client.advertise()
         if phase is Phase.SHARES:
             return client.share(message)
+        if phase is Phase.AGREE:
+            return client.agree(message)
         if phase is Phase.MASKED:
             return client.mask(message, self._vectors[seat])
         return client.consent(message) if phase is Phase.CONSENT else client.unmask(message)
@@ -199,7 +201,7 @@ def run_round(
     Args:
         vectors: Whole numbers, shape [dimension], by seat.
         agreement: The numbers.
-        silent: From which phase on a client says nothing: KEYS, SHARES, MASKED, CONSENT or REVEAL.
+        silent: From which phase on a client says nothing: KEYS, SHARES, AGREE, MASKED, CONSENT or REVEAL.
         run: 32 bytes; random where absent.
         round_: Which round.
         attempt: Which attempt at it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -24,8 +25,18 @@ def graph_seed(round_: Round, listed: KeyList | None) -> bytes:
 
 
 def bound_to(round_: Round, listed: KeyList | None) -> bytes:
-    """What everything after the keys is bound to."""
+    """What everything after the keys is bound to, up to the list of who shared."""
     return sha256(b"keys" + round_.digest + (b"" if listed is None else listed.encode())).digest()
+
+
+def bound_to_sharers(bound: bytes, sharers: Collection[int]) -> bytes:
+    """What everything after the list of who shared is bound to: the masks too, and the signatures that fix the list.
+
+    Args:
+        bound: What the list itself is bound to (`bound_to`).
+        sharers: Seats of the clients who shared, each with all of its neighbours on the list.
+    """
+    return sha256(b"sharers" + bound + b"".join(seat.to_bytes(4, "big") for seat in sorted(sharers))).digest()
 
 
 def pair_context(bound: bytes, seat: int, keys: Keys, other: int, others: Keys) -> bytes:

@@ -11,10 +11,21 @@ import numpy.typing as npt
 from dpfedmeta.errors import InputError
 from dpfedmeta.secure_aggregation import graph, masks, pairwise
 from dpfedmeta.secure_aggregation.agreement import Round
-from dpfedmeta.secure_aggregation.bodies import Ciphertexts, Consents, KeyList, Keys, Kind, Masked, Reveal, Survivors
+from dpfedmeta.secure_aggregation.bodies import (
+    Agree,
+    Ciphertexts,
+    KeyList,
+    Keys,
+    Kind,
+    Masked,
+    Reveal,
+    ShareList,
+    Signatures,
+    Survivors,
+)
 from dpfedmeta.secure_aggregation.checks import consent
-from dpfedmeta.secure_aggregation.keys import SIGNATURE_BYTES, Identity, check_public
-from dpfedmeta.secure_aggregation.messages import EVERYONE, SERVER, Phase, opened, sender_of, signed
+from dpfedmeta.secure_aggregation.keys import SIGNATURE_BYTES, Identity, check_public, signed_by
+from dpfedmeta.secure_aggregation.messages import EVERYONE, SERVER, Phase, header, opened, sender_of, signed
 from dpfedmeta.secure_aggregation.refusals import Aborted, Refused
 from dpfedmeta.secure_aggregation.unmasking import Missing, correction
 
@@ -69,6 +80,7 @@ class Server:
         self._keys: dict[int, tuple[Keys, bytes]] = {}
         self._graph: dict[int, list[int]] = {}
         self._sealed: dict[int, dict[int, bytes]] = {}
+        self._agreed: dict[int, bytes] = {}
         self._masked = np.zeros(self._agreement.dimension, dtype=masks.word(self._agreement.bits))
         self._survivors: set[int] = set()
         self._told: Survivors | None = None
@@ -94,6 +106,7 @@ class Server:
         take = {
             Phase.KEYS: self._take_keys,
             Phase.SHARES: self._take_shares,
+            Phase.AGREE: self._take_agree,
             Phase.MASKED: self._take_masked,
             Phase.CONSENT: self._take_consent,
             Phase.REVEAL: self._take_reveal,
@@ -108,7 +121,8 @@ class Server:
         senders: dict[Phase, Collection[int]] = {
             Phase.KEYS: range(self._agreement.clients),
             Phase.SHARES: self._keys,
-            Phase.MASKED: self._sealed,
+            Phase.AGREE: self._sealed,
+            Phase.MASKED: self._agreed if self._agreement.malicious else self._sealed,
             Phase.CONSENT: self._survivors,
             Phase.REVEAL: self._survivors,
         }
@@ -138,6 +152,13 @@ class Server:
         if [seat for seat, _ in listed.entries] != self._graph[sender]:
             raise Refused(f"seat {sender} did not send shares to exactly its neighbours")
         self._sealed[sender] = dict(listed.entries)
+
+    def _take_agree(self, sender: int, body: bytes, signature: bytes) -> None:
+        signed = self._round.digest + self._bound + header(self._round, Phase.AGREE, sender, EVERYONE)
+        agree = Agree.decode(body)
+        if not signed_by(self._keys[sender][0].identity, agree.signature, signed):
+            raise Refused(f"seat {sender} signed another list of who shared")
+        self._agreed[sender] = agree.signature
 
     def _take_masked(self, sender: int, body: bytes, signature: bytes) -> None:
         self._masked += Masked.decode(body, self._agreement).words
@@ -169,6 +190,7 @@ class Server:
         answer = {
             Phase.KEYS: self._close_keys,
             Phase.SHARES: self._close_shares,
+            Phase.AGREE: self._close_agree,
             Phase.MASKED: self._close_masked,
             Phase.CONSENT: self._close_consent,
             Phase.REVEAL: self._close_reveal,
@@ -205,12 +227,15 @@ class Server:
         around = self._well_connected()
         self._sealed = {seat: self._sealed[seat] for seat in around}
         self._at_least(self._agreement.enough, len(around), "clients who shared")
+        sharers = frozenset(around)
         sent = {
-            seat: Ciphertexts(tuple((other, self._sealed[other][seat]) for other in others)).encode()
+            seat: ShareList(sharers, Ciphertexts(tuple((other, self._sealed[other][seat]) for other in others)))
             for seat, others in around.items()
         }
-        self.phase = Phase.MASKED
-        return self._to_all(Phase.SHARE_LIST, sent)
+        answer = self._to_all(Phase.SHARE_LIST, {seat: listed.encode(self._agreement) for seat, listed in sent.items()})
+        self._bound = pairwise.bound_to_sharers(self._bound, sharers)
+        self.phase = Phase.AGREE if self._agreement.malicious else Phase.MASKED
+        return answer
 
     def _well_connected(self) -> dict[int, list[int]]:
         """Who shared and has t neighbours who did: nobody masks with a client whose secrets cannot be put together."""
@@ -222,6 +247,16 @@ class Server:
                 return kept
             around = kept
 
+    def _close_agree(self) -> dict[int, bytes]:
+        body = self._quorum(self._agreed, "the list of who shared")
+        self.phase = Phase.MASKED
+        return self._to_all(Phase.AGREED, dict.fromkeys(sorted(self._agreed), body))
+
+    def _quorum(self, signatures: Mapping[int, bytes], what: str) -> bytes:
+        quorum = self._agreement.quorum
+        self._at_least(quorum, len(signatures), f"signatures on {what}")
+        return Signatures(tuple(sorted(signatures.items())[:quorum])).encode()
+
     def _close_masked(self) -> dict[int, bytes]:
         self._at_least(self._agreement.enough, len(self._survivors), "survivors")
         self._told = Survivors(frozenset(self._survivors), frozenset(self._sealed.keys() - self._survivors))
@@ -230,9 +265,7 @@ class Server:
         return self._to_all(Phase.SURVIVORS, dict.fromkeys(sorted(self._survivors), body))
 
     def _close_consent(self) -> dict[int, bytes]:
-        quorum = self._agreement.quorum
-        self._at_least(quorum, len(self._consents), "signatures on the survivors")
-        body = Consents(tuple(sorted(self._consents.items())[:quorum])).encode()
+        body = self._quorum(self._consents, "the survivors")
         self.phase = Phase.REVEAL
         return self._to_all(Phase.CONSENTS, dict.fromkeys(sorted(self._consents), body))
 

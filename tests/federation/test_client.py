@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.messages import Asked, Attempt, Offer, Said, opened_answer
+from dpfedmeta.federation.client_protocol import round_of
+from dpfedmeta.federation.messages import Asked, Attempt, Offer, Said, Start, opened_answer
 from dpfedmeta.federation.promise import Promise, epsilon_after, most_participations, participation
 from dpfedmeta.federation.signed_plan import opened_plan, sign_plan
 from dpfedmeta.ledger.client_ledger import ClientLedger
@@ -232,7 +234,7 @@ def test_what_is_not_from_the_server_or_not_for_this_client_is_declined(silos, t
     good = session.question(0)
     wrong = {
         "the signature is not that of the server": session.question(0, server=private_key("another")),
-        "of version 2": good[:4] + b"\0\2" + good[6:],
+        "of version 1": good[:4] + b"\0\1" + good[6:],
         "a question to another client": session.question(1),
         "not a question": b"GET / HTTP/1.1" + bytes(300),
         "a question of 20 bytes": bytes(20),
@@ -325,7 +327,7 @@ def test_shares_are_revealed_for_one_set_of_survivors(silos, tmp_path):
     """Two sums of the same vectors over two sets of clients would give a client away."""
     session = open_session(silos, tmp_path, "dp-agrlr-secure", **SECURE)
     first, gone = session.asked(), silos.roster[2]
-    fewer = session.asked(lost=lambda who, question: who == gone and phase_of(question) == 5)
+    fewer = session.asked(lost=lambda who, question: who == gone and phase_of(question) == Phase.MASKED)
     assert not fewer.value["rotated"].any()
     assert same(session.asked(), first)
     assert "would give a client away" in log_of(tmp_path)
@@ -334,6 +336,49 @@ def test_shares_are_revealed_for_one_set_of_survivors(silos, tmp_path):
         session.plan, session.signed.task, run=bytes(32), server=Identity(silos.server), roster=silos.roster
     )
     assert session.asked().value["rotated"].any()
+
+
+def test_a_kept_vector_leaves_again_among_the_same_identities_alone(silos, tmp_path):
+    """Where somebody is missing whose survival was signed, nothing is masked; a further attempt is charged."""
+    session = open_session(silos, tmp_path, "dp-agrlr-secure", **SECURE)
+    session.asked()
+    gone, left = silos.roster[2], []
+
+    def watched(who, question, sent):
+        left.extend([who] if phase_of(question) in (Phase.AGREE, Phase.MASKED) and sent[6] == Said.PHASE else [])
+        return sent
+
+    lost = {"lost": lambda who, question: who == gone and phase_of(question) == Phase.SHARES, "tampered": watched}
+    assert not session.asked(**lost).value["rotated"].any()
+    assert not left
+    kept = tmp_path / "client0" / "runs" / RUN.hex()[:32] / "revealed.json"
+    assert json.loads(kept.read_text())["survivors"] == sorted(key.hex() for key in silos.roster)
+    assert same(session.asked(again=(1, 7), **lost), session.simulated([0, 1, 3, 4], again=(1, 7)))
+    assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 3
+    # What an earlier version kept were seats: no list is the same, whoever is on it.
+    kept.write_text(json.dumps({"key": [0, 1, 7], "survivors": [0, 1, 3, 4]}))
+    assert not session.asked(again=(1, 7), **lost).value["rotated"].any()
+
+
+def test_all_parties_of_a_sum_were_asked_the_same(silos, tmp_path):
+    """Change anything that one of them is told of the round, and it understands nothing of the others."""
+    session = open_session(
+        silos, tmp_path, "dp-agrlr-secure", **SECURE | {"population.cohort": "4", "aggregation.dropout": "0"}
+    )
+    common: dict[str, Any] = {
+        "signed": session.signed,
+        "attempt": Attempt(run=RUN, round=1, again=(1, 7)),
+        "protocol": 5,
+    }
+    common["start"] = Start(invited=(0, 1, 2, 3), task=b"one")
+    others: dict[str, list[Any]] = {
+        "attempt": [Attempt(run=RUN, round=2, again=(1, 7)), Attempt(run=RUN, round=1, again=(1, 8))],
+        "protocol": [6],
+        "start": [replace(common["start"], task=b"two"), replace(common["start"], invited=(0, 1, 2, 4))],
+        "signed": [replace(session.signed, text=session.signed.text + b" ")],
+    }
+    changed = [round_of(**{**common, name: value}).digest for name, values in others.items() for value in values]
+    assert len({round_of(**common).digest, *changed}) == 7
 
 
 def test_clients_that_are_told_different_survivors_reveal_nothing(silos, tmp_path, monkeypatch):

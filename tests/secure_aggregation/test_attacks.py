@@ -12,7 +12,17 @@ from round_tables import Table, a_round, agreement, people, plain_sum, ring, vec
 
 from dpfedmeta.secure_aggregation import Aborted, Client, Refused, pairwise, shamir
 from dpfedmeta.secure_aggregation.agreement import VERSION
-from dpfedmeta.secure_aggregation.bodies import Ciphertexts, Consents, KeyList, Keys, Kind, Reveal, Survivors
+from dpfedmeta.secure_aggregation.bodies import (
+    Agree,
+    Ciphertexts,
+    KeyList,
+    Keys,
+    Kind,
+    Reveal,
+    ShareList,
+    Signatures,
+    Survivors,
+)
 from dpfedmeta.secure_aggregation.keys import Identity, Pair
 from dpfedmeta.secure_aggregation.messages import EVERYONE, SERVER, Phase, header, opened, signed
 
@@ -51,7 +61,7 @@ def told_otherwise(malicious, change, *, silent=(5,), numbers=None):
         (lambda told: Survivors(told.survivors, told.silent | {3}), "seat 3 is said to have survived and to be silent"),
         (lambda told: Survivors(told.survivors | {5}, told.silent), "seat 5 is said to have survived and to be silent"),
         (lambda told: Survivors(told.survivors - {0}, told.silent | {0}), "not among the survivors itself"),
-        (lambda told: Survivors(told.survivors - {4}, told.silent), "neighbour 4 shared, and is neither"),
+        (lambda told: Survivors(told.survivors - {4}, told.silent), "seat 4 shared, and is neither"),
         (lambda told: Survivors(told.survivors - {1, 2}, told.silent | {1, 2}), "5 survivors, at least 7 are needed"),
         (lambda told: Survivors(frozenset({0}), frozenset(range(1, 8))), "1 survivors, at least"),
     ],
@@ -242,9 +252,31 @@ def test_the_graph_is_not_the_servers_choice():
 
 
 def with_shares(change):
-    return lambda listed: Ciphertexts(tuple(change(list(listed.entries))))
+    return lambda told: ShareList(told.sharers, Ciphertexts(tuple(change(list(told.sealed.entries)))))
 
 
+def with_sharers(change):
+    return lambda told: ShareList(frozenset(change(set(told.sharers))), told.sealed)
+
+
+def without(seat):
+    """The list that does not name somebody, and has no shares of it."""
+    return lambda told: ShareList(
+        told.sharers - {seat}, Ciphertexts(tuple(entry for entry in told.sealed.entries if entry[0] != seat))
+    )
+
+
+def of_sharers(seat, table, change):
+    return table.rewritten(
+        seat,
+        Phase.SHARE_LIST,
+        change,
+        lambda body: ShareList.decode(body, table.numbers),
+        lambda told, numbers: told.encode(numbers),
+    )
+
+
+@pytest.mark.parametrize("malicious", [False, True])
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -253,14 +285,76 @@ def with_shares(change):
         (with_shares(lambda e: [(0, e[0][1]), *e]), "shares of seat 0, itself"),
         (with_shares(lambda e: [*e, (8, e[0][1])]), "shares of seat 8, no neighbour"),
         (with_shares(lambda e: [e[0], *e]), "named twice"),
-        (with_shares(lambda e: e[:1]), "1 neighbours who shared, at least"),
+        (with_shares(lambda e: e[:1]), "neighbour 2: its shares are missing"),
+        (with_sharers(lambda s: s - {3}), "neighbour 3: it is not on the list of those who shared"),
+        (with_sharers(lambda s: s - {0}), "not among those who shared itself"),
+        (lambda told: without(1)(without(2)(told)), "6 clients who shared, at least 7"),
     ],
-    ids=["forged", "exchanged", "itself", "stranger", "repeated", "few"],
+    ids=["forged", "exchanged", "itself", "stranger", "repeated", "missing", "unlisted", "not itself", "few"],
 )
-def test_shares_that_are_not_what_neighbours_sent(change, why):
-    table = Table(agreement(8)).until(Phase.MASKED)
-    message = table.rewritten(0, Phase.SHARE_LIST, change, Ciphertexts.decode, lambda body, _: body.encode())
-    refuses(table.clients[0], "mask", message, why, vector(0, table.numbers))
+def test_shares_that_are_not_what_neighbours_sent(malicious, change, why):
+    table = Table(agreement(8, malicious=malicious)).until(Phase.AGREE if malicious else Phase.MASKED)
+    message, more = of_sharers(0, table, change), () if malicious else (vector(0, table.numbers),)
+    refuses(table.clients[0], "agree" if malicious else "mask", message, why, *more)
+
+
+def test_neighbours_too_few_to_mask_with():
+    # Of twelve enough shared, but of one's own four neighbours one.
+    table = Table(ring(12, 4, 2, 6, malicious=False)).until(Phase.MASKED)
+    first, second, third, *_ = sorted(table.clients[0]._keys)
+    message = of_sharers(0, table, lambda told: without(first)(without(second)(without(third)(told))))
+    refuses(table.clients[0], "mask", message, "1 neighbours who shared, at least 2", vector(0, table.numbers))
+
+
+def test_who_showed_no_keys_did_not_share():
+    table = Table(ring(20, 4, 3, 14, malicious=True)).until(Phase.AGREE, KEYS={6})
+    far = next(seat for seat in range(20) if 6 not in table.clients[seat]._keys and seat != 6)
+    message = of_sharers(far, table, with_sharers(lambda sharers: sharers | {6}))
+    refuses(table.clients[far], "agree", message, "seat 6 is said to have shared, and its keys are not in the list")
+
+
+@pytest.mark.parametrize("malicious", [False, True])
+def test_a_survivor_shared(malicious):
+    """Who shares nothing hides nobody: as a named survivor its mask would be missing in a sum that counts it."""
+    table = Table(agreement(8, malicious=malicious, dropout=0.25)).until(
+        Phase.CONSENT if malicious else Phase.REVEAL, SHARES={5}
+    )
+    for seat, change in (
+        (0, lambda told: Survivors(told.survivors | {5}, told.silent)),
+        (1, lambda told: Survivors(told.survivors, told.silent | {5})),
+    ):
+        message = table.rewritten(
+            seat,
+            Phase.SURVIVORS,
+            change,
+            lambda body: Survivors.decode(body, table.numbers),
+            lambda told, numbers: told.encode(numbers),
+        )
+        refuses(table.clients[seat], "consent" if malicious else "unmask", message, "seat 5 .* never shared")
+
+
+def test_two_lists_of_sharers_find_no_two_majorities():
+    """A group that is told of itself alone, and of who is called silent later: nobody in it masks, nor do the others.
+
+    It was told one list of survivors with all others, and its sum came off: nothing that was signed said who shared.
+    """
+    numbers = agreement(12, malicious=True, adversarial=0.1, dropout=0.2)
+    table = Table(numbers).until(Phase.AGREE)
+    told = {seat: of_sharers(seat, table, without(11)) if seat < 6 else table.sent[seat] for seat in range(12)}
+    agreed = {seat: Agree.decode(answer_of(table, seat, "agree", told[seat])).signature for seat in range(12)}
+    for half in (range(6), range(6, 12)):
+        entries = Signatures(tuple((seat, agreed[seat]) for seat in half))
+        for seat in half:
+            message = signed(
+                table.round, Phase.AGREED, SERVER, seat, entries.encode(), table.identity, table.bound(seat)
+            )
+            refuses(table.clients[seat], "mask", message, "6 signatures on the sharers, at least 8", vector(0, numbers))
+
+
+def answer_of(table, seat, method, message):
+    """The body of what a client says."""
+    answer = getattr(table.clients[seat], method)(message)
+    return answer[len(header(table.round, Phase.AGREE, seat, SERVER)) : -64]
 
 
 def test_its_own_shares_sent_back_do_not_open():
@@ -269,8 +363,8 @@ def test_its_own_shares_sent_back_do_not_open():
     own = Ciphertexts.decode(table.clients[0].share(table.sent[0])[len(header(table.round, Phase.SHARES, 0, 1)) : -64])
     for seat in range(1, 8):
         table.server.receive(table.says(seat, table.sent[seat]))
-    bound = table.bound(0)
-    message = signed(table.round, Phase.SHARE_LIST, SERVER, 0, own.encode(), table.identity, bound)
+    body, bound = ShareList(frozenset(range(8)), own).encode(table.numbers), table.bound(0)
+    message = signed(table.round, Phase.SHARE_LIST, SERVER, 0, body, table.identity, bound)
     refuses(table.clients[0], "mask", message, "tag fails", vector(0, table.numbers))
 
 
@@ -278,7 +372,7 @@ def test_its_own_shares_sent_back_do_not_open():
 
 
 def signatures(change):
-    return lambda listed: Consents(tuple(change(list(listed.entries))))
+    return lambda listed: Signatures(tuple(change(list(listed.entries))))
 
 
 @pytest.mark.parametrize(
@@ -294,8 +388,36 @@ def signatures(change):
 )
 def test_signatures_on_the_survivors(change, why):
     table = Table(agreement(8, malicious=True)).until(Phase.REVEAL, MASKED={7})
-    message = table.rewritten(0, Phase.CONSENTS, change, Consents.decode, lambda body, _: body.encode())
+    message = table.rewritten(0, Phase.CONSENTS, change, Signatures.decode, lambda body, _: body.encode())
     refuses(table.clients[0], "unmask", message, why)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (signatures(lambda e: [(e[0][0], bytes(64)), *e[1:]]), "signature of seat 0 on the sharers fails"),
+        (signatures(lambda e: [(e[0][0], e[1][1]), *e[1:]]), "signature of seat 0 on the sharers fails"),
+        (signatures(lambda e: e[:-1]), "signatures on the sharers, .* are needed"),
+        (signatures(lambda e: [*e[:-1], (7, e[-1][1])]), "seat 7 signed the sharers and is none"),
+        (signatures(lambda e: [e[0], *e]), "named twice"),
+    ],
+    ids=["forged", "exchanged", "few", "no sharer", "repeated"],
+)
+def test_signatures_on_the_sharers(change, why):
+    table = Table(agreement(8, malicious=True)).until(Phase.MASKED, SHARES={7})
+    message = table.rewritten(0, Phase.AGREED, change, Signatures.decode, lambda body, _: body.encode())
+    refuses(table.clients[0], "mask", message, why, vector(0, table.numbers))
+
+
+def test_a_signature_on_another_list_of_sharers_is_not_taken():
+    table = Table(agreement(8, malicious=True)).until(Phase.AGREE)
+    other = table.clients[0].agree(of_sharers(0, table, without(5)))
+    with pytest.raises(Refused, match="signature of seat 0 on AGREE fails"):
+        table.server.receive(other)
+    wrong = Agree(Agree.decode(answer_of(table, 1, "agree", table.sent[1])).signature).encode()
+    message = signed(table.round, Phase.AGREE, 2, SERVER, wrong, Identity(people(8)[2]), table.server._bound)
+    with pytest.raises(Refused, match="seat 2 signed another list of who shared"):
+        table.server.receive(message)
 
 
 def test_two_lists_of_survivors_find_no_two_majorities():
@@ -311,7 +433,7 @@ def test_two_lists_of_survivors_find_no_two_majorities():
             message = table.rewritten(seat, Phase.SURVIVORS, other, decode, lambda told, _: told.encode(numbers))
         consents[seat] = table.clients[seat].consent(message)[-64:]
     for half in (range(6), range(6, 12)):
-        entries = Consents(tuple((seat, consents[seat]) for seat in half))
+        entries = Signatures(tuple((seat, consents[seat]) for seat in half))
         for seat in half:
             message = signed(
                 table.round, Phase.CONSENTS, SERVER, seat, entries.encode(), table.identity, table.bound(seat)
