@@ -98,7 +98,7 @@ class Checks:
             Refused: A sharer without keys, shares of a neighbour that are missing or of somebody who is none, the
                 client itself not on the list, or too few clients or neighbours on it.
         """
-        came = {seat for seat, _ in told.sealed.entries}
+        came = {dealt.seat for dealt in told.sealed.entries}
         for seat in sorted(came - set(neighbours)):
             raise Refused(f"shares of seat {seat}, {'itself' if seat == self.seat else 'no neighbour'}")
         if self.seat not in told.sharers:

@@ -27,9 +27,9 @@ from dpfedmeta.secure_aggregation.bodies import (
     ShareList,
     Signatures,
     Survivors,
-    share_of,
 )
 from dpfedmeta.secure_aggregation.checks import Checks, at_least, consent
+from dpfedmeta.secure_aggregation.client_shares import deal, held
 from dpfedmeta.secure_aggregation.client_state import SPENT, History, Secrets, Step
 from dpfedmeta.secure_aggregation.keys import SIGNATURE_BYTES, Identity, Pair, Randomness
 from dpfedmeta.secure_aggregation.messages import EVERYONE, SERVER, Phase, opened, signed
@@ -178,8 +178,7 @@ class Client:
             context = pairwise.pair_context(self._bound, self._seat, self._own, seat, self._keys[seat])
             channel = pairwise.channel(secrets.share_keys, self._keys[seat].share_key, context, lower=self._seat < seat)
             secrets.channels[seat] = channel
-            content = b"".join(share.to_bytes(shamir.SHARE_BYTES, "big") for share in shares)
-            entries.append((seat, channel.sealed(self._round, self._seat, seat, content)))
+            entries.append(deal(self._round, self._bound, channel, self._seat, seat, shares))
         return Ciphertexts(tuple(entries))
 
     def agree(self, message: bytes) -> bytes:
@@ -187,19 +186,23 @@ class Client:
 
         Raises:
             Aborted: A list without the client itself, or with somebody whose keys were not shown; shares that are
-                missing, of no neighbour, or whose tag fails; too few clients or neighbours.
+                missing or of no neighbour; too few clients or neighbours.
         """
         with self._answering(Step.AGREE, Step.MASK) as secrets:
             self._take_shares(secrets, message)
             signature = self._signed(Phase.AGREE, b"", EVERYONE)[-SIGNATURE_BYTES:]
-            return self._signed(Phase.AGREE, Agree(signature).encode())
+            return self._signed(Phase.AGREE, Agree(signature, tuple(sorted(secrets.rejected))).encode())
 
     def _take_shares(self, secrets: Secrets, message: bytes) -> None:
         told = ShareList.decode(self._opened(Phase.SHARE_LIST, message), self._agreement)
         self._checks.sharers(told, self._keys, self._listed)
-        for seat, content in told.sealed.entries:
-            shares = secrets.channels[seat].unsealed(self._round, self._seat, seat, content)
-            secrets.shares[seat] = (share_of(shares[: shamir.SHARE_BYTES]), share_of(shares[shamir.SHARE_BYTES :]))
+        for dealt in told.sealed.entries:
+            try:
+                channel = secrets.channels[dealt.seat]
+                secrets.shares[dealt.seat] = held(self._round, self._bound, channel, self._seat, dealt)
+            except Refused:
+                # Its dealer's fault, or the server's: nothing of that neighbour is ever revealed here.
+                secrets.rejected.add(dealt.seat)
         secrets.channels, secrets.share_keys, secrets.sharers = {}, SPENT, told.sharers
         self._bound = pairwise.bound_to_sharers(self._bound, told.sharers)
 
@@ -242,7 +245,7 @@ class Client:
         size, bits = self._agreement.dimension, self._agreement.bits
         total = vector.astype(masks.word(bits))  # a copy, modulo 2^16 or 2^32
         total += masks.expand(pairwise.own_seed(self._bound, secrets.seed, self._seat), size, bits)
-        for seat in secrets.shares:
+        for seat in sorted(secrets.shares.keys() | secrets.rejected):
             context = pairwise.pair_context(self._bound, self._seat, self._own, seat, self._keys[seat])
             seed = pairwise.mask_seed(secrets.mask_keys, self._keys[seat].mask_key, context)
             apply: Callable[..., object] = np.add if seat > self._seat else np.subtract

@@ -51,5 +51,7 @@ class Secrets:
     channels: dict[int, pairwise.Channel] = field(default_factory=dict)
     # Of neighbours: (of the seed, of the mask key).
     shares: dict[int, tuple[int, int]] = field(default_factory=dict)
+    # Neighbours whose shares are no shares.
+    rejected: set[int] = field(default_factory=set)
     sharers: frozenset[int] = frozenset()
     told: Survivors | None = None

@@ -19,14 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.secure_aggregation import masks
 from dpfedmeta.secure_aggregation.agreement import Agreement, Identities, Round
 from dpfedmeta.secure_aggregation.client import Client
 from dpfedmeta.secure_aggregation.keys import Identity, Randomness
 from dpfedmeta.secure_aggregation.messages import Phase
 from dpfedmeta.secure_aggregation.refusals import Aborted
 from dpfedmeta.secure_aggregation.server import Server, Sum
-from dpfedmeta.secure_aggregation.unmasking import correction
+from dpfedmeta.secure_aggregation.unmasking import Corrected, correction
 from dpfedmeta.workers import check_guarded
 
 Vector = npt.NDArray[np.integer]
@@ -289,7 +288,7 @@ def _among(others: Sequence[Elsewhere], phase: Phase, inbox: Mapping[int, bytes]
                 waiting.remove(other)
 
 
-def _shared(others: Sequence[Elsewhere], tasks: Sequence[tuple[object, ...]]) -> Iterator[masks.Words]:
+def _shared(others: Sequence[Elsewhere], tasks: Sequence[tuple[object, ...]]) -> Iterator[Corrected]:
     # One task at a time each: a pipe that is full in both directions would wait for ever.
     for first in range(0, len(tasks), len(others)):
         asked = list(zip(others, tasks[first:], strict=False))

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from dpfedmeta.secure_aggregation.agreement import Round
-from dpfedmeta.secure_aggregation.bodies import KeyList, Keys
+from dpfedmeta.secure_aggregation.bodies import KeyList, Keys, Kind
 from dpfedmeta.secure_aggregation.keys import Pair, committed, derived, sealed, unsealed
 from dpfedmeta.secure_aggregation.messages import Phase, header
+from dpfedmeta.secure_aggregation.shamir import SHARE_BYTES
 
 
 def graph_seed(round_: Round, listed: KeyList | None) -> bytes:
@@ -68,6 +69,15 @@ def own_seed(bound: bytes, seed: bytes, seat: int) -> bytes:
 def commitment(round_: Round, seed: bytes, seat: int) -> bytes:
     """To the seed of one's own mask."""
     return committed(seed, round_.digest + seat.to_bytes(4, "big"))
+
+
+def share_commitment(bound: bytes, dealer: int, holder: int, kind: Kind, share: int) -> bytes:
+    """To one share, by who deals it: a wrong one that is revealed is then its holder's fault, and no other's.
+
+    It says nothing of the share: as long as fewer than t are known, each of them has 256 random bits.
+    """
+    place = b"".join(seat.to_bytes(4, "big") for seat in (dealer, holder)) + bytes([kind])
+    return committed(share.to_bytes(SHARE_BYTES, "big"), b"share" + bound + place)
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from dpfedmeta.secure_aggregation.bodies import (
     ShareList,
     Signatures,
     Survivors,
-    share_of,
 )
 from dpfedmeta.secure_aggregation.checks import consent
 from dpfedmeta.secure_aggregation.keys import SIGNATURE_BYTES, Identity, Pair, signed_by
+from dpfedmeta.secure_aggregation.layout import share_of
 from dpfedmeta.secure_aggregation.messages import EVERYONE, SERVER, Phase, header, signed
 from dpfedmeta.secure_aggregation.refusals import Refused
 
@@ -86,7 +86,8 @@ class HostileRound:
         """KEY_LIST, and what clients share."""
         sealed = self._asked(Phase.KEY_LIST, dict.fromkeys(self.clients, self.key_list), "share")
         self.sealed = {
-            seat: dict(Ciphertexts.decode(message[FRONT:-SIGNATURE_BYTES]).entries) for seat, message in sealed.items()
+            seat: {dealt.seat: dealt for dealt in Ciphertexts.decode(message[FRONT:-SIGNATURE_BYTES]).entries}
+            for seat, message in sealed.items()
         }
         self.sharers = frozenset(self.sealed)
         self.channels = {seat: dict(self.clients[seat]._secrets.channels) for seat in self.colluding & self.sharers}
@@ -105,10 +106,9 @@ class HostileRound:
                 if message is not None:
                     content = message[FRONT:-SIGNATURE_BYTES]
                     self.masked[seat] = Masked.decode(content, self.numbers).words
-                    self.used[seat] = (
-                        seen[before],
-                        dict(zip(self.clients[seat]._secrets.shares, seen[before + 1 :], strict=True)),
-                    )
+                    secrets = self.clients[seat]._secrets
+                    around = sorted(secrets.shares.keys() | secrets.rejected)
+                    self.used[seat] = (seen[before], dict(zip(around, seen[before + 1 :], strict=True)))
                     self.bounds[seat] = self.clients[seat]._bound
         told = Survivors(self.sharers - self.silent, self.silent & self.sharers)
         consents = self._asked(Phase.SURVIVORS, dict.fromkeys(sorted(self.masked), told), "consent")
@@ -143,7 +143,8 @@ class HostileRound:
 
     def _share_list(self, seat):
         around = [other for other in sorted(self.sharers) if seat in self.sealed[other]]
-        return ShareList(self.sharers, Ciphertexts(tuple((other, self.sealed[other][seat]) for other in around)))
+        listed = tuple(self.sealed[other][seat]._replace(seat=other) for other in around)
+        return ShareList(self.sharers, Ciphertexts(listed))
 
     def _signatures(self, phase, seat, body, signatures, among):
         """A quorum for what this seat was told, of whoever signed the same, and of those who sign anything."""
@@ -172,8 +173,8 @@ class HostileRound:
         for holder, channels in self.channels.items():
             for seat, channel in channels.items():
                 try:
-                    both = channel.unsealed(self.round, holder, seat, self.sealed.get(seat, {}).get(holder, b""))
-                except Refused:
+                    both = channel.unsealed(self.round, holder, seat, self.sealed[seat][holder].sealed)
+                except (Refused, KeyError):
                     continue
                 for kind in Kind:
                     part = both[kind * shamir.SHARE_BYTES : (kind + 1) * shamir.SHARE_BYTES]

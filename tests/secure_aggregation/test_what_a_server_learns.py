@@ -83,6 +83,13 @@ def of_shares(numbers):
             ),
         )
         yield (
+            f"commitments of {seat}",
+            lambda body, s=seat: ShareList(
+                body.sharers,
+                Ciphertexts(tuple((*e[:2], flipped(e[2], 3), e[3]) if e[0] == s else e for e in body.sealed.entries)),
+            ),
+        )
+        yield (
             f"shares of {seat} from another",
             lambda body, s=seat: ShareList(
                 body.sharers,
