@@ -24,6 +24,7 @@ from dpfedmeta.federation.sums import AskedAdder, AskedSums
 from dpfedmeta.federation.told import TOLD, Told
 from dpfedmeta.parameters import flatten
 from dpfedmeta.planning.aggregation import clients_make_the_noise
+from dpfedmeta.planning.company import check_company
 from dpfedmeta.planning.plan import Plan
 from dpfedmeta.run_directory import LEDGER, RunDirectory, load_weights
 from dpfedmeta.runs.lock import only_writer
@@ -307,7 +308,7 @@ def check_federation(settings: Settings, roster: Sequence[bytes]) -> None:
 
 
 def check_agreements(plan: Plan) -> None:
-    """Whether every cohort that may be invited withstands a server that tells its clients different things.
+    """Whether every cohort that may be invited withstands a server that picks it, and tells it different things.
 
     Raises:
         RefusedPlan: One does not.
@@ -315,6 +316,7 @@ def check_agreements(plan: Plan) -> None:
     whole = plan.privacy.at(0).whole
     if plan.privacy.secure is None or whole is None:
         return
+    check_company(plan.privacy, plan.settings.aggregation.company)
     for invited in range(whole.least, whole.most + 1):
         try:
             agreement_of(plan, 0, invited)

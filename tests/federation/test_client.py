@@ -15,7 +15,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.federation.client_protocol import round_of
 from dpfedmeta.federation.messages import Asked, Attempt, Offer, Said, Start, opened_answer
 from dpfedmeta.federation.presence import TooFew
-from dpfedmeta.federation.promise import Promise, epsilon_after, most_participations, participation
+from dpfedmeta.federation.promise import Floors, Promise, epsilon_after, most_participations, participation
 from dpfedmeta.federation.signed_plan import opened_plan, sign_plan
 from dpfedmeta.ledger.client_ledger import ClientLedger
 from dpfedmeta.secure_aggregation.bodies import Survivors
@@ -402,6 +402,35 @@ def test_clients_that_are_told_different_survivors_reveal_nothing(silos, tmp_pat
     with pytest.raises(TooFew, match="has no sum"):
         session.asked(tampered=watched)
     assert not revealed
+
+
+@pytest.mark.parametrize(
+    ("floors", "given", "why"),
+    [
+        (Floors(adversarial=0.1), {}, "masks of the plan withstand 0.05 of a cohort, and here 0.1 are demanded"),
+        (Floors(colluding=2), {}, "the plan counts 1 clients who know their own noise, and here 2 are demanded"),
+        (Floors(), {"aggregation.rough": "true"}, "rounding costs a lot"),
+        (Floors(adversarial=0.05, colluding=1), {}, None),
+    ],
+)
+def test_a_plan_below_a_clients_floors_is_declined(silos, tmp_path, floors, given, why):
+    session = open_session(silos, tmp_path, "dp-agrlr-secure", Promise(epsilon=8.0, floors=floors), **SECURE, **given)
+    offer = Offer(number=0, signature=session.signed.signature, text=session.signed.text).encode()
+    party = session.parties[silos.roster[0]]
+    came = party.answer(session.question(0, asked=Asked.PLAN, body=offer))
+    assert (came[6] == Said.DECLINED) == (why is not None)
+    assert why is None or why in log_of(tmp_path)
+
+
+def test_a_company_that_the_server_picks_is_counted_by_the_client_too(silos, tmp_path):
+    """A server that leaves its own check out: ten percent of five clients are one, of whom none is counted twice."""
+    given = SECURE | {"population.cohort": "4", "aggregation.dropout": "0", "aggregation.adversarial": "0.4"}
+    session = open_session(silos, tmp_path, "dp-agrlr-secure", **given)
+    with pytest.raises(Refused, match="can put 2 who collude beside any other one"):
+        opened_plan(session.signed.text, session.signed.signature, Identity(silos.server).public)
+    drawn = open_session(silos, tmp_path, "dp-agrlr-secure", **given, **{"aggregation.company": "drawn"})
+    opened = opened_plan(drawn.signed.text, drawn.signed.signature, Identity(silos.server).public)
+    assert "that the server draws whom it asks as it says" in " ".join(opened.words())
 
 
 def test_a_dry_run_says_what_would_be_promised_and_sends_nothing(silos, tmp_path):

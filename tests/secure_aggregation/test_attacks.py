@@ -625,6 +625,26 @@ def test_a_wrong_share_is_its_holders_and_left_out(silent, what, malicious):
     assert fault.text() == f"seat 0 revealed another number than its share of {what} of seat 1"
 
 
+@pytest.mark.parametrize("silent", [(), (2,)], ids=["seed", "mask key"])
+def test_shares_of_another_secret_end_the_round_and_name_their_dealer(monkeypatch, silent):
+    """All on one polynomial, and through a secret that the dealer never showed."""
+    misdealing(monkeypatch, 2, lambda place, share: (share + 1) % shamir.PRIME)
+    table = Table(agreement(8, malicious=True)).until(Phase.REVEAL, MASKED=set(silent))
+    table.phase()
+    with pytest.raises(Aborted, match="of seat 2 do not give what it showed"):
+        table.server.sum()
+    assert certain(table.server.faults) == {2}
+
+
+def test_a_commitment_to_a_share_is_to_all_of_its_place():
+    """Change anything, and it is another one: a share in another's place would pass as right."""
+    common = {"bound": b"b" * 32, "dealer": 1, "holder": 2, "kind": Kind.SEED, "share": 7}
+    others = {"bound": b"c" * 32, "dealer": 3, "holder": 3, "kind": Kind.KEY, "share": 8}
+    changed = [pairwise.share_commitment(**{**common, name: value}) for name, value in others.items()]
+    swapped = pairwise.share_commitment(**{**common, "dealer": 2, "holder": 1})
+    assert len({pairwise.share_commitment(**common), swapped, *changed}) == 7
+
+
 @pytest.mark.parametrize("malicious", [False, True])
 def test_a_share_that_is_kept_back(malicious):
     table = Table(agreement(8, malicious=malicious)).until(Phase.REVEAL)
@@ -682,12 +702,13 @@ def test_shares_off_their_polynomial_are_their_dealers(monkeypatch):
     assert fault.text() == "seat 2 dealt shares of its seed that do not all give what it showed"
 
 
-def test_shares_that_give_nothing_end_the_round_and_name_their_dealer(monkeypatch):
+@pytest.mark.parametrize(("silent", "what"), [((), "seed"), ((2,), "mask key")])
+def test_shares_that_give_nothing_end_the_round_and_name_their_dealer(monkeypatch, silent, what):
     misdealing(monkeypatch, 2, lambda place, share: (share + place**6) % shamir.PRIME)
-    table = Table(agreement(8, malicious=True)).until(Phase.REVEAL)
+    table = Table(agreement(8, malicious=True)).until(Phase.REVEAL, MASKED=set(silent))
     table.phase()
     for _ in range(2):
-        with pytest.raises(Aborted, match="shares of the seed of seat 2 do not give what it showed"):
+        with pytest.raises(Aborted, match=f"shares of the {what} of seat 2 do not give what it showed"):
             table.server.sum()
     assert certain(table.server.faults) == {2}
 
