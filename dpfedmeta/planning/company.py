@@ -38,5 +38,6 @@ def check_company(plan: PrivacyPlan, company: str) -> None:
             f"privacy.client.colluding = {plan.colluding}: a server that picks {whole.most} of {plan.clients:,} "
             f"clients can put {picked} who collude beside any other one (aggregation.adversarial = "
             f"{secure.adversarial:g} of all); give --privacy.client.colluding {picked}, or a lower "
-            "aggregation.adversarial, or --aggregation.company drawn where clients trust the server to draw cohorts as it says"
+            "aggregation.adversarial, or --aggregation.company drawn where clients trust the server to draw cohorts "
+            "as it says"
         )
