@@ -31,6 +31,9 @@ from dpfedmeta.workers import Workers
 # An attempt at the protocol that failed is made again, with fresh keys on the same vectors, and of the same survivors
 # where clients were told of some.
 _ATTEMPTS = 3
+# Attempts are numbered by the clock, in eighths of a second since November 2023: 32 bits last until 2040, and the three
+# attempts of a server that ended are not ahead of the clock of the next one.
+_TICKS, _SINCE = 8, 1.7e9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -152,7 +155,7 @@ def secure_sum(asking: Asking, identity: bytes, attempt: Attempt, start: Start) 
     protocol, why = 0, ""
     for _ in range(_ATTEMPTS):
         # The clock outlives a server that was killed; a client takes no number twice.
-        protocol = max(protocol + 1, int(time.time()))
+        protocol = max(protocol + 1, int(_TICKS * (time.time() - _SINCE)))
         server = Server(round_=round_of(asking.signed, attempt, protocol, start), identity=identity)
         try:
             _talk(asking, server, attempt, protocol, start)
