@@ -170,6 +170,13 @@ class AggregationSettings:
             ge=0, lt=1, allow_inf_nan=False, description="share of a cohort that may collude with the server (secure)"
         ),
     ] = 0.05
+    company: Annotated[
+        Literal["picked", "drawn"],
+        Field(
+            description="picked: a server of real clients may choose whom it asks, so min(cohort - 1, adversarial x "
+            "clients) of a cohort are counted as colluding; drawn: clients trust it to draw cohorts as it says (secure)"
+        ),
+    ] = "picked"
     rough: Annotated[bool, Field(description="accept so few bits that rounding costs a lot (secure)")] = False
     dimension: Annotated[
         Count | None, Field(description="learned weights; null: those of the network, which account.py then builds")

@@ -52,6 +52,11 @@ def main() -> None:
     print("shares: every client holds one of each neighbour's two secrets")
 
     for seat, message in share_lists.items():
+        server.receive(clients[seat].agree(message))
+    agreed_lists = server.close()
+    print(f"who shared: all were told the same, by {agreement.quorum} signatures")
+
+    for seat, message in agreed_lists.items():
         if seat != SILENT:
             masked = clients[seat].mask(message, vectors[seat])
             server.receive(masked)

@@ -71,6 +71,8 @@ for client in clients:
 for seat, message in server.close().items():
     server.receive(clients[seat].share(message))
 for seat, message in server.close().items():
+    server.receive(clients[seat].agree(message))
+for seat, message in server.close().items():
     if seat != 7:  # falls silent
         server.receive(clients[seat].mask(message, vectors[seat]))
 for seat, message in server.close().items():

@@ -131,6 +131,12 @@ def _client_parser() -> argparse.ArgumentParser:
     made.add_argument("--epsilon", type=float, help="the most, towards the server, over all runs")
     made.add_argument("--delta", type=float, default=1e-5, help="at which epsilon counts (1e-5)")
     made.add_argument("--participations", type=int, metavar="R", help="rounds to take part in at most, over all runs")
+    made.add_argument(
+        "--adversarial", type=float, default=0.0, metavar="SHARE", help="of a cohort that masks must withstand (0)"
+    )
+    made.add_argument(
+        "--colluding", type=int, default=0, metavar="C", help="clients whose noise must not be counted (0)"
+    )
     made.add_argument("--server", metavar="HOST:PORT", help="where the invitation's address does not lead to it")
     made.add_argument("--patience", type=float, default=600.0, metavar="S", help="seconds without a server (600)")
     made.add_argument("--dry-run", action="store_true", help="say what would be promised and sent; send nothing")
@@ -141,11 +147,15 @@ def _client_parser() -> argparse.ArgumentParser:
 def _client(words: Sequence[str], console: Console) -> int:
     options = _client_parser().parse_args(words)
     from dpfedmeta.federation.invitation import checked_address
-    from dpfedmeta.federation.promise import Promise
+    from dpfedmeta.federation.promise import Floors, Promise
     from dpfedmeta.federation.running import ClientOptions, run_client
 
     promise = Promise(
-        unit=options.unit, epsilon=options.epsilon, delta=options.delta, participations=options.participations
+        unit=options.unit,
+        epsilon=options.epsilon,
+        delta=options.delta,
+        participations=options.participations,
+        floors=Floors(adversarial=options.adversarial, colluding=options.colluding),
     )
     chosen = ClientOptions(
         data=options.data,

@@ -17,14 +17,15 @@ from dpfedmeta.analytics.request import Request
 from dpfedmeta.durable import SECRET, replace_file
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.asking import Asking as Questions
-from dpfedmeta.federation.asking import Heard
+from dpfedmeta.federation.asking import Blame, Heard
 from dpfedmeta.federation.channel import Channel
 from dpfedmeta.federation.messages import Attempt, Start
 from dpfedmeta.federation.presence import wait_for
 from dpfedmeta.federation.server import check_federation
 from dpfedmeta.federation.signed_analysis import agreement_for, sign_analysis
 from dpfedmeta.federation.signed_text import for_clients
-from dpfedmeta.federation.sums import secure_sum
+from dpfedmeta.federation.sums import NoSum, secure_sum
+from dpfedmeta.federation.told import TOLD, Told
 from dpfedmeta.planning.masking_graph import check_graph
 from dpfedmeta.randomness import IntArray
 from dpfedmeta.run_directory import RunDirectory
@@ -46,6 +47,7 @@ class Company:
         fewest: How many clients must be connected before they are asked.
         wait: How long to wait for these.
         heard: Told how each question went; who answered is for who runs the server alone.
+        blamed: Told whose shares were wrong; for who runs the server alone, too.
         data_folder: Where the server's own data sets are; None: DPFEDMETA_DATA.
     """
 
@@ -56,6 +58,7 @@ class Company:
     fewest: int = 1
     wait: float = 600.0
     heard: Callable[[Heard], None] = lambda heard: None
+    blamed: Callable[[Blame], None] = lambda blame: None
     data_folder: Path | None = None
 
     @property
@@ -130,14 +133,17 @@ class RemoteClients:
             roster=company.roster,
             seconds=company.seconds,
             heard=company.heard,
+            blamed=company.blamed,
+            told=Told(path=run.secret / TOLD),
         )
-        found = secure_sum(questions, company.identity, Attempt(run=name, round=0, again=cohort.again), start)
-        if found is None:
+        try:
+            found = secure_sum(questions, company.identity, Attempt(run=name, round=0, again=cohort.again), start)
+        except NoSum as error:
             raise InputError(
-                f"{run.path}: too few of {len(start.invited)} clients answered to the end, so nothing was unmasked and "
-                "nothing is released; the analysis is charged. See that they are connected and what their logs say, "
-                f"and go on with --resume {run.path}: who answered is not charged again"
-            )
+                f"{run.path}: too few of {len(start.invited)} clients answered to the end ({error}), so nothing was "
+                "unmasked and nothing is released; the analysis is charged. See that they are connected and what their "
+                f"logs say, and go on with --resume {run.path}: who answered is not charged again"
+            ) from None
         content = len(found.survivors).to_bytes(4, "little") + found.total.astype("<u4").tobytes()
         replace_file(path, mark + content, SECRET)
         return _kept_of(content, form)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from dpfedmeta.federation.channel import Channel
 from dpfedmeta.federation.messages import MOST_BYTES, Asked, Attempt, Offer, Question, Said, opened_answer
 from dpfedmeta.federation.taken import Signed
+from dpfedmeta.federation.told import Told
 from dpfedmeta.secure_aggregation.keys import Identity
 from dpfedmeta.secure_aggregation.refusals import Refused
 
@@ -45,6 +46,21 @@ class Heard:
         return self.clients - self.answered - self.declined - self.unsound
 
 
+@dataclass(frozen=True, kw_only=True)
+class Blame:
+    """Whose shares were wrong under secure aggregation. For who runs the server: who takes part may be secret.
+
+    Attributes:
+        round: In which round.
+        clients: Numbers: whose fault it is, of the one or of one of the two.
+        text: What it is, given a name for each number.
+    """
+
+    round: int
+    clients: tuple[int, ...]
+    text: Callable[[Callable[[int], str]], str]
+
+
 @dataclass(kw_only=True, eq=False)
 class Asking:
     """One run's questions.
@@ -56,6 +72,9 @@ class Asking:
         roster: Identities of all clients, by number.
         seconds: How long a question waits for answers.
         heard: Told how each went.
+        blamed: Told whose shares were wrong.
+        left_out: SECRET: whose shares ended an attempt at a sum, beyond doubt: they are in no further one.
+        told: SECRET: who was said to have survived in the last attempt at a sum.
 
     Guarantee:
         None of its own: a client that declines, is late, or says what is not accepted is a client with a message of 0.
@@ -67,6 +86,9 @@ class Asking:
     roster: Sequence[bytes]
     seconds: float
     heard: Callable[[Heard], None] = lambda heard: None
+    blamed: Callable[[Blame], None] = lambda blame: None
+    left_out: set[int] = field(default_factory=set)
+    told: Told = field(default_factory=Told)
     _accepted: set[int] = field(default_factory=set)
     _declining: set[int] = field(default_factory=set)
     _round: tuple[int, ...] = ()

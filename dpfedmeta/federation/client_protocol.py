@@ -16,17 +16,20 @@ from dpfedmeta.secure_aggregation.messages import Phase
 from dpfedmeta.secure_aggregation.refusals import Refused
 
 
-def round_of(signed: Signed, attempt: Attempt, protocol: int, invited: tuple[int, ...]) -> Round:
+def round_of(signed: Signed, attempt: Attempt, protocol: int, start: Start) -> Round:
     """What all parties of one attempt at the protocol hold in common; each computes it from the plan.
 
-    Seat i is that of number i of the invited, and its identity is the one that the plan's roster has for it.
+    Seat i is that of number i of the invited, and its identity is the one that the plan's roster has for it. The task
+    is in it too: clients who were asked different things understand nothing of each other, so that no sum has one
+    client's answer to one question among the others' answers to another.
 
     Raises:
         Refused: A cohort of a size that the plan does not count with.
     """
+    invited = start.invited
     mark = b"".join(part.to_bytes(8, "big") for part in attempt.again)
     return Round(
-        run=sha256(signed.digest + mark).digest(),
+        run=sha256(signed.digest + sha256(start.task).digest() + mark).digest(),
         round=attempt.round,
         attempt=protocol,
         agreement=signed.agreement(attempt.round, len(invited)),
@@ -55,10 +58,10 @@ class MaskedRound:
         self.place = (joined.signed.run, attempt.key, protocol)
         self.task = start.task
         self._joined, self._attempt, self._invited = joined, attempt, start.invited
-        self._round = round_of(joined.signed, attempt, protocol, start.invited)
+        self._round = round_of(joined.signed, attempt, protocol, start)
         self._seat = start.invited.index(joined.number)
         self._client = Client(round_=self._round, seat=self._seat, identity=identity)
-        self._consented = False
+        self._agreed = self._consented = False
 
     def answer(self, phase: Phase, said: bytes) -> bytes:
         """What the client says in a phase.
@@ -71,7 +74,9 @@ class MaskedRound:
             return self._client.advertise()
         if phase is Phase.SHARES:
             return self._client.share(said)
-        if phase is Phase.MASKED:
+        if phase is Phase.AGREE:
+            return self._agree(said)
+        if phase is Phase.MASKED and self._agreed:
             return self._client.mask(said, self._vector())
         if phase is Phase.CONSENT:
             return self._consent(said)
@@ -79,17 +84,33 @@ class MaskedRound:
             raise Refused(f"a step of phase {phase.name}")
         return self._client.unmask(said)
 
+    def _agree(self, said: bytes) -> bytes:
+        """A signature on who shared, among whom all are whose survival was signed before: the vector is the same."""
+        signature, sharers = self._client.agree(said), self._client.sharers
+        assert sharers is not None
+        before = self._joined.kept.survivors(self._attempt)
+        if before is not None and not before <= self._identities(sharers):
+            raise self._others()
+        self._agreed = True
+        return signature
+
     def _consent(self, said: bytes) -> bytes:
         """A signature on one set of survivors of a vector, whatever the attempt; it is on disk before it leaves."""
         signature, survivors = self._client.consent(said), self._client.survivors
         assert survivors is not None
-        if not self._joined.kept.may_reveal(self._attempt, survivors):
-            raise Refused(
-                f"round {self._attempt.round}: other survivors were agreed to already; the difference of two sums "
-                "would give a client away"
-            )
+        if not self._joined.kept.may_reveal(self._attempt, self._identities(survivors)):
+            raise self._others()
         self._consented = True
         return signature
+
+    def _identities(self, seats: frozenset[int]) -> frozenset[bytes]:
+        return frozenset(self._round.identities.keys[seat] for seat in seats)
+
+    def _others(self) -> Refused:
+        return Refused(
+            f"round {self._attempt.round}: other survivors were agreed to already; the difference of two sums would "
+            "give a client away. A further attempt, which is charged, has a vector and noise of its own"
+        )
 
     def _vector(self) -> IntArray:
         invited = len(self._invited)

@@ -114,6 +114,7 @@ def join(
         InputError: The images cannot be read, or are not what the plan counts with.
     """
     plan = signed.plan
+    promise.floors.check(plan.privacy, rough=plan.settings.aggregation.rough)
     most = allowed_rounds(plan.privacy, promise)
     pool = training_pool(plan.settings, open_images(images, signed.task, folder / "images"))
     own = OwnImages(

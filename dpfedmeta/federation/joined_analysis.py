@@ -84,7 +84,9 @@ def join_analysis(
         Refused: The promise does not allow it.
         InputError: The images cannot be read.
     """
-    most, plan = allowed_rounds(signed.privacy, promise), signed.plan
+    plan = signed.plan
+    promise.floors.check(signed.privacy, rough=plan.settings.aggregation.rough)
+    most = allowed_rounds(signed.privacy, promise)
     own = OwnImages(
         pool=open_images(images, signed.task, folder / "images"),
         shape=plan.shape,

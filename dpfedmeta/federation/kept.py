@@ -70,18 +70,29 @@ class Kept:
         replace_file(path, name + made, SECRET)
         return made
 
-    def may_reveal(self, attempt: Attempt, survivors: frozenset[int]) -> bool:
+    def may_reveal(self, attempt: Attempt, survivors: frozenset[bytes]) -> bool:
         """Whether to agree to these survivors: to one set for each vector, and again only to the same one.
 
-        Two sums of the same vectors over two sets of clients would give a client away by their difference.
+        Two sums of the same vectors over two sets of clients would give a client away by their difference. Survivors
+        are compared by their identities: keys and lists are fresh in every attempt at the protocol.
         """
-        path, told = self.folder / _REVEALED, {"key": list(attempt.key), "survivors": sorted(survivors)}
-        if path.exists():
-            before = json.loads(path.read_text(encoding="utf-8"))
-            if before["key"] == told["key"]:
-                return bool(before == told)
-        replace_file(path, json.dumps(told).encode(), SECRET)
+        before = self.survivors(attempt)
+        if before is not None:
+            return before == survivors
+        told = {"key": list(attempt.key), "survivors": sorted(identity.hex() for identity in survivors)}
+        replace_file(self.folder / _REVEALED, json.dumps(told).encode(), SECRET)
         return True
+
+    def survivors(self, attempt: Attempt) -> frozenset[bytes] | None:
+        """Identities of those whose survival was agreed to, for the vector of this attempt; None: no list yet."""
+        path = self.folder / _REVEALED
+        if not path.exists():
+            return None
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if before["key"] != list(attempt.key):
+            return None
+        # Version 0.2.0 before protocol version 2 kept numbers of seats: nobody has such an identity, so nothing fits.
+        return frozenset(bytes.fromhex(one) if isinstance(one, str) else bytes([0]) for one in before["survivors"])
 
 
 def kept_for(folder: Path, run: bytes) -> Kept:

@@ -26,7 +26,7 @@ from dpfedmeta.secure_aggregation.keys import SIGNATURE_BYTES, Identity, signed_
 from dpfedmeta.secure_aggregation.refusals import Refused
 
 # Another one signs and lays out otherwise, so nothing of it is understood here.
-VERSION = 1
+VERSION = 2
 # The longest message that is looked at. A model of 10^8 weights is shorter.
 MOST_BYTES = 2**29
 DIGEST_BYTES = 32

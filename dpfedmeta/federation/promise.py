@@ -17,6 +17,51 @@ from dpfedmeta.secure_aggregation.refusals import Refused
 
 
 @dataclass(frozen=True, kw_only=True)
+class Floors:
+    """What a client demands of a plan under secure aggregation, whatever its epsilon says.
+
+    Attributes:
+        adversarial: Share of a cohort that masks withstand, at least.
+        colluding: Clients whose noise is not counted, at least.
+    """
+
+    adversarial: float = 0.0
+    colluding: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.adversarial < 1:
+            raise InputError(f"adversarial = {self.adversarial}: a share of a cohort, at least 0 and below 1")
+        if self.colluding < 0:
+            raise InputError(f"colluding = {self.colluding}: at least 0 clients")
+
+    def check(self, plan: PrivacyPlan, *, rough: bool) -> None:
+        """Whether a plan is not below them.
+
+        Args:
+            plan: What is offered.
+            rough: Whether it accepts so few bits that rounding costs a lot.
+
+        Raises:
+            Refused: It is, or it is rough.
+        """
+        secure = plan.secure
+        if secure is None:
+            return
+        if rough:
+            raise Refused("the plan accepts so few bits that rounding costs a lot (aggregation.rough)")
+        if (secure.adversarial or 0.0) < self.adversarial:
+            raise Refused(
+                f"masks of the plan withstand {secure.adversarial or 0.0:g} of a cohort, and here {self.adversarial:g} "
+                "are demanded (--adversarial)"
+            )
+        if plan.colluding < self.colluding:
+            raise Refused(
+                f"the plan counts {plan.colluding} clients who know their own noise, and here {self.colluding} are "
+                "demanded (--colluding)"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Promise:
     """What a client promises to those whose records it holds, towards the server, over all runs together.
 
@@ -25,6 +70,7 @@ class Promise:
         epsilon: The most; None: the server is trusted not to look, and participations alone are counted.
         delta: At which it counts.
         participations: R, how often the client takes part at most; None: as often as epsilon allows.
+        floors: What else it demands of a plan.
 
     Raises:
         InputError: It promises nothing.
@@ -34,6 +80,7 @@ class Promise:
     epsilon: float | None = None
     delta: float = 1e-5
     participations: int | None = None
+    floors: Floors = Floors()
 
     def __post_init__(self) -> None:
         if self.unit not in ("record", "client"):

@@ -126,6 +126,8 @@ def run_server(
             data_folder=options.data_folder,
             callbacks=[*callbacks, progress],
             heard=progress.heard,
+            blamed=say,
+            names=[card.name for card in cards],
             page=draw_pictures,
         )
 
@@ -156,6 +158,7 @@ def asking_clients(options: ServerOptions, cards: Sequence[Card], say: Say) -> I
             fewest=len(roster) if options.fewest is None else options.fewest,
             wait=options.wait,
             heard=tell,
+            blamed=lambda blame: say(blame.text(lambda number: cards[number].name)),
             data_folder=options.data_folder,
         ).asked_of
 

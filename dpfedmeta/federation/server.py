@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,16 +13,18 @@ from typing import cast
 import numpy as np
 
 from dpfedmeta.data.population import Population
-from dpfedmeta.durable import SECRET, replace_file
+from dpfedmeta.durable import SECRET, append_text, replace_file
 from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.federation.asking import Asking, Heard
+from dpfedmeta.federation.asking import Asking, Blame, Heard
 from dpfedmeta.federation.channel import IDENTITY_BYTES, Channel
 from dpfedmeta.federation.messages import Asked, Attempt, packed_floats
-from dpfedmeta.federation.presence import Presence, TooFew, offer_until_answered, wait_for
+from dpfedmeta.federation.presence import Presence, TooFew, all_are_asked, offer_until_answered, wait_for
 from dpfedmeta.federation.signed_plan import SignedPlan, agreement_of, opened_plan, sign_plan
 from dpfedmeta.federation.sums import AskedAdder, AskedSums
+from dpfedmeta.federation.told import TOLD, Told
 from dpfedmeta.parameters import flatten
 from dpfedmeta.planning.aggregation import clients_make_the_noise
+from dpfedmeta.planning.company import check_company
 from dpfedmeta.planning.plan import Plan
 from dpfedmeta.run_directory import LEDGER, RunDirectory, load_weights
 from dpfedmeta.runs.lock import only_writer
@@ -37,6 +40,7 @@ from dpfedmeta.training.run import run_training
 
 # The plan as clients got it, while the model is handed out.
 _OFFER = "handing_out.bin"
+_FAULTS = "faults.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +83,9 @@ class Federation:
         fewest: How many clients must have answered the plan before a round is charged.
         wait: How long they may take: each makes the plan again for itself, and a slow one may seem gone meanwhile.
         heard: Told how each question went.
+        blamed: Told whose shares were wrong, with names where all clients are asked; who it was stands in
+            secret/faults.jsonl in any case.
+        names: Of the clients, by number.
     """
 
     channel: Channel
@@ -88,6 +95,8 @@ class Federation:
     fewest: int = 1
     wait: float = 0.0
     heard: Callable[[Heard], None] = lambda heard: None
+    blamed: Callable[[str], None] = lambda line: None
+    names: tuple[str, ...] = ()
     _asking: Asking | None = None
     _signed: SignedPlan | None = None
 
@@ -118,12 +127,23 @@ class Federation:
         signed = sign_plan(made.plan, made.dataset.task, run=name, server=server, roster=self.roster)
         self._signed = signed
         asking = self._asking = self._questions(signed, server)
+        asking.blamed = lambda blame: self._blame(run, asking, blame)
+        asking.told = Told(path=run.secret / TOLD)
         offer_until_answered(asking, self.fewest, self.wait)
         abort = settings.server.abort_on_failure
         if made.plan.privacy.secure is None:
             return AskedSums(clients=made.clients, asking=asking, abort_on_failure=abort)
         added = AskedAdder(asking=asking, identity=self.identity)
         return SecureSums(clients=made.clients, workers=made.workers, added=added, abort_on_failure=abort)
+
+    def _blame(self, run: RunDirectory, asking: Asking, blame: Blame) -> None:
+        name = lambda number: self.names[number] if self.names else f"client {number}"  # noqa: E731
+        text = blame.text(name)
+        line = {"round": blame.round, "clients": blame.clients, "text": text}
+        append_text(run.secret / _FAULTS, json.dumps(line) + "\n", SECRET)
+        # Who takes part in a round is as secret as the cohort.
+        shown = text if all_are_asked(asking) else "shares of a client were wrong"
+        self.blamed(f"round {blame.round}: {shown} (secret/{_FAULTS})")
 
     @property
     def asking(self) -> Asking | None:
@@ -186,6 +206,8 @@ def serve(
     secure_rng: bool = False,
     callbacks: Sequence[Callback] = (),
     heard: Callable[[Heard], None] = lambda heard: None,
+    blamed: Callable[[str], None] = lambda line: None,
+    names: Sequence[str] = (),
     page: Callable[[RunDirectory], object] = lambda run: None,
 ) -> tuple[RunDirectory, Status]:
     """Train a federation of real clients, or go on where a killed server stopped; then hand out what was learned.
@@ -203,6 +225,8 @@ def serve(
         secure_rng: Noise and cohorts straight from the operating system.
         callbacks: Told what happens, as in a simulation.
         heard: Told how each question went; who answered is as secret as the cohort.
+        blamed: Told, in one line each, whose shares under secure aggregation were wrong.
+        names: Of the clients, by number, for these lines.
         page: Writes the page of the run's end, while nobody else may write the run.
 
     Returns:
@@ -223,6 +247,8 @@ def serve(
         fewest=fewest,
         wait=wait,
         heard=heard,
+        blamed=blamed,
+        names=tuple(names),
     )
     told = (*callbacks, Presence(federation=federation, fewest=fewest, seconds=wait))
     options = RunOptions(data_folder=data_folder, secure_rng=secure_rng, page=page, elsewhere=federation)
@@ -282,7 +308,7 @@ def check_federation(settings: Settings, roster: Sequence[bytes]) -> None:
 
 
 def check_agreements(plan: Plan) -> None:
-    """Whether every cohort that may be invited withstands a server that tells its clients different things.
+    """Whether every cohort that may be invited withstands a server that picks it, and tells it different things.
 
     Raises:
         RefusedPlan: One does not.
@@ -290,6 +316,7 @@ def check_agreements(plan: Plan) -> None:
     whole = plan.privacy.at(0).whole
     if plan.privacy.secure is None or whole is None:
         return
+    check_company(plan.privacy, plan.settings.aggregation.company)
     for invited in range(whole.least, whole.most + 1):
         try:
             agreement_of(plan, 0, invited)

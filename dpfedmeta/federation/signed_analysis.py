@@ -32,6 +32,8 @@ from dpfedmeta.federation.signed_text import (
 )
 from dpfedmeta.federation.words import analysis_words
 from dpfedmeta.ledger.versions import constants
+from dpfedmeta.planning.company import check_company
+from dpfedmeta.planning.masking_graph import withstood
 from dpfedmeta.planning.plan import Plan, make_plan
 from dpfedmeta.randomness import GENERATOR
 from dpfedmeta.secure_aggregation.agreement import Agreement, agreed
@@ -110,6 +112,8 @@ def agreement_for(request: Request, plan: PrivacyPlan) -> Agreement:
         RefusedPlan: Too few would stay to agree on who survived, or no cohort of a fixed size is asked.
     """
     fixed, form = request.fixed, request.analysis.form(plan)
+    if request.settings is not None:
+        check_company(plan, request.settings.aggregation.company)
     if fixed is None:
         raise RefusedPlan(f"{request.kind}: real clients are asked as a cohort of a fixed size")
     try:
@@ -117,7 +121,7 @@ def agreement_for(request: Request, plan: PrivacyPlan) -> Agreement:
             clients=int(request.cohort),
             dimension=form.dimension,
             bits=form.bits,
-            adversarial=fixed.adversarial,
+            adversarial=withstood(fixed.adversarial, plan.colluding, int(request.cohort)),
             dropout=fixed.dropout,
             malicious=True,
         )

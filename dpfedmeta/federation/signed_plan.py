@@ -18,7 +18,7 @@ from dpfedmeta.accounting.events import Earlier
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.config import resolve_text, to_yaml
 from dpfedmeta.data.task import Task
-from dpfedmeta.errors import InputError
+from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.federation.signed_text import (
     check_own,
     checked_names,
@@ -31,6 +31,8 @@ from dpfedmeta.federation.signed_text import (
 from dpfedmeta.federation.words import offered_words
 from dpfedmeta.ledger.versions import constants
 from dpfedmeta.parameters import Params
+from dpfedmeta.planning.company import check_company
+from dpfedmeta.planning.masking_graph import withstood
 from dpfedmeta.planning.plan import Plan, make_plan
 from dpfedmeta.randomness import GENERATOR
 from dpfedmeta.secure_aggregation.agreement import Agreement, agreed
@@ -184,7 +186,7 @@ def agreement_of(plan: Plan, round_: int, invited: int) -> Agreement:
         clients=invited,
         dimension=whole.dimension,
         bits=whole.bits,
-        adversarial=plan.settings.aggregation.adversarial,
+        adversarial=withstood(plan.settings.aggregation.adversarial, plan.privacy.colluding, invited),
         dropout=whole.dropout,
         malicious=True,
         fewest=whole.fewest(invited),
@@ -201,7 +203,8 @@ def _made(text: bytes) -> tuple[Plan, Task]:
         check_own(settings)
         earlier = tuple(Earlier.from_json(each) for each in content["privacy"].get("earlier", ()))
         plan = make_plan(settings, task, earlier=earlier).among_real_clients()
-    except (InputError, ValidationError, TypeError, LookupError, AttributeError) as error:
+        check_company(plan.privacy, settings.aggregation.company)
+    except (InputError, RefusedPlan, ValidationError, TypeError, LookupError, AttributeError) as error:
         raise Refused(f"the plan is refused here: {error}") from error
     found = difference(json.loads(json.dumps(constants(plan.privacy))), content["privacy"], "privacy")
     if found is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,13 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from dpfedmeta.federation.asking import Asking
+from dpfedmeta.federation.asking import Asking, Blame
 from dpfedmeta.federation.client_protocol import round_of
 from dpfedmeta.federation.messages import Asked, Attempt, Floats, Start, Step, Task, unpacked_floats
+from dpfedmeta.federation.presence import TooFew, all_are_asked
 from dpfedmeta.parameters import Params, dimension, flatten, unflatten
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Bounded, Client
 from dpfedmeta.randomness import IntArray
+from dpfedmeta.secure_aggregation.dealing import Fault, certain
 from dpfedmeta.secure_aggregation.keys import SECRET_BYTES
 from dpfedmeta.secure_aggregation.messages import Phase
 from dpfedmeta.secure_aggregation.refusals import Aborted, Refused
@@ -25,8 +28,12 @@ from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.secure_sums import Task as LocalTask
 from dpfedmeta.workers import Workers
 
-# An attempt at the protocol that ended before survivors were told is made again, with fresh keys on the same vectors.
+# An attempt at the protocol that failed is made again, with fresh keys on the same vectors, and of the same survivors
+# where clients were told of some.
 _ATTEMPTS = 3
+# Attempts are numbered by the clock, in eighths of a second since November 2023: 32 bits last until 2040, and the three
+# attempts of a server that ended are not ahead of the clock of the next one.
+_TICKS, _SINCE = 8, 1.7e9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -116,34 +123,70 @@ class AskedAdder:
         flat: Floats = np.concatenate([value.reshape(-1) for value in arrays.values()])
         start = Start(invited=tuple(cohort.clients.tolist()), task=Task(bound=bound, model=flat).encode())
         attempt = Attempt(run=self.asking.signed.run, round=cohort.round, again=cohort.again)
-        found = secure_sum(self.asking, self.identity, attempt, start)
-        return nothing if found is None else (found.total.astype(np.int64), len(found.survivors))
+        try:
+            found = secure_sum(self.asking, self.identity, attempt, start)
+        except NoSum as error:
+            if all_are_asked(self.asking):
+                raise TooFew(
+                    f"round {cohort.round} has no sum ({error}); nothing is released and the round stays charged. See "
+                    "that all clients are connected and what their logs say, then the same command goes on with it: "
+                    "who answered is not charged again"
+                ) from None
+            # That a round was lost is as secret as the cohort.
+            return nothing
+        return found.total.astype(np.int64), len(found.survivors)
 
 
-def secure_sum(asking: Asking, identity: bytes, attempt: Attempt, start: Start) -> Sum | None:
-    """SECRET: what the protocol gives the server; None: too few clients were there to the end.
+class NoSum(Exception):
+    """Nothing was unmasked, for the reason that the text gives."""
+
+
+def secure_sum(asking: Asking, identity: bytes, attempt: Attempt, start: Start) -> Sum:
+    """SECRET: what the protocol gives the server.
 
     Args:
         asking: The clients.
         identity: The server's private key.
         attempt: At which round.
         start: Who is invited, and what they compute from.
+
+    Raises:
+        NoSum: Too few clients were there to the end, or too many of their shares were wrong.
     """
     assert len(identity) == SECRET_BYTES
-    protocol = 0
+    protocol, why = 0, ""
     for _ in range(_ATTEMPTS):
         # The clock outlives a server that was killed; a client takes no number twice.
-        protocol = max(protocol + 1, int(time.time()))
-        server = Server(round_=round_of(asking.signed, attempt, protocol, start.invited), identity=identity)
+        protocol = max(protocol + 1, int(_TICKS * (time.time() - _SINCE)))
+        server = Server(round_=round_of(asking.signed, attempt, protocol, start), identity=identity)
         try:
             _talk(asking, server, attempt, protocol, start)
             return server.sum()
-        except Aborted:
-            if server.phase in (Phase.CONSENT, Phase.REVEAL):
-                # Clients agree to one set of survivors of a vector, and no other one would be unmasked.
-                return None
-            continue
-    return None
+        except Aborted as error:
+            why = _reason(error, server, start)
+            asking.left_out |= {start.invited[seat] for seat in certain(server.faults)}
+        finally:
+            for fault in server.faults:
+                asking.blamed(_blame(fault, attempt.round, start.invited))
+    raise NoSum(why)
+
+
+def _reason(error: Aborted, server: Server, start: Start) -> str:
+    """Why, by numbers of clients in place of seats."""
+
+    def name(seat: int) -> str:
+        return f"client {start.invited[seat]}"
+
+    said = re.sub(r"seat (\d+)", lambda found: name(int(found[1])), str(error))
+    return "; ".join([said, *dict.fromkeys(fault.text(name) for fault in server.faults)])
+
+
+def _blame(fault: Fault, round_: int, invited: Sequence[int]) -> Blame:
+    return Blame(
+        round=round_,
+        clients=tuple(invited[seat] for seat in fault.seats),
+        text=lambda name: fault.text(lambda seat: name(invited[seat])),
+    )
 
 
 def _talk(asking: Asking, server: Server, attempt: Attempt, protocol: int, start: Start) -> None:
@@ -152,7 +195,11 @@ def _talk(asking: Asking, server: Server, attempt: Attempt, protocol: int, start
     Raises:
         Aborted: Too few are left.
     """
-    inbox: Mapping[int, bytes] = dict.fromkeys(range(len(start.invited)), start.encode())
+    told = asking.told.survivors(attempt)
+    # Clients agree to one set of survivors of a vector, and no other one would be unmasked.
+    asked = told if told is not None else {*start.invited} - asking.left_out
+    there = [seat for seat, number in enumerate(start.invited) if number in asked]
+    inbox: Mapping[int, bytes] = dict.fromkeys(there, start.encode())
     while inbox:
         phase = server.phase
         said = {
@@ -165,3 +212,5 @@ def _talk(asking: Asking, server: Server, attempt: Attempt, protocol: int, start
             except Refused:
                 continue
         inbox = server.close()
+        if server.phase is Phase.CONSENT and told is None:
+            asking.told.note(attempt, (start.invited[seat] for seat in server.survivors))

@@ -11,6 +11,7 @@ from dpfedmeta.ledger.client_ledger import ClientLedger
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.guarantee import Guarantee
+    from dpfedmeta.accounting.plan import PrivacyPlan
     from dpfedmeta.federation.joined import Joined
     from dpfedmeta.federation.joined_analysis import JoinedAnalysis
     from dpfedmeta.federation.messages import Attempt, Task
@@ -33,7 +34,19 @@ def offered_words(signed: SignedPlan) -> Iterator[str]:
         else "every client's vector"
     )
     yield f"the server sees {server}"
+    if privacy.secure is not None:
+        yield company_words(privacy, plan.settings.aggregation.company)
     yield from map(cell_words, plan.planned)
+
+
+def company_words(privacy: PrivacyPlan, company: str) -> str:
+    """On whom a client counts beside it."""
+    if company == "drawn" and privacy.cohort < privacy.clients:
+        who = "that the server draws whom it asks as it says"
+    else:
+        who = "on nobody in particular: the server may pick whom it asks"
+    colluding = "one" if privacy.colluding == 1 else f"{privacy.colluding}"
+    return f"it counts {who}; {colluding} of those asked may tell it all they know"
 
 
 def cell_words(cell: Guarantee) -> str:
@@ -79,6 +92,7 @@ def analysis_words(signed: SignedAnalysis, cells: Sequence[Guarantee]) -> Iterat
         f"{privacy.clients:,} clients are asked once; each says {analysis.asks}"
     )
     yield f"the server sees {analysis.server_sees}"
+    yield company_words(privacy, signed.plan.settings.aggregation.company)
     yield from map(cell_words, cells)
 
 

@@ -55,15 +55,6 @@ def check_graph(plan: PrivacyPlan) -> None:
     # With a server that follows the protocol a sparse graph exists only where the complete one does.
     for clients in range(whole.least, whole.most + 1):
         _parameters(plan, clients, secure.adversarial, complete=True)
-    from dpfedmeta.secure_aggregation.graph import counted
-
-    withstood = counted(secure.adversarial, whole.least)
-    if plan.colluding > withstood:
-        raise RefusedPlan(
-            f"privacy.client.colluding = {plan.colluding}: masks in a cohort of {whole.least} withstand {withstood} "
-            f"clients that tell the server what they know (aggregation.adversarial = {secure.adversarial:g}); raise "
-            "aggregation.adversarial or population.cohort"
-        )
     staying = (1.0 - secure.absent) * plan.cohort
     if staying < whole.fewest(round(plan.cohort)):
         raise RefusedPlan(
@@ -71,6 +62,17 @@ def check_graph(plan: PrivacyPlan) -> None:
             f"{staying:.0f} of {plan.cohort:g} clients answer, and a round needs "
             f"{whole.fewest(round(plan.cohort))}; most rounds would be aborted: tolerate more"
         )
+
+
+def withstood(adversarial: float, colluding: int, clients: int) -> float:
+    """The share of a cohort whom masks withstand: those who tell the server all they know, and know their own noise.
+
+    Args:
+        adversarial: Share of a cohort, as the settings have it.
+        colluding: So many clients at least, as their noise is counted.
+        clients: Of the cohort.
+    """
+    return max(adversarial, min(colluding / clients, 1.0 - 1.0 / clients))
 
 
 def _parameters(plan: PrivacyPlan, clients: int, adversarial: float, *, complete: bool) -> tuple[int, int]:
@@ -81,12 +83,13 @@ def _parameters(plan: PrivacyPlan, clients: int, adversarial: float, *, complete
     try:
         return graph.parameters(
             clients=clients,
-            adversarial=adversarial,
+            adversarial=withstood(adversarial, plan.colluding, clients),
             dropout=plan.secure.dropout,
             malicious=plan.secure.malicious,
             complete=complete,
         )
     except InputError as error:
         raise RefusedPlan(
-            f"aggregation.adversarial = {adversarial:g} with aggregation.dropout = {plan.secure.dropout:g}: {error}"
+            f"aggregation.adversarial = {adversarial:g} and privacy.client.colluding = {plan.colluding} with "
+            f"aggregation.dropout = {plan.secure.dropout:g}: {error}"
         ) from error

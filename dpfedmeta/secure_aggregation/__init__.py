@@ -5,7 +5,8 @@ between them.
 """
 
 from dpfedmeta.secure_aggregation.agreement import Agreement, Identities, Round, agreed
-from dpfedmeta.secure_aggregation.client import Client, History
+from dpfedmeta.secure_aggregation.client import Client
+from dpfedmeta.secure_aggregation.client_state import History
 from dpfedmeta.secure_aggregation.refusals import Aborted, Refused
 from dpfedmeta.secure_aggregation.server import Server, Sum
 

@@ -13,7 +13,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.secure_aggregation import graph, masks
 
 # Of the messages. Another one signs, derives and lays out otherwise, so nothing of it is understood here.
-VERSION = 1
+VERSION = 2
 KEY_BYTES = RUN_BYTES = 32
 
 
@@ -62,9 +62,11 @@ class Agreement:
                 f"fewest = {self.fewest} survivors: at least {self.colluding + 2}, since of a sum {self.colluding} "
                 f"colluding clients must not know all but one vector, and at most {self.clients}"
             )
-        if self.malicious and 2 * self.threshold <= self.degree:
+        beside = self.colluding if complete else 0
+        if self.malicious and 2 * self.threshold <= self.degree + beside:
             raise InputError(
                 f"threshold = {self.threshold}: against a malicious server more than half of the degree {self.degree}"
+                + (f" and the {beside} who collude together" if beside else "")
             )
 
     @property
@@ -74,11 +76,10 @@ class Agreement:
 
     @property
     def quorum(self) -> int:
-        """Signatures on one list of survivors that no second list can have too, when honest clients sign once.
+        """Signatures on one list (of sharers, of survivors) that no second list can have too: honest clients sign once.
 
         Counted over all clients and not over neighbours: a server could tell one half of the ring another list than the
-        other half, each with
-        survivors enough, and unmask the sum of a piece between two gaps.
+        other half, each with survivors enough, and unmask the sum of a piece between two gaps.
         """
         return max(self.threshold, (self.clients + self.colluding) // 2 + 1)
 
@@ -118,9 +119,15 @@ def agreed(
     )
     colluding = graph.counted(adversarial, clients)
     staying = clients - math.floor(dropout * clients + 1e-9)
+    fewest = staying if fewest is None else fewest
     if malicious and (clients + colluding) // 2 + 1 > staying:
         raise InputError(
             f"{clients} clients: too few stay to agree on who survived; adversarial + 2 dropout must be below 1"
+        )
+    if malicious and not graph.holds_together(clients, degree, colluding, clients - fewest):
+        raise InputError(
+            f"{clients} clients, {degree} neighbours each: a malicious server that calls {clients - fewest} of them "
+            f"silent (fewest = {fewest}) could cut the graph in two and learn the sum of a part; ask for more survivors"
         )
     return Agreement(
         clients=clients,
@@ -129,7 +136,7 @@ def agreed(
         degree=degree,
         threshold=threshold,
         colluding=colluding,
-        fewest=staying if fewest is None else fewest,
+        fewest=fewest,
         malicious=malicious,
     )
 

@@ -1,25 +1,19 @@
-"""What stands between the header and the signature of a message, by phase; all numbers are big-endian.
-
-Lists are a count of 4 bytes, then records of one size in strictly ascending order of their seats.
-"""
+"""What stands between the header and the signature of a message, by phase (lists and sets: `layout`)."""
 
 from __future__ import annotations
 
-import itertools
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import ClassVar
-
-import numpy as np
+from typing import ClassVar, NamedTuple
 
 from dpfedmeta.secure_aggregation import masks
 from dpfedmeta.secure_aggregation.agreement import Agreement
 from dpfedmeta.secure_aggregation.keys import SIGNATURE_BYTES
+from dpfedmeta.secure_aggregation.layout import packed_list, packed_sets, records, share_of, unpacked_sets
 from dpfedmeta.secure_aggregation.refusals import Refused
-from dpfedmeta.secure_aggregation.shamir import PRIME, SHARE_BYTES
+from dpfedmeta.secure_aggregation.shamir import SHARE_BYTES
 
 SEALED_BYTES = 2 * SHARE_BYTES + 16  # both shares, and a tag of 16 bytes
 
@@ -29,24 +23,6 @@ class Kind(IntEnum):
 
     SEED = 0  # of a survivor's own mask
     KEY = 1  # the mask key of a client that fell silent
-
-
-def _records(record: struct.Struct, body: bytes) -> list[tuple[int, ...]]:
-    """A list's records; their seats must ascend."""
-    if len(body) < 4 or len(body) != 4 + int.from_bytes(body[:4], "big") * record.size:
-        raise Refused("a list whose length is not what it says")
-    found = list(record.iter_unpack(body[4:]))
-    seats = [entry[0] for entry in found]
-    for before, after in itertools.pairwise(seats):
-        if before == after:
-            raise Refused(f"seat {after} is named twice")
-        if before > after:
-            raise Refused(f"seat {after} is named out of order")
-    return found
-
-
-def _list(record: struct.Struct, entries: Sequence[tuple[object, ...]]) -> bytes:
-    return len(entries).to_bytes(4, "big") + b"".join(record.pack(*entry) for entry in entries)
 
 
 @dataclass(frozen=True)
@@ -94,7 +70,7 @@ class KeyList:
 
     def encode(self) -> bytes:
         """The body."""
-        return _list(self.record, self.entries)
+        return packed_list(self.record, self.entries)
 
     @classmethod
     def decode(cls, body: bytes) -> KeyList:
@@ -103,20 +79,41 @@ class KeyList:
         Raises:
             Refused: Cut, repeated or out of order.
         """
-        return cls(tuple(_records(cls.record, body)))  # type: ignore[arg-type]
+        return cls(tuple(records(cls.record, body)))  # type: ignore[arg-type]
+
+
+class Dealt(NamedTuple):
+    """What one client dealt another.
+
+    Attributes:
+        seat: In SHARES the recipient's, in SHARE_LIST the sender's.
+        sealed: Both shares.
+        seed: The sender's commitment to the share of its seed.
+        key: To the share of its mask key.
+    """
+
+    seat: int
+    sealed: bytes
+    seed: bytes
+    key: bytes
+
+    @property
+    def commitments(self) -> tuple[bytes, bytes]:
+        """By `Kind`."""
+        return self.seed, self.key
 
 
 @dataclass(frozen=True)
 class Ciphertexts:
-    """SHARES, (recipient, sealed shares), and SHARE_LIST, (sender, sealed shares)."""
+    """SHARES, for each recipient, and the second part of SHARE_LIST, of each sender."""
 
-    record: ClassVar = struct.Struct(f">I{SEALED_BYTES}s")
+    record: ClassVar = struct.Struct(f">I{SEALED_BYTES}s32s32s")
 
-    entries: tuple[tuple[int, bytes], ...]
+    entries: tuple[Dealt, ...]
 
     def encode(self) -> bytes:
         """The body."""
-        return _list(self.record, self.entries)
+        return packed_list(self.record, self.entries)
 
     @classmethod
     def decode(cls, body: bytes) -> Ciphertexts:
@@ -125,7 +122,59 @@ class Ciphertexts:
         Raises:
             Refused: Cut, repeated or out of order.
         """
-        return cls(tuple(_records(cls.record, body)))  # type: ignore[arg-type]
+        return cls(tuple(Dealt(*entry) for entry in records(cls.record, body)))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class ShareList:
+    """SHARE_LIST: who shared, as one bit for each seat, and what those of them sealed who are neighbours."""
+
+    sharers: frozenset[int]
+    sealed: Ciphertexts
+
+    def encode(self, agreement: Agreement) -> bytes:
+        """The body."""
+        return packed_sets((self.sharers,), agreement) + self.sealed.encode()
+
+    @classmethod
+    def decode(cls, body: bytes, agreement: Agreement) -> ShareList:
+        """From the body.
+
+        Raises:
+            Refused: Cut, repeated, out of order, or seats that do not exist.
+        """
+        size = (agreement.clients + 7) // 8
+        (sharers,) = unpacked_sets(body[:size], 1, agreement)
+        return cls(sharers, Ciphertexts.decode(body[size:]))
+
+
+@dataclass(frozen=True)
+class Agree:
+    """AGREE: the sender's signature, for everyone, of the list of who shared; and whose shares it cannot use.
+
+    Attributes:
+        signature: Of the list.
+        rejected: Seats whose shares do not open, or are not what those committed to.
+    """
+
+    record: ClassVar = struct.Struct(">I")
+
+    signature: bytes
+    rejected: tuple[int, ...]
+
+    def encode(self) -> bytes:
+        """The body."""
+        return self.signature + packed_list(self.record, [(seat,) for seat in self.rejected])
+
+    @classmethod
+    def decode(cls, body: bytes) -> Agree:
+        """From the body.
+
+        Raises:
+            Refused: Cut, repeated or out of order.
+        """
+        rejected = records(cls.record, body[SIGNATURE_BYTES:])
+        return cls(body[:SIGNATURE_BYTES], tuple(seat for (seat,) in rejected))
 
 
 @dataclass(frozen=True)
@@ -160,10 +209,7 @@ class Survivors:
 
     def encode(self, agreement: Agreement) -> bytes:
         """The body."""
-        both = np.zeros((2, agreement.clients), dtype=np.uint8)
-        both[0, sorted(self.survivors)] = 1
-        both[1, sorted(self.silent)] = 1
-        return np.packbits(both, axis=1, bitorder="little").tobytes()
+        return packed_sets((self.survivors, self.silent), agreement)
 
     @classmethod
     def decode(cls, body: bytes, agreement: Agreement) -> Survivors:
@@ -172,18 +218,13 @@ class Survivors:
         Raises:
             Refused: Another length, or seats that do not exist.
         """
-        size = (agreement.clients + 7) // 8
-        if len(body) != 2 * size:
-            raise Refused(f"two sets of {len(body)} bytes, {agreement.clients} seats take {2 * size}")
-        bits = np.unpackbits(np.frombuffer(body, dtype=np.uint8).reshape(2, size), axis=1, bitorder="little")
-        if bits[:, agreement.clients :].any():
-            raise Refused("a set names an unknown seat")
-        return cls(*(frozenset(np.flatnonzero(row).tolist()) for row in bits))
+        survivors, silent = unpacked_sets(body, 2, agreement)
+        return cls(survivors, silent)
 
 
 @dataclass(frozen=True)
-class Consents:
-    """CONSENTS: (seat, its signature of the list of survivors)."""
+class Signatures:
+    """AGREED and CONSENTS: (seat, its signature of the list of who shared, or of who survived)."""
 
     record: ClassVar = struct.Struct(f">I{SIGNATURE_BYTES}s")
 
@@ -191,16 +232,16 @@ class Consents:
 
     def encode(self) -> bytes:
         """The body."""
-        return _list(self.record, self.entries)
+        return packed_list(self.record, self.entries)
 
     @classmethod
-    def decode(cls, body: bytes) -> Consents:
+    def decode(cls, body: bytes) -> Signatures:
         """From the body.
 
         Raises:
             Refused: Cut, repeated or out of order.
         """
-        return cls(tuple(_records(cls.record, body)))  # type: ignore[arg-type]
+        return cls(tuple(records(cls.record, body)))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -214,7 +255,7 @@ class Reveal:
     def encode(self) -> bytes:
         """The body."""
         packed = [(seat, int(kind), share.to_bytes(SHARE_BYTES, "big")) for seat, kind, share in self.entries]
-        return _list(self.record, packed)
+        return packed_list(self.record, packed)
 
     @classmethod
     def decode(cls, body: bytes) -> Reveal:
@@ -224,20 +265,8 @@ class Reveal:
             Refused: Cut, repeated, out of order, or a share outside the field.
         """
         entries = []
-        for seat, kind, content in _records(cls.record, body):
+        for seat, kind, content in records(cls.record, body):
             if kind not in (Kind.SEED, Kind.KEY):
                 raise Refused(f"a share of kind {kind}")
             entries.append((seat, Kind(kind), share_of(content)))  # type: ignore[arg-type]
         return cls(tuple(entries))
-
-
-def share_of(content: bytes) -> int:
-    """A share from its bytes.
-
-    Raises:
-        Refused: Outside the field.
-    """
-    share = int.from_bytes(content, "big")
-    if share >= PRIME:
-        raise Refused("a share outside the field")
-    return share

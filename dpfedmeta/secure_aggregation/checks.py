@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from dpfedmeta.secure_aggregation.agreement import Agreement, Identities, Round
-from dpfedmeta.secure_aggregation.bodies import Consents, KeyList, Keys, Survivors
+from dpfedmeta.secure_aggregation.bodies import KeyList, Keys, ShareList, Signatures, Survivors
 from dpfedmeta.secure_aggregation.keys import signed_by
 from dpfedmeta.secure_aggregation.messages import EVERYONE, Phase, header
 from dpfedmeta.secure_aggregation.refusals import Refused
@@ -21,6 +21,10 @@ def at_least(wanted: int, got: int, what: str) -> None:
     """
     if got < wanted:
         raise Refused(f"{got} {what}, at least {wanted} are needed")
+
+
+# What a quorum signs, by the phase in which clients do.
+_SIGNED = {Phase.AGREE: "the sharers", Phase.CONSENT: "the survivors"}
 
 
 def consent(told: Survivors, agreement: Agreement) -> bytes:
@@ -82,43 +86,83 @@ class Checks:
             if not signed_by(keys.identity, signature, content):
                 raise Refused(f"the signature of seat {seat} on its keys fails")
 
-    def survivors(self, told: Survivors, shared: Collection[int]) -> None:
+    def sharers(self, told: ShareList, neighbours: Collection[int], listed: Collection[int] | None) -> None:
+        """Whether a list of who shared can be true: of each neighbour on it, and of nobody else, the shares are there.
+
+        Args:
+            told: The list, and the shares.
+            neighbours: Who the client shared with.
+            listed: Whose keys it was shown, where these are everybody's.
+
+        Raises:
+            Refused: A sharer without keys, shares of a neighbour that are missing or of somebody who is none, the
+                client itself not on the list, or too few clients or neighbours on it.
+        """
+        came = {dealt.seat for dealt in told.sealed.entries}
+        for seat in sorted(came - set(neighbours)):
+            raise Refused(f"shares of seat {seat}, {'itself' if seat == self.seat else 'no neighbour'}")
+        if self.seat not in told.sharers:
+            raise Refused("it is not among those who shared itself")
+        strangers = told.sharers - set(listed if listed is not None else told.sharers)
+        if strangers:
+            raise Refused(f"seat {min(strangers)} is said to have shared, and its keys are not in the list")
+        around = told.sharers & set(neighbours)
+        for seat in sorted(around ^ came):
+            where = "its shares are missing" if seat in around else "it is not on the list of those who shared"
+            raise Refused(f"neighbour {seat}: {where}")
+        at_least(self.round_.agreement.enough, len(told.sharers), "clients who shared")
+        at_least(self.round_.agreement.threshold, len(around), "neighbours who shared")
+
+    def survivors(self, told: Survivors, sharers: frozenset[int]) -> None:
         """Whether a list of survivors can be true, and is one whose sum may be unmasked.
 
         Args:
             told: The list.
-            shared: Neighbours whose masks the client used.
+            sharers: Who shared, as it was agreed on before the client masked.
 
         Raises:
-            Refused: Survivors who are silent too, a neighbour who is neither, too few, or the client itself not
-                among them.
+            Refused: Survivors who are silent too or never shared, a sharer who is neither, too few, or the client
+                itself not among them.
         """
         both = told.survivors & told.silent
         if both:
             raise Refused(f"seat {min(both)} is said to have survived and to be silent")
         if self.seat not in told.survivors:
             raise Refused("it is not among the survivors itself")
-        untold = set(shared) - told.survivors - told.silent
+        strangers = (told.survivors | told.silent) - sharers
+        if strangers:
+            raise Refused(f"seat {min(strangers)} is on the list of survivors and silent ones, and never shared")
+        untold = sharers - told.survivors - told.silent
         if untold:
-            raise Refused(f"neighbour {min(untold)} shared, and is neither among the survivors nor silent")
+            raise Refused(f"seat {min(untold)} shared, and is neither among the survivors nor silent")
         at_least(self.round_.agreement.enough, len(told.survivors), "survivors")
 
-    def consents(self, bound: bytes, told: Survivors, consents: Consents, identities: Identities) -> None:
-        """Whether enough survivors signed the list that this client was told.
+    def signatures(
+        self, phase: Phase, bound: bytes, body: bytes, shown: Signatures, among: frozenset[int], identities: Identities
+    ) -> None:
+        """Whether a quorum signed the list that this client was told.
+
+        Args:
+            phase: AGREE, of who shared, or CONSENT, of who survived.
+            bound: What the signatures cover beside their header and body.
+            body: What was signed.
+            shown: The signatures.
+            among: Who may sign: those on the list.
+            identities: Their keys.
 
         Guarantee:
             Two clients who accept two lists share an honest client who signed both, and there is none: all who go on
             were told the same.
 
         Raises:
-            Refused: Too few signatures, one that fails, or one of somebody who is no survivor.
+            Refused: Too few signatures, one that fails, or one of somebody who is not on the list.
         """
-        content = consent(told, self.round_.agreement)
-        for seat, signature in consents.entries:
+        what = _SIGNED[phase]
+        for seat, signature in shown.entries:
             key = identities.keys.get(seat)
-            if seat not in told.survivors or key is None:
-                raise Refused(f"seat {seat} signed the survivors and is none")
-            signed = self.round_.digest + bound + header(self.round_, Phase.CONSENT, seat, EVERYONE) + content
+            if seat not in among or key is None:
+                raise Refused(f"seat {seat} signed {what} and is none of them")
+            signed = self.round_.digest + bound + header(self.round_, phase, seat, EVERYONE) + body
             if not signed_by(key, signature, signed):
-                raise Refused(f"the signature of seat {seat} on the survivors fails")
-        at_least(self.round_.agreement.quorum, len(consents.entries), "signatures on the survivors")
+                raise Refused(f"the signature of seat {seat} on {what} fails")
+        at_least(self.round_.agreement.quorum, len(shown.entries), f"signatures on {what}")

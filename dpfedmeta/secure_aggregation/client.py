@@ -7,10 +7,8 @@ https://arxiv.org/abs/2008.07545.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
@@ -19,63 +17,27 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.secure_aggregation import graph, masks, pairwise, shamir
 from dpfedmeta.secure_aggregation.agreement import Identities, Round
 from dpfedmeta.secure_aggregation.bodies import (
+    Agree,
     Ciphertexts,
-    Consents,
     KeyList,
     Keys,
     Kind,
     Masked,
     Reveal,
+    ShareList,
+    Signatures,
     Survivors,
-    share_of,
 )
 from dpfedmeta.secure_aggregation.checks import Checks, at_least, consent
-from dpfedmeta.secure_aggregation.keys import Identity, Pair, Randomness
+from dpfedmeta.secure_aggregation.client_shares import deal, held
+from dpfedmeta.secure_aggregation.client_state import SPENT, History, Secrets, Step
+from dpfedmeta.secure_aggregation.keys import SIGNATURE_BYTES, Identity, Pair, Randomness
 from dpfedmeta.secure_aggregation.messages import EVERYONE, SERVER, Phase, opened, signed
 from dpfedmeta.secure_aggregation.refusals import Aborted, Refused
 
 
-class Step(Enum):
-    """What a client does next."""
-
-    ADVERTISE = "advertise"
-    SHARE = "share"
-    MASK = "mask"
-    CONSENT = "consent"
-    UNMASK = "unmask"
-    DONE = "done"
-    ABORTED = "aborted"
-
-
-@dataclass(frozen=True, kw_only=True)
-class History:
-    """What a client's own ledger says.
-
-    Attributes:
-        taken: Rounds that it took part in, failed ones too.
-        most: R, the rounds that it promised at most. None: no limit.
-        last: (round, attempt) of the last one of this run, if any.
-    """
-
-    taken: int = 0
-    most: int | None = None
-    last: tuple[int, int] | None = None
-
-
-@dataclass(kw_only=True)
-class _Secrets:
-    """What is forgotten as soon as it has been used."""
-
-    mask_keys: Pair
-    share_keys: Pair
-    seed: bytes
-    channels: dict[int, pairwise.Channel] = field(default_factory=dict)
-    shares: dict[int, tuple[int, int]] = field(default_factory=dict)  # of neighbours: (of the seed, of the mask key)
-    told: Survivors | None = None
-
-
 class Client:
-    """One client. Each method answers one message, in this order: advertise, share, mask, (consent,) unmask.
+    """One client. Each method answers one message, in this order: advertise, share, (agree,) mask, (consent,) unmask.
 
     It does no input or output, knows no clock, and draws from `randomness` alone.
 
@@ -130,12 +92,13 @@ class Client:
         self._checks = Checks(round_=round_, seat=seat, verify=verify)
         self.step = Step.ADVERTISE
         self.identities: Identities = round_.identities
-        self._secrets: _Secrets | None = None
+        self._secrets: Secrets | None = None
         self._bound = b""
         self._keys: dict[int, Keys] = {}  # of neighbours
+        self._listed: Collection[int] | None = None  # whose keys were shown, where these are everybody's
 
     @contextmanager
-    def _answering(self, step: Step, following: Step) -> Iterator[_Secrets]:
+    def _answering(self, step: Step, following: Step) -> Iterator[Secrets]:
         """One step, after which there is no way back; what is refused ends the round."""
         secrets = self._secrets
         if self.step is not step or secrets is None:
@@ -169,7 +132,7 @@ class Client:
         if self.step is not Step.ADVERTISE:
             raise self._aborted(f"advertise was asked of a client whose next step is {self.step.value}")
         drawn = [self._randomness(32) for _ in range(3)]
-        secrets = _Secrets(mask_keys=Pair(drawn[0]), share_keys=Pair(drawn[1]), seed=drawn[2])
+        secrets = Secrets(mask_keys=Pair(drawn[0]), share_keys=Pair(drawn[1]), seed=drawn[2])
         self._secrets = secrets
         self._own = Keys(
             self._identity.public,
@@ -187,10 +150,11 @@ class Client:
             Aborted: An identity that is unknown, repeated, its own or another than listed, a signature that fails,
                 too few neighbours.
         """
-        with self._answering(Step.SHARE, Step.MASK) as secrets:
+        with self._answering(Step.SHARE, Step.AGREE if self._agreement.malicious else Step.MASK) as secrets:
             listed = KeyList.decode(self._opened(Phase.KEY_LIST, message))
             everybody, self.identities = self._checks.keys(self._own, listed, self.identities)
             self._bound = pairwise.bound_to(self._round, listed if self._agreement.malicious else None)
+            self._listed = everybody.keys() | {self._seat} if self._agreement.malicious else None
             self._keys = {seat: everybody[seat] for seat in self._neighbours(listed) if seat in everybody}
             at_least(self._agreement.threshold, len(self._keys), "neighbours")
             if not self._agreement.malicious and len(self._keys) < len(everybody):
@@ -202,7 +166,7 @@ class Client:
         row: list[int] = graph.neighbours_of(self._seat, seed, self._agreement.clients, self._agreement.degree).tolist()
         return row
 
-    def _ciphertexts(self, secrets: _Secrets) -> Ciphertexts:
+    def _ciphertexts(self, secrets: Secrets) -> Ciphertexts:
         seats = list(self._keys)
         points = [seat + 1 for seat in seats]
         both = [
@@ -214,15 +178,44 @@ class Client:
             context = pairwise.pair_context(self._bound, self._seat, self._own, seat, self._keys[seat])
             channel = pairwise.channel(secrets.share_keys, self._keys[seat].share_key, context, lower=self._seat < seat)
             secrets.channels[seat] = channel
-            content = b"".join(share.to_bytes(shamir.SHARE_BYTES, "big") for share in shares)
-            entries.append((seat, channel.sealed(self._round, self._seat, seat, content)))
+            entries.append(deal(self._round, self._bound, channel, self._seat, seat, shares))
         return Ciphertexts(tuple(entries))
 
+    def agree(self, message: bytes) -> bytes:
+        """AGREE, from SHARE_LIST, against a malicious server: a signature on who shared, before anybody masks.
+
+        Raises:
+            Aborted: A list without the client itself, or with somebody whose keys were not shown; shares that are
+                missing or of no neighbour; too few clients or neighbours.
+        """
+        with self._answering(Step.AGREE, Step.MASK) as secrets:
+            self._take_shares(secrets, message)
+            signature = self._signed(Phase.AGREE, b"", EVERYONE)[-SIGNATURE_BYTES:]
+            return self._signed(Phase.AGREE, Agree(signature, tuple(sorted(secrets.rejected))).encode())
+
+    def _take_shares(self, secrets: Secrets, message: bytes) -> None:
+        told = ShareList.decode(self._opened(Phase.SHARE_LIST, message), self._agreement)
+        self._checks.sharers(told, self._keys, self._listed)
+        for dealt in told.sealed.entries:
+            try:
+                channel = secrets.channels[dealt.seat]
+                secrets.shares[dealt.seat] = held(self._round, self._bound, channel, self._seat, dealt)
+            except Refused:
+                # Its dealer's fault, or the server's: nothing of that neighbour is ever revealed here.
+                secrets.rejected.add(dealt.seat)
+        secrets.channels, secrets.share_keys, secrets.sharers = {}, SPENT, told.sharers
+        self._bound = pairwise.bound_to_sharers(self._bound, told.sharers)
+
+    @property
+    def sharers(self) -> frozenset[int] | None:
+        """Whom it was told to have shared, from `agree` (from `mask`, where the server is not malicious) on."""
+        return self._secrets.sharers if self._secrets is not None else None
+
     def mask(self, message: bytes, vector: npt.NDArray[np.integer]) -> bytes:
-        """MASKED, from SHARE_LIST: the vector under its own mask and those that it shares with neighbours.
+        """MASKED, from SHARE_LIST (from AGREED with a malicious server): the vector under all its masks.
 
         Args:
-            message: SHARE_LIST.
+            message: SHARE_LIST, or AGREED.
             vector: Whole numbers, shape [dimension]; what counts is their value modulo 2^bits.
 
         Guarantee:
@@ -230,7 +223,8 @@ class Client:
             class.
 
         Raises:
-            Aborted: A sender that is unknown, repeated or itself, a tag that fails, fewer than t neighbours.
+            Aborted: As `agree` on a list of who shared; with a malicious server, too few signatures on it or one that
+                fails.
             InputError: Another shape, or no whole numbers.
         """
         if vector.shape != (self._agreement.dimension,) or vector.dtype.kind not in "iu":
@@ -238,31 +232,29 @@ class Client:
                 f"a vector of {vector.dtype} and shape {vector.shape}: {self._agreement.dimension} whole numbers agreed"
             )
         with self._answering(Step.MASK, Step.CONSENT if self._agreement.malicious else Step.UNMASK) as secrets:
-            listed = Ciphertexts.decode(self._opened(Phase.SHARE_LIST, message))
-            for seat, content in listed.entries:
-                if seat == self._seat or seat not in secrets.channels:
-                    raise Refused(f"shares of seat {seat}, {'itself' if seat == self._seat else 'no neighbour'}")
-                shares = secrets.channels[seat].unsealed(self._round, self._seat, seat, content)
-                secrets.shares[seat] = (share_of(shares[: shamir.SHARE_BYTES]), share_of(shares[shamir.SHARE_BYTES :]))
-            at_least(self._agreement.threshold, len(secrets.shares), "neighbours who shared")
+            if self._agreement.malicious:
+                shown = Signatures.decode(self._opened(Phase.AGREED, message))
+                self._checks.signatures(Phase.AGREE, self._bound, b"", shown, secrets.sharers, self.identities)
+            else:
+                self._take_shares(secrets, message)
             masked = self._masked(secrets, vector)
-            secrets.channels = {}
-            secrets.mask_keys, secrets.seed = secrets.share_keys, b""
+            secrets.mask_keys, secrets.seed = SPENT, b""
             return self._signed(Phase.MASKED, Masked(masked).encode(self._agreement))
 
-    def _masked(self, secrets: _Secrets, vector: npt.NDArray[np.integer]) -> masks.Words:
+    def _masked(self, secrets: Secrets, vector: npt.NDArray[np.integer]) -> masks.Words:
         size, bits = self._agreement.dimension, self._agreement.bits
         total = vector.astype(masks.word(bits))  # a copy, modulo 2^16 or 2^32
         total += masks.expand(pairwise.own_seed(self._bound, secrets.seed, self._seat), size, bits)
-        for seat in secrets.shares:
-            seed = pairwise.mask_seed(secrets.mask_keys, self._keys[seat].mask_key, secrets.channels[seat].context)
+        for seat in sorted(secrets.shares.keys() | secrets.rejected):
+            context = pairwise.pair_context(self._bound, self._seat, self._own, seat, self._keys[seat])
+            seed = pairwise.mask_seed(secrets.mask_keys, self._keys[seat].mask_key, context)
             apply: Callable[..., object] = np.add if seat > self._seat else np.subtract
             apply(total, masks.expand(seed, size, bits), out=total)
         return masks.reduced(total, bits)
 
-    def _told(self, secrets: _Secrets, message: bytes) -> Survivors:
+    def _told(self, secrets: Secrets, message: bytes) -> Survivors:
         told = Survivors.decode(self._opened(Phase.SURVIVORS, message), self._agreement)
-        self._checks.survivors(told, secrets.shares)
+        self._checks.survivors(told, secrets.sharers)
         return told
 
     @property
@@ -294,8 +286,9 @@ class Client:
             if told is None:
                 told = self._told(secrets, message)
             else:
-                consents = Consents.decode(self._opened(Phase.CONSENTS, message))
-                self._checks.consents(self._bound, told, consents, self.identities)
+                shown = Signatures.decode(self._opened(Phase.CONSENTS, message))
+                signed = consent(told, self._agreement)
+                self._checks.signatures(Phase.CONSENT, self._bound, signed, shown, told.survivors, self.identities)
             entries = tuple(
                 (seat, kind, secrets.shares[seat][kind])
                 for seat in sorted(secrets.shares)

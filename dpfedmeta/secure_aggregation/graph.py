@@ -45,13 +45,12 @@ def parameters(
 
     Guarantee:
         With probability 1 - 2^-40 over the graph, no honest client has t neighbours who collude (with a malicious
-        server:
-        2 t exceeds the number of neighbours plus those who collude, so of a client's two secrets one stays hidden even
-        if its honest neighbours are
-        told different things), and the honest clients who stay are connected when all who collude or fall silent are
-        taken out,
-        provided that who they are does not depend on the graph. With probability 1 - 2^-20 each client keeps t
-        neighbours who answer.
+        server: 2 t exceeds the number of neighbours plus those who collude, so of a client's two secrets one stays
+        hidden even if its honest neighbours are told different things), and the honest clients who stay are connected
+        when all who collude or fall silent are taken out. Who colludes must not depend on the graph. Who falls silent
+        must not either, unless the server may be malicious: then it may choose them once it knows the graph, as many
+        as `dropout` allows. With probability 1 - 2^-20 each client keeps t neighbours who answer, where silence does
+        not depend on the graph.
 
     Raises:
         InputError: No graph exists, or a share is none.
@@ -91,16 +90,17 @@ def _counts(clients: int, adversarial: float, dropout: float) -> tuple[int, int]
 
 def _smallest(clients: int, colluding: int, silent: int, malicious: bool) -> tuple[int, int] | None:
     """The smallest even degree at which both conditions hold; the first of them holds from one degree on."""
+    apart = log_cut if malicious else log_disconnected
     low, high = 1, (clients - 1) // 2
     while low < high:
         middle = (low + high) // 2
-        if log_disconnected(clients, 2 * middle, colluding + silent) < math.log(SECURITY):
+        if apart(clients, 2 * middle, colluding, silent) < math.log(SECURITY):
             high = middle
         else:
             low = middle + 1
     degree, most_won = 2 * low, 1 if malicious else 2
     while degree < clients - 1:
-        if log_disconnected(clients, degree, colluding + silent) >= math.log(SECURITY):
+        if apart(clients, degree, colluding, silent) >= math.log(SECURITY):
             return None
         threshold = _threshold(clients, colluding, degree, malicious)
         lacking = threshold - fewest_among(clients, clients - silent, degree, CORRECTNESS / clients)
@@ -127,16 +127,39 @@ def _complete(clients: int, colluding: int, silent: int, malicious: bool) -> tup
     return (degree, threshold) if threshold <= degree - silent else None
 
 
-def log_disconnected(clients: int, degree: int, bad: int) -> float:
-    """Log of a bound on P[a random Harary graph falls apart when `bad` of its nodes are taken out].
+def holds_together(clients: int, degree: int, colluding: int, silent: int) -> bool:
+    """Whether honest survivors stay connected, except with probability 2^-41, whomever a malicious server silences."""
+    return log_cut(clients, degree, colluding, silent) < math.log(SECURITY)
+
+
+def log_disconnected(clients: int, degree: int, colluding: int, silent: int) -> float:
+    """Log of a bound on P[a random Harary graph falls apart when those who collude or are silent are taken out].
 
     It falls apart only where two runs of degree/2 nodes each in a row are taken out.
     """
+    bad = colluding + silent
     if bad < degree:
         return -math.inf
-    pairs = math.log(clients) + math.log(clients - degree - 1) - math.log(2)
     terms = gammaln([bad + 1, clients - degree + 1, clients + 1, bad - degree + 1])
-    return float(pairs + terms[0] + terms[1] - terms[2] - terms[3])
+    return float(_log_pairs(clients, degree) + terms[0] + terms[1] - terms[2] - terms[3])
+
+
+def log_cut(clients: int, degree: int, colluding: int, silent: int) -> float:
+    """Log of a bound on P[a server that knows the graph can cut it by silencing so many of its nodes].
+
+    Two runs of degree/2 nodes each in a row have to go. Those among them who collude are gone already, and the server
+    has to silence the others: it succeeds only where some two runs hold at least `degree - silent` who collude.
+    """
+    lacking = degree - silent
+    if degree >= clients - 1 or lacking > min(colluding, degree):
+        return -math.inf
+    tail = np.logaddexp.reduce(log_hypergeometric(clients, colluding, degree)[max(lacking, 0) :])
+    return float(_log_pairs(clients, degree) + min(tail, 0.0))
+
+
+def _log_pairs(clients: int, degree: int) -> float:
+    """Log of the number of pairs of runs."""
+    return math.log(clients) + math.log(clients - degree - 1) - math.log(2)
 
 
 def log_hypergeometric(clients: int, marked: int, drawn: int) -> npt.NDArray[np.float64]:

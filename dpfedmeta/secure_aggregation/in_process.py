@@ -19,21 +19,20 @@ import numpy as np
 import numpy.typing as npt
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.secure_aggregation import masks
 from dpfedmeta.secure_aggregation.agreement import Agreement, Identities, Round
 from dpfedmeta.secure_aggregation.client import Client
 from dpfedmeta.secure_aggregation.keys import Identity, Randomness
 from dpfedmeta.secure_aggregation.messages import Phase
 from dpfedmeta.secure_aggregation.refusals import Aborted
 from dpfedmeta.secure_aggregation.server import Server, Sum
-from dpfedmeta.secure_aggregation.unmasking import correction
+from dpfedmeta.secure_aggregation.unmasking import Corrected, correction
 from dpfedmeta.workers import check_guarded
 
 Vector = npt.NDArray[np.integer]
-# The phases in which a client sends something, hence can be silent.
 # Answers that travel together between processes.
 _AT_ONCE = 16
-SPEAKING = (Phase.KEYS, Phase.SHARES, Phase.MASKED, Phase.CONSENT, Phase.REVEAL)
+# The phases in which a client sends something, hence can be silent.
+SPEAKING = (Phase.KEYS, Phase.SHARES, Phase.AGREE, Phase.MASKED, Phase.CONSENT, Phase.REVEAL)
 
 
 @dataclass(kw_only=True)
@@ -112,6 +111,8 @@ class Here:
             return client.advertise()
         if phase is Phase.SHARES:
             return client.share(message)
+        if phase is Phase.AGREE:
+            return client.agree(message)
         if phase is Phase.MASKED:
             return client.mask(message, self._vectors[seat])
         return client.consent(message) if phase is Phase.CONSENT else client.unmask(message)
@@ -199,7 +200,7 @@ def run_round(
     Args:
         vectors: Whole numbers, shape [dimension], by seat.
         agreement: The numbers.
-        silent: From which phase on a client says nothing: KEYS, SHARES, MASKED, CONSENT or REVEAL.
+        silent: From which phase on a client says nothing: KEYS, SHARES, AGREE, MASKED, CONSENT or REVEAL.
         run: 32 bytes; random where absent.
         round_: Which round.
         attempt: Which attempt at it.
@@ -287,7 +288,7 @@ def _among(others: Sequence[Elsewhere], phase: Phase, inbox: Mapping[int, bytes]
                 waiting.remove(other)
 
 
-def _shared(others: Sequence[Elsewhere], tasks: Sequence[tuple[object, ...]]) -> Iterator[masks.Words]:
+def _shared(others: Sequence[Elsewhere], tasks: Sequence[tuple[object, ...]]) -> Iterator[Corrected]:
     # One task at a time each: a pipe that is full in both directions would wait for ever.
     for first in range(0, len(tasks), len(others)):
         asked = list(zip(others, tasks[first:], strict=False))

@@ -24,17 +24,19 @@ _HEADER = struct.Struct(">4sH32sIIBII")
 
 
 class Phase(IntEnum):
-    """In the order of a round. CONSENT and CONSENTS are for malicious servers alone."""
+    """In the order of a round. AGREE, AGREED, CONSENT and CONSENTS are for malicious servers alone."""
 
     KEYS = 1
     KEY_LIST = 2
     SHARES = 3
     SHARE_LIST = 4
-    MASKED = 5
-    SURVIVORS = 6
-    CONSENT = 7
-    CONSENTS = 8
-    REVEAL = 9
+    AGREE = 5
+    AGREED = 6
+    MASKED = 7
+    SURVIVORS = 8
+    CONSENT = 9
+    CONSENTS = 10
+    REVEAL = 11
 
 
 def header(round_: Round, phase: Phase, sender: int, recipient: int) -> bytes:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from hashlib import sha256
 
 from dpfedmeta.secure_aggregation.agreement import Round
-from dpfedmeta.secure_aggregation.bodies import KeyList, Keys
+from dpfedmeta.secure_aggregation.bodies import KeyList, Keys, Kind
 from dpfedmeta.secure_aggregation.keys import Pair, committed, derived, sealed, unsealed
 from dpfedmeta.secure_aggregation.messages import Phase, header
+from dpfedmeta.secure_aggregation.shamir import SHARE_BYTES
 
 
 def graph_seed(round_: Round, listed: KeyList | None) -> bytes:
@@ -24,8 +26,18 @@ def graph_seed(round_: Round, listed: KeyList | None) -> bytes:
 
 
 def bound_to(round_: Round, listed: KeyList | None) -> bytes:
-    """What everything after the keys is bound to."""
+    """What everything after the keys is bound to, up to the list of who shared."""
     return sha256(b"keys" + round_.digest + (b"" if listed is None else listed.encode())).digest()
+
+
+def bound_to_sharers(bound: bytes, sharers: Collection[int]) -> bytes:
+    """What everything after the list of who shared is bound to: the masks too, and the signatures that fix the list.
+
+    Args:
+        bound: What the list itself is bound to (`bound_to`).
+        sharers: Seats of the clients who shared, each with all of its neighbours on the list.
+    """
+    return sha256(b"sharers" + bound + b"".join(seat.to_bytes(4, "big") for seat in sorted(sharers))).digest()
 
 
 def pair_context(bound: bytes, seat: int, keys: Keys, other: int, others: Keys) -> bytes:
@@ -57,6 +69,15 @@ def own_seed(bound: bytes, seed: bytes, seat: int) -> bytes:
 def commitment(round_: Round, seed: bytes, seat: int) -> bytes:
     """To the seed of one's own mask."""
     return committed(seed, round_.digest + seat.to_bytes(4, "big"))
+
+
+def share_commitment(bound: bytes, dealer: int, holder: int, kind: Kind, share: int) -> bytes:
+    """To one share, by who deals it: a wrong one that is revealed is then its holder's fault, and no other's.
+
+    It says nothing of the share: as long as fewer than t are known, each of them has 256 random bits.
+    """
+    place = b"".join(seat.to_bytes(4, "big") for seat in (dealer, holder)) + bytes([kind])
+    return committed(share.to_bytes(SHARE_BYTES, "big"), b"share" + bound + place)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,16 +11,24 @@ import numpy.typing as npt
 from dpfedmeta.errors import InputError
 from dpfedmeta.secure_aggregation import graph, masks, pairwise
 from dpfedmeta.secure_aggregation.agreement import Round
-from dpfedmeta.secure_aggregation.bodies import Ciphertexts, Consents, KeyList, Keys, Kind, Masked, Reveal, Survivors
+from dpfedmeta.secure_aggregation.bodies import (
+    Agree,
+    Ciphertexts,
+    KeyList,
+    Keys,
+    Kind,
+    Masked,
+    Reveal,
+    ShareList,
+    Signatures,
+    Survivors,
+)
 from dpfedmeta.secure_aggregation.checks import consent
-from dpfedmeta.secure_aggregation.keys import SIGNATURE_BYTES, Identity, check_public
-from dpfedmeta.secure_aggregation.messages import EVERYONE, SERVER, Phase, opened, sender_of, signed
+from dpfedmeta.secure_aggregation.dealing import SECRET, Dealings, Fault
+from dpfedmeta.secure_aggregation.keys import SIGNATURE_BYTES, Identity, check_public, signed_by
+from dpfedmeta.secure_aggregation.messages import EVERYONE, SERVER, Phase, header, opened, sender_of, signed
 from dpfedmeta.secure_aggregation.refusals import Aborted, Refused
-from dpfedmeta.secure_aggregation.unmasking import Missing, correction
-
-# Runs a function on several tuples of arguments, in any order: `itertools.starmap`, or the `map` of worker processes.
-Map = Callable[[Callable[..., masks.Words], Iterable[tuple[object, ...]]], Iterable[masks.Words]]
-_TASKS_AT_ONCE = 128
+from dpfedmeta.secure_aggregation.unmasking import Map, corrections, missing_secrets, one_after_the_other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +42,6 @@ class Sum:
 
     total: npt.NDArray[np.uint32]
     survivors: tuple[int, ...]
-
-
-def _one_after_the_other(
-    function: Callable[..., masks.Words], tasks: Iterable[tuple[object, ...]]
-) -> Iterator[masks.Words]:
-    return (function(*task) for task in tasks)
 
 
 class Server:
@@ -68,12 +70,13 @@ class Server:
         self._identities: set[bytes] = set()
         self._keys: dict[int, tuple[Keys, bytes]] = {}
         self._graph: dict[int, list[int]] = {}
-        self._sealed: dict[int, dict[int, bytes]] = {}
+        self._dealings = Dealings()
+        self._agreed: dict[int, bytes] = {}
         self._masked = np.zeros(self._agreement.dimension, dtype=masks.word(self._agreement.bits))
         self._survivors: set[int] = set()
         self._told: Survivors | None = None
         self._consents: dict[int, bytes] = {}
-        self._reveals: dict[int, Reveal] = {}
+        self._revealed: set[int] = set()
         self._done = False
 
     def receive(self, message: bytes) -> int:
@@ -94,6 +97,7 @@ class Server:
         take = {
             Phase.KEYS: self._take_keys,
             Phase.SHARES: self._take_shares,
+            Phase.AGREE: self._take_agree,
             Phase.MASKED: self._take_masked,
             Phase.CONSENT: self._take_consent,
             Phase.REVEAL: self._take_reveal,
@@ -108,7 +112,8 @@ class Server:
         senders: dict[Phase, Collection[int]] = {
             Phase.KEYS: range(self._agreement.clients),
             Phase.SHARES: self._keys,
-            Phase.MASKED: self._sealed,
+            Phase.AGREE: self._dealings.dealt,
+            Phase.MASKED: self._agreed if self._agreement.malicious else self._dealings.dealt,
             Phase.CONSENT: self._survivors,
             Phase.REVEAL: self._survivors,
         }
@@ -135,9 +140,17 @@ class Server:
 
     def _take_shares(self, sender: int, body: bytes, signature: bytes) -> None:
         listed = Ciphertexts.decode(body)
-        if [seat for seat, _ in listed.entries] != self._graph[sender]:
+        if [dealt.seat for dealt in listed.entries] != self._graph[sender]:
             raise Refused(f"seat {sender} did not send shares to exactly its neighbours")
-        self._sealed[sender] = dict(listed.entries)
+        self._dealings.dealt[sender] = {dealt.seat: dealt for dealt in listed.entries}
+
+    def _take_agree(self, sender: int, body: bytes, signature: bytes) -> None:
+        signed = self._round.digest + self._bound + header(self._round, Phase.AGREE, sender, EVERYONE)
+        agree = Agree.decode(body)
+        if not signed_by(self._keys[sender][0].identity, agree.signature, signed):
+            raise Refused(f"seat {sender} signed another list of who shared")
+        self._dealings.reject(sender, agree.rejected)
+        self._agreed[sender] = agree.signature
 
     def _take_masked(self, sender: int, body: bytes, signature: bytes) -> None:
         self._masked += Masked.decode(body, self._agreement).words
@@ -153,11 +166,10 @@ class Server:
         wanted = [
             (seat, Kind.SEED if seat in self._survivors else Kind.KEY)
             for seat in self._graph[sender]
-            if seat in self._sealed
+            if seat in self._dealings.dealt
         ]
-        if [(seat, kind) for seat, kind, _ in revealed.entries] != wanted:
-            raise Refused(f"seat {sender} did not reveal exactly what it was asked for")
-        self._reveals[sender] = revealed
+        self._dealings.reveal(sender, wanted, revealed)
+        self._revealed.add(sender)
 
     def close(self) -> dict[int, bytes]:
         """Ends the phase; what to send to whom for the next one. Nothing more after the last phase: `sum`.
@@ -169,6 +181,7 @@ class Server:
         answer = {
             Phase.KEYS: self._close_keys,
             Phase.SHARES: self._close_shares,
+            Phase.AGREE: self._close_agree,
             Phase.MASKED: self._close_masked,
             Phase.CONSENT: self._close_consent,
             Phase.REVEAL: self._close_reveal,
@@ -192,7 +205,7 @@ class Server:
             if len(self._graph[seat]) >= self._agreement.threshold
         }
         answer = self._to_all(Phase.KEY_LIST, sent)
-        self._bound = pairwise.bound_to(self._round, whole)
+        self._bound = self._dealings.bound = pairwise.bound_to(self._round, whole)
         self.phase = Phase.SHARES
         return answer
 
@@ -203,18 +216,21 @@ class Server:
 
     def _close_shares(self) -> dict[int, bytes]:
         around = self._well_connected()
-        self._sealed = {seat: self._sealed[seat] for seat in around}
+        dealt = self._dealings.dealt = {seat: self._dealings.dealt[seat] for seat in around}
         self._at_least(self._agreement.enough, len(around), "clients who shared")
+        sharers = frozenset(around)
         sent = {
-            seat: Ciphertexts(tuple((other, self._sealed[other][seat]) for other in others)).encode()
+            seat: ShareList(sharers, Ciphertexts(tuple(dealt[other][seat]._replace(seat=other) for other in others)))
             for seat, others in around.items()
         }
-        self.phase = Phase.MASKED
-        return self._to_all(Phase.SHARE_LIST, sent)
+        answer = self._to_all(Phase.SHARE_LIST, {seat: listed.encode(self._agreement) for seat, listed in sent.items()})
+        self._bound = pairwise.bound_to_sharers(self._bound, sharers)
+        self.phase = Phase.AGREE if self._agreement.malicious else Phase.MASKED
+        return answer
 
     def _well_connected(self) -> dict[int, list[int]]:
         """Who shared and has t neighbours who did: nobody masks with a client whose secrets cannot be put together."""
-        around = {seat: self._graph[seat] for seat in sorted(self._sealed)}
+        around = {seat: self._graph[seat] for seat in sorted(self._dealings.dealt)}
         while True:
             there = {seat: [other for other in others if other in around] for seat, others in around.items()}
             kept = {seat: others for seat, others in there.items() if len(others) >= self._agreement.threshold}
@@ -222,26 +238,39 @@ class Server:
                 return kept
             around = kept
 
+    def _close_agree(self) -> dict[int, bytes]:
+        self._dealings.judge(self._agreement.colluding)
+        body = self._quorum(self._agreed, "the list of who shared")
+        for seat in sorted(self._dealings.dealt):
+            # Nothing is masked yet: without its secret no sum would come of it.
+            held = self._dealings.held(seat, self._agreed.keys())
+            self._at_least(self._agreement.threshold, held, f"neighbours with usable shares of seat {seat}")
+        self.phase = Phase.MASKED
+        return self._to_all(Phase.AGREED, dict.fromkeys(sorted(self._agreed), body))
+
+    def _quorum(self, signatures: Mapping[int, bytes], what: str) -> bytes:
+        quorum = self._agreement.quorum
+        self._at_least(quorum, len(signatures), f"signatures on {what}")
+        return Signatures(tuple(sorted(signatures.items())[:quorum])).encode()
+
     def _close_masked(self) -> dict[int, bytes]:
         self._at_least(self._agreement.enough, len(self._survivors), "survivors")
-        self._told = Survivors(frozenset(self._survivors), frozenset(self._sealed.keys() - self._survivors))
+        self._told = Survivors(frozenset(self._survivors), frozenset(self._dealings.dealt.keys() - self._survivors))
         body = self._told.encode(self._agreement)
         self.phase = Phase.CONSENT if self._agreement.malicious else Phase.REVEAL
         return self._to_all(Phase.SURVIVORS, dict.fromkeys(sorted(self._survivors), body))
 
     def _close_consent(self) -> dict[int, bytes]:
-        quorum = self._agreement.quorum
-        self._at_least(quorum, len(self._consents), "signatures on the survivors")
-        body = Consents(tuple(sorted(self._consents.items())[:quorum])).encode()
+        body = self._quorum(self._consents, "the survivors")
         self.phase = Phase.REVEAL
         return self._to_all(Phase.CONSENTS, dict.fromkeys(sorted(self._consents), body))
 
     def _close_reveal(self) -> dict[int, bytes]:
-        self._at_least(self._agreement.threshold, len(self._reveals), "clients who revealed")
+        self._at_least(self._agreement.threshold, len(self._revealed), "clients who revealed")
         self._done = True
         return {}
 
-    def sum(self, run: Map = _one_after_the_other) -> Sum:
+    def sum(self, run: Map = one_after_the_other) -> Sum:
         """The sum, once the last phase is closed.
 
         Args:
@@ -257,39 +286,32 @@ class Server:
         self._check_running()
         if not self._done:
             raise Aborted(f"no sum before phase {self.phase.name} is closed")
-        tasks = self._missing()
-        parts = [tasks[i : i + _TASKS_AT_ONCE] for i in range(0, len(tasks), _TASKS_AT_ONCE)]
-        total = self._masked.copy()
-        try:
-            for part in run(correction, ((self._round, self._bound, part) for part in parts)):
-                total -= part
-        except Aborted as error:
-            self._abort(str(error))
+        keys = {seat: keys for seat, (keys, _) in self._keys.items()}
+        missing = list(missing_secrets(self._dealings, keys, self._graph, frozenset(self._survivors)))
+        for task in missing:
+            what = f"right shares of the {SECRET[task.kind]} of seat {task.seat}"
+            self._at_least(self._agreement.threshold, len(task.shares), what)
+        total, lost = self._masked.copy(), list[tuple[int, Kind]]()
+        for found in corrections(self._round, self._bound, missing, run):
+            total -= found.total
+            lost += found.lost
+            for seat, kind in (*found.corrected, *found.lost):
+                self._dealings.misdealt(seat, kind)
+        if lost:
+            seat, kind = min(lost)
+            self._abort(f"the shares of the {SECRET[kind]} of seat {seat} do not give what it showed")
         reduced = masks.reduced(total, self._agreement.bits).astype(np.uint32)
         return Sum(total=reduced, survivors=tuple(sorted(self._survivors)))
 
-    def _missing(self) -> list[Missing]:
-        shares: dict[int, dict[int, int]] = {seat: {} for seat in self._sealed}
-        for holder in sorted(self._reveals):
-            for seat, _, share in self._reveals[holder].entries:
-                if len(shares[seat]) < self._agreement.threshold:
-                    shares[seat][holder + 1] = share
-        tasks = []
-        for seat, found in sorted(shares.items()):
-            survived = seat in self._survivors
-            around = (
-                {}
-                if survived
-                else {other: self._keys[other][0] for other in self._graph[seat] if other in self._survivors}
-            )
-            if not (survived or around):
-                continue  # nobody masked with it
-            self._at_least(
-                self._agreement.threshold, len(found), f"shares of the {'seed' if survived else 'key'} of seat {seat}"
-            )
-            kind = Kind.SEED if survived else Kind.KEY
-            tasks.append(Missing(seat=seat, kind=kind, shares=found, keys=self._keys[seat][0], survivors=around))
-        return tasks
+    @property
+    def survivors(self) -> frozenset[int]:
+        """Who sent a masked vector, so far."""
+        return frozenset(self._survivors)
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """What was wrong with clients' shares so far, for whoever runs the server."""
+        return tuple(self._dealings.faults)
 
     def _to_all(self, phase: Phase, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
         return {

@@ -29,14 +29,15 @@ def split(secret: int, points: Sequence[int], threshold: int, randomness: Callab
     # 512 bits modulo a prime of 257: 2^-255 from uniform.
     drawn = randomness(64 * (threshold - 1))
     coefficients = [secret] + [int.from_bytes(drawn[i : i + 64], "little") % PRIME for i in range(0, len(drawn), 64)]
-    return [sum(map(operator.mul, coefficients, _powers(point, threshold))) % PRIME for point in points]
+    return [sum(map(operator.mul, coefficients, powers(point, threshold))) % PRIME for point in points]
 
 
-def _powers(point: int, count: int) -> list[int]:
-    powers = [1] * count
+def powers(point: int, count: int) -> list[int]:
+    """From the power 0 on."""
+    found = [1] * count
     for i in range(1, count):
-        powers[i] = powers[i - 1] * point % PRIME
-    return powers
+        found[i] = found[i - 1] * point % PRIME
+    return found
 
 
 def weights(points: Sequence[int]) -> list[int]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dpfedmeta.planning.masking_graph import withstood
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import FloatArray, IntArray, OperatingSystemSource, Purpose, SecretSource
 from dpfedmeta.secure_aggregation.agreement import agreed
@@ -38,6 +39,7 @@ class ProtocolRounds:
 
     Attributes:
         adversarial: Share of a cohort that may tell the server all they know.
+        colluding: So many of them at least, however small the cohort.
         absent: Share of invited clients that do not answer; a third of it falls silent in each later phase too, as far
             as all of them together are no more than is tolerated.
         processes: For clients of the protocol.
@@ -48,6 +50,7 @@ class ProtocolRounds:
     """
 
     adversarial: float
+    colluding: int
     absent: float
     processes: int
 
@@ -72,7 +75,7 @@ class ProtocolRounds:
             clients=invited,
             dimension=whole.dimension,
             bits=whole.bits,
-            adversarial=self.adversarial,
+            adversarial=withstood(self.adversarial, self.colluding, invited),
             dropout=whole.dropout,
             malicious=False,
             fewest=whole.fewest(invited),

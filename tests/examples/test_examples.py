@@ -37,7 +37,7 @@ def test_the_round_of_secure_aggregation(capsys):
     spec.loader.exec_module(module)
     module.main()
     shown = capsys.readouterr().out.splitlines()
-    assert "9 arrived, client 7 fell silent" in shown[3]
+    assert "9 arrived, client 7 fell silent" in shown[4]
     total = [sum(seat for seat in range(10) if seat != 7) * factor % 2**16 for factor in (1, 10, -1)]
     assert shown[-2:] == [
         f"sum of 9 vectors modulo 2^16: {[*total, 9]}",

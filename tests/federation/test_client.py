@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ import pytest
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.messages import Asked, Attempt, Offer, Said, opened_answer
-from dpfedmeta.federation.promise import Promise, epsilon_after, most_participations, participation
+from dpfedmeta.federation.client_protocol import round_of
+from dpfedmeta.federation.messages import Asked, Attempt, Offer, Said, Start, opened_answer
+from dpfedmeta.federation.presence import TooFew
+from dpfedmeta.federation.promise import Floors, Promise, epsilon_after, most_participations, participation
 from dpfedmeta.federation.signed_plan import opened_plan, sign_plan
 from dpfedmeta.ledger.client_ledger import ClientLedger
 from dpfedmeta.secure_aggregation.bodies import Survivors
@@ -232,7 +235,7 @@ def test_what_is_not_from_the_server_or_not_for_this_client_is_declined(silos, t
     good = session.question(0)
     wrong = {
         "the signature is not that of the server": session.question(0, server=private_key("another")),
-        "of version 2": good[:4] + b"\0\2" + good[6:],
+        "of version 1": good[:4] + b"\0\1" + good[6:],
         "a question to another client": session.question(1),
         "not a question": b"GET / HTTP/1.1" + bytes(300),
         "a question of 20 bytes": bytes(20),
@@ -325,8 +328,8 @@ def test_shares_are_revealed_for_one_set_of_survivors(silos, tmp_path):
     """Two sums of the same vectors over two sets of clients would give a client away."""
     session = open_session(silos, tmp_path, "dp-agrlr-secure", **SECURE)
     first, gone = session.asked(), silos.roster[2]
-    fewer = session.asked(lost=lambda who, question: who == gone and phase_of(question) == 5)
-    assert not fewer.value["rotated"].any()
+    with pytest.raises(TooFew, match="has no sum"):
+        session.asked(lost=lambda who, question: who == gone and phase_of(question) == Phase.MASKED)
     assert same(session.asked(), first)
     assert "would give a client away" in log_of(tmp_path)
     # Another run has rounds of its own, whatever its name.
@@ -334,6 +337,51 @@ def test_shares_are_revealed_for_one_set_of_survivors(silos, tmp_path):
         session.plan, session.signed.task, run=bytes(32), server=Identity(silos.server), roster=silos.roster
     )
     assert session.asked().value["rotated"].any()
+
+
+def test_a_kept_vector_leaves_again_among_the_same_identities_alone(silos, tmp_path):
+    """Where somebody is missing whose survival was signed, nothing is masked; a further attempt is charged."""
+    session = open_session(silos, tmp_path, "dp-agrlr-secure", **SECURE)
+    session.asked()
+    gone, left = silos.roster[2], []
+
+    def watched(who, question, sent):
+        left.extend([who] if phase_of(question) in (Phase.AGREE, Phase.MASKED) and sent[6] == Said.PHASE else [])
+        return sent
+
+    lost = {"lost": lambda who, question: who == gone and phase_of(question) == Phase.SHARES, "tampered": watched}
+    with pytest.raises(TooFew, match="has no sum"):
+        session.asked(**lost)
+    assert not left
+    kept = tmp_path / "client0" / "runs" / RUN.hex()[:32] / "revealed.json"
+    assert json.loads(kept.read_text())["survivors"] == sorted(key.hex() for key in silos.roster)
+    assert same(session.asked(again=(1, 7), **lost), session.simulated([0, 1, 3, 4], again=(1, 7)))
+    assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 3
+    # What an earlier version kept were seats: no list is the same, whoever is on it.
+    kept.write_text(json.dumps({"key": [0, 1, 7], "survivors": [0, 1, 3, 4]}))
+    with pytest.raises(TooFew, match="has no sum"):
+        session.asked(again=(1, 7), **lost)
+
+
+def test_all_parties_of_a_sum_were_asked_the_same(silos, tmp_path):
+    """Change anything that one of them is told of the round, and it understands nothing of the others."""
+    session = open_session(
+        silos, tmp_path, "dp-agrlr-secure", **SECURE | {"population.cohort": "4", "aggregation.dropout": "0"}
+    )
+    common: dict[str, Any] = {
+        "signed": session.signed,
+        "attempt": Attempt(run=RUN, round=1, again=(1, 7)),
+        "protocol": 5,
+    }
+    common["start"] = Start(invited=(0, 1, 2, 3), task=b"one")
+    others: dict[str, list[Any]] = {
+        "attempt": [Attempt(run=RUN, round=2, again=(1, 7)), Attempt(run=RUN, round=1, again=(1, 8))],
+        "protocol": [6],
+        "start": [replace(common["start"], task=b"two"), replace(common["start"], invited=(0, 1, 2, 4))],
+        "signed": [replace(session.signed, text=session.signed.text + b" ")],
+    }
+    changed = [round_of(**{**common, name: value}).digest for name, values in others.items() for value in values]
+    assert len({round_of(**common).digest, *changed}) == 7
 
 
 def test_clients_that_are_told_different_survivors_reveal_nothing(silos, tmp_path, monkeypatch):
@@ -351,8 +399,38 @@ def test_clients_that_are_told_different_survivors_reveal_nothing(silos, tmp_pat
         return sent
 
     monkeypatch.setattr(Server, "_close_masked", two_lists)
-    assert not session.asked(tampered=watched).value["rotated"].any()
+    with pytest.raises(TooFew, match="has no sum"):
+        session.asked(tampered=watched)
     assert not revealed
+
+
+@pytest.mark.parametrize(
+    ("floors", "given", "why"),
+    [
+        (Floors(adversarial=0.1), {}, "masks of the plan withstand 0.05 of a cohort, and here 0.1 are demanded"),
+        (Floors(colluding=2), {}, "the plan counts 1 clients who know their own noise, and here 2 are demanded"),
+        (Floors(), {"aggregation.rough": "true"}, "rounding costs a lot"),
+        (Floors(adversarial=0.05, colluding=1), {}, None),
+    ],
+)
+def test_a_plan_below_a_clients_floors_is_declined(silos, tmp_path, floors, given, why):
+    session = open_session(silos, tmp_path, "dp-agrlr-secure", Promise(epsilon=8.0, floors=floors), **SECURE, **given)
+    offer = Offer(number=0, signature=session.signed.signature, text=session.signed.text).encode()
+    party = session.parties[silos.roster[0]]
+    came = party.answer(session.question(0, asked=Asked.PLAN, body=offer))
+    assert (came[6] == Said.DECLINED) == (why is not None)
+    assert why is None or why in log_of(tmp_path)
+
+
+def test_a_company_that_the_server_picks_is_counted_by_the_client_too(silos, tmp_path):
+    """A server that leaves its own check out: ten percent of five clients are one, of whom none is counted twice."""
+    given = SECURE | {"population.cohort": "4", "aggregation.dropout": "0", "aggregation.adversarial": "0.4"}
+    session = open_session(silos, tmp_path, "dp-agrlr-secure", **given)
+    with pytest.raises(Refused, match="can put 2 who collude beside any other one"):
+        opened_plan(session.signed.text, session.signed.signature, Identity(silos.server).public)
+    drawn = open_session(silos, tmp_path, "dp-agrlr-secure", **given, **{"aggregation.company": "drawn"})
+    opened = opened_plan(drawn.signed.text, drawn.signed.signature, Identity(silos.server).public)
+    assert "that the server draws whom it asks as it says" in " ".join(opened.words())
 
 
 def test_a_dry_run_says_what_would_be_promised_and_sends_nothing(silos, tmp_path):

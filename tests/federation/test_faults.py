@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 
 from dpfedmeta.federation.messages import MOST_BYTES, Said, answer
+from dpfedmeta.federation.presence import TooFew
+from dpfedmeta.federation.told import Told
+from dpfedmeta.secure_aggregation.bodies import Ciphertexts
+from dpfedmeta.secure_aggregation.client import Client
 from dpfedmeta.secure_aggregation.keys import Identity
 from dpfedmeta.secure_aggregation.messages import Phase
-from tests.federation.sessions import open_session, phase_of, same
+from tests.federation.sessions import cohort, open_session, phase_of, same
 from tests.federation.silos import CLIENTS, MICRO, SECURE
 
 
@@ -50,9 +54,79 @@ def test_one_falls_silent_in_a_phase(masked, phase):
 
 def test_too_few_survivors_are_never_unmasked(masked):
     gone = masked.silos.roster[:2]
-    found = masked.asked(lost=lambda who, question: who in gone and phase_of(question) == Phase.MASKED)
+    with pytest.raises(TooFew, match=r"round 0 has no sum \(3 survivors, at least 4 are needed\)"):
+        masked.asked(lost=lambda who, question: who in gone and phase_of(question) == Phase.MASKED)
+    # Once they are back the same round has its sum, for the same charge.
+    assert same(masked.asked(), masked.simulated(range(CLIENTS)))
+
+
+def test_where_not_all_are_asked_a_round_without_a_sum_is_one_of_noise(silos, tmp_path):
+    """That it was lost is as secret as the cohort."""
+    few = {"population.cohort": "4", "aggregation.dropout": "0"}
+    session = open_session(silos, tmp_path / "few", "dp-agrlr-secure", **SECURE | few)
+    gone, asking = silos.roster[1], session.asking(lost=lambda who, question: who == silos.roster[1])
+    found = session.sums(asking).cohort_sum(session.model, 0.5, cohort(range(4)))
+    assert gone in silos.roster[:4]
     assert not found.value["rotated"].any()
     assert found.noise_variance == 0.0
+
+
+def wrong_reveals(number, monkeypatch, silos, change):
+    """A client whose shares are others than it was dealt."""
+    real, bad = Client.unmask, silos.roster[number]
+
+    def unmask(self, message):
+        if self._identity.public == bad:
+            self._secrets.shares = {seat: change(shares) for seat, shares in self._secrets.shares.items()}
+        return real(self, message)
+
+    monkeypatch.setattr(Client, "unmask", unmask)
+
+
+def test_a_wrong_share_is_left_out_and_its_holder_named(masked, monkeypatch):
+    """One of them turned every round into noise, and nobody was told."""
+    blamed, asking = [], masked.asking()
+    asking.blamed = blamed.append
+    wrong_reveals(2, monkeypatch, masked.silos, lambda shares: (shares[0] ^ 1, shares[1] ^ 1))
+    assert same(masked.asked(asking=asking), masked.simulated(range(CLIENTS)))
+    assert {blame.clients for blame in blamed} == {(2,)}
+    assert blamed[0].text("silo {}".format) == "silo 2 revealed another number than its share of the seed of silo 0"
+    assert not asking.left_out
+
+
+def test_who_deals_no_shares_is_named_and_left_out_before_anybody_masks(masked, monkeypatch):
+    bad, dealt, blamed, asking = masked.silos.roster[2], Client._ciphertexts, [], masked.asking()
+    asking.blamed = blamed.append
+
+    def dealing(self, secrets):
+        made = dealt(self, secrets)
+        if self._identity.public != bad:
+            return made
+        return Ciphertexts(tuple(entry._replace(seed=bytes(32)) for entry in made.entries))
+
+    monkeypatch.setattr(Client, "_ciphertexts", dealing)
+    assert same(masked.asked(asking=asking), masked.simulated([0, 1, 3, 4]))
+    assert asking.left_out == {2}
+    assert [blame.clients for blame in blamed] == [(2,)]
+
+
+def test_a_sum_that_failed_is_tried_again_of_the_same_survivors(masked, tmp_path):
+    """Clients were told of four when the server was killed; with the fifth back no other sum than of the four comes."""
+    gone, told = masked.silos.roster[4], tmp_path / "told.json"
+    asking = masked.asking(
+        lost=lambda who, question: (
+            (who == gone and phase_of(question) == Phase.MASKED) or (phase_of(question) or 0) > Phase.CONSENT
+        )
+    )
+    asking.told = Told(path=told)
+    with pytest.raises(TooFew, match="round 0 has no sum"):
+        masked.asked(asking=asking)
+    later = masked.asking()
+    later.told = Told(path=told)
+    assert same(masked.asked(asking=later), masked.simulated(range(4)))
+    # Without it the server would ask all five, and nobody would agree.
+    with pytest.raises(TooFew, match="round 0 has no sum"):
+        masked.asked()
 
 
 def test_a_lost_question_and_a_late_answer_are_messages_of_zero(plain):

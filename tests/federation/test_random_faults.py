@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dpfedmeta.federation.in_process import InProcessChannel
+from dpfedmeta.federation.presence import TooFew
 from dpfedmeta.federation.promise import Promise
 from tests.federation.sessions import FailingWire
 from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE
@@ -74,9 +75,13 @@ def test_clients_killed_at_random_instants_stay_within_their_promises(silos, tmp
             late=False,
             tampered=(coins, 0.1),
         )
-        run, status = silos.serve(settings, home, wire)
-        assert status == "completed"
-        assert [line["round"] for line in lines_of(run.ledger)[1:]] == [0, 1, 2]
+        try:
+            run, status = silos.serve(settings, home, wire)
+            assert status == "completed"
+            assert [line["round"] for line in lines_of(run.ledger)[1:]] == [0, 1, 2]
+        except TooFew:
+            # Of so few clients a sum may be out of reach, and of nobody in the third round.
+            assert algo == "dp-agrlr-secure"
         for client in range(CLIENTS):
             charged = lines_of(home / f"client{client}" / "ledger.jsonl")[1:]
             rounds = [line["round"] for line in charged]

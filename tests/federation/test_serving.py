@@ -20,6 +20,7 @@ from dpfedmeta.runs.verification import audit
 from dpfedmeta.tracking.terminal import noise_lines
 from tests.federation.sessions import FailingWire
 from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE
+from tests.federation.test_faults import wrong_reveals
 
 GIVEN = {**MICRO, "run.noise_seed": str(NOISE)}
 
@@ -154,6 +155,34 @@ def test_what_is_said_of_the_masks_is_what_the_wire_uses(silos, tmp_path):
     assert planned.among_real_clients().planned == planned.planned == guarantees(planned.among_real_clients().privacy)
     assert lines_of(run.ledger)[0]["plan"]["secure"]["malicious"] is True
     assert any("its settings give its plan" in remark for remark in audit(run).remarks)
+
+
+def test_a_round_without_a_sum_ends_the_run_and_is_made_up_for(silos, tmp_path):
+    """It was released as noise, charged to everybody, and the run said "completed"."""
+    settings = silos.settings("dp-agrlr-secure", **SECURE, **{"run.noise_seed": str(NOISE)})
+    few = {who: party for who, party in silos.parties(tmp_path).items() if who not in silos.roster[:2]}
+    with pytest.raises(InputError, match=r"^round 0 has no sum \(3 clients, at least 4 are needed\)"):
+        silos.serve(settings, tmp_path, parties=few)
+    assert [line["round"] for line in lines_of(tmp_path / "run" / "ledger.jsonl")[1:]] == [0]
+    run, status = silos.serve(settings, tmp_path)
+    assert status == "completed"
+    assert run.weights.read_bytes() == silos.simulated("dp-agrlr-secure", tmp_path, **SECURE).weights.read_bytes()
+    check_charged_once(silos, run, tmp_path, 2)
+
+
+@pytest.mark.parametrize(("cohort", "named"), [("5", True), ("4", False)])
+def test_the_operator_is_told_whose_shares_were_wrong(silos, tmp_path, monkeypatch, cohort, named):
+    wrong_reveals(2, monkeypatch, silos, lambda shares: (shares[0] ^ 1, shares[1] ^ 1))
+    given = SECURE | {"population.cohort": cohort, "aggregation.dropout": "0.2" if named else "0"}
+    told, names = [], ["first", "second", "third", "fourth", "fifth"]
+    settings = silos.settings("dp-agrlr-secure", **given, **{"run.noise_seed": str(NOISE)})
+    run, status = silos.serve(settings, tmp_path, blamed=told.append, names=names)
+    assert status == "completed"
+    kept = lines_of(run.secret / "faults.jsonl")
+    assert {tuple(line["clients"]) for line in kept} == {(2,)}
+    assert len(kept) == len(told) >= 4
+    assert any("third revealed another number" in line for line in told) == named
+    assert all("third revealed another number" in line["text"] for line in kept)
 
 
 def test_a_run_ends_when_all_clients_have_kept_their_promise(silos, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.secure_rounds import SecureRounds
 from dpfedmeta.errors import RefusedPlan
-from dpfedmeta.planning.masking_graph import check_graph, masking_graph
+from dpfedmeta.planning.masking_graph import check_graph, masking_graph, withstood
 from dpfedmeta.secure_aggregation import agreed
 
 PLAN = PrivacyPlan(
@@ -46,8 +46,7 @@ def test_nothing_is_masked_elsewhere():
         (changed(adversarial=0.5, dropout=0.5), "fewer than two honest ones stay"),
         (changed(cohort=3, dropout=0.0, adversarial=0.4), "invite more clients"),
         (changed(cohort=2, dropout=0.0, adversarial=0.05), "fewer than two"),
-        (changed(adversarial=0.0), "withstand 0 clients"),
-        (replace(PLAN, colluding=21), "withstand 20 clients"),
+        (replace(changed(40), colluding=35), "fewer than two honest ones stay"),
         (changed(absent=0.3), "most rounds would be aborted"),
     ],
 )
@@ -55,6 +54,16 @@ def test_cohorts_without_a_graph_are_refused(plan, why):
     with pytest.raises(RefusedPlan, match=why) as refusal:
         check_graph(plan)
     assert "\n" not in str(refusal.value)
+
+
+def test_masks_withstand_who_knows_its_own_noise():
+    """Of 400 the settings say 20; as many more as are counted for the noise, though nobody is adversarial."""
+    for plan, colluding in ((PLAN, 20), (replace(PLAN, colluding=60), 60), (changed(adversarial=0.0), 1)):
+        check_graph(plan)
+        share = withstood(plan.secure.adversarial, plan.colluding, 400)
+        numbers = agreed(clients=400, dimension=1024, bits=16, adversarial=share, dropout=0.1, malicious=False)
+        assert numbers.colluding == colluding
+        assert masking_graph(plan).threshold == numbers.threshold
 
 
 def test_every_cohort_that_may_be_drawn_counts():

@@ -89,6 +89,7 @@ class Table:
         return {
             Phase.KEYS: lambda: client.advertise(),
             Phase.SHARES: lambda: client.share(message),
+            Phase.AGREE: lambda: client.agree(message),
             Phase.MASKED: lambda: client.mask(message, vector(seat, self.numbers)),
             Phase.CONSENT: lambda: client.consent(message),
             Phase.REVEAL: lambda: client.unmask(message),

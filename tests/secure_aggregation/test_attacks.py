@@ -12,7 +12,18 @@ from round_tables import Table, a_round, agreement, people, plain_sum, ring, vec
 
 from dpfedmeta.secure_aggregation import Aborted, Client, Refused, pairwise, shamir
 from dpfedmeta.secure_aggregation.agreement import VERSION
-from dpfedmeta.secure_aggregation.bodies import Ciphertexts, Consents, KeyList, Keys, Kind, Reveal, Survivors
+from dpfedmeta.secure_aggregation.bodies import (
+    Agree,
+    Ciphertexts,
+    KeyList,
+    Keys,
+    Kind,
+    Reveal,
+    ShareList,
+    Signatures,
+    Survivors,
+)
+from dpfedmeta.secure_aggregation.dealing import certain
 from dpfedmeta.secure_aggregation.keys import Identity, Pair
 from dpfedmeta.secure_aggregation.messages import EVERYONE, SERVER, Phase, header, opened, signed
 
@@ -51,7 +62,7 @@ def told_otherwise(malicious, change, *, silent=(5,), numbers=None):
         (lambda told: Survivors(told.survivors, told.silent | {3}), "seat 3 is said to have survived and to be silent"),
         (lambda told: Survivors(told.survivors | {5}, told.silent), "seat 5 is said to have survived and to be silent"),
         (lambda told: Survivors(told.survivors - {0}, told.silent | {0}), "not among the survivors itself"),
-        (lambda told: Survivors(told.survivors - {4}, told.silent), "neighbour 4 shared, and is neither"),
+        (lambda told: Survivors(told.survivors - {4}, told.silent), "seat 4 shared, and is neither"),
         (lambda told: Survivors(told.survivors - {1, 2}, told.silent | {1, 2}), "5 survivors, at least 7 are needed"),
         (lambda told: Survivors(frozenset({0}), frozenset(range(1, 8))), "1 survivors, at least"),
     ],
@@ -242,25 +253,134 @@ def test_the_graph_is_not_the_servers_choice():
 
 
 def with_shares(change):
-    return lambda listed: Ciphertexts(tuple(change(list(listed.entries))))
+    return lambda told: ShareList(told.sharers, Ciphertexts(tuple(change(list(told.sealed.entries)))))
 
 
+def with_sharers(change):
+    return lambda told: ShareList(frozenset(change(set(told.sharers))), told.sealed)
+
+
+def without(seat):
+    """The list that does not name somebody, and has no shares of it."""
+    return lambda told: ShareList(
+        told.sharers - {seat}, Ciphertexts(tuple(entry for entry in told.sealed.entries if entry[0] != seat))
+    )
+
+
+def of_sharers(seat, table, change):
+    return table.rewritten(
+        seat,
+        Phase.SHARE_LIST,
+        change,
+        lambda body: ShareList.decode(body, table.numbers),
+        lambda told, numbers: told.encode(numbers),
+    )
+
+
+@pytest.mark.parametrize("malicious", [False, True])
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (with_shares(lambda e: [(e[0][0], bytes(82)), *e[1:]]), "tag fails"),
-        (with_shares(lambda e: [(e[0][0], e[1][1]), *e[1:]]), "tag fails"),
-        (with_shares(lambda e: [(0, e[0][1]), *e]), "shares of seat 0, itself"),
-        (with_shares(lambda e: [*e, (8, e[0][1])]), "shares of seat 8, no neighbour"),
+        (with_shares(lambda e: [e[0]._replace(seat=0), *e]), "shares of seat 0, itself"),
+        (with_shares(lambda e: [*e, e[0]._replace(seat=8)]), "shares of seat 8, no neighbour"),
         (with_shares(lambda e: [e[0], *e]), "named twice"),
-        (with_shares(lambda e: e[:1]), "1 neighbours who shared, at least"),
+        (with_shares(lambda e: e[:1]), "neighbour 2: its shares are missing"),
+        (with_sharers(lambda s: s - {3}), "neighbour 3: it is not on the list of those who shared"),
+        (with_sharers(lambda s: s - {0}), "not among those who shared itself"),
+        (lambda told: without(1)(without(2)(told)), "6 clients who shared, at least 7"),
     ],
-    ids=["forged", "exchanged", "itself", "stranger", "repeated", "few"],
+    ids=["itself", "stranger", "repeated", "missing", "unlisted", "not itself", "few"],
 )
-def test_shares_that_are_not_what_neighbours_sent(change, why):
-    table = Table(agreement(8)).until(Phase.MASKED)
-    message = table.rewritten(0, Phase.SHARE_LIST, change, Ciphertexts.decode, lambda body, _: body.encode())
-    refuses(table.clients[0], "mask", message, why, vector(0, table.numbers))
+def test_shares_that_are_not_what_neighbours_sent(malicious, change, why):
+    table = Table(agreement(8, malicious=malicious)).until(Phase.AGREE if malicious else Phase.MASKED)
+    message, more = of_sharers(0, table, change), () if malicious else (vector(0, table.numbers),)
+    refuses(table.clients[0], "agree" if malicious else "mask", message, why, *more)
+
+
+def test_neighbours_too_few_to_mask_with():
+    # Of twelve enough shared, but of one's own four neighbours one.
+    table = Table(ring(12, 4, 2, 6, malicious=False)).until(Phase.MASKED)
+    first, second, third, *_ = sorted(table.clients[0]._keys)
+    message = of_sharers(0, table, lambda told: without(first)(without(second)(without(third)(told))))
+    refuses(table.clients[0], "mask", message, "1 neighbours who shared, at least 2", vector(0, table.numbers))
+
+
+def test_who_showed_no_keys_did_not_share():
+    table = Table(ring(20, 4, 3, 14, malicious=True)).until(Phase.AGREE, KEYS={6})
+    far = next(seat for seat in range(20) if 6 not in table.clients[seat]._keys and seat != 6)
+    message = of_sharers(far, table, with_sharers(lambda sharers: sharers | {6}))
+    refuses(table.clients[far], "agree", message, "seat 6 is said to have shared, and its keys are not in the list")
+
+
+@pytest.mark.parametrize("malicious", [False, True])
+def test_a_survivor_shared(malicious):
+    """Who shares nothing hides nobody: as a named survivor its mask would be missing in a sum that counts it."""
+    table = Table(agreement(8, malicious=malicious, dropout=0.25)).until(
+        Phase.CONSENT if malicious else Phase.REVEAL, SHARES={5}
+    )
+    for seat, change in (
+        (0, lambda told: Survivors(told.survivors | {5}, told.silent)),
+        (1, lambda told: Survivors(told.survivors, told.silent | {5})),
+    ):
+        message = table.rewritten(
+            seat,
+            Phase.SURVIVORS,
+            change,
+            lambda body: Survivors.decode(body, table.numbers),
+            lambda told, numbers: told.encode(numbers),
+        )
+        refuses(table.clients[seat], "consent" if malicious else "unmask", message, "seat 5 .* never shared")
+
+
+def test_two_lists_of_sharers_find_no_two_majorities():
+    """A group that is told of itself alone, and of who is called silent later: nobody in it masks, nor do the others.
+
+    It was told one list of survivors with all others, and its sum came off: nothing that was signed said who shared.
+    """
+    numbers = agreement(12, malicious=True, adversarial=0.1, dropout=0.2)
+    table = Table(numbers).until(Phase.AGREE)
+    told = {seat: of_sharers(seat, table, without(11)) if seat < 6 else table.sent[seat] for seat in range(12)}
+    agreed = {seat: Agree.decode(answer_of(table, seat, "agree", told[seat])).signature for seat in range(12)}
+    for half in (range(6), range(6, 12)):
+        entries = Signatures(tuple((seat, agreed[seat]) for seat in half))
+        for seat in half:
+            message = signed(
+                table.round, Phase.AGREED, SERVER, seat, entries.encode(), table.identity, table.bound(seat)
+            )
+            refuses(table.clients[seat], "mask", message, "6 signatures on the sharers, at least 8", vector(0, numbers))
+
+
+def answer_of(table, seat, method, message):
+    """The body of what a client says."""
+    answer = getattr(table.clients[seat], method)(message)
+    return answer[len(header(table.round, Phase.AGREE, seat, SERVER)) : -64]
+
+
+@pytest.mark.parametrize("malicious", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        with_shares(lambda e: [e[0]._replace(sealed=bytes(82)), *e[1:]]),
+        with_shares(lambda e: [e[0]._replace(sealed=e[1].sealed), *e[1:]]),
+        with_shares(lambda e: [e[0]._replace(seed=bytes(32)), *e[1:]]),
+        with_shares(lambda e: [e[0]._replace(key=e[0].seed), *e[1:]]),
+    ],
+    ids=["forged", "exchanged", "commitment to the seed's", "commitment to the key's"],
+)
+def test_shares_that_are_none_are_never_revealed_and_the_sum_is_right_all_the_same(malicious, change):
+    """They may be their dealer's fault or the server's; the mask of the pair goes into the vector in any case."""
+    table = Table(agreement(8, malicious=malicious)).until(Phase.AGREE if malicious else Phase.MASKED)
+    table.sent[0] = of_sharers(0, table, change)
+    table.until(Phase.REVEAL)
+    body = table.says(0, table.sent[0])
+    table.server.receive(body)
+    entries = Reveal.decode(body[len(header(table.round, Phase.REVEAL, 0, SERVER)) : -64]).entries
+    assert [seat for seat, _, _ in entries] == list(range(2, 8))
+    for seat in range(1, 8):
+        table.server.receive(table.says(seat, table.sent[seat]))
+    table.server.close()
+    assert (table.server.sum().total == plain_sum(range(8), table.numbers)).all()
+    assert [fault.seats for fault in table.server.faults] == [(1, 0)]
 
 
 def test_its_own_shares_sent_back_do_not_open():
@@ -269,16 +389,17 @@ def test_its_own_shares_sent_back_do_not_open():
     own = Ciphertexts.decode(table.clients[0].share(table.sent[0])[len(header(table.round, Phase.SHARES, 0, 1)) : -64])
     for seat in range(1, 8):
         table.server.receive(table.says(seat, table.sent[seat]))
-    bound = table.bound(0)
-    message = signed(table.round, Phase.SHARE_LIST, SERVER, 0, own.encode(), table.identity, bound)
-    refuses(table.clients[0], "mask", message, "tag fails", vector(0, table.numbers))
+    body, bound = ShareList(frozenset(range(8)), own).encode(table.numbers), table.bound(0)
+    message = signed(table.round, Phase.SHARE_LIST, SERVER, 0, body, table.identity, bound)
+    table.clients[0].mask(message, vector(0, table.numbers))
+    assert table.clients[0]._secrets.rejected == set(range(1, 8))
 
 
 # Consistency.
 
 
 def signatures(change):
-    return lambda listed: Consents(tuple(change(list(listed.entries))))
+    return lambda listed: Signatures(tuple(change(list(listed.entries))))
 
 
 @pytest.mark.parametrize(
@@ -294,8 +415,36 @@ def signatures(change):
 )
 def test_signatures_on_the_survivors(change, why):
     table = Table(agreement(8, malicious=True)).until(Phase.REVEAL, MASKED={7})
-    message = table.rewritten(0, Phase.CONSENTS, change, Consents.decode, lambda body, _: body.encode())
+    message = table.rewritten(0, Phase.CONSENTS, change, Signatures.decode, lambda body, _: body.encode())
     refuses(table.clients[0], "unmask", message, why)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (signatures(lambda e: [(e[0][0], bytes(64)), *e[1:]]), "signature of seat 0 on the sharers fails"),
+        (signatures(lambda e: [(e[0][0], e[1][1]), *e[1:]]), "signature of seat 0 on the sharers fails"),
+        (signatures(lambda e: e[:-1]), "signatures on the sharers, .* are needed"),
+        (signatures(lambda e: [*e[:-1], (7, e[-1][1])]), "seat 7 signed the sharers and is none"),
+        (signatures(lambda e: [e[0], *e]), "named twice"),
+    ],
+    ids=["forged", "exchanged", "few", "no sharer", "repeated"],
+)
+def test_signatures_on_the_sharers(change, why):
+    table = Table(agreement(8, malicious=True)).until(Phase.MASKED, SHARES={7})
+    message = table.rewritten(0, Phase.AGREED, change, Signatures.decode, lambda body, _: body.encode())
+    refuses(table.clients[0], "mask", message, why, vector(0, table.numbers))
+
+
+def test_a_signature_on_another_list_of_sharers_is_not_taken():
+    table = Table(agreement(8, malicious=True)).until(Phase.AGREE)
+    other = table.clients[0].agree(of_sharers(0, table, without(5)))
+    with pytest.raises(Refused, match="signature of seat 0 on AGREE fails"):
+        table.server.receive(other)
+    wrong = Agree(Agree.decode(answer_of(table, 1, "agree", table.sent[1])).signature, ()).encode()
+    message = signed(table.round, Phase.AGREE, 2, SERVER, wrong, Identity(people(8)[2]), table.server._bound)
+    with pytest.raises(Refused, match="seat 2 signed another list of who shared"):
+        table.server.receive(message)
 
 
 def test_two_lists_of_survivors_find_no_two_majorities():
@@ -311,7 +460,7 @@ def test_two_lists_of_survivors_find_no_two_majorities():
             message = table.rewritten(seat, Phase.SURVIVORS, other, decode, lambda told, _: told.encode(numbers))
         consents[seat] = table.clients[seat].consent(message)[-64:]
     for half in (range(6), range(6, 12)):
-        entries = Consents(tuple((seat, consents[seat]) for seat in half))
+        entries = Signatures(tuple((seat, consents[seat]) for seat in half))
         for seat in half:
             message = signed(
                 table.round, Phase.CONSENTS, SERVER, seat, entries.encode(), table.identity, table.bound(seat)
@@ -428,7 +577,8 @@ def test_shares_for_others_than_the_neighbours():
     table = Table(ring(12, 4, 2, 8)).until(Phase.SHARES)
     honest = table.says(0, table.sent[0])
     listed = Ciphertexts.decode(honest[len(header(table.round, Phase.SHARES, 0, SERVER)) : -64])
-    for entries in (listed.entries[1:], (*listed.entries[:-1], (11 if listed.entries[-1][0] != 11 else 10, bytes(82)))):
+    last = listed.entries[-1]
+    for entries in (listed.entries[1:], (*listed.entries[:-1], last._replace(seat=11 if last.seat != 11 else 10))):
         message = signed(
             table.round,
             Phase.SHARES,
@@ -454,21 +604,148 @@ def reveal_of(table, seat, change):
 def test_shares_of_the_other_kind_are_not_taken():
     table = Table(agreement(8)).until(Phase.REVEAL, MASKED={5})
     other = lambda told: Reveal(tuple((seat, Kind(1 - kind), share) for seat, kind, share in told.entries))  # noqa: E731
-    with pytest.raises(Refused, match="exactly what it was asked for"):
+    with pytest.raises(Refused, match="did not reveal what it was asked for"):
         table.server.receive(reveal_of(table, 0, other))
 
 
-@pytest.mark.parametrize(
-    ("silent", "what"), [((), "seed of seat 1 do not give"), ((1,), "mask key of seat 1 do not give")]
-)
-def test_a_wrong_share_gives_no_sum(silent, what):
-    table = Table(agreement(8)).until(Phase.REVEAL, MASKED=set(silent))
+@pytest.mark.parametrize("malicious", [False, True])
+@pytest.mark.parametrize(("silent", "what"), [((), "the seed"), ((1,), "the mask key")])
+def test_a_wrong_share_is_its_holders_and_left_out(silent, what, malicious):
+    table = Table(agreement(8, malicious=malicious)).until(Phase.REVEAL, MASKED=set(silent))
     wrong = lambda told: Reveal(tuple((s, k, (v + (s == 1)) % shamir.PRIME) for s, k, v in told.entries))  # noqa: E731
     table.server.receive(reveal_of(table, 0, wrong))
     for seat in range(1, 8):
         if seat not in silent:
             table.server.receive(table.says(seat, table.sent[seat]))
     table.server.close()
+    left = [seat for seat in range(8) if seat not in silent]
+    assert (table.server.sum().total == plain_sum(left, table.numbers)).all()
+    (fault,) = table.server.faults
+    assert fault.seats == (0,)
+    assert fault.text() == f"seat 0 revealed another number than its share of {what} of seat 1"
+
+
+@pytest.mark.parametrize("silent", [(), (2,)], ids=["seed", "mask key"])
+def test_shares_of_another_secret_end_the_round_and_name_their_dealer(monkeypatch, silent):
+    """All on one polynomial, and through a secret that the dealer never showed."""
+    misdealing(monkeypatch, 2, lambda place, share: (share + 1) % shamir.PRIME)
+    table = Table(agreement(8, malicious=True)).until(Phase.REVEAL, MASKED=set(silent))
+    table.phase()
+    with pytest.raises(Aborted, match="of seat 2 do not give what it showed"):
+        table.server.sum()
+    assert certain(table.server.faults) == {2}
+
+
+def test_a_commitment_to_a_share_is_to_all_of_its_place():
+    """Change anything, and it is another one: a share in another's place would pass as right."""
+    common = {"bound": b"b" * 32, "dealer": 1, "holder": 2, "kind": Kind.SEED, "share": 7}
+    others = {"bound": b"c" * 32, "dealer": 3, "holder": 3, "kind": Kind.KEY, "share": 8}
+    changed = [pairwise.share_commitment(**{**common, name: value}) for name, value in others.items()]
+    swapped = pairwise.share_commitment(**{**common, "dealer": 2, "holder": 1})
+    assert len({pairwise.share_commitment(**common), swapped, *changed}) == 7
+
+
+@pytest.mark.parametrize("malicious", [False, True])
+def test_a_share_that_is_kept_back(malicious):
+    table = Table(agreement(8, malicious=malicious)).until(Phase.REVEAL)
+    fewer = lambda told: Reveal(told.entries[1:])  # noqa: E731
+    table.server.receive(reveal_of(table, 0, fewer))
+    for seat in range(1, 8):
+        table.server.receive(table.says(seat, table.sent[seat]))
+    table.server.close()
+    assert (table.server.sum().total == plain_sum(range(8), table.numbers)).all()
+    (fault,) = table.server.faults
+    # Who signed that it has the shares of all keeps one back; else it may never have been dealt.
+    assert fault.seats == ((0,) if malicious else (1, 0))
+    assert fault.text() == "seat 0 kept back its share of the seed of seat 1"
+
+
+def test_fewer_right_shares_than_give_a_secret():
+    table = Table(agreement(8, malicious=True)).until(Phase.REVEAL)
+    wrong = lambda told: Reveal(tuple((s, k, (v + (s == 7)) % shamir.PRIME) for s, k, v in told.entries))  # noqa: E731
+    for seat in range(8):
+        message = reveal_of(table, seat, wrong) if seat < 4 else table.says(seat, table.sent[seat])
+        table.server.receive(message)
+    table.server.close()
     for _ in range(2):
-        with pytest.raises(Aborted, match=what):
+        with pytest.raises(Aborted, match="3 right shares of the seed of seat 7, at least 5 are needed"):
             table.server.sum()
+    assert certain(table.server.faults) == {0, 1, 2, 3}
+
+
+def misdealing(monkeypatch, dealer, change):
+    """A dealer whose shares, by their place among all, are others than its secrets give; it commits to these."""
+    split = shamir.split
+
+    def splitting(secret, points, threshold, randomness):
+        return [change(place, share) for place, share in enumerate(split(secret, points, threshold, randomness))]
+
+    dealt = Client._ciphertexts
+
+    def dealing(self, secrets):
+        if self._seat != dealer:
+            return dealt(self, secrets)
+        with monkeypatch.context() as patched:
+            patched.setattr(shamir, "split", splitting)
+            return dealt(self, secrets)
+
+    monkeypatch.setattr(Client, "_ciphertexts", dealing)
+
+
+def test_shares_off_their_polynomial_are_their_dealers(monkeypatch):
+    """One of seven is found where t is five; that the first t do not fit says who dealt them."""
+    misdealing(monkeypatch, 2, lambda place, share: (share + (place == 0)) % shamir.PRIME)
+    table = Table(agreement(8, malicious=True))
+    assert (table.through().total == plain_sum(range(8), table.numbers)).all()
+    (fault,) = table.server.faults
+    assert fault.seats == (2,)
+    assert fault.text() == "seat 2 dealt shares of its seed that do not all give what it showed"
+
+
+@pytest.mark.parametrize(("silent", "what"), [((), "seed"), ((2,), "mask key")])
+def test_shares_that_give_nothing_end_the_round_and_name_their_dealer(monkeypatch, silent, what):
+    misdealing(monkeypatch, 2, lambda place, share: (share + place**6) % shamir.PRIME)
+    table = Table(agreement(8, malicious=True)).until(Phase.REVEAL, MASKED=set(silent))
+    table.phase()
+    for _ in range(2):
+        with pytest.raises(Aborted, match=f"shares of the {what} of seat 2 do not give what it showed"):
+            table.server.sum()
+    assert certain(table.server.faults) == {2}
+
+
+def test_a_dealer_of_no_shares_is_named_before_anybody_masks(monkeypatch):
+    monkeypatch.setattr(pairwise.Channel, "sealed", sealed_wrong(2, pairwise.Channel.sealed))
+    table = Table(agreement(8, malicious=True)).until(Phase.AGREE)
+    with pytest.raises(Aborted, match="0 neighbours with usable shares of seat 2, at least 5 are needed"):
+        table.phase()
+    (fault,) = table.server.faults
+    assert fault.seats == (2,)
+    assert fault.text() == "seat 2 dealt 7 others shares that are not what it committed to"
+
+
+def sealed_wrong(dealer, sealed):
+    def sealing(self, round_, seat, other, content):
+        return sealed(self, round_, seat, other, bytes(66) if seat == dealer else content)
+
+    return sealing
+
+
+def test_who_blames_everybody_is_named_itself():
+    """More than may collude are not all wrong; of one who is blamed by one it is not known which of the two lies."""
+    table = Table(agreement(8, malicious=True, adversarial=0.15)).until(Phase.AGREE)
+    assert table.numbers.colluding == 2
+    for seat, blames in ((0, (1, 2, 3)), (4, (5,))):
+        honest = Agree.decode(answer_of(table, seat, "agree", table.sent[seat]))
+        body = Agree(honest.signature, blames).encode()
+        table.server.receive(
+            signed(table.round, Phase.AGREE, seat, SERVER, body, Identity(people(8)[seat]), table.server._bound)
+        )
+    nobody = Agree(Agree.decode(answer_of(table, 5, "agree", table.sent[5])).signature, (5,)).encode()
+    message = signed(table.round, Phase.AGREE, 5, SERVER, nobody, Identity(people(8)[5]), table.server._bound)
+    with pytest.raises(Refused, match="seat 5 rejects shares of seat 5, of which it holds none"):
+        table.server.receive(message)
+    for seat in (1, 2, 3, 6, 7):
+        table.server.receive(table.says(seat, table.sent[seat]))
+    table.sent = table.server.close()
+    assert [fault.seats for fault in table.server.faults] == [(0,), (5, 4)]
+    assert certain(table.server.faults) == {0}

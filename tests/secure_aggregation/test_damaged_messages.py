@@ -16,15 +16,26 @@ sys.path.insert(0, str(Path(__file__).parent))
 from round_tables import Table, agreement, people, plain_sum
 
 from dpfedmeta.secure_aggregation import Aborted, Refused
-from dpfedmeta.secure_aggregation.bodies import Ciphertexts, Consents, KeyList, Keys, Masked, Reveal, Survivors
+from dpfedmeta.secure_aggregation.bodies import (
+    Agree,
+    Ciphertexts,
+    KeyList,
+    Keys,
+    Masked,
+    Reveal,
+    ShareList,
+    Signatures,
+    Survivors,
+)
 from dpfedmeta.secure_aggregation.keys import Identity
 from dpfedmeta.secure_aggregation.messages import EVERYONE, SERVER, Phase, header, signed
 
 COUNT = int(os.environ.get("DPFEDMETA_FUZZ", "100000"))
-SPEAKING = [Phase.KEYS, Phase.SHARES, Phase.MASKED, Phase.CONSENT, Phase.REVEAL]
+SPEAKING = [Phase.KEYS, Phase.SHARES, Phase.AGREE, Phase.MASKED, Phase.CONSENT, Phase.REVEAL]
 HEARD = {
     Phase.SHARES: Phase.KEY_LIST,
-    Phase.MASKED: Phase.SHARE_LIST,
+    Phase.AGREE: Phase.SHARE_LIST,
+    Phase.MASKED: Phase.AGREED,
     Phase.CONSENT: Phase.SURVIVORS,
     Phase.REVEAL: Phase.CONSENTS,
 }
@@ -98,7 +109,7 @@ def fuzz(messages, count, seed, make):
     while table.sent:
         phase, client = table.server.phase, table.clients[0]
         again = snapshot(client)
-        for _ in range(count // 9 + 1):
+        for _ in range(count // 11 + 1):
             if phase is not Phase.KEYS:
                 accepted += heard(table, client, make(chance, table, phase, pool, "down"), again)
                 tried += 1
@@ -158,10 +169,12 @@ DECODERS = {
     (Phase.KEYS, "up"): (Keys.decode, lambda body: body.encoded),
     (Phase.SHARES, "down"): (KeyList.decode, KeyList.encode),
     (Phase.SHARES, "up"): (Ciphertexts.decode, Ciphertexts.encode),
-    (Phase.MASKED, "down"): (Ciphertexts.decode, Ciphertexts.encode),
+    (Phase.AGREE, "down"): (lambda body: ShareList.decode(body, NUMBERS), lambda body: body.encode(NUMBERS)),
+    (Phase.AGREE, "up"): (Agree.decode, Agree.encode),
+    (Phase.MASKED, "down"): (Signatures.decode, Signatures.encode),
     (Phase.MASKED, "up"): (lambda body: Masked.decode(body, NUMBERS), lambda body: body.encode(NUMBERS)),
     (Phase.CONSENT, "down"): (lambda body: Survivors.decode(body, NUMBERS), lambda body: body.encode(NUMBERS)),
-    (Phase.REVEAL, "down"): (Consents.decode, Consents.encode),
+    (Phase.REVEAL, "down"): (Signatures.decode, Signatures.encode),
     (Phase.REVEAL, "up"): (Reveal.decode, Reveal.encode),
 }
 
@@ -199,7 +212,7 @@ def signed_rubbish(messages, count, seed):
     while table.sent:
         phase, client = table.server.phase, table.clients[0]
         again = snapshot(client)
-        for _ in range(count // 9 + 1):
+        for _ in range(count // 11 + 1):
             again()
             if phase is not Phase.KEYS:
                 pool = [messages[4, phase, "down", seat][FRONT:-64] for seat in range(5)]

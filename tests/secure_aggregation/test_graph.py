@@ -1,5 +1,7 @@
+import itertools
 import math
 from fractions import Fraction
+from itertools import combinations
 from math import comb
 
 import numpy as np
@@ -7,9 +9,11 @@ import pytest
 from scipy.stats import hypergeom
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.secure_aggregation import graph
+from dpfedmeta.secure_aggregation import agreed, graph
 from dpfedmeta.secure_aggregation.graph import (
     fewest_among,
+    holds_together,
+    log_cut,
     log_disconnected,
     log_hypergeometric,
     most_among,
@@ -52,14 +56,19 @@ def conditions(clients, adversarial, dropout, malicious, *, degree):
     """Whether a degree does, by exact rational arithmetic and none of our code; returns the threshold."""
     colluding, silent = math.ceil(clients * adversarial - 1e-9), math.ceil(clients * dropout - 1e-9)
     bad = colluding + silent
-    apart = Fraction(clients * (clients - degree - 1), 2)
-    for i in range(degree):
-        apart *= Fraction(max(bad - i, 0), clients - i)
-    if apart >= Fraction(1, 2**41):
-        return None
 
     def probability(marked, x):
         return Fraction(comb(marked, x) * comb(clients - marked, degree - x), comb(clients, degree))
+
+    apart = Fraction(clients * (clients - degree - 1), 2)
+    if malicious:
+        # Of two runs of half the degree each, all that do not collude are silenced.
+        apart *= sum(probability(colluding, x) for x in range(max(degree - silent, 0), min(colluding, degree) + 1))
+    else:
+        for i in range(degree):
+            apart *= Fraction(max(bad - i, 0), clients - i)
+    if apart >= Fraction(1, 2**41):
+        return None
 
     tail, most = Fraction(0), min(degree, colluding)
     while tail + probability(colluding, most) <= Fraction(1, 2**41 * clients):
@@ -141,9 +150,72 @@ def test_crowds_without_a_graph_are_refused(clients, adversarial, dropout, malic
         parameters(clients=clients, adversarial=adversarial, dropout=dropout, malicious=malicious)
 
 
+@pytest.mark.parametrize(("clients", "degree", "colluding", "silent"), [(11, 4, 2, 2), (11, 4, 3, 2), (12, 4, 1, 3)])
+def test_how_often_a_server_that_knows_the_graph_can_cut_it(clients, degree, colluding, silent):
+    """All places where colluding clients may sit, and all choices of silent ones: never more often than is bounded."""
+    rows = [set(row) for row in neighbours(bytes(32), clients, degree).tolist()]
+
+    def whole(left):
+        reached, new = set(), {min(left)}
+        while new:
+            reached |= new
+            new = {other for seat in new for other in rows[seat] & left} - reached
+        return reached == left
+
+    seats = frozenset(range(clients))
+    chosen = [frozenset(bad) for bad in combinations(seats, colluding)]
+    cut = [any(not whole(seats - bad - {*more}) for more in combinations(seats - bad, silent)) for bad in chosen]
+    share, bound = sum(cut) / len(chosen), math.exp(log_cut(clients, degree, colluding, silent))
+    assert 0 < share <= bound
+    # One more neighbour on either side than all who may be missing: certain, whoever is chosen.
+    assert log_cut(clients, colluding + silent + 1, colluding, silent) == -math.inf
+    assert log_cut(clients, clients - 1, colluding, clients - colluding) == -math.inf
+
+
+@pytest.mark.parametrize(
+    ("crowd", "known", "before"),
+    [
+        ((1000, 0.05, 0.33), (398, 223), (398, 223)),
+        ((100, 0.05, 0.2), (44, 25), (44, 25)),
+        ((1000, 0.05, 0.1), (134, 83), (78, 52)),
+        ((1500, 0.05, 0.2), (354, 203), (164, 100)),
+        ((10_000, 0.05, 0.33), (3580, 1925), (746, 420)),
+    ],
+)
+def test_silence_of_the_servers_choice_needs_more_neighbours(crowd, known, before):
+    """The numbers of docs/secure-aggregation.md, and what silence that does not depend on the graph needed."""
+    clients, adversarial, dropout = crowd
+    found = parameters(clients=clients, adversarial=adversarial, dropout=dropout, malicious=True)
+    assert found == known
+    colluding, silent = math.ceil(adversarial * clients - 1e-9), math.ceil(dropout * clients - 1e-9)
+    assert holds_together(clients, found[0], colluding, silent)
+    assert holds_together(clients, before[0], colluding, silent) == (before == known)
+
+
+def test_complete_graphs_against_a_malicious_server():
+    """2 t > k + c: of the two secrets of a client one stays hidden, whatever its honest neighbours are told."""
+    for clients in range(3, 100):
+        for adversarial, dropout in itertools.product((0.0, 0.05, 0.2, 0.3), (0.0, 0.1, 0.3)):
+            try:
+                degree, threshold = parameters(
+                    clients=clients, adversarial=adversarial, dropout=dropout, malicious=True, complete=True
+                )
+            except InputError:
+                continue
+            assert 2 * threshold > degree + math.ceil(adversarial * clients - 1e-9)
+
+
+def test_fewer_survivors_than_the_graph_was_made_for_are_refused():
+    numbers = {"clients": 200, "dimension": 5, "bits": 16, "adversarial": 0.05, "dropout": 0.1, "malicious": True}
+    assert agreed(**numbers).fewest == 180
+    with pytest.raises(InputError, match="calls 80 of them silent"):
+        agreed(**numbers, fewest=120)
+    assert agreed(**numbers | {"malicious": False}, fewest=120).fewest == 120
+
+
 def test_a_bound_of_nothing_bad_is_nothing():
-    assert log_disconnected(100, 10, 9) == -math.inf
-    assert log_disconnected(100, 10, 10) > -math.inf
+    assert log_disconnected(100, 10, 4, 5) == -math.inf
+    assert log_disconnected(100, 10, 4, 6) > -math.inf
 
 
 @pytest.mark.parametrize(("clients", "degree"), [(11, 10), (50, 6), (13, 12), (200, 44)])

@@ -17,9 +17,9 @@ from dpfedmeta.secure_aggregation.messages import Phase, header
 
 
 @pytest.mark.parametrize("malicious", [False, True])
-@pytest.mark.parametrize("phase", ["KEYS", "SHARES", "MASKED", "CONSENT", "REVEAL"])
+@pytest.mark.parametrize("phase", ["KEYS", "SHARES", "AGREE", "MASKED", "CONSENT", "REVEAL"])
 def test_the_sum_of_survivors_whenever_somebody_falls_silent(phase, malicious):
-    if phase == "CONSENT" and not malicious:
+    if phase in ("AGREE", "CONSENT") and not malicious:
         pytest.skip("no such phase")
     numbers = agreement(8, malicious=malicious, dropout=0.2)
     found = Table(numbers).through(**{phase: {2}})
@@ -112,7 +112,7 @@ def test_too_few_survivors_release_nothing():
 
 
 @pytest.mark.parametrize(
-    ("phase", "silent"), [("KEYS", 3), ("SHARES", 3), ("MASKED", 3), ("CONSENT", 5), ("REVEAL", 6)]
+    ("phase", "silent"), [("KEYS", 3), ("SHARES", 3), ("AGREE", 4), ("MASKED", 3), ("CONSENT", 5), ("REVEAL", 6)]
 )
 def test_survivors_the_threshold_cannot_carry(phase, silent):
     numbers = agreement(10, malicious=True, dropout=0.2)
@@ -180,7 +180,9 @@ def test_keys_and_vectors_that_do_not_fit():
         ({"bits": 7}, "bits"), ({"bits": 33}, "bits"), ({"dimension": 0}, "dimension"), ({"degree": 5}, "degree"),
         ({"degree": 10}, "degree"), ({"threshold": 1}, "threshold"), ({"threshold": 5}, "threshold"),
         ({"fewest": 11}, "fewest"), ({"fewest": 4, "colluding": 3}, "fewest"), ({"colluding": 10}, "colluding"),
-        ({"malicious": True, "threshold": 2}, "half"), ({"clients": 1, "fewest": 1}, "clients"),
+        ({"malicious": True, "threshold": 2}, "half"),
+        ({"clients": 1, "fewest": 1}, "clients"),
+        ({"malicious": True, "degree": 9, "threshold": 6, "colluding": 4}, "half .* 4 who collude"),
     ],
 )  # fmt: skip
 def test_numbers_that_cannot_be(change, why):

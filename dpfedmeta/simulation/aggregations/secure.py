@@ -53,6 +53,7 @@ class Secure:
             cores = available_cores()
             added = ProtocolRounds(
                 adversarial=settings.aggregation.adversarial,
+                colluding=settings.privacy.client.colluding,
                 absent=settings.population.dropout,
                 processes=min(settings.run.workers or cores, cores),
             )

@@ -1,0 +1,49 @@
+"""What a client deals a neighbour, and what it makes of what a neighbour dealt it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dpfedmeta.secure_aggregation.agreement import Round
+from dpfedmeta.secure_aggregation.bodies import Dealt, Kind
+from dpfedmeta.secure_aggregation.layout import share_of
+from dpfedmeta.secure_aggregation.pairwise import Channel, share_commitment
+from dpfedmeta.secure_aggregation.refusals import Refused
+from dpfedmeta.secure_aggregation.shamir import SHARE_BYTES
+
+
+def deal(round_: Round, bound: bytes, channel: Channel, seat: int, other: int, shares: Sequence[int]) -> Dealt:
+    """Shares for a neighbour, sealed and committed to.
+
+    Args:
+        round_: Which one.
+        bound: What commitments are bound to.
+        channel: With the neighbour.
+        seat: One's own.
+        other: The neighbour's.
+        shares: Of the seed, of the mask key.
+    """
+    content = b"".join(share.to_bytes(SHARE_BYTES, "big") for share in shares)
+    seed, key = (share_commitment(bound, seat, other, kind, share) for kind, share in zip(Kind, shares, strict=True))
+    return Dealt(other, channel.sealed(round_, seat, other, content), seed, key)
+
+
+def held(round_: Round, bound: bytes, channel: Channel, seat: int, dealt: Dealt) -> tuple[int, int]:
+    """The shares (of the seed, of the mask key) that a neighbour dealt.
+
+    Args:
+        round_: Which one.
+        bound: What commitments are bound to.
+        channel: With the neighbour.
+        seat: One's own.
+        dealt: What is shown of the neighbour.
+
+    Raises:
+        Refused: They do not open, or are not what the neighbour committed to.
+    """
+    content = channel.unsealed(round_, seat, dealt.seat, dealt.sealed)
+    shares = share_of(content[:SHARE_BYTES]), share_of(content[SHARE_BYTES:])
+    for kind, share, shown in zip(Kind, shares, dealt.commitments, strict=True):
+        if share_commitment(bound, dealt.seat, seat, kind, share) != shown:
+            raise Refused(f"another share than seat {dealt.seat} committed to")
+    return shares
