@@ -40,6 +40,8 @@ _PULL_SECONDS, _HEARTBEAT_SECONDS = 8.0, 3.0
 _GRACE_SECONDS = 2.0
 # A message, its record dictionary, its one record; Flower's own parts of a message are as many.
 _MOST_OBJECTS = 8
+# A body ends so many seconds after its headers, and later by the time that a slow line takes for its bytes.
+_BODY_SECONDS, _SLOWEST_BYTES = 30.0, 20_000.0
 
 
 class Gate:
@@ -49,7 +51,8 @@ class Gate:
         application: Flower's.
         nodes: Number of the node by its public key (PEM).
         gone: Called with the number of a node whose connections broke.
-        most_bytes: The longest message; a longer one is not read.
+        most_bytes: The longest message; a longer one is not read, nor are several of one client that are together.
+        signed: Called with the address of a connection on which a client of the roster speaks.
     """
 
     def __init__(
@@ -58,13 +61,15 @@ class Gate:
         nodes: Mapping[bytes, int],
         gone: Callable[[int], object],
         most_bytes: int = MOST_BYTES,
+        signed: Callable[[tuple[str, int]], object] = lambda address: None,
     ) -> None:
         self.arrived = Event()
-        self._application, self._nodes, self._gone = application, dict(nodes), gone
+        self._application, self._nodes, self._gone, self._signed = application, dict(nodes), gone, signed
         self._most = most_bytes + ROOM_BYTES
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = {node: asyncio.Event() for node in self._nodes.values()}
-        self._heard, self._open = (dict.fromkeys(self._nodes.values(), 0) for _ in range(2))
+        # Requests so far and at the moment, and bytes of bodies that are being read, of each node.
+        self._heard, self._open, self._reading = (dict.fromkeys(self._nodes.values(), 0) for _ in range(3))
         self._leaving: set[asyncio.Task[None]] = set()
         self._closed, self._closing = False, asyncio.Event()
 
@@ -92,6 +97,8 @@ class Gate:
             node = self._authenticated(headers)
         except ValueError as error:
             return await _refuse(send, 401, str(error))
+        if scope.get("client"):
+            self._signed(scope["client"])
         self._heard[node] += 1
         self._open[node] += 1
         try:
@@ -103,9 +110,12 @@ class Gate:
         self, path: str, node: int, headers: Mapping[str, str], scope: Scope, receive: Receive, send: Send
     ) -> None:
         """A request of a node of the roster."""
-        body = await _body(headers, receive, self._most)
+        try:
+            body = await self._body(node, headers, receive)
+        except TimeoutError:
+            return await _refuse(send, 408, "the body of this request did not come in time")
         if body is None:
-            return await _refuse(send, 413, f"a message may have {self._most - ROOM_BYTES:,} bytes")
+            return await _refuse(send, 413, f"a client's messages may have {self._most - ROOM_BYTES:,} bytes together")
         if path == _PUSH and not _in_own_name(body, node):
             return await _refuse(send, 403, "an answer in another's name, or in too many parts")
         if path == _HEARTBEAT:
@@ -125,6 +135,43 @@ class Gate:
         await self._application(scope, _once(body, receive), send)
         if path in (_PUSH, _OBJECT):
             self.arrived.set()
+
+    async def _body(self, node: int, headers: Mapping[str, str], receive: Receive) -> bytes | None:
+        """Read a whole body; None where those of this node would be too long together, and then no more is read.
+
+        Raises:
+            TimeoutError: It did not end in time.
+        """
+        try:
+            stated = int(headers.get("content-length", 0))
+        except ValueError:
+            return None
+        parts: list[bytes] = []
+        size = counted = 0
+
+        def kept_free() -> bool:
+            """What is announced counts from the start, so that bodies that come slowly are not begun by the dozen."""
+            nonlocal counted
+            more = max(stated, size) - counted
+            fits = self._reading[node] + more <= self._most
+            if fits:
+                self._reading[node] += more
+                counted += more
+            return fits
+
+        try:
+            async with asyncio.timeout(_BODY_SECONDS + max(stated, 0) / _SLOWEST_BYTES):
+                more = stated >= 0
+                while more and kept_free():
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    more = message.get("more_body", False)
+                return b"".join(parts) if stated >= 0 and not more and kept_free() else None
+        finally:
+            self._reading[node] -= counted
 
     def _authenticated(self, headers: Mapping[str, str]) -> int:
         """Which node speaks.
@@ -183,26 +230,6 @@ def _in_own_name(body: bytes, node: int) -> bool:
             return False
         waiting.extend(waiting.pop().children)
     return True
-
-
-async def _body(headers: Mapping[str, str], receive: Receive, most: int) -> bytes | None:
-    """The whole body; None where it is longer than `most`, and then no more of it was read."""
-    try:
-        if int(headers.get("content-length", 0)) > most:
-            return None
-    except ValueError:
-        return None
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > most:
-            return None
-        if not message.get("more_body", False):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 async def _disconnected(receive: Receive) -> None:

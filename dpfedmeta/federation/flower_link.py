@@ -31,6 +31,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.federation.credentials import Card
 from dpfedmeta.federation.flower import MOST_BYTES
 from dpfedmeta.federation.flower_gate import Gate
+from dpfedmeta.federation.flower_limits import Connection, Listening, Strangers
 
 # Flower ends a run whose app is silent for 60 s.
 _ALIVE_SECONDS = 15.0
@@ -66,7 +67,10 @@ class Link:
         self.nodes = {card.identity: self._node(card.wire_pem) for card in cards}
         self.run, self.task = self._begun()
         numbers = {card.wire_pem: self.nodes[card.identity] for card in cards}
-        self.gate = Gate(_application(factory), numbers, self.state.deactivate_node, most_bytes)
+        strangers = Strangers()
+        self.gate = Gate(
+            _application(factory), numbers, self.state.deactivate_node, most_bytes, signed=strangers.signed
+        )
         config = uvicorn.Config(
             self.gate,
             ssl_certfile=certificate,
@@ -75,12 +79,13 @@ class Link:
             access_log=False,
             lifespan="off",
             loop="asyncio",
+            http=Connection,
             ws="none",
             server_header=False,
             timeout_graceful_shutdown=2,
         )
         _load(config, certificate, key)
-        listening = _listening(host, port)
+        listening = _listening(host, port, strangers)
         self.port: int = listening.getsockname()[1]
         self._server = uvicorn.Server(config)
         self._closed = threading.Event()
@@ -146,12 +151,13 @@ def _load(config: uvicorn.Config, certificate: Path, key: Path) -> None:
         config.ssl.minimum_version = TLSVersion.TLSv1_3
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _listening(host: str, port: int, strangers: Strangers) -> Listening:
     """A socket that is listened on already: a port in use is known before anything is promised."""
     listening = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, protocol)
+        listening = Listening(family, kind, protocol)
+        listening.strangers = strangers
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
         listening.listen(1024)
