@@ -14,6 +14,9 @@ SAY_SIZE = @echo "installing into $(VENV): $(SIZE) ($(if $(TORCH),the CPU build 
 DATA := $(wildcard ../shared/data)
 export DPFEDMETA_DATA ?= $(if $(DATA),$(abspath $(DATA)))
 
+# Tests of what the processor's kernels compute.
+OF_KERNELS := $(addprefix tests/,models meta privacy simulation golden benchmarks evaluation optimizers test_normal_kernels.py test_discrete_gaussian.py)
+
 .PHONY: demo demo-federation docs test test-slow mutants lint audit peers gpu gpu-carry gpu-wheels gpu-data clean
 
 demo: $(VENV)/.installed
@@ -35,6 +38,8 @@ test: $(VENV)/.installed-test
 
 test-slow: $(VENV)/.installed-test
 	DPFEDMETA_FUZZ=100000 $(BIN)/python -m pytest -m slow -q -s
+	# As on a processor without AVX: other kernels, other last bits.
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest -m "not slow" -q -n 2 $(OF_KERNELS)
 
 # Plants mistakes one at a time: hours, not in CI. MUTANTS="--only ledger" or MUTANTS="--random 40 --seed 1" for some.
 mutants: $(VENV)/.installed-test
