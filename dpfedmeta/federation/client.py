@@ -35,6 +35,7 @@ from dpfedmeta.federation.messages import (
 from dpfedmeta.federation.own_images import chosen_files
 from dpfedmeta.federation.promise import Promise, participation
 from dpfedmeta.federation.taken import Signed, Taken
+from dpfedmeta.fresh_source import draw_fresh
 from dpfedmeta.ledger.client_ledger import ClientLedger
 from dpfedmeta.parameters import dimension, unflatten
 from dpfedmeta.personal.images import ImageForm
@@ -56,7 +57,8 @@ class RealClient:
         server: The server's public key, as the client got it from elsewhere. It believes nobody else.
         promise: What it lets a server learn, in all runs together.
         say: Told every line of the log, too.
-        noise_seed: Of its noise, in a simulation; None: drawn once for every run, and kept.
+        noise_seed: Of its noise, in a simulation; None: a key is drawn once for every run, and fresh bytes for every
+            answer.
         dry_run: Look at plans, say what would be promised and sent, and decline.
 
     Guarantee:
@@ -176,6 +178,7 @@ class RealClient:
             folder=self._folder,
             promise=self._promise,
             noise_seed=self._noise_seed,
+            fresh_of=self._fresh_of,
         )
         for line in joined.words(self._ledger, self._promise):
             self._log(line)
@@ -263,8 +266,12 @@ class RealClient:
                 f"{self._ledger.participations + 1} in all: more than is promised ({self._promise.words})"
             )
         joined.kept.begin(attempt)
-        self._ledger.charge(attempt.round, one, attempt.again, run=run, question=asked)
+        self._ledger.charge(attempt.round, one, attempt.again, run=run, question=asked, fresh=draw_fresh())
         return True
+
+    def _fresh_of(self, attempt: Attempt) -> bytes:
+        """What the streams of an attempt are keyed by: of its charge, so noise is drawn after it alone."""
+        return self._ledger.stream(attempt.run.hex(), attempt.key)
 
     def _adapted(self, joined: Joined, question: Question) -> bytes:
         """The model that was learned, adapted here; the answer is the same whatever the images make of it.

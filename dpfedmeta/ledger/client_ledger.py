@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.errors import InputError
+from dpfedmeta.fresh_source import attempt_bytes
 from dpfedmeta.ledger.hash_chain import continue_or_start
 
 VERSION = 1
@@ -70,6 +71,9 @@ class ClientLedger:
                 (line.get("run", ""), (line["round"], *line.get("again", ()))): line.get("question", "")
                 for line in lines
             }
+            self._fresh: dict[_Key, str] = {
+                (line.get("run", ""), (line["round"], *line.get("again", ()))): line.get("fresh", "") for line in lines
+            }
         except (LookupError, TypeError, ArithmeticError) as error:
             raise InputError(f"{path}: a line of this client's ledger lacks its mu or its round") from error
 
@@ -98,6 +102,16 @@ class ClientLedger:
         """What was asked when this attempt at a round of a run was charged; None: it never was."""
         return self._rounds.get((run, key))
 
+    def stream(self, run: str, key: tuple[int, ...]) -> bytes:
+        """What the noise of an attempt at a round of a run is keyed by, besides the client's secret key.
+
+        b"" where it was charged without fresh bytes.
+
+        Raises:
+            LookupError: It is not charged, so nothing may be drawn for it.
+        """
+        return attempt_bytes(self._fresh[run, key], self._rounds[run, key])
+
     def keys(self, run: str) -> list[tuple[int, ...]]:
         """The attempts at rounds of a run that were charged, as they came."""
         return [key for of, key in self._rounds if of == run]
@@ -107,7 +121,14 @@ class ClientLedger:
         return ((run, key, asked) for (run, key), asked in self._rounds.items())
 
     def charge(
-        self, round_: int, layer: Spending, again: tuple[int, ...] = (), *, run: str = "", question: str = ""
+        self,
+        round_: int,
+        layer: Spending,
+        again: tuple[int, ...] = (),
+        *,
+        run: str = "",
+        question: str = "",
+        fresh: str = "",
     ) -> None:
         """Write one participation; call it before the records are touched.
 
@@ -117,6 +138,7 @@ class ClientLedger:
             again: Which further attempt at the round it is; () for the first.
             run: Which run, where a client takes part in several.
             question: Digest of what was asked, so that the same noise never answers another question.
+            fresh: Bytes of the operating system for this attempt alone (fresh_source.draw_fresh).
 
         Raises:
             ValueError: It would exceed the budget.
@@ -124,11 +146,12 @@ class ClientLedger:
         if not self.accepts(layer):
             raise ValueError(f"round {round_} would exceed this client's record budget of {self._budget}")
         mu = max(layer.roles())
-        beside = {"again": list(again), "run": run, "question": question}
+        beside = {"again": list(again), "run": run, "question": question, "fresh": fresh}
         # A server that is trusted sees the exact message, and JSON has no infinity.
         line = {"round": round_, "mu": mu if math.isfinite(mu) else None}
         self._chain.append(line | {name: value for name, value in beside.items() if value})
         self._rounds[run, (round_, *again)] = question
+        self._fresh[run, (round_, *again)] = fresh
         self._squared += mu**2
 
     def _epsilon(self, squared: float) -> float:

@@ -14,6 +14,7 @@ from dpfedmeta.accounting.events import Phase
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import HeldOutEvaluation
 from dpfedmeta.interrupts import deferred
+from dpfedmeta.key_streams import for_message
 from dpfedmeta.ledger.ledger import Budget, Ledger
 from dpfedmeta.ledger.lineage import Lineage
 from dpfedmeta.parameters import Params, norm
@@ -21,7 +22,7 @@ from dpfedmeta.planning.plan import Plan
 from dpfedmeta.privacy.attached import with_attachment
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.privacy.units import Client
+from dpfedmeta.privacy.units import Client, message_of
 from dpfedmeta.randomness import Purpose, SecretSource
 from dpfedmeta.run_directory import RunDirectory, load_weights, save_weights
 from dpfedmeta.runs.checkpoint import Checkpoint, checkpoint_files, save_checkpoint
@@ -257,12 +258,14 @@ class Training:
             secret = self.backend.cohort_sum(state.model, state.bound, answering)
         except RoundAborted:
             return None, remembered
-        noise = self.source.again(drawn.again).generator(Purpose.SERVER_NOISE, state.round)
+        noise = self.source.again(drawn.again, drawn.fresh).generator(Purpose.SERVER_NOISE, state.round)
+        # Here and not in the mechanism, which may be the user's own.
+        noise = for_message(noise, lambda: message_of(secret))
         return self.plan.mechanism.release(state.round, secret, remembered, noise)
 
     def _answering(self, drawn: Cohort) -> Cohort:
         """SECRET: of the invited clients, those that are there and do not decline."""
-        source = self.source.again(drawn.again)
+        source = self.source.again(drawn.again, drawn.fresh)
         cohort = Availability.of(self.plan.settings).answering(drawn, source)
         there = self.client_ledgers.willing(cohort) if self.client_ledgers else cohort
         return replace(there, invited=len(drawn.clients))

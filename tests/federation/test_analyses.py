@@ -99,7 +99,7 @@ def ideal_sums(silos, request, run, numbers):
     everybody = Asked(replace(request, settings=silos.settings("dp-agr", silos.everybody)))
     analysis = request.analysis
     content = read_content(run.ledger)
-    asking = _asking(content.plan, content.charges[-1], secret_of_run(run))
+    asking = _asking(content.plan, content.charges[-1], secret_of_run(run, NOISE))
     told = analysis.told(asking, everybody.ground)
     cohort = replace(asking.cohort, clients=np.asarray(numbers, dtype=np.int64), invited=CLIENTS)
     asking = replace(asking, cohort=cohort)
@@ -318,7 +318,11 @@ def test_without_a_seed_nothing_is_asked(silos, tmp_path):
 def test_another_attempt_has_noise_of_its_own_and_the_same_one_the_same(silos, tmp_path):
     client = silos.client(0, tmp_path)
     offered(silos, client, lambda content: None, request_of(silos, "histogram"))
+    # Nothing is drawn for an attempt that is not charged.
     (joined,) = client._joined.values()
+    with pytest.raises(LookupError):
+        joined.whole(b"", Attempt(run=bytes(32), round=0), CLIENTS)
+    joined = replace(joined, fresh_of=lambda attempt: b"of its charge")
     first, again, other = (
         joined.whole(b"", Attempt(run=bytes(32), round=0, again=key), CLIENTS) for key in ((), (), (1, 7))
     )
