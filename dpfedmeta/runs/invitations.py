@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +91,8 @@ def reopen_participations(
         raise InputError(
             f"{path}, line {len(keys) + 2}: more rounds than the ledger charged; restore the ledger from a backup"
         )
-    kept = cohorts[: len(keys)]
+    # Their fresh bytes stand in the charges.
+    kept = [replace(cohort, fresh=event.stream) for cohort, event in zip(cohorts, events, strict=False)]
     _check_spacing(path, plan, kept)
     if len(kept) < len(keys):
         if not all(repeatable(source, event) for event in events[len(kept) :]):

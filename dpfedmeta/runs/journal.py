@@ -68,7 +68,7 @@ class Journal:
         # One whose fresh bytes are not there is none that could be repeated.
         same = next((each for each in attempts if each.inputs == inputs and repeatable(self.source, each)), None)
         if same is not None:
-            return replace(self.participations.cohort(same.round, same.again), fresh=same.stream)
+            return self.participations.cohort(same.round, same.again)
         planned = planned_charge(self.plan.privacy, state.round)
         fresh = draw_fresh() if self.source.needs_fresh else ""
         event = replace(planned, attempt=len(attempts), inputs=inputs, fresh=fresh)

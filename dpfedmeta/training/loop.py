@@ -106,9 +106,10 @@ class Training:
             Ledger(self.run.ledger, plan.privacy)
         found = reopen(self.run, plan, initial, self.budget, self.source, self.environment, self.lineage)
         if self.client_ledgers and self.source.reproducible:
-            # A client whose disk lost its last lines writes them again.
+            # A client whose disk lost its last lines writes them again; not of rounds that nobody can draw again.
             for cohort in found.journal.participations.before(found.state.round):
-                self._answering(cohort)
+                if cohort.fresh or not self.source.needs_fresh:
+                    self._answering(cohort)
         form = with_attachment(found.state.model, plan.policy.attachment)
         remembered = kept_noise_state(self.run, found.state.round, plan.mechanism.init(form), found.head)
         return self._rounds(found.state, remembered, found.journal, found.remarks)
