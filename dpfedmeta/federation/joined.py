@@ -13,7 +13,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.federation.kept import FreshOf, Kept, kept_for, source_at
 from dpfedmeta.federation.messages import Attempt, Floats, Task
 from dpfedmeta.federation.own_images import OwnImages, open_images
-from dpfedmeta.federation.promise import Promise, allowed_rounds
+from dpfedmeta.federation.promise import Promise, check_allowed
 from dpfedmeta.federation.signed_plan import SignedPlan
 from dpfedmeta.federation.words import joined_words, sent_words
 from dpfedmeta.fresh_source import FreshSource
@@ -36,7 +36,6 @@ class Joined:
         number: The client's.
         side: What it computes, on its own images.
         source: Its noise, of a key that no other run has.
-        most: How many of the rounds its promise allows.
         kept: What must survive.
         fresh_of: What the streams of a charged attempt are keyed by.
     """
@@ -46,7 +45,6 @@ class Joined:
     side: ClientSide
     source: KeyedSource | FreshSource
     images: OwnImages
-    most: int
     kept: Kept
     fresh_of: FreshOf
 
@@ -59,7 +57,7 @@ class Joined:
         """What the client sends to a server that sees messages, [d]: clipped, with the noise that the plan gives it.
 
         Guarantee:
-            The release that `most` and the client's ledger count. The same question gives the same bits.
+            The release that the client's ledger counts. The same question gives the same bits.
 
         Raises:
             Refused: The client's images are not what the plan counts with.
@@ -127,7 +125,7 @@ def join(
         InputError: The images cannot be read, or are not what the plan counts with.
     """
     plan = signed.plan
-    most = allowed_rounds(plan.privacy, promise)
+    check_allowed(plan.privacy, promise)
     pool = training_pool(plan.settings, open_images(images, signed.task, folder / "images"))
     own = OwnImages(
         pool=pool, shape=plan.shape, clients=plan.privacy.clients, number=number, seed=plan.settings.run.seed
@@ -144,7 +142,6 @@ def join(
         side=side,
         source=source,
         images=own,
-        most=most,
         kept=kept,
         fresh_of=fresh_of,
     )

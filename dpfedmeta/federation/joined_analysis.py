@@ -14,7 +14,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.federation.kept import FreshOf, Kept, kept_for, source_at
 from dpfedmeta.federation.messages import Attempt
 from dpfedmeta.federation.own_images import OwnImages, open_images
-from dpfedmeta.federation.promise import Promise, allowed_rounds
+from dpfedmeta.federation.promise import Promise, check_allowed
 from dpfedmeta.federation.signed_analysis import SignedAnalysis
 from dpfedmeta.federation.words import answered_words, answering_words
 from dpfedmeta.fresh_source import FreshSource
@@ -30,7 +30,6 @@ class JoinedAnalysis:
     Attributes:
         signed: What is asked.
         number: The client's.
-        most: 1: it answers once.
         kept: What must survive.
         held: Its own images.
         source: Its noise, of a key that no other run has.
@@ -39,7 +38,6 @@ class JoinedAnalysis:
 
     signed: SignedAnalysis
     number: int
-    most: int
     kept: Kept
     held: Held
     source: KeyedSource | FreshSource
@@ -95,7 +93,8 @@ def join_analysis(
         Refused: The promise does not allow it.
         InputError: The images cannot be read.
     """
-    most, plan = allowed_rounds(signed.privacy, promise), signed.plan
+    check_allowed(signed.privacy, promise)
+    plan = signed.plan
     own = OwnImages(
         pool=open_images(images, signed.task, folder / "images"),
         shape=plan.shape,
@@ -107,7 +106,6 @@ def join_analysis(
     return JoinedAnalysis(
         signed=signed,
         number=number,
-        most=most,
         kept=kept,
         held=HeldImages(plan=plan, population=own),
         source=kept.source(noise_seed),
