@@ -99,6 +99,7 @@ class ClientLedger:
         try:
             self._squared = math.fsum(_mu(line) ** 2 for line in lines)
             self._cost = reduce(_together, map(RunCost.from_json, lines), NO_COST)
+            self._paid = {line.get("run", "") for line in lines if RunCost.from_json(line) != NO_COST}
             self._rounds: dict[_Key, str] = {
                 (line.get("run", ""), (line["round"], *line.get("again", ()))): line.get("question", "")
                 for line in lines
@@ -147,8 +148,8 @@ class ClientLedger:
         return self._epsilon(squared, _together(self._cost, self._due(run, cost))) <= limit * _ROUNDING
 
     def _due(self, run: str, cost: RunCost) -> RunCost:
-        """Of a run that took part already, it is counted."""
-        return NO_COST if self.keys(run) else cost
+        """Of a run it is counted once, also of one that an earlier version began without it."""
+        return NO_COST if run in self._paid else cost
 
     def holds(self, round_: int, again: tuple[int, ...] = ()) -> bool:
         """Whether this attempt at the round is charged already: the client then answers as it did."""
@@ -212,6 +213,8 @@ class ClientLedger:
         self._fresh[run, (round_, *again)] = fresh
         self._squared += mu**2
         self._cost = _together(self._cost, due)
+        if due != NO_COST:
+            self._paid.add(run)
 
     def _epsilon(self, squared: float, cost: RunCost) -> float:
         delta, mu = self._budget.delta - cost.rare, math.sqrt(squared)
