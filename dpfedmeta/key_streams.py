@@ -7,16 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-from dpfedmeta.random_numbers import ByteStream, StreamGenerator
-
-if TYPE_CHECKING:
-    from dpfedmeta.randomness import SecretGenerator
+from dpfedmeta.random_numbers import ByteStream, SecretGenerator, StreamGenerator
 
 _COINS, _MESSAGE = b"dpfedmeta coins", b"dpfedmeta noise"
 

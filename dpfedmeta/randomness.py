@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpfedmeta.key_streams import MessageGenerator, key_stream
+from dpfedmeta.random_numbers import SecretGenerator as SecretGenerator
 from dpfedmeta.random_numbers import StreamGenerator
 
 FloatArray = npt.NDArray[np.float64]
@@ -91,30 +92,6 @@ def global_generators_at(*, python: int, numpy: int, torch: int) -> Iterator[Non
         random.setstate(before[0])
         np.random.set_state(before[1])  # noqa: NPY002
         library.set_rng_state(before[2])
-
-
-class SecretGenerator(Protocol):
-    """One stream of secret randomness."""
-
-    def normal(self, size: int) -> FloatArray:
-        """`size` independent standard normal values."""
-        ...
-
-    def discrete_normal(self, variance: float, size: int) -> IntArray:
-        """`size` independent values of the discrete Gaussian of this variance, exactly."""
-        ...
-
-    def words(self, count: int) -> npt.NDArray[np.uint64]:
-        """`count` independent uniform words of 64 bits."""
-        ...
-
-    def binomial(self, trials: int, probability: float) -> int:
-        """One binomial draw."""
-        ...
-
-    def sample(self, population: int, size: int) -> IntArray:
-        """`size` distinct integers of range(population), uniformly, in random order."""
-        ...
 
 
 class SecretSource(Protocol):
