@@ -4,6 +4,7 @@ Noise is an answer minus the exact message, so it is measured on what leaves, wh
 """
 
 import itertools
+import json
 import shutil
 from dataclasses import dataclass, replace
 from typing import Any
@@ -218,6 +219,27 @@ def test_no_two_answers_share_noise(session, tmp_path, kind):
     # Whose ledger went back says no word more; the others go on.
     assert (len(home.answers) == 2) == (kind in (older_ledger, no_ledger))
     assert_no_two_share_noise(home.answers)
+
+
+def test_every_charge_has_fresh_bytes_of_its_own(session, tmp_path):
+    """Also of one question over the same images: a home that forgot its answer gives one that tells nothing of it."""
+    home = Home(session, tmp_path / "home")
+    assert home.ask(0)
+    shutil.copytree(home.inside, tmp_path / "older")
+    assert home.ask(1)
+    ledger = home.inside / "ledger.jsonl"
+    fresh = [line["fresh"] for line in lines_of(ledger)]
+    back(home, tmp_path / "older")
+    home.start()
+    assert home.ask(1)
+    fresh.append(lines_of(ledger)[-1]["fresh"])
+    assert len(set(fresh)) == len(fresh) == 3
+    assert not np.array_equal(home.answers[1].values, home.answers[2].values)
+    assert_no_two_share_noise(home.answers)
+
+
+def lines_of(ledger):
+    return [json.loads(line) for line in ledger.read_text().splitlines()[1:]]
 
 
 def test_a_home_that_is_restored_at_every_instant_of_an_answer_gives_no_other_noise_away(

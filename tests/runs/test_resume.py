@@ -257,6 +257,16 @@ def test_a_ledger_that_lost_lines_is_refused(tiny_task_file, tmp_path, monkeypat
         resume(run)
 
 
+def test_a_line_that_was_used_and_is_torn_is_not_drawn_anew(tiny_task_file, tmp_path, monkeypatch):
+    """Its fresh bytes are gone: with other ones it would be a second release that is charged once."""
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 2, **{"run.noise_seed": "null"})
+    os.truncate(run.ledger, run.ledger.stat().st_size - 1)
+    before = run.ledger.read_bytes()
+    with pytest.raises(InputError, match="stale copy, or lines are lost"):
+        resume(run)
+    assert run.ledger.read_bytes() == before
+
+
 def test_two_processes_cannot_write_one_run(tiny_task_file, tmp_path, monkeypatch):
     run = halted(tiny_task_file, tmp_path, monkeypatch, 1)
     with only_writer(run.path), pytest.raises(InputError, match="another process"), only_writer(run.path):
