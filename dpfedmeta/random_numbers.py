@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,30 @@ ByteStream = Callable[[int], bytes]
 
 # Words read at once, so that they stay in the processor's cache, and on top of what is expected.
 _WORDS, _SPARE = 8192, 8
+
+
+class SecretGenerator(Protocol):
+    """One stream of secret randomness."""
+
+    def normal(self, size: int) -> npt.NDArray[np.float64]:
+        """`size` independent standard normal values."""
+        ...
+
+    def discrete_normal(self, variance: float, size: int) -> npt.NDArray[np.int64]:
+        """`size` independent values of the discrete Gaussian of this variance, exactly."""
+        ...
+
+    def words(self, count: int) -> npt.NDArray[np.uint64]:
+        """`count` independent uniform words of 64 bits."""
+        ...
+
+    def binomial(self, trials: int, probability: float) -> int:
+        """One binomial draw."""
+        ...
+
+    def sample(self, population: int, size: int) -> npt.NDArray[np.int64]:
+        """`size` distinct integers of range(population), uniformly, in random order."""
+        ...
 
 
 @dataclass(frozen=True)

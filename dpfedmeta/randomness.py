@@ -11,7 +11,7 @@ import json
 import os
 import random
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -22,9 +22,10 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-from dpfedmeta.random_numbers import ByteStream, StreamGenerator
+from dpfedmeta.key_streams import MessageGenerator, key_stream
+from dpfedmeta.random_numbers import SecretGenerator as SecretGenerator
+from dpfedmeta.random_numbers import StreamGenerator
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -64,6 +65,8 @@ CLIENT_PURPOSES = (
     Purpose.MESSAGE_NOISE,
     Purpose.ROUNDING,
 )
+# What draws noise that is added to something secret.
+NOISE_PURPOSES = frozenset({Purpose.SERVER_NOISE, *CLIENT_PURPOSES} - {Purpose.ROUNDING})
 
 
 def public_generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
@@ -91,30 +94,6 @@ def global_generators_at(*, python: int, numpy: int, torch: int) -> Iterator[Non
         library.set_rng_state(before[2])
 
 
-class SecretGenerator(Protocol):
-    """One stream of secret randomness."""
-
-    def normal(self, size: int) -> FloatArray:
-        """`size` independent standard normal values."""
-        ...
-
-    def discrete_normal(self, variance: float, size: int) -> IntArray:
-        """`size` independent values of the discrete Gaussian of this variance, exactly."""
-        ...
-
-    def words(self, count: int) -> npt.NDArray[np.uint64]:
-        """`count` independent uniform words of 64 bits."""
-        ...
-
-    def binomial(self, trials: int, probability: float) -> int:
-        """One binomial draw."""
-        ...
-
-    def sample(self, population: int, size: int) -> IntArray:
-        """`size` distinct integers of range(population), uniformly, in random order."""
-        ...
-
-
 class SecretSource(Protocol):
     """Hands out secret generators by key. Picklable, so that clients can run in worker processes."""
 
@@ -127,8 +106,18 @@ class SecretSource(Protocol):
         """The generator of (purpose, key)."""
         ...
 
-    def again(self, key: tuple[int, ...]) -> SecretSource:
-        """The source of a further attempt at a round: it shares no stream with another attempt. (): the first one."""
+    @property
+    def needs_fresh(self) -> bool:
+        """Whether an attempt draws nothing without fresh bytes that are kept beside its charge."""
+        ...
+
+    def again(self, key: tuple[int, ...], fresh: bytes = b"") -> SecretSource:
+        """The source of one attempt at a round: it shares no stream with another attempt.
+
+        Args:
+            key: What a further attempt adds; () for the first one.
+            fresh: Bytes of the attempt's own (fresh_source.attempt_bytes), where the source needs them.
+        """
         ...
 
     def of_clients(self, round_: int, clients: Sequence[int]) -> SecretSource:
@@ -149,16 +138,43 @@ def seeds_stay() -> Iterator[None]:
         _staying.reset(before)
 
 
+def check_may_leave() -> None:
+    """Called where a secret seed is pickled.
+
+    Raises:
+        RuntimeError: It would leave this machine.
+    """
+    if _staying.get():
+        raise RuntimeError("a secret seed was about to be sent to another machine; send it its clients' keys")
+
+
+def drawn_by(purpose: Purpose, key: Callable[[], bytes], *, by_message: bool) -> SecretGenerator:
+    """The generator of one stream.
+
+    Args:
+        purpose: What it is for.
+        key: SECRET: its key.
+        by_message: Whether noise is drawn for one exact message.
+    """
+    if by_message and purpose in NOISE_PURPOSES:
+        return MessageGenerator(key())
+    # A cipher costs more than most clients draw: they get several generators and many use none.
+    stream = cache(lambda: key_stream(key()))
+    return StreamGenerator(lambda count: stream()(count))
+
+
 @dataclass(frozen=True)
 class KeyedSource:
-    """Secret generators keyed by one secret seed: a round that is done again gets the identical noise.
+    """Secret generators keyed by one seed alone, for simulations: noise is a function of the seed, whatever the data.
 
     A stream is ChaCha20's (RFC 8439) under a key of its own: BLAKE2b, keyed with the 128-bit seed, of (purpose, key,
     attempt) written so that no two of them read alike.
 
     Guarantee:
         Streams tell nothing about each other or the seed, as long as ChaCha20 and keyed BLAKE2b are pseudo-random.
-        Whoever knows the seed can subtract the noise; ``--secure-rng`` (OperatingSystemSource) removes the seed.
+        Whoever knows the seed can subtract the noise, and a seed that was chosen (run.noise_seed) is known. Nor does it
+        hold where two answers are given from one seed: they share their noise. A run without a chosen seed draws from a
+        fresh_source.FreshSource, and one with ``--secure-rng`` from the operating system.
     """
 
     seed: int
@@ -169,8 +185,7 @@ class KeyedSource:
             raise ValueError("a secret seed is a number of 128 bits")
 
     def __getstate__(self) -> dict[str, object]:
-        if _staying.get():
-            raise RuntimeError("a secret seed was about to be sent to another machine; send it its clients' keys")
+        check_may_leave()
         return dict(self.__dict__)
 
     @property
@@ -180,11 +195,14 @@ class KeyedSource:
 
     def generator(self, purpose: Purpose, *key: int) -> SecretGenerator:
         """The generator of (seed, purpose, key)."""
-        stream = cache(lambda: key_stream(_stream_key(self.seed, purpose, key, self.attempt)))
-        # A cipher costs more than most clients draw: they get several generators and many use none.
-        return StreamGenerator(lambda count: stream()(count))
+        return drawn_by(purpose, lambda: _stream_key(self.seed, purpose, key, self.attempt), by_message=False)
 
-    def again(self, key: tuple[int, ...]) -> KeyedSource:
+    @property
+    def needs_fresh(self) -> bool:
+        """Never: a simulation repeats."""
+        return False
+
+    def again(self, key: tuple[int, ...], fresh: bytes = b"") -> KeyedSource:
         """The same seed for a further attempt, whose streams have keys that no other attempt has."""
         return replace(self, attempt=key)
 
@@ -215,10 +233,12 @@ class ClientKeys:
     Attributes:
         round: Number of the round.
         keys: By client, one key after the other, in the order of CLIENT_PURPOSES.
+        by_message: Whether noise is drawn for one exact message (fresh_source.FreshSource).
     """
 
     round: int
     keys: Mapping[int, bytes]
+    by_message: bool = False
 
     @property
     def reproducible(self) -> bool:
@@ -235,22 +255,20 @@ class ClientKeys:
         if round_ != self.round or purpose not in CLIENT_PURPOSES:
             raise LookupError(f"no key of round {round_} for {purpose.name}")
         own, start = self.keys[client], 32 * CLIENT_PURPOSES.index(purpose)
-        stream = cache(lambda: key_stream(own[start : start + 32]))
-        return StreamGenerator(lambda count: stream()(count))
+        return drawn_by(purpose, lambda: own[start : start + 32], by_message=self.by_message)
 
-    def again(self, key: tuple[int, ...]) -> ClientKeys:
+    @property
+    def needs_fresh(self) -> bool:
+        """The keys are of one attempt already."""
+        return False
+
+    def again(self, key: tuple[int, ...], fresh: bytes = b"") -> ClientKeys:
         """Not possible: the keys are of one attempt."""
         raise LookupError("keys of clients are of one attempt")
 
     def of_clients(self, round_: int, clients: Sequence[int]) -> ClientKeys:
         """Of fewer clients."""
         return replace(self, keys={client: self.keys[client] for client in clients})
-
-
-def key_stream(key: bytes) -> ByteStream:
-    """ChaCha20 of this 256-bit key from its first block on; the nonce is 0, since no key has a second stream."""
-    encryptor = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
-    return lambda count: encryptor.update(bytes(count))
 
 
 def _stream_key(seed: int, purpose: Purpose, key: Sequence[int], attempt: Sequence[int]) -> bytes:
@@ -271,7 +289,12 @@ class OperatingSystemSource:
         """A fresh generator; the key does not matter."""
         return StreamGenerator(os.urandom)
 
-    def again(self, key: tuple[int, ...]) -> OperatingSystemSource:
+    @property
+    def needs_fresh(self) -> bool:
+        """Never: all of it is fresh, and nothing can be drawn again."""
+        return False
+
+    def again(self, key: tuple[int, ...], fresh: bytes = b"") -> OperatingSystemSource:
         """Every attempt is fresh."""
         return self
 

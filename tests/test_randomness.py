@@ -12,13 +12,13 @@ import pytest
 from scipy import stats
 
 from dpfedmeta import normal_kernels
+from dpfedmeta.key_streams import key_stream
 from dpfedmeta.randomness import (
     GENERATOR,
     KeyedSource,
     OperatingSystemSource,
     Purpose,
     draw_secret_seed,
-    key_stream,
     public_generator,
 )
 

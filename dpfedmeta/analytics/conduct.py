@@ -19,14 +19,16 @@ from dpfedmeta.analytics.request import Request
 from dpfedmeta.analytics.statement import STATEMENT, statement
 from dpfedmeta.durable import SECRET, cut_torn_line, whole_lines
 from dpfedmeta.errors import InputError
+from dpfedmeta.fresh_source import draw_fresh, new_source
 from dpfedmeta.ledger.charges import Charge
 from dpfedmeta.ledger.ledger import Identity, Ledger, LedgerContent, check_rounds, read_content, spent
 from dpfedmeta.ledger.versions import constants
 from dpfedmeta.own_sources import own_sources, unseen
 from dpfedmeta.planning.own_modules import own_modules
 from dpfedmeta.privacy.samplers import sampler_of
-from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, Purpose, SecretSource, draw_secret_seed
+from dpfedmeta.randomness import Purpose, SecretSource
 from dpfedmeta.run_directory import PLAN, SUMMARY, RunDirectory, create, write_text
+from dpfedmeta.runs.invitations import repeatable
 from dpfedmeta.runs.lock import only_writer
 from dpfedmeta.runs.reopen import check_lineage
 from dpfedmeta.runs.resume import keep_secret, registered, secret_of_run
@@ -81,8 +83,7 @@ def begin(
             "leave it out"
         )
     plan, asked = request.planned(), _asked(request, data_folder, asked_of)
-    seed = draw_secret_seed() if request.noise_seed is None else request.noise_seed
-    source: SecretSource = OperatingSystemSource() if secure_rng else KeyedSource(seed)
+    source = new_source(request.noise_seed, secure_rng=secure_rng)
     digest = asked.digest
     asked.check(request.analysis)
     asked.ready()
@@ -105,8 +106,8 @@ def resume(path: Path, data_folder: Path | None = None, *, asked_of: AskedOf | N
     """Go on with an analysis that was stopped; one that is complete stays as it is.
 
     Guarantee:
-        With the same data and a seed of its own the release comes out as it did, and is not charged again. Without a
-        seed (--secure-rng) it is another release, and charged as one.
+        With the same data the release comes out as it did, and is not charged again. Without a key (--secure-rng), or
+        where an earlier version charged it, it is another release, and charged as one.
 
     Raises:
         InputError: It is no folder of an analysis, or the clients hold other data now.
@@ -122,7 +123,7 @@ def resume(path: Path, data_folder: Path | None = None, *, asked_of: AskedOf | N
         if kept != asked.digest:
             raise InputError(f"{run.path}: the clients hold other data than when it began; start a new analysis")
         asked.ready()
-        _complete(run, content, request, asked, secret_of_run(run))
+        _complete(run, content, request, asked, secret_of_run(run, request.noise_seed))
     return run
 
 
@@ -167,9 +168,11 @@ def _complete(
     check_rounds(plan, content.charges)
     with registered(run) as (lineage, _):
         if lineage is not None:
-            check_lineage(run, content, lineage, mended=bool(torn) and source.reproducible)
-        due = _next(plan, content, source, request)
-        charge = next((charge for charge in content.charges if charge.inputs == due.inputs), due)
+            restored = source.reproducible and not source.needs_fresh
+            check_lineage(run, content, lineage, mended=bool(torn) and restored)
+        due, last = _next(plan, content, source, request), content.charges[-1] if content.charges else None
+        same = last is not None and last.inputs == due.inputs and repeatable(source, last)
+        charge = last if last is not None and same else due
         if torn:
             # A line that was never finished was never used.
             cut_torn_line(run.ledger)
@@ -195,7 +198,8 @@ def _next(plan: PrivacyPlan, content: LedgerContent, source: SecretSource, reque
     inputs = hashlib.sha256((content.identity.config + (json.dumps(own) if own else "")).encode()).hexdigest()
     if not source.reproducible or unseen(own):
         inputs = secrets.token_hex(32)
-    return Charge(round=0, event=plan.at(0), attempt=attempt, inputs=inputs)
+    fresh = draw_fresh() if source.needs_fresh else ""
+    return Charge(round=0, event=plan.at(0), attempt=attempt, inputs=inputs, fresh=fresh)
 
 
 def _own_code(request: Request) -> list[str]:
@@ -204,6 +208,6 @@ def _own_code(request: Request) -> list[str]:
 
 
 def _asking(plan: PrivacyPlan, charge: Charge, source: SecretSource) -> Asking:
-    source = source.again(charge.again)
+    source = source.again(charge.again, charge.stream)
     cohort = sampler_of(charge.event, None).draw(0, {}, source.generator(Purpose.COHORT, 0))
-    return Asking(plan=plan, cohort=replace(cohort, again=charge.again), source=source)
+    return Asking(plan=plan, cohort=replace(cohort, again=charge.again, fresh=charge.stream), source=source)

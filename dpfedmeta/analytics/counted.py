@@ -15,6 +15,7 @@ from dpfedmeta.analytics.analysis import Asking, Handing, SumForm, Sums
 from dpfedmeta.errors import InputError
 from dpfedmeta.parameters import Params, scaled
 from dpfedmeta.privacy.mechanisms import WholeNumberMechanism
+from dpfedmeta.privacy.rounded_messages import own_share
 from dpfedmeta.privacy.units import Bounded, Client
 from dpfedmeta.randomness import FloatArray, IntArray, Purpose, SecretSource
 
@@ -147,8 +148,10 @@ def sent(
     vector: IntArray | None, whole: WholeSum, grid: CountGrid, share: float, client: int, source: SecretSource
 ) -> IntArray:
     """SECRET: what one client hands to secure aggregation: its vector in steps of the grid, with its noise."""
-    noise = source.generator(Purpose.MESSAGE_NOISE, 0, client).discrete_normal(share, whole.dimension)
-    return noise + grid.steps * vector if vector is not None and fits(vector, whole, grid) else noise
+    counts = np.zeros(whole.dimension, dtype=np.int64)
+    if vector is not None and fits(vector, whole, grid):
+        counts = grid.steps * vector
+    return counts + own_share(counts, grid, share, source.generator(Purpose.MESSAGE_NOISE, 0, client))
 
 
 def fits(vector: IntArray, whole: WholeSum, grid: CountGrid) -> bool:

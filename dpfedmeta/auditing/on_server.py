@@ -68,7 +68,7 @@ def the_message(
 ) -> tuple[Tensor, float] | None:
     """The canary's own, by a server that sees every message."""
     # The same noise as in the loop, since it is keyed.
-    own = replace(clients, source=clients.source.again(cohort.again))
+    own = replace(clients, source=clients.source.again(cohort.again, cohort.fresh))
     return message_of(own, release, [CANARY]), clients.message_noise_variance(release.bound)
 
 
@@ -85,7 +85,7 @@ def the_sum(
     known = [client for client in cohort.clients.tolist() if client != CANARY][: plan.privacy.colluding]
     (name, total), *_ = secret.value.items()
     left = total.numpy().astype(np.int64)
-    source = clients.source.again(cohort.again)
+    source = clients.source.again(cohort.again, cohort.fresh)
     for message in rounded_messages(clients, arrays, (release.bound, share), release.round, known, source):
         left = left - message
     values = grid.read({name: total.new_tensor(grid.centred(left))})

@@ -60,7 +60,9 @@ def _keys_parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--out", type=Path, required=True, metavar="FILE|DIR", help="the secret key; or the folder of all"
     )
-    made.add_argument("--name", help="of the client, for people (default: the file's name)")
+    made.add_argument("--name", help="of the client, for people (default: the file's name, or that of a rotated key)")
+    made.add_argument("--rotate", type=Path, metavar="KEY", help="replace this key; what was spent stays counted")
+    made.add_argument("--home", type=Path, metavar="DIR", help="with --rotate: of the old key (beside it)")
     made.add_argument("--server", action="store_true", help="keys and certificates of a server")
     made.add_argument("--flower", action="store_true", help="also as files for Flower's own SuperNode")
     made.add_argument("--host", nargs="+", default=["localhost", "127.0.0.1"], help="by which clients reach the server")
@@ -79,6 +81,10 @@ def _keys(words: Sequence[str], console: Console) -> int:
         make_operator(options.out, options.host, options.port, random)
         _say(console)(f"{options.out}: keys of the server; give every client {options.out / INVITATION}")
         return DONE
+    if options.rotate is not None:
+        return _rotated(options, random, console)
+    if options.home is not None:
+        raise InputError("--home: where the home of a key is that is replaced; it goes with --rotate KEY")
     card = card_line(random, options.name or options.out.stem)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_identity(options.out, random)
@@ -87,6 +93,28 @@ def _keys(words: Sequence[str], console: Console) -> int:
     public = options.out.with_suffix(".card")
     replace_file(public, f"{card}\n".encode())
     _say(console)(f"{options.out}: the secret key; give the operator {public}, a line of the roster")
+    return DONE
+
+
+def _rotated(options: argparse.Namespace, random: bytes, console: Console) -> int:
+    """A new key in place of an old one; its home, with all that was spent, goes along."""
+    from dpfedmeta.durable import replace_file
+    from dpfedmeta.federation.credentials import card_line, named_on_card, read_identity, write_identity
+    from dpfedmeta.federation.homes import check_rotation, rotate
+
+    old, home = read_identity(options.rotate), options.home or options.rotate.with_suffix(".home")
+    following = options.home or options.out.with_suffix(".home")
+    check_rotation(old, home, following)
+    name = options.name or named_on_card(options.rotate.with_suffix(".card")) or options.rotate.stem
+    card, public = card_line(random, name), options.out.with_suffix(".card")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    write_identity(options.out, random)
+    replace_file(public, f"{card}\n".encode())
+    rotate(old, random, home, following)
+    say = _say(console)
+    say(f"{options.out}: the new secret key of {name}; what was spent goes on in {following}")
+    say(f"give the operator {public}, this line of the roster, in place of the old one of {name}:")
+    say(card)
     return DONE
 
 

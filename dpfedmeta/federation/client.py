@@ -33,8 +33,9 @@ from dpfedmeta.federation.messages import (
     unpacked_floats,
 )
 from dpfedmeta.federation.own_images import chosen_files
-from dpfedmeta.federation.promise import Promise, participation
+from dpfedmeta.federation.promise import Promise, left, left_of_run, participation, run_cost
 from dpfedmeta.federation.taken import Signed, Taken
+from dpfedmeta.fresh_source import draw_fresh
 from dpfedmeta.ledger.client_ledger import ClientLedger
 from dpfedmeta.parameters import dimension, unflatten
 from dpfedmeta.personal.images import ImageForm
@@ -56,7 +57,8 @@ class RealClient:
         server: The server's public key, as the client got it from elsewhere. It believes nobody else.
         promise: What it lets a server learn, in all runs together.
         say: Told every line of the log, too.
-        noise_seed: Of its noise, in a simulation; None: drawn once for every run, and kept.
+        noise_seed: Of its noise, in a simulation; None: a key is drawn once for every run, and fresh bytes for every
+            answer.
         dry_run: Look at plans, say what would be promised and sent, and decline.
 
     Guarantee:
@@ -176,9 +178,13 @@ class RealClient:
             folder=self._folder,
             promise=self._promise,
             noise_seed=self._noise_seed,
+            fresh_of=self._fresh_of,
         )
         for line in joined.words(self._ledger, self._promise):
             self._log(line)
+        run = signed.run.hex()
+        if not self._ledger.keys(run) and not left_of_run(signed.privacy, self._promise, self._ledger, run):
+            raise Refused(f"nothing of the promise is left for it ({self._promise.words})")
         if self._dry_run:
             raise Refused("this is a dry run; nothing is sent")
         keep_offer(joined.kept, offer.encode())
@@ -220,11 +226,14 @@ class RealClient:
             if before is not None and before.place[0] == place[0] and before.place >= place:
                 raise Refused("an attempt at the protocol that is not after the last one")
             opened = MaskedRound(joined, attempt, step.protocol, start, self._private)
-            self._charged(joined, attempt, asked_digest(start.task, start.invited))
+            # Charged once so many take part that there is a sum: keys and shares say nothing of the images.
+            self._chargeable(joined, attempt, asked_digest(start.task, start.invited))
             self._masked = opened
         masked = self._masked
         if masked is None or masked.place != (joined.signed.run, attempt.key, step.protocol):
             raise Refused(f"a step of secure aggregation in round {attempt.round} that was never begun")
+        if step.phase == Phase.MASKED:
+            self._charged(joined, attempt, masked.asked)
         body = masked.answer(Phase(step.phase), step.said)
         if step.phase == Phase.MASKED:
             what = f"one vector under masks, {len(body):,} bytes"
@@ -233,6 +242,21 @@ class RealClient:
 
     def _charged(self, joined: Taken, attempt: Attempt, asked: str) -> bool:
         """One participation, on disk, before the images are touched; False: it was charged before.
+
+        Raises:
+            Refused: As `_chargeable`.
+        """
+        if not self._chargeable(joined, attempt, asked):
+            return False
+        run, plan = joined.signed.run.hex(), joined.signed.privacy
+        one = participation(plan, self._promise, attempt.round)
+        joined.kept.begin(attempt)
+        beside = {"run": run, "question": asked, "fresh": draw_fresh()}
+        self._ledger.charge(attempt.round, one, attempt.again, **beside, cost=run_cost(plan))
+        return True
+
+    def _chargeable(self, joined: Taken, attempt: Attempt, asked: str) -> bool:
+        """Whether an answer would be charged; False: it was before.
 
         Raises:
             Refused: The round is over, or was asked with something else, or would break the promise.
@@ -256,15 +280,16 @@ class RealClient:
             raise Refused(f"an old round: {attempt.round}, and round {last[0]} was answered already")
         if (answer := forgotten(self._folder, self._ledger.charged())) is not None:
             raise Refused(f"{self._path} is an older copy: {answer} left this machine, and is not in it; restore it")
-        one = participation(plan, self._promise, attempt.round)
-        if len(taken) >= joined.most or not self._ledger.accepts(one):
+        if not left(plan, self._promise, self._ledger, run, [attempt.round]):
             raise Refused(
                 f"round {attempt.round} would be participation {len(taken) + 1} in this run and "
                 f"{self._ledger.participations + 1} in all: more than is promised ({self._promise.words})"
             )
-        joined.kept.begin(attempt)
-        self._ledger.charge(attempt.round, one, attempt.again, run=run, question=asked)
         return True
+
+    def _fresh_of(self, attempt: Attempt) -> bytes:
+        """What the streams of an attempt are keyed by: of its charge, so noise is drawn after it alone."""
+        return self._ledger.stream(attempt.run.hex(), attempt.key)
 
     def _adapted(self, joined: Joined, question: Question) -> bytes:
         """The model that was learned, adapted here; the answer is the same whatever the images make of it.

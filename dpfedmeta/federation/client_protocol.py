@@ -56,7 +56,7 @@ class MaskedRound:
         if joined.number not in start.invited:
             raise Refused(f"asked into round {attempt.round}, to which it is not invited")
         self.place = (joined.signed.run, attempt.key, protocol)
-        self.task = start.task
+        self.task, self.asked = start.task, asked_digest(start.task, start.invited)
         self._joined, self._attempt, self._invited = joined, attempt, start.invited
         self._round = round_of(joined.signed, attempt, protocol, start)
         self._seat = start.invited.index(joined.number)
@@ -116,7 +116,7 @@ class MaskedRound:
         invited = len(self._invited)
         kept = self._joined.kept.once(
             self._attempt,
-            asked_digest(self.task, self._invited),
+            self.asked,
             lambda: self._joined.whole(self.task, self._attempt, invited).astype("<u4").tobytes(),
         )
         return np.frombuffer(kept, dtype="<u4").astype(np.int64)

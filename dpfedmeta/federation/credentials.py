@@ -93,6 +93,14 @@ def read_card(line: str) -> Card:
     return Card(name=name, identity=identity, wire=wire)
 
 
+def named_on_card(path: Path) -> str | None:
+    """The name on a card's file; None: there is none that can be read."""
+    try:
+        return read_card(path.read_text(encoding="utf-8")).name
+    except (OSError, UnicodeDecodeError, InputError):
+        return None
+
+
 def read_roster(path: Path) -> tuple[Card, ...]:
     """The clients of a federation, one card a line; their order gives their numbers, so new ones go last.
 

@@ -168,6 +168,9 @@ def _process(name: str, words: Sequence[str], folder: Path | None = None) -> Ite
     """One of the federation's processes, which does not outlive this one's call."""
     command = [sys.executable, "-m", "dpfedmeta", "federate", *words]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    if folder is not None:
+        # The next demo has the same drawings under other keys: each client counts as one on a machine of its own.
+        environment |= {"DPFEDMETA_STATE": str(folder / "state")}
     with ExitStack() as opened:
         output = None if folder is None else opened.enter_context((folder / "output.txt").open("wb"))
         process = subprocess.Popen(

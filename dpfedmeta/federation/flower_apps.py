@@ -26,6 +26,7 @@ from dpfedmeta.config import resolve  # noqa: E402
 from dpfedmeta.federation.asking import Heard  # noqa: E402
 from dpfedmeta.federation.credentials import read_identity, read_roster  # noqa: E402
 from dpfedmeta.federation.flower_channel import FlowerChannel, content_of, record_of  # noqa: E402
+from dpfedmeta.federation.homes import claim  # noqa: E402
 from dpfedmeta.federation.invitation import operator_identity, read_invitation  # noqa: E402
 from dpfedmeta.federation.promise import Promise  # noqa: E402
 from dpfedmeta.secure_aggregation.refusals import Refused  # noqa: E402
@@ -107,11 +108,12 @@ def client_app() -> ClientApp:
         question = content_of(message)
         if question is None:
             raise Refused("a message without a question")
-        home = _path(config, "home")
+        home, data, private = _path(config, "home"), _path(config, "data"), read_identity(_path(config, "identity"))
+        _claim(home, data, private)
         epsilon, often = config.get("epsilon"), config.get("participations")
         client = RealClient(
-            _path(config, "data"),
-            read_identity(_path(config, "identity")),
+            data,
+            private,
             home / "ledger.jsonl",
             server=read_invitation(_path(config, "invitation")).identity,
             promise=Promise(
@@ -122,6 +124,19 @@ def client_app() -> ClientApp:
         return Message(record_of(client.answer(question)), reply_to=message)
 
     return app
+
+
+def _claim(home: Path, data: Path, private: bytes) -> None:
+    """As running.run_client does; what is wrong is for this machine alone.
+
+    Raises:
+        Refused: These images belong to another home.
+    """
+    try:
+        claim(home, data, private)
+    except (InputError, OSError) as error:
+        print(error, file=sys.stderr)
+        raise Refused("this client cannot take part; its own machine says why") from None
 
 
 def _path(config: Config, key: str) -> Path:

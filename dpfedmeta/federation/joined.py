@@ -10,16 +10,17 @@ import numpy as np
 import torch
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.kept import Kept, kept_for
+from dpfedmeta.federation.kept import FreshOf, Kept, kept_for, source_at
 from dpfedmeta.federation.messages import Attempt, Floats, Task
 from dpfedmeta.federation.own_images import OwnImages, open_images
-from dpfedmeta.federation.promise import Promise, allowed_rounds
+from dpfedmeta.federation.promise import Promise, check_allowed
 from dpfedmeta.federation.signed_plan import SignedPlan
 from dpfedmeta.federation.words import joined_words, sent_words
+from dpfedmeta.fresh_source import FreshSource
 from dpfedmeta.ledger.client_ledger import ClientLedger
 from dpfedmeta.parameters import Params, dimension, unflatten
 from dpfedmeta.planning.population import training_pool
-from dpfedmeta.randomness import IntArray
+from dpfedmeta.randomness import IntArray, KeyedSource
 from dpfedmeta.secure_aggregation.refusals import Refused
 from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.secure_sums import rounded_messages
@@ -33,17 +34,19 @@ class Joined:
     Attributes:
         signed: The plan.
         number: The client's.
-        side: What it computes, on its own images, with noise of a key that no other run has.
-        most: How many of the rounds its promise allows.
+        side: What it computes, on its own images.
+        source: Its noise, of a key that no other run has.
         kept: What must survive.
+        fresh_of: What the streams of a charged attempt are keyed by.
     """
 
     signed: SignedPlan
     number: int
     side: ClientSide
+    source: KeyedSource | FreshSource
     images: OwnImages
-    most: int
     kept: Kept
+    fresh_of: FreshOf
 
     @property
     def dimension(self) -> int:
@@ -54,7 +57,7 @@ class Joined:
         """What the client sends to a server that sees messages, [d]: clipped, with the noise that the plan gives it.
 
         Guarantee:
-            The release that `most` and the client's ledger count. The same question gives the same bits.
+            The release that the client's ledger counts. The same question gives the same bits.
 
         Raises:
             Refused: The client's images are not what the plan counts with.
@@ -90,14 +93,21 @@ class Joined:
         return sent_words(self, ledger, promise, attempt, Task.decode(task, self.dimension), what)
 
     def _at(self, attempt: Attempt) -> ClientSide:
-        return replace(self.side, source=self.side.source.again(attempt.again))
+        return replace(self.side, source=source_at(self.source, attempt, self.fresh_of))
 
     def _model(self, task: Task) -> Params:
         return unflatten(torch.from_numpy(np.array(task.model)), self.signed.learned)
 
 
 def join(
-    signed: SignedPlan, number: int, *, images: Path, folder: Path, promise: Promise, noise_seed: int | None
+    signed: SignedPlan,
+    number: int,
+    *,
+    images: Path,
+    folder: Path,
+    promise: Promise,
+    noise_seed: int | None,
+    fresh_of: FreshOf,
 ) -> Joined:
     """Look at a plan as a client does, and get ready for it; of what it finds nothing is told to the server.
 
@@ -107,7 +117,8 @@ def join(
         images: Its folder of images.
         folder: The client's own folder, for what it keeps.
         promise: What it promises.
-        noise_seed: Given, in a simulation; None: drawn once for the run, and kept.
+        noise_seed: Given, in a simulation; None: a key is drawn once for the run, and kept.
+        fresh_of: What the streams of a charged attempt are keyed by.
 
     Raises:
         Refused: The promise allows no round.
@@ -115,14 +126,23 @@ def join(
     """
     plan = signed.plan
     promise.floors.check(plan.privacy, rough=plan.settings.aggregation.rough)
-    most = allowed_rounds(plan.privacy, promise)
+    check_allowed(plan.privacy, promise)
     pool = training_pool(plan.settings, open_images(images, signed.task, folder / "images"))
     own = OwnImages(
         pool=pool, shape=plan.shape, clients=plan.privacy.clients, number=number, seed=plan.settings.run.seed
     )
     kept = kept_for(folder, signed.run)
-    side = client_side(plan, own, kept.source(noise_seed), torch.device("cpu"))
+    source = kept.source(noise_seed)
+    side = client_side(plan, own, source, torch.device("cpu"))
     problem = side.data_form.problem(own, number)
     if problem is not None:
         raise InputError(f"{images}: not what the plan counts with: {problem}")
-    return Joined(signed=signed, number=number, side=side, images=own, most=most, kept=kept)
+    return Joined(
+        signed=signed,
+        number=number,
+        side=side,
+        source=source,
+        images=own,
+        kept=kept,
+        fresh_of=fresh_of,
+    )

@@ -11,12 +11,13 @@ import numpy as np
 from dpfedmeta.analytics.analysis import Handing
 from dpfedmeta.analytics.held import Held, HeldImages
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.kept import Kept, kept_for
+from dpfedmeta.federation.kept import FreshOf, Kept, kept_for, source_at
 from dpfedmeta.federation.messages import Attempt
 from dpfedmeta.federation.own_images import OwnImages, open_images
-from dpfedmeta.federation.promise import Promise, allowed_rounds
+from dpfedmeta.federation.promise import Promise, check_allowed
 from dpfedmeta.federation.signed_analysis import SignedAnalysis
 from dpfedmeta.federation.words import answered_words, answering_words
+from dpfedmeta.fresh_source import FreshSource
 from dpfedmeta.ledger.client_ledger import ClientLedger
 from dpfedmeta.randomness import IntArray, KeyedSource
 from dpfedmeta.secure_aggregation.refusals import Refused
@@ -29,18 +30,18 @@ class JoinedAnalysis:
     Attributes:
         signed: What is asked.
         number: The client's.
-        most: 1: it answers once.
         kept: What must survive.
         held: Its own images.
         source: Its noise, of a key that no other run has.
+        fresh_of: What the streams of a charged attempt are keyed by.
     """
 
     signed: SignedAnalysis
     number: int
-    most: int
     kept: Kept
     held: Held
-    source: KeyedSource
+    source: KeyedSource | FreshSource
+    fresh_of: FreshOf
 
     def check(self, task: bytes) -> None:
         """As `Taken`."""
@@ -52,7 +53,7 @@ class JoinedAnalysis:
     def whole(self, task: bytes, attempt: Attempt, invited: int) -> IntArray:
         """As `Taken`: its answer, with its share of the noise where the analysis has the clients make it."""
         analysis, plan = self.signed.analysis, self.signed.privacy
-        source = self.source.again(attempt.again)
+        source = source_at(self.source, attempt, self.fresh_of)
         handing = Handing(plan=plan, told=task, held=self.held, client=self.number, invited=invited, source=source)
         return np.concatenate([analysis.sent(handing, part) for part in range(analysis.form(plan).parts)])
 
@@ -66,7 +67,14 @@ class JoinedAnalysis:
 
 
 def join_analysis(
-    signed: SignedAnalysis, number: int, *, images: Path, folder: Path, promise: Promise, noise_seed: int | None
+    signed: SignedAnalysis,
+    number: int,
+    *,
+    images: Path,
+    folder: Path,
+    promise: Promise,
+    noise_seed: int | None,
+    fresh_of: FreshOf,
 ) -> JoinedAnalysis:
     """Look at an analysis as a client does, and get ready for it; of what it finds nothing is told to the server.
 
@@ -78,7 +86,8 @@ def join_analysis(
         images: Its folder of images.
         folder: The client's own folder, for what it keeps.
         promise: What it promises.
-        noise_seed: Given, in a simulation; None: drawn once for the run, and kept.
+        noise_seed: Given, in a simulation; None: a key is drawn once for the run, and kept.
+        fresh_of: What the streams of a charged attempt are keyed by.
 
     Raises:
         Refused: The promise does not allow it.
@@ -86,7 +95,7 @@ def join_analysis(
     """
     plan = signed.plan
     promise.floors.check(signed.privacy, rough=plan.settings.aggregation.rough)
-    most = allowed_rounds(signed.privacy, promise)
+    check_allowed(signed.privacy, promise)
     own = OwnImages(
         pool=open_images(images, signed.task, folder / "images"),
         shape=plan.shape,
@@ -98,8 +107,8 @@ def join_analysis(
     return JoinedAnalysis(
         signed=signed,
         number=number,
-        most=most,
         kept=kept,
         held=HeldImages(plan=plan, population=own),
         source=kept.source(noise_seed),
+        fresh_of=fresh_of,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dpfedmeta.federation.joined import join
 from dpfedmeta.federation.joined_analysis import join_analysis
+from dpfedmeta.federation.kept import FreshOf
 from dpfedmeta.federation.promise import Promise
 from dpfedmeta.federation.signed_analysis import FORMAT, SignedAnalysis, opened_analysis
 from dpfedmeta.federation.signed_plan import SignedPlan, opened_plan
@@ -28,7 +29,14 @@ def opened(text: bytes, signature: bytes, server: bytes) -> SignedPlan | SignedA
 
 
 def joined_by(
-    signed: Signed, number: int, *, images: Path, folder: Path, promise: Promise, noise_seed: int | None
+    signed: Signed,
+    number: int,
+    *,
+    images: Path,
+    folder: Path,
+    promise: Promise,
+    noise_seed: int | None,
+    fresh_of: FreshOf,
 ) -> Taken:
     """Look at an offer as a client does, and get ready for it; of what it finds nothing is told to the server.
 
@@ -38,6 +46,6 @@ def joined_by(
     """
     given = {"images": images, "folder": folder}
     if isinstance(signed, SignedPlan):
-        return join(signed, number, **given, promise=promise, noise_seed=noise_seed)
+        return join(signed, number, **given, promise=promise, noise_seed=noise_seed, fresh_of=fresh_of)
     assert isinstance(signed, SignedAnalysis)
-    return join_analysis(signed, number, **given, promise=promise, noise_seed=noise_seed)
+    return join_analysis(signed, number, **given, promise=promise, noise_seed=noise_seed, fresh_of=fresh_of)

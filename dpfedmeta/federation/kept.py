@@ -13,11 +13,18 @@ import numpy as np
 from dpfedmeta.durable import SECRET, replace_file
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.messages import Attempt
+from dpfedmeta.fresh_source import FRESH_GENERATOR, FreshSource
 from dpfedmeta.randomness import GENERATOR, KeyedSource, draw_secret_seed
+from dpfedmeta.secure_aggregation.refusals import Refused
 
 _OFFER, _NOISE, _ANSWER, _REVEALED = "plan.bin", "noise.json", "last_answer.bin", "revealed.json"
 _BEGUN = "begun.json"
 _RUNS, _NAME = "runs", 32
+
+
+# What the streams of an attempt are keyed by: it lies beside its charge, and is asked when noise is drawn, so there is
+# no noise without a charge. b"" where an earlier version charged it.
+FreshOf = Callable[[Attempt], bytes]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +37,14 @@ class Kept:
 
     folder: Path
 
-    def source(self, given: int | None) -> KeyedSource:
-        """The client's noise in this run; `given` in a simulation.
+    def source(self, given: int | None) -> KeyedSource | FreshSource:
+        """The client's noise in this run: with a key of its own, or with the seed `given` in a simulation.
 
         Raises:
             InputError: The key is damaged.
         """
-        return KeyedSource(_noise_seed(self.folder, given))
+        seed = _noise_seed(self.folder, given)
+        return FreshSource(seed) if given is None else KeyedSource(seed)
 
     def begin(self, attempt: Attempt) -> None:
         """Note an attempt, before it is charged."""
@@ -95,6 +103,21 @@ class Kept:
         return frozenset(bytes.fromhex(one) if isinstance(one, str) else bytes([0]) for one in before["survivors"])
 
 
+def source_at(source: KeyedSource | FreshSource, attempt: Attempt, fresh_of: FreshOf) -> KeyedSource | FreshSource:
+    """The client's noise in one attempt, which is charged.
+
+    Raises:
+        Refused: An earlier version charged it, and kept nothing that its noise could be made from again.
+    """
+    fresh = fresh_of(attempt)
+    if source.needs_fresh and not fresh:
+        raise Refused(
+            f"round {attempt.round} was charged by an earlier version, and its answer is lost; other noise would be a "
+            "second answer for one charge"
+        )
+    return source.again(attempt.again, fresh)
+
+
 def kept_for(folder: Path, run: bytes) -> Kept:
     """The folder of a run, made where there is none.
 
@@ -116,11 +139,14 @@ def _noise_seed(folder: Path, given: int | None) -> int:
             seed, generator = content["seed"], content["generator"]
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise InputError(f"{path}: the noise key of this run is damaged; restore it from a backup") from error
-        if generator != GENERATOR or type(seed) is not int:
+        # A key of an earlier version goes on in streams that it never drew from.
+        if generator not in ([GENERATOR] if given is not None else [GENERATOR, FRESH_GENERATOR]):
             raise InputError(f"{path}: a noise key for another generator; go on with the version that made it")
+        if type(seed) is not int:
+            raise InputError(f"{path}: the noise key of this run is damaged; restore it from a backup")
         return seed
-    seed = draw_secret_seed() if given is None else given
-    replace_file(path, json.dumps({"seed": seed, "generator": GENERATOR}).encode(), SECRET)
+    seed, generator = (draw_secret_seed(), FRESH_GENERATOR) if given is None else (given, GENERATOR)
+    replace_file(path, json.dumps({"seed": seed, "generator": generator}).encode(), SECRET)
     return seed
 
 

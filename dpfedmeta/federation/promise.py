@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
+from dpfedmeta.accounting.events import surplus
 from dpfedmeta.accounting.guarantee import UnitName
 from dpfedmeta.accounting.participation import Participation
 from dpfedmeta.accounting.participation import participation as one_participation
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.accounting.towards_server import client_server, record_server
+from dpfedmeta.accounting.whole_noise import summed_coordinates
 from dpfedmeta.errors import InputError
-from dpfedmeta.ledger.client_ledger import RecordBudget
+from dpfedmeta.ledger.client_ledger import NO_COST, ClientLedger, RecordBudget, RunCost
 from dpfedmeta.secure_aggregation.refusals import Refused
 
 
@@ -122,6 +126,36 @@ def participation(plan: PrivacyPlan, promise: Promise, round_: int) -> Participa
     return one_participation(plan.at(round_), record, plan.server_sees, promise.unit)
 
 
+def run_cost(plan: PrivacyPlan) -> RunCost:
+    """What a run costs besides its participations, as the cells of the plan count it: for all of its rounds at once."""
+    if plan.server_sees != "sum":
+        return NO_COST
+    return RunCost(rare=surplus(plan.phases), coordinates=tuple(summed_coordinates(plan.phases)))
+
+
+def left(plan: PrivacyPlan, promise: Promise, ledger: ClientLedger, run: str, rounds: Sequence[int]) -> int:
+    """How many of these rounds, in this order, a client may still answer: the one word on what is left of a promise.
+
+    A dry run, an offer, an answer and the log ask it alike, so none of them can say more than another.
+
+    Args:
+        plan: Of the run.
+        promise: The client's.
+        ledger: What it spent, in all runs.
+        run: Which run.
+        rounds: Rounds of the run that are not answered yet.
+    """
+    most = most_participations(plan, promise) - len(ledger.keys(run))
+    costs = [participation(plan, promise, round_) for round_ in rounds[: max(most, 0)]]
+    return ledger.further(costs, run=run, cost=run_cost(plan))
+
+
+def left_of_run(plan: PrivacyPlan, promise: Promise, ledger: ClientLedger, run: str) -> int:
+    """The same of all rounds that are to come."""
+    last = max(ledger.keys(run), default=(-1,))[0]
+    return left(plan, promise, ledger, run, range(last + 1, plan.rounds))
+
+
 def epsilon_after(plan: PrivacyPlan, promise: Promise, participations: int) -> float:
     """Epsilon of the promised unit towards the server, after so many participations in this plan.
 
@@ -141,6 +175,7 @@ def epsilon_after(plan: PrivacyPlan, promise: Promise, participations: int) -> f
     return cell(plan.phases, terms).epsilon
 
 
+@lru_cache(maxsize=16)
 def most_participations(plan: PrivacyPlan, promise: Promise) -> int:
     """How many of a plan's rounds the promise allows by itself; what other runs spent comes on top."""
     most = plan.rounds if promise.participations is None else min(plan.rounds, promise.participations)
@@ -154,17 +189,15 @@ def most_participations(plan: PrivacyPlan, promise: Promise) -> int:
     return low
 
 
-def allowed_rounds(plan: PrivacyPlan, promise: Promise) -> int:
-    """As `most_participations`, which has to be one at least.
+def check_allowed(plan: PrivacyPlan, promise: Promise) -> None:
+    """Refuse a plan of which the promise by itself allows no round.
 
     Raises:
         Refused: The promise allows none.
     """
-    most = most_participations(plan, promise)
-    if not most:
+    if not most_participations(plan, promise):
         one = epsilon_after(plan, promise, 1)
         raise Refused(
             f"one round alone would cost epsilon {one:.3g} for ({promise.unit}, server), and the promise is "
             f"{promise.words}"
         )
-    return most

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.credentials import Card, read_identity, read_roster
 from dpfedmeta.federation.flower import MOST_BYTES, prepare_flower
+from dpfedmeta.federation.homes import claim
 from dpfedmeta.federation.invitation import (
     CERTIFICATE,
     CERTIFICATE_KEY,
@@ -202,10 +203,15 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
         The adapted model, or None for a dry run.
 
     Raises:
-        InputError: Files cannot be used, the server does not take this client, or its plan cannot be answered here.
+        InputError: Files cannot be used, the images belong to another home, the server does not take this client, or
+            its plan cannot be answered here.
         RuntimeError: No server for so long as the client has patience.
     """
     private, invitation = read_identity(options.identity), read_invitation(options.invitation)
+    try:
+        claim(options.home, options.data, private, keep=not options.dry_run)
+    except OSError as error:
+        say(f"{error.filename}: {error.strerror}; another home of the same images would not be noticed on this machine")
     prepare_flower(options.home / "flower")
     from dpfedmeta.federation.client import MODEL, RealClient
     from dpfedmeta.federation.flower_client import attend

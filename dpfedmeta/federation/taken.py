@@ -84,11 +84,6 @@ class Taken(Protocol):
         ...
 
     @property
-    def most(self) -> int:
-        """How many of the rounds its promise allows."""
-        ...
-
-    @property
     def kept(self) -> Kept:
         """What must survive."""
         ...

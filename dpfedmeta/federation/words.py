@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from dpfedmeta.federation.promise import Promise, epsilon_after
+from dpfedmeta.federation.promise import Promise, epsilon_after, left_of_run
 from dpfedmeta.ledger.client_ledger import ClientLedger
 
 if TYPE_CHECKING:
@@ -57,12 +57,14 @@ def cell_words(cell: Guarantee) -> str:
 def joined_words(joined: Joined, ledger: ClientLedger, promise: Promise) -> Iterator[str]:
     """What taking part would cost, and what would leave the machine."""
     privacy = joined.signed.plan.privacy
-    each = epsilon_after(privacy, promise, 1)
-    whole = epsilon_after(privacy, promise, joined.most)
-    yield f"promised here: {promise.words}; {ledger.participations} participations in earlier rounds and runs"
+    each, run = epsilon_after(privacy, promise, 1), joined.signed.run.hex()
+    taken, more = len(ledger.keys(run)), left_of_run(privacy, promise, ledger, run)
+    yield spent_words(ledger, promise)
     yield (
-        f"it allows {joined.most} of the {privacy.rounds} rounds: ({promise.unit}, server) {epsilon_words(each)} after "
-        f"one, {epsilon_words(whole)} after {joined.most}"
+        f"it allows {taken + more} of the {privacy.rounds} rounds"
+        + (f", of which {taken} are answered" if taken else "")
+        + f": in this run ({promise.unit}, server) {epsilon_words(each)} after one, "
+        f"{epsilon_words(epsilon_after(privacy, promise, taken + more))} after {taken + more}"
     )
     under = "under masks, of whole numbers" if privacy.secure is not None else "of floating-point numbers"
     yield (
@@ -73,13 +75,21 @@ def joined_words(joined: Joined, ledger: ClientLedger, promise: Promise) -> Iter
     )
 
 
+def spent_words(ledger: ClientLedger, promise: Promise) -> str:
+    """What is promised, and what earlier runs took of it."""
+    spent = "" if promise.epsilon is None else f", {epsilon_words(ledger.epsilon)} of them together"
+    return f"promised here: {promise.words}; {ledger.participations} participations in earlier rounds and runs{spent}"
+
+
 def sent_words(joined: Joined, ledger: ClientLedger, promise: Promise, attempt: Attempt, task: Task, what: str) -> str:
     """What left in a round."""
     privacy = joined.signed.plan.privacy
-    taken = len(ledger.keys(joined.signed.run.hex()))
+    run = joined.signed.run.hex()
+    taken = len(ledger.keys(run))
+    allowed = taken + left_of_run(privacy, promise, ledger, run)
     return (
         f"round {attempt.round}: {what} left this machine ({joined.dimension:,} coordinates, clipped to "
-        f"{task.bound:.4g}); participation {taken} of {joined.most} that are allowed, {privacy.rounds} rounds in all; "
+        f"{task.bound:.4g}); participation {taken} of {allowed} that are allowed, {privacy.rounds} rounds in all; "
         f"({promise.unit}, server) in this run so far: {epsilon_words(epsilon_after(privacy, promise, taken))}"
     )
 
@@ -100,7 +110,7 @@ def answering_words(joined: JoinedAnalysis, ledger: ClientLedger, promise: Promi
     """What an answer would cost, and what would leave the machine."""
     signed = joined.signed
     cost, form = epsilon_after(signed.privacy, promise, 1), signed.analysis.form(signed.privacy)
-    yield f"promised here: {promise.words}; {ledger.participations} participations in earlier rounds and runs"
+    yield spent_words(ledger, promise)
     yield f"the answer would cost ({promise.unit}, server) {epsilon_words(cost)}, in this analysis"
     yield (
         f"what would leave this machine: one vector of {form.dimension:,} whole numbers under masks, once"

@@ -9,8 +9,9 @@ from typing import Any
 
 from dpfedmeta.accounting.events import Event
 from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.fresh_source import attempt_bytes
 
-_FIELDS = {"round", "attempt", "inputs", "event"}
+_FIELDS, _FRESH = {"round", "attempt", "inputs", "event"}, "fresh"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +24,15 @@ class Charge:
         attempt: 0, or how often the round had been charged before.
         inputs: Digest of the released state and the environment that the round is computed from: what is done again
             with the same inputs is the same release. Random where nothing can be done again identically.
+        fresh: Bytes of the operating system for this attempt alone, in hexadecimal; they are no secret without the key
+            beside them (fresh_source.FreshSource). Empty where noise has a chosen seed, or none that could be repeated.
     """
 
     round: int
     event: Event
     attempt: int = 0
     inputs: str = ""
+    fresh: str = ""
 
     @property
     def again(self) -> tuple[int, ...]:
@@ -37,9 +41,15 @@ class Charge:
             return ()
         return self.attempt, int.from_bytes(hashlib.sha256(self.inputs.encode()).digest()[:8], "big")
 
+    @property
+    def stream(self) -> bytes:
+        """What the streams of this attempt are keyed by, besides `again` and the secret key."""
+        return attempt_bytes(self.fresh, self.inputs)
+
     def as_json(self) -> dict[str, Any]:
         """As the line holds it."""
-        return {"round": self.round, "event": self.event.as_json(), "attempt": self.attempt, "inputs": self.inputs}
+        line = {"round": self.round, "event": self.event.as_json(), "attempt": self.attempt, "inputs": self.inputs}
+        return line | ({_FRESH: self.fresh} if self.fresh else {})
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Charge:
@@ -49,7 +59,11 @@ class Charge:
             InputError: A kind of noise that the accountant does not know.
             TypeError: Something is missing, too much, or of another type.
         """
-        if set(content) != _FIELDS or type(content["round"]) is not int or type(content["attempt"]) is not int:
+        if (
+            set(content) - {_FRESH} != _FIELDS
+            or type(content["round"]) is not int
+            or type(content["attempt"]) is not int
+        ):
             raise TypeError(f"expected {', '.join(sorted(_FIELDS))}, found {content}")
         if not isinstance(content["inputs"], str):
             raise TypeError(f"inputs: expected words, found {content['inputs']!r}")
@@ -58,7 +72,15 @@ class Charge:
             event=Event.from_json(content["event"]),
             attempt=content["attempt"],
             inputs=content["inputs"],
+            fresh=_fresh_of(content.get(_FRESH, "")),
         )
+
+
+def _fresh_of(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"fresh: expected hexadecimal digits, found {value!r}")
+    bytes.fromhex(value)
+    return value
 
 
 def planned_charge(plan: PrivacyPlan, round_: int) -> Charge:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, Protocol
 
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.accounting.whole_noise import Coordinates, epsilon_of_discrete
 from dpfedmeta.errors import InputError
+from dpfedmeta.fresh_source import attempt_bytes
 from dpfedmeta.ledger.hash_chain import continue_or_start
 
 VERSION = 1
@@ -47,12 +50,41 @@ class RecordBudget:
         return stated if self.participations is not None else {key: stated[key] for key in ("epsilon", "delta")}
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunCost:
+    """What a run costs once, besides its participations: counted with the first of them.
+
+    Attributes:
+        rare: Taken off delta: the probability that what the run counts with does not hold.
+        coordinates: With discrete noise, which costs more than the Gaussian one of mu (accounting.whole_noise).
+    """
+
+    rare: float = 0.0
+    coordinates: tuple[Coordinates, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """As a line holds it; JSON has no infinity."""
+        known = [[each.count, each.variance, _finite(each.blended)] for each in self.coordinates]
+        return ({"rare": self.rare} if self.rare else {}) | ({"discrete": known} if known else {})
+
+    @classmethod
+    def from_json(cls, line: dict[str, Any]) -> RunCost:
+        """The inverse."""
+        rows = [(count, variance, _or_infinite(blended)) for count, variance, blended in line.get("discrete", ())]
+        found = tuple(Coordinates(count=float(n), variance=float(v), blended=b) for n, v, b in rows)
+        return cls(rare=float(line.get("rare", 0.0)), coordinates=found)
+
+
+NO_COST = RunCost()
+
+
 class ClientLedger:
     """One client's participations, on its own disk before it answers.
 
     Guarantee:
         (record, server), zero-out: after every charged participation, sqrt(sum of mu^2)-GDP with the worse role's mu of
-        each, and never more than the budget: a participation that would exceed it is declined.
+        each, with what discrete noise costs more and rare events take off delta in all runs together, and never more
+        than the budget: a participation that would exceed it is declined.
     """
 
     def __init__(self, path: Path, budget: RecordBudget) -> None:
@@ -66,9 +98,14 @@ class ClientLedger:
         self._chain, lines = continue_or_start(path, header, "client's ledger")
         try:
             self._squared = math.fsum(_mu(line) ** 2 for line in lines)
+            self._cost = reduce(_together, map(RunCost.from_json, lines), NO_COST)
+            self._paid = {line.get("run", "") for line in lines if RunCost.from_json(line) != NO_COST}
             self._rounds: dict[_Key, str] = {
                 (line.get("run", ""), (line["round"], *line.get("again", ()))): line.get("question", "")
                 for line in lines
+            }
+            self._fresh: dict[_Key, str] = {
+                (line.get("run", ""), (line["round"], *line.get("again", ()))): line.get("fresh", "") for line in lines
             }
         except (LookupError, TypeError, ArithmeticError) as error:
             raise InputError(f"{path}: a line of this client's ledger lacks its mu or its round") from error
@@ -76,19 +113,43 @@ class ClientLedger:
     @property
     def epsilon(self) -> float:
         """Spent so far."""
-        return self._epsilon(self._squared)
+        return self._epsilon(self._squared, self._cost)
 
     @property
     def participations(self) -> int:
         """How many there were, in all runs."""
         return len(self._rounds)
 
-    def accepts(self, layer: Spending) -> bool:
-        """Whether one more participation under this layer stays within the budget. NaN never does."""
-        most, limit = self._budget.participations, self._budget.epsilon
-        if most is not None and self.participations >= most:
-            return False
-        return limit is None or self._epsilon(self._squared + max(layer.roles()) ** 2) <= limit * _ROUNDING
+    def accepts(self, layer: Spending, *, run: str = "", cost: RunCost = NO_COST) -> bool:
+        """Whether one more participation under this layer stays within the budget."""
+        return self.further([layer], run=run, cost=cost) == 1
+
+    def further(self, layers: Sequence[Spending], *, run: str = "", cost: RunCost = NO_COST) -> int:
+        """How many of these participations, in this order, stay within the budget. NaN never does.
+
+        Args:
+            layers: What each of them does.
+            run: Whose they are.
+            cost: Of that run, besides.
+        """
+        cap = self._budget.participations
+        most = len(layers) if cap is None else min(len(layers), cap - self.participations)
+        low, high = 0, max(most, 0)
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._fit(layers[:middle], run, cost) else (low, middle - 1)
+        return low
+
+    def _fit(self, layers: Sequence[Spending], run: str, cost: RunCost) -> bool:
+        limit = self._budget.epsilon
+        if limit is None:
+            return True
+        squared = math.fsum([self._squared, *(max(layer.roles()) ** 2 for layer in layers)])
+        return self._epsilon(squared, _together(self._cost, self._due(run, cost))) <= limit * _ROUNDING
+
+    def _due(self, run: str, cost: RunCost) -> RunCost:
+        """Of a run it is counted once, also of one that an earlier version began without it."""
+        return NO_COST if run in self._paid else cost
 
     def holds(self, round_: int, again: tuple[int, ...] = ()) -> bool:
         """Whether this attempt at the round is charged already: the client then answers as it did."""
@@ -97,6 +158,16 @@ class ClientLedger:
     def question(self, run: str, key: tuple[int, ...]) -> str | None:
         """What was asked when this attempt at a round of a run was charged; None: it never was."""
         return self._rounds.get((run, key))
+
+    def stream(self, run: str, key: tuple[int, ...]) -> bytes:
+        """What the noise of an attempt at a round of a run is keyed by, besides the client's secret key.
+
+        b"" where it was charged without fresh bytes.
+
+        Raises:
+            LookupError: It is not charged, so nothing may be drawn for it.
+        """
+        return attempt_bytes(self._fresh[run, key], self._rounds[run, key])
 
     def keys(self, run: str) -> list[tuple[int, ...]]:
         """The attempts at rounds of a run that were charged, as they came."""
@@ -107,7 +178,15 @@ class ClientLedger:
         return ((run, key, asked) for (run, key), asked in self._rounds.items())
 
     def charge(
-        self, round_: int, layer: Spending, again: tuple[int, ...] = (), *, run: str = "", question: str = ""
+        self,
+        round_: int,
+        layer: Spending,
+        again: tuple[int, ...] = (),
+        *,
+        run: str = "",
+        question: str = "",
+        fresh: str = "",
+        cost: RunCost = NO_COST,
     ) -> None:
         """Write one participation; call it before the records are touched.
 
@@ -117,23 +196,54 @@ class ClientLedger:
             again: Which further attempt at the round it is; () for the first.
             run: Which run, where a client takes part in several.
             question: Digest of what was asked, so that the same noise never answers another question.
+            fresh: Bytes of the operating system for this attempt alone (fresh_source.draw_fresh).
+            cost: Of the run, besides.
 
         Raises:
             ValueError: It would exceed the budget.
         """
-        if not self.accepts(layer):
+        if not self.accepts(layer, run=run, cost=cost):
             raise ValueError(f"round {round_} would exceed this client's record budget of {self._budget}")
-        mu = max(layer.roles())
-        beside = {"again": list(again), "run": run, "question": question}
+        mu, due = max(layer.roles()), self._due(run, cost)
+        beside = {"again": list(again), "run": run, "question": question, "fresh": fresh}
         # A server that is trusted sees the exact message, and JSON has no infinity.
-        line = {"round": round_, "mu": mu if math.isfinite(mu) else None}
-        self._chain.append(line | {name: value for name, value in beside.items() if value})
+        line = {"round": round_, "mu": _finite(mu)}
+        self._chain.append(line | {name: value for name, value in beside.items() if value} | due.as_json())
         self._rounds[run, (round_, *again)] = question
+        self._fresh[run, (round_, *again)] = fresh
         self._squared += mu**2
+        self._cost = _together(self._cost, due)
+        if due != NO_COST:
+            self._paid.add(run)
 
-    def _epsilon(self, squared: float) -> float:
-        return gaussian_epsilon(math.sqrt(squared), self._budget.delta)
+    def _epsilon(self, squared: float, cost: RunCost) -> float:
+        delta, mu = self._budget.delta - cost.rare, math.sqrt(squared)
+        if not delta > 0:
+            return math.inf
+
+        def at(delta: float) -> float:
+            return gaussian_epsilon(mu, delta)
+
+        return epsilon_of_discrete(at, delta, at(delta), cost.coordinates) if cost.coordinates else at(delta)
+
+
+def _together(one: RunCost, other: RunCost) -> RunCost:
+    """Coordinates with noise of one law are counted together."""
+    counts: dict[tuple[float, float], float] = {}
+    for each in (*one.coordinates, *other.coordinates):
+        law = (each.variance, each.blended)
+        counts[law] = counts.get(law, 0.0) + each.count
+    found = (Coordinates(count=count, variance=law[0], blended=law[1]) for law, count in counts.items())
+    return RunCost(rare=one.rare + other.rare, coordinates=tuple(found))
 
 
 def _mu(line: dict[str, Any]) -> float:
-    return math.inf if line["mu"] is None else float(line["mu"])
+    return _or_infinite(line["mu"])
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _or_infinite(value: Any) -> float:
+    return math.inf if value is None else float(value)

@@ -227,7 +227,7 @@ def check_rounds(plan: PrivacyPlan, charges: Sequence[Charge]) -> None:
 
 
 def _is_planned(plan: PrivacyPlan, charge: Charge) -> bool:
-    return replace(charge, attempt=0, inputs="") == planned_charge(plan, charge.round)
+    return replace(charge, attempt=0, inputs="", fresh="") == planned_charge(plan, charge.round)
 
 
 def phases_of(charges: Sequence[Charge]) -> tuple[Phase, ...]:

@@ -91,7 +91,7 @@ def _own_by_plan(run: RunDirectory) -> bool:
 
 
 def check_data(run: RunDirectory, held: HeldData, name: str) -> bool:
-    """Refuse to go on with other data: rounds done again would share their noise with other sums.
+    """Refuse to go on with other data: a round that is done again would be another release for one charge.
 
     Args:
         run: The run that goes on.

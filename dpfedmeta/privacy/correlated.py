@@ -13,9 +13,10 @@ from dpfedmeta.accounting.correlated import noise_deviations
 from dpfedmeta.accounting.correlated_noise import CorrelatedNoise
 from dpfedmeta.accounting.events import Event
 from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.key_streams import for_message
 from dpfedmeta.parameters import Params, dimension
 from dpfedmeta.privacy.mechanisms import Released, release_with
-from dpfedmeta.privacy.units import Bounded, Unit
+from dpfedmeta.privacy.units import Bounded, Unit, message_of
 from dpfedmeta.randomness import FloatArray, SecretGenerator
 
 # Under these names the state holds its vectors and the round that they are for.
@@ -100,7 +101,9 @@ class CorrelatedMechanism:
                 f"noise of variance {query.noise_variance:g}"
             )
         event = self.event(round_)
-        fresh = generator.normal(dimension(query.value))
+        # Another sum gets another Z_t. Both would take back the same noise of earlier rounds, as two charged attempts
+        # at a round do.
+        fresh = for_message(generator, lambda: message_of(query)).normal(dimension(query.value))
         own, vectors = self.correlated(fresh, state[VECTORS].numpy(), round_)
         scale = self.noise.multiplier * query.sensitivity
         released = release_with(

@@ -13,8 +13,9 @@ import torch
 from dpfedmeta.accounting.events import Event
 from dpfedmeta.accounting.noise import GaussianNoise, Noise
 from dpfedmeta.accounting.whole_sums import SURE_OWN_VARIANCE, WholeSum
+from dpfedmeta.key_streams import for_message
 from dpfedmeta.parameters import Params, dimension, flatten, norm, scaled, unflatten
-from dpfedmeta.privacy.units import Bounded, Unit
+from dpfedmeta.privacy.units import Bounded, Unit, message_of
 from dpfedmeta.randomness import FloatArray, SecretGenerator
 
 ValueT = TypeVar("ValueT")
@@ -185,7 +186,8 @@ class GaussianMechanism:
                 f"the messages carry noise of variance {query.noise_variance:.6g}, more than the planned "
                 f"total {deviation**2:.6g}: more messages entered the sum than the plan allows"
             )
-        added = math.sqrt(max(missing, 0.0)) * generator.normal(dimension(query.value))
+        own = for_message(generator, lambda: message_of(query, self.total_multiplier, self.denominator))
+        added = math.sqrt(max(missing, 0.0)) * own.normal(dimension(query.value))
         return release_with(
             query,
             added,
@@ -229,7 +231,8 @@ class WholeNumberMechanism:
                 f"a sum of sensitivity {query.sensitivity} that lacks noise of {missing} is not of this plan"
             )
         secret = flatten(query.value).double().numpy().astype(np.int64)
-        own = generator.discrete_normal(missing, dimension(query.value))
+        noise = for_message(generator, lambda: message_of(query, self.whole.total, self.denominator))
+        own = noise.discrete_normal(missing, dimension(query.value))
         added = (grid.centred(secret + own) - secret).astype(float)
         deviation = math.sqrt(self.whole.total)
         whole = release_with(query, added, noise=self.noise, deviation=deviation, denominator=1.0)

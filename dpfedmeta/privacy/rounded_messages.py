@@ -14,8 +14,10 @@ import numpy as np
 import torch
 
 from dpfedmeta.accounting.whole_sums import WholeSum
+from dpfedmeta.key_streams import for_message
 from dpfedmeta.parameters import Params, unflatten
 from dpfedmeta.privacy import whole_kernels
+from dpfedmeta.privacy.units import Grid
 from dpfedmeta.randomness import FloatArray, IntArray, Purpose, SecretGenerator, public_generator
 
 # A try succeeds with probability 0.39 at least.
@@ -93,3 +95,16 @@ class RoundedMessages:
         size = sum(value.numel() for value in self.form.values())
         plain = values[:size] * self._signs[:size] * self.width
         return unflatten(torch.from_numpy(plain).float(), self.form)
+
+
+def own_share(whole: IntArray, grid: Grid, share: float, generator: SecretGenerator) -> IntArray:
+    """SECRET: a client's share of the noise of a sum of whole numbers.
+
+    Args:
+        whole: SECRET: its exact message, to which the noise is added.
+        grid: How whole numbers are read.
+        share: Variance of the noise.
+        generator: The client's own.
+    """
+    own = for_message(generator, lambda: (repr((grid.width, share)).encode(), whole.astype("<i8").tobytes()))
+    return own.discrete_normal(share, len(whole))

@@ -12,8 +12,9 @@ import torch
 from scipy.special import ndtr
 
 from dpfedmeta.accounting.noise import ThresholdedNoise
+from dpfedmeta.key_streams import for_message
 from dpfedmeta.privacy.mechanisms import Released, post_process, release_with
-from dpfedmeta.privacy.units import Bounded, Client
+from dpfedmeta.privacy.units import Bounded, Client, message_of
 from dpfedmeta.randomness import SecretGenerator
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class Threshold:
             value={_COUNTS: torch.tensor([float(counts[name]) for name in names], dtype=torch.float64)},
             sensitivity=math.sqrt(self.names),
         )
-        added = np.rint(self.deviation * generator.normal(len(names)))
+        own = for_message(generator, lambda: (*message_of(query), *(name.encode() for name in names)))
+        added = np.rint(self.deviation * own.normal(len(names)))
         noisy = release_with(query, added, noise=self.noise, deviation=self.deviation, denominator=1.0)
 
         def above(value: Params) -> dict[str, int]:

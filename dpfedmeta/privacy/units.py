@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dpfedmeta.parameters import Params
     from dpfedmeta.randomness import IntArray
 
@@ -43,6 +45,27 @@ class Grid(Protocol):
     def read(self, released: Params) -> Params:
         """What a released sum says, in the form of messages."""
         ...
+
+
+def pieces_of(params: Params) -> Iterator[bytes]:
+    """SECRET: names, forms and every bit of tensors, from which the noise that is added to them follows."""
+    for name, value in sorted(params.items()):
+        array = value.detach().cpu().contiguous().numpy()
+        yield f"{name} {array.dtype} {array.shape}".encode()
+        yield array.tobytes()
+
+
+def message_of(query: Bounded[Unit, Params], *constants: float) -> Iterator[bytes]:
+    """SECRET: the exact value that is released, and what its noise is scaled with.
+
+    Two values that differ in anything have independent noises by it (key_streams.for_message).
+
+    Args:
+        query: The value.
+        constants: Of the mechanism: multiplier and denominator.
+    """
+    yield repr((query.sensitivity, query.noise_variance, query.grid and query.grid.width, constants)).encode()
+    yield from pieces_of(query.value)
 
 
 @final

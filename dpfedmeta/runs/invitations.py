@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -90,13 +91,14 @@ def reopen_participations(
         raise InputError(
             f"{path}, line {len(keys) + 2}: more rounds than the ledger charged; restore the ledger from a backup"
         )
-    kept = cohorts[: len(keys)]
+    # Their fresh bytes stand in the charges.
+    kept = [replace(cohort, fresh=event.stream) for cohort, event in zip(cohorts, events, strict=False)]
     _check_spacing(path, plan, kept)
     if len(kept) < len(keys):
-        if not source.reproducible:
+        if not all(repeatable(source, event) for event in events[len(kept) :]):
             raise InputError(
-                f"{path}, line {len(kept) + 1}: the participants of charged rounds are lost, and with --secure-rng "
-                "nobody can draw them again; restore it from a backup"
+                f"{path}, line {len(kept) + 1}: the participants of charged rounds are lost, and nobody can draw them "
+                "again: with --secure-rng, or where an earlier version charged the round; restore it from a backup"
             )
         remarks.append(f"{path}: lines after {len(kept)} were lost and are drawn again from the secret seed")
         kept = _drawn_again(plan, source, kept, events)
@@ -154,9 +156,14 @@ def _drawn_again(plan: Plan, source: SecretSource, kept: Sequence[Cohort], event
     return cohorts
 
 
+def repeatable(source: SecretSource, event: Charge) -> bool:
+    """Whether what an attempt drew can be drawn again."""
+    return source.reproducible and bool(event.fresh or not source.needs_fresh)
+
+
 def draw(plan: Plan, source: SecretSource, event: Charge, participations: Participations) -> Cohort:
     """SECRET: the cohort of a charge; a further attempt draws independently of those before it."""
-    generator = source.again(event.again).generator(Purpose.COHORT, event.round)
+    generator = source.again(event.again, event.stream).generator(Purpose.COHORT, event.round)
     sampler, again = plan.sampler(event.round), bool(event.attempt)
     drawn = sampler.draw(event.round, participations.counts, generator, participations.latest, again=again)
-    return Cohort(round=event.round, clients=drawn.clients, again=event.again)
+    return Cohort(round=event.round, clients=drawn.clients, again=event.again, fresh=event.stream)

@@ -6,6 +6,7 @@ import hashlib
 import secrets
 from dataclasses import dataclass, field, replace
 
+from dpfedmeta.fresh_source import draw_fresh
 from dpfedmeta.interrupts import deferred
 from dpfedmeta.ledger.charges import Charge, planned_charge
 from dpfedmeta.ledger.ledger import Budget, Ledger
@@ -14,7 +15,7 @@ from dpfedmeta.parameters import Params, digest
 from dpfedmeta.planning.plan import Plan
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.randomness import SecretSource
-from dpfedmeta.runs.invitations import Participations, draw
+from dpfedmeta.runs.invitations import Participations, draw, repeatable
 from dpfedmeta.server import ServerState
 
 
@@ -33,9 +34,10 @@ class Journal:
         lineage: This machine's register, or None.
 
     Guarantee:
-        Charges and invitations are on disk when `begin` returns. A cohort is returned without a new charge only where
-        an earlier charge had the same inputs: then round, state, seed, cohort and environment, hence the release, are
-        the same. Every other attempt is charged, with a cohort and noise of its own.
+        Charges and invitations are on disk when `begin` returns, and with a charge the fresh bytes of its attempt. A
+        cohort is returned without a new charge only where an earlier charge had the same inputs and its fresh bytes are
+        there: then round, state, key, cohort and environment are the same, and so is the release, as noise follows
+        from the exact sum. Every other attempt is charged, with a cohort and noise of its own.
     """
 
     plan: Plan
@@ -63,11 +65,13 @@ class Journal:
         """
         attempts = self.ledger.attempts(state.round)
         inputs = secrets.token_hex(16) if anew or not self.reproducible else self._inputs(state)
-        same = next((event for event in attempts if event.inputs == inputs), None)
+        # One whose fresh bytes are not there is none that could be repeated.
+        same = next((each for each in attempts if each.inputs == inputs and repeatable(self.source, each)), None)
         if same is not None:
             return self.participations.cohort(same.round, same.again)
         planned = planned_charge(self.plan.privacy, state.round)
-        event = replace(planned, attempt=len(attempts), inputs=inputs)
+        fresh = draw_fresh() if self.source.needs_fresh else ""
+        event = replace(planned, attempt=len(attempts), inputs=inputs, fresh=fresh)
         if not self._affordable(event):
             return None
         # A signal between the two would be harmless, but would leave a line to drop.

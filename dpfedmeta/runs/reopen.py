@@ -67,14 +67,16 @@ def reopen(
         )
     check_rounds(plan.privacy, content.charges)
     reproducible = source.reproducible and environment is not None
+    # A line that is lost took its fresh bytes along: what it charged cannot come out again.
+    restorable = reproducible and not source.needs_fresh
     remarks = ["the ledger's last line was never finished, so its release was never used: dropped"] if torn else []
     if lineage is not None:
-        check_lineage(run, content, lineage, mended=bool(torn) and reproducible)
+        check_lineage(run, content, lineage, mended=bool(torn) and restorable)
     rows, mended = _rows(run)
     participations, more = reopen_participations(run, plan, source, content.charges)
-    chosen, skipped = _latest(run, content, initial, rows=len(rows) if reproducible else None)
+    chosen, skipped = _latest(run, content, initial, rows=len(rows) if reproducible else None, restorable=restorable)
     state = chosen.state if chosen else initial
-    _check_released(run, content, rows, chosen, reproducible=reproducible)
+    _check_released(run, content, rows, chosen, restorable=restorable)
     journal = Journal(
         plan=plan,
         ledger=Ledger.resume(run.ledger, content, size),
@@ -134,7 +136,7 @@ def _rows(run: RunDirectory) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _latest(
-    run: RunDirectory, content: LedgerContent, initial: ServerState, rows: int | None
+    run: RunDirectory, content: LedgerContent, initial: ServerState, rows: int | None, *, restorable: bool
 ) -> tuple[Checkpoint | None, list[str]]:
     """The latest checkpoint that is whole, charged, and, where that can be made good, has all its rows."""
     remarks = []
@@ -145,7 +147,7 @@ def _latest(
             remarks.append(f"{error}; going back to an earlier one")
             continue
         if not _holds(content, found):
-            if rows is None:
+            if not restorable:
                 raise InputError(f"{run.ledger}: lacks lines that {path.name} had seen; restore it from a backup")
             remarks.append(f"{path.name}: later than the ledger; going back to an earlier one")
         elif rows is not None and found.state.round > rows:
@@ -161,12 +163,12 @@ def _check_released(
     rows: list[dict[str, Any]],
     chosen: Checkpoint | None,
     *,
-    reproducible: bool,
+    restorable: bool,
 ) -> None:
     """No release without a charge; one line may have been torn off where doing it again restores it."""
     charged = len({event.round for event in content.charges})
     released = max([row["round"] + 1 for row in rows] + [chosen.state.round if chosen else 0])
-    if released > charged + (1 if reproducible else 0):
+    if released > charged + (1 if restorable else 0):
         raise InputError(
             f"{run.ledger}: ends with round {charged - 1}, but round {released - 1} was released; lines after "
             f"{len(content.heads)} are lost; restore the ledger from a backup"

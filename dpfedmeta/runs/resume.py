@@ -11,6 +11,7 @@ from pathlib import Path
 from dpfedmeta.config import resolve
 from dpfedmeta.durable import SECRET
 from dpfedmeta.errors import InputError
+from dpfedmeta.fresh_source import FRESH_GENERATOR, FreshSource, name_of
 from dpfedmeta.ledger.ledger import Identity, read_content
 from dpfedmeta.ledger.lineage import Lineage
 from dpfedmeta.ledger.versions import VERSION
@@ -79,8 +80,8 @@ def identity_of(run: RunDirectory) -> Identity:
 
 def keep_secret(run: RunDirectory, source: SecretSource) -> None:
     """Write the noise seed, if there is one, and what it is for, for the server alone."""
-    if isinstance(source, KeyedSource):
-        content = {"seed": source.seed, "generator": GENERATOR}
+    if isinstance(source, KeyedSource | FreshSource):
+        content = {"seed": source.seed, "generator": name_of(source)}
         write_text(run.secret / _SEED, json.dumps(content) + "\n", mode=SECRET)
 
 
@@ -95,8 +96,15 @@ def begun_by(path: Path, mark: Mapping[str, object]) -> bool:
     return (path / _LAUNCH).exists() and RunDirectory(path).read_json(_LAUNCH) == mark
 
 
-def secret_of_run(run: RunDirectory) -> SecretSource:
+def secret_of_run(run: RunDirectory, chosen: int | None) -> SecretSource:
     """The noise seed again, or the operating system under --secure-rng.
+
+    A run of an earlier version that drew its seed goes on with noise that is fresh in every attempt: from the same
+    key, in streams that it never drew from.
+
+    Args:
+        run: The run.
+        chosen: Its run.noise_seed, where it is a simulation.
 
     Raises:
         InputError: The seed is lost, or another generator drew from it; no round can be done again identically.
@@ -111,13 +119,13 @@ def secret_of_run(run: RunDirectory) -> SecretSource:
         raise InputError(f"{path}: the noise seed is lost or damaged, so the run cannot go on; restore it") from error
     if type(seed) is not int or not 0 <= seed < SEEDS:
         raise InputError(f"{path}: does not hold a noise seed; restore it from a backup")
-    if generator != GENERATOR:
+    if generator not in ([GENERATOR] if chosen is not None else [GENERATOR, FRESH_GENERATOR]):
         raise InputError(
             f"{path}: noise and cohorts of this run come from the generator {str(generator)[:40]!r}, and this version "
             f"has only {GENERATOR!r}, so nothing could be drawn again; go on with the version that began the run, or "
             "start a new run"
         )
-    return KeyedSource(seed)
+    return FreshSource(seed) if chosen is None else KeyedSource(seed)
 
 
 def finished(run: RunDirectory) -> str | None:

@@ -140,15 +140,22 @@ def _shared(left: Sequence[Charge], right: Sequence[Charge]) -> int:
 
 
 def _check_noise(left: Sequence[Charge], right: Sequence[Charge], one: RunDirectory, two: RunDirectory) -> None:
-    """Past the first difference, no two attempts may have had the same keys: they share seed, noise and coins."""
+    """Past the first difference, no two attempts may have had the same keys: they share seed, noise and coins.
+
+    Fresh bytes are part of the keys, so this finds simulations and runs of earlier versions.
+    """
     shared = _shared(left, right)
-    used = {(event.round, *event.again) for event in right[shared:]}
-    clash = next((event.round for event in left[shared:] if (event.round, *event.again) in used), None)
+    clash = min((round_ for round_, *_ in _keys(left[shared:]) & _keys(right[shared:])), default=None)
     if clash is not None:
         raise InputError(
             f"{one.path} and {two.path} are copies of one run that went on differently, and both used the same noise "
             f"in round {clash}: whoever sees both learns differences without noise, and no epsilon covers that"
         )
+
+
+def _keys(charges: Sequence[Charge]) -> set[tuple[int, tuple[int, ...], str]]:
+    """By what attempts draw, besides the secret."""
+    return {(charge.round, charge.again, charge.fresh) for charge in charges}
 
 
 def _opinion(plan: PrivacyPlan, events: tuple[Charge, ...], cells: tuple[Guarantee, ...]) -> list[str]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy.special import gammaln
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.randomness import key_stream
+from dpfedmeta.key_streams import key_stream
 
 # Security fails with probability 2^-40 at most, half of it for each of two events; a round ends for want of shares
 # with 2^-20.

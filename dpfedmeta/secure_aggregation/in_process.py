@@ -308,6 +308,6 @@ class _Named:
     seed: bytes
 
     def __call__(self, seat: int) -> Randomness:
-        from dpfedmeta.randomness import key_stream
+        from dpfedmeta.key_streams import key_stream
 
         return key_stream(sha256(self.seed + seat.to_bytes(8, "big", signed=True)).digest())

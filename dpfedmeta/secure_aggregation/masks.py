@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpfedmeta.randomness import key_stream
+from dpfedmeta.key_streams import key_stream
 
 FEWEST_BITS, MOST_BITS = 8, 32
 # Whole numbers that wrap round at 2^16 or 2^32; the lowest b bits of their sums are the sums modulo 2^b.

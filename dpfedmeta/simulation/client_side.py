@@ -13,6 +13,7 @@ from torch import Tensor
 from dpfedmeta.accounting.whole_sums import WholeSum
 from dpfedmeta.data.episode import Episode, blank_episode
 from dpfedmeta.data.population import Population
+from dpfedmeta.key_streams import for_message
 from dpfedmeta.meta.algorithm import ClientAlgorithm, ClientContext, ClientNoise
 from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import Params, dimension, flatten, norm, unflatten, zeros_like
@@ -20,7 +21,7 @@ from dpfedmeta.privacy.attached import with_attachment
 from dpfedmeta.privacy.clip_policy import ATTACHED, Attachment, bounded_numbers, moved_by_a_client
 from dpfedmeta.privacy.clipping import clip, clip_per_layer
 from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.privacy.units import Record
+from dpfedmeta.privacy.units import Record, pieces_of
 from dpfedmeta.privacy.whole_numbers import WholeNumbers
 from dpfedmeta.randomness import FloatArray, Purpose, SecretSource
 from dpfedmeta.simulation.built_once import chunks_of, engine_of, fixed_weights, network_on
@@ -264,8 +265,10 @@ class ClientSide:
         """The client's share of the noise of the sum, on all that it sends."""
         if not self.message_noise:
             return message
-        noise = self.source.generator(Purpose.MESSAGE_NOISE, round_, client).normal(dimension(message))
         deviation = self.message_noise * self.message_bound(bound)
+        own = self.source.generator(Purpose.MESSAGE_NOISE, round_, client)
+        own = for_message(own, lambda: (repr(deviation).encode(), *pieces_of(message)))
+        noise = own.normal(dimension(message))
         noisy = flatten(message).double() + deviation * torch.from_numpy(noise).to(self.device)
         return unflatten(noisy, message)
 

@@ -46,7 +46,7 @@ class LocalBackend:
         """
         arrays = {name: value.cpu().numpy() for name, value in model.items()}
         ids = cohort.clients.tolist()
-        clients = replace(self.clients, source=self.clients.source.again(cohort.again))
+        clients = replace(self.clients, source=self.clients.source.again(cohort.again, cohort.fresh))
         form = self.clients.form(model)
         numbers = self.clients.whole_numbers(bound, dimension(form))
         common, shape = (arrays, bound, cohort.round), tuple(numbers.zero(dimension(form)).shape)

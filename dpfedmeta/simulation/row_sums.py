@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,10 +16,11 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.data.placing import placed
+from dpfedmeta.key_streams import for_message
 from dpfedmeta.parameters import Params, dimension
 from dpfedmeta.privacy.clip_policy import bounded_numbers
 from dpfedmeta.privacy.clipping import clip_rows, clip_rows_per_layer
-from dpfedmeta.randomness import Purpose
+from dpfedmeta.randomness import FloatArray, Purpose
 
 if TYPE_CHECKING:
     from dpfedmeta.simulation.client_side import ClientSide
@@ -100,9 +102,15 @@ class RowSum:
         clients = self.clients
         if not clients.message_noise or not numbers:
             return rows
-        generators = (clients.source.generator(Purpose.MESSAGE_NOISE, self.round_, number) for number in numbers)
-        noise = np.stack([generator.normal(rows.shape[1]) for generator in generators])
         deviation = clients.message_noise * clients.message_bound(self.bound)
+        exact = cache(lambda: rows.cpu().numpy())
+
+        def own(place: int, number: int) -> FloatArray:
+            generator = clients.source.generator(Purpose.MESSAGE_NOISE, self.round_, number)
+            pieces = partial(lambda row: (repr(deviation).encode(), exact()[row].tobytes()), place)
+            return for_message(generator, pieces).normal(rows.shape[1])
+
+        noise = np.stack([own(place, number) for place, number in enumerate(numbers)])
         return rows + deviation * placed(torch.from_numpy(noise), rows.device)
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from dpfedmeta.parameters import Params
-from dpfedmeta.privacy.rounded_messages import RoundedMessages
+from dpfedmeta.privacy.rounded_messages import RoundedMessages, own_share
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Bounded, Client
 from dpfedmeta.randomness import IntArray, Purpose, SecretSource
@@ -68,7 +68,7 @@ class SecureSums:
         """
         whole = self.clients.whole
         assert whole is not None
-        clients = replace(self.clients, source=self.clients.source.again(cohort.again))
+        clients = replace(self.clients, source=self.clients.source.again(cohort.again, cohort.fresh))
         grid = _grid(clients, model, bound, cohort.round)
         ids, total, entered = cohort.clients.tolist(), np.zeros(whole.dimension, dtype=np.int64), 0
         enough = cohort.asked >= whole.least
@@ -132,8 +132,7 @@ def rounded_messages(
     grid = _grid(clients, params, bound, round_)
     for client, parts in zip(chunk, clients.bounded_parts(params, bound, round_, chunk), strict=True):
         rounded = grid.of(parts, source.generator(Purpose.ROUNDING, round_, client))
-        noise = source.generator(Purpose.MESSAGE_NOISE, round_, client)
-        yield rounded + noise.discrete_normal(share, grid.whole.dimension)
+        yield rounded + own_share(rounded, grid, share, source.generator(Purpose.MESSAGE_NOISE, round_, client))
 
 
 def _grid(clients: ClientSide, model: Params, bound: float, round_: int) -> RoundedMessages:

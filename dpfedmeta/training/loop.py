@@ -14,6 +14,7 @@ from dpfedmeta.accounting.events import Phase
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import HeldOutEvaluation
 from dpfedmeta.interrupts import deferred
+from dpfedmeta.key_streams import for_message
 from dpfedmeta.ledger.ledger import Budget, Ledger
 from dpfedmeta.ledger.lineage import Lineage
 from dpfedmeta.parameters import Params, norm
@@ -22,7 +23,7 @@ from dpfedmeta.privacy.attached import with_attachment
 from dpfedmeta.privacy.charged import check_charged
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.privacy.units import Client
+from dpfedmeta.privacy.units import Client, message_of
 from dpfedmeta.randomness import Purpose, SecretSource
 from dpfedmeta.run_directory import RunDirectory, load_weights, save_weights
 from dpfedmeta.runs.checkpoint import Checkpoint, checkpoint_files, save_checkpoint
@@ -107,9 +108,10 @@ class Training:
             Ledger(self.run.ledger, plan.privacy)
         found = reopen(self.run, plan, initial, self.budget, self.source, self.environment, self.lineage)
         if self.client_ledgers and self.source.reproducible:
-            # A client whose disk lost its last lines writes them again.
+            # A client whose disk lost its last lines writes them again; not of rounds that nobody can draw again.
             for cohort in found.journal.participations.before(found.state.round):
-                self._answering(cohort)
+                if cohort.fresh or not self.source.needs_fresh:
+                    self._answering(cohort)
         form = with_attachment(found.state.model, plan.policy.attachment)
         remembered = kept_noise_state(self.run, found.state.round, plan.mechanism.init(form), found.head)
         return self._rounds(found.state, remembered, found.journal, found.remarks)
@@ -261,7 +263,9 @@ class Training:
             return None, remembered
         if secret.left_out:
             self._note_left_out(state.round, secret.left_out)
-        noise = self.source.again(drawn.again).generator(Purpose.SERVER_NOISE, state.round)
+        noise = self.source.again(drawn.again, drawn.fresh).generator(Purpose.SERVER_NOISE, state.round)
+        # Here and not in the mechanism, which may be the user's own.
+        noise = for_message(noise, lambda: message_of(secret))
         released, following = self.plan.mechanism.release(state.round, secret, remembered, noise)
         self._check_charged(released, state)
         return released, following
@@ -276,7 +280,7 @@ class Training:
 
     def _answering(self, drawn: Cohort) -> Cohort:
         """SECRET: of the invited clients, those that are there and do not decline."""
-        source = self.source.again(drawn.again)
+        source = self.source.again(drawn.again, drawn.fresh)
         cohort = Availability.of(self.plan.settings).answering(drawn, source)
         there = self.client_ledgers.willing(cohort) if self.client_ledgers else cohort
         return replace(there, invited=len(drawn.clients))

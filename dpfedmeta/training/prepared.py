@@ -15,6 +15,7 @@ from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.population import Population, PopulationStatement, population_statement
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import HeldOutEvaluation
+from dpfedmeta.fresh_source import new_source
 from dpfedmeta.ledger.ledger import read_content
 from dpfedmeta.models.convolution import bfloat16_in_hardware
 from dpfedmeta.own_sources import own_sources, unseen
@@ -24,7 +25,7 @@ from dpfedmeta.planning.own_modules import own_modules
 from dpfedmeta.planning.own_policy import check_same_policy
 from dpfedmeta.planning.plan import Plan, make_plan
 from dpfedmeta.privacy.clip_policy import ClipPolicy
-from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, SecretSource, draw_secret_seed
+from dpfedmeta.randomness import SecretSource
 from dpfedmeta.ranks.agreement import check_together
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.extension import extended_plan
@@ -221,15 +222,12 @@ def _checked_data(
 
 def _secret_source(settings: Settings, options: RunOptions) -> SecretSource:
     if options.resume is not None:
-        return secret_of_run(options.resume)
-    if options.secure_rng:
-        if settings.run.noise_seed is not None:
-            raise InputError(
-                "secure randomness (--secure-rng) is the operating system's, so run.noise_seed has no place; drop one"
-            )
-        return OperatingSystemSource()
-    seed = settings.run.noise_seed
-    return KeyedSource(draw_secret_seed() if seed is None else seed)
+        return secret_of_run(options.resume, settings.run.noise_seed)
+    if options.secure_rng and settings.run.noise_seed is not None:
+        raise InputError(
+            "secure randomness (--secure-rng) is the operating system's, so run.noise_seed has no place; drop one"
+        )
+    return new_source(settings.run.noise_seed, secure_rng=options.secure_rng)
 
 
 def _device(settings: Settings) -> torch.device:

@@ -9,7 +9,9 @@ import pytest
 import safetensors.torch
 
 from dpfedmeta.accounting.cells import guarantees
+from dpfedmeta.accounting.events import surplus
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.accounting.whole_noise import epsilon_of_discrete, summed_coordinates
 from dpfedmeta.analytics.asked import Asked, IdealSums
 from dpfedmeta.analytics.conduct import Place, _asking, begin, resume
 from dpfedmeta.analytics.ground import Ground
@@ -99,7 +101,7 @@ def ideal_sums(silos, request, run, numbers):
     everybody = Asked(replace(request, settings=silos.settings("dp-agr", silos.everybody)))
     analysis = request.analysis
     content = read_content(run.ledger)
-    asking = _asking(content.plan, content.charges[-1], secret_of_run(run))
+    asking = _asking(content.plan, content.charges[-1], secret_of_run(run, NOISE))
     told = analysis.told(asking, everybody.ground)
     cohort = replace(asking.cohort, clients=np.asarray(numbers, dtype=np.int64), invited=CLIENTS)
     asking = replace(asking, cohort=cohort)
@@ -124,14 +126,17 @@ def test_numbers_are_those_of_the_simulation(silos, tmp_path, trained, kind):
         assert f"{kind}: one vector under masks" in log_of(tmp_path, number)
 
 
-def test_one_that_falls_silent_is_missing_as_in_the_simulation(silos, tmp_path):
+@pytest.mark.parametrize("how", ["lost", "late"])
+def test_one_that_falls_silent_is_missing_as_in_the_simulation(silos, tmp_path, how):
     gone = silos.roster[2]
     request = request_of(silos, "histogram")
-    run = asked(silos, tmp_path, request, lost=lambda who, question: who == gone and phase_of(question) == Phase.MASKED)
+    run = asked(
+        silos, tmp_path, request, **{how: lambda who, question: who == gone and phase_of(question) == Phase.MASKED}
+    )
     assert found(run) == ideal(silos, request, run, [0, 1, 3, 4])
     assert found(run) != ideal(silos, request, run, range(CLIENTS))
-    # Its vector never left, and it is charged all the same: who is charged before it computes cannot pay too little.
-    assert len(charges(tmp_path, 2)) == 1
+    # Who was never asked for its vector is not charged; whose vector never arrived is: it was charged before.
+    assert len(charges(tmp_path, 2)) == (how == "late")
 
 
 def test_below_the_fewest_nothing_is_released_and_going_on_is_not_charged(silos, tmp_path):
@@ -202,7 +207,7 @@ def test_what_was_learned_is_read_and_not_asked_again(silos, tmp_path, monkeypat
 
 
 def test_asked_twice_is_charged_twice_and_beyond_the_promise_declined(silos, tmp_path):
-    """The client counts what the accountant counts: twice is met exactly, and a third time declined."""
+    """The client counts what the accountant counts: twice is met exactly, and a third time declined with the offer."""
     request, heard = request_of(silos, "quantile"), []
     plan = request.planned()
     twice = Promise(unit="client", epsilon=two_of(plan, 2), delta=1e-3)
@@ -213,14 +218,20 @@ def test_asked_twice_is_charged_twice_and_beyond_the_promise_declined(silos, tmp
         asked(silos, tmp_path, request, "c", parties=parties, heard=heard.append)
     assert heard[-1].declined == CLIENTS
     assert [len(charges(tmp_path, number)) for number in range(CLIENTS)] == [2] * CLIENTS
-    assert "more than is promised" in log_of(tmp_path)
+    assert "nothing of the promise is left for it" in log_of(tmp_path)
     assert found(RunDirectory(tmp_path / "a")) == found(RunDirectory(tmp_path / "b"))
 
 
 def two_of(plan, times):
-    """Epsilon of so many analyses like this one towards the server, by Gaussian composition of their mus."""
+    """Epsilon of so many analyses like this one towards the server: their mus in squares, and their coordinates."""
     mu = participation(plan, Promise(unit="client", participations=1), 0).mu
-    return gaussian_epsilon(mu * times**0.5, 1e-3)
+
+    def at(delta):
+        return gaussian_epsilon(mu * times**0.5, delta)
+
+    (each,) = summed_coordinates(plan.phases)
+    delta = 1e-3 - times * surplus(plan.phases)
+    return epsilon_of_discrete(at, delta, at(delta), [replace(each, count=times * each.count)])
 
 
 def test_a_client_counts_what_the_plan_promises_towards_the_server(silos):
@@ -318,7 +329,11 @@ def test_without_a_seed_nothing_is_asked(silos, tmp_path):
 def test_another_attempt_has_noise_of_its_own_and_the_same_one_the_same(silos, tmp_path):
     client = silos.client(0, tmp_path)
     offered(silos, client, lambda content: None, request_of(silos, "histogram"))
+    # Nothing is drawn for an attempt that is not charged.
     (joined,) = client._joined.values()
+    with pytest.raises(LookupError):
+        joined.whole(b"", Attempt(run=bytes(32), round=0), CLIENTS)
+    joined = replace(joined, fresh_of=lambda attempt: b"of its charge")
     first, again, other = (
         joined.whole(b"", Attempt(run=bytes(32), round=0, again=key), CLIENTS) for key in ((), (), (1, 7))
     )

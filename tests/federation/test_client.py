@@ -11,11 +11,21 @@ import pytest
 
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
+from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.secure_rounds import SecureRounds
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.client_protocol import round_of
 from dpfedmeta.federation.messages import Asked, Attempt, Offer, Said, Start, opened_answer
 from dpfedmeta.federation.presence import TooFew
-from dpfedmeta.federation.promise import Floors, Promise, epsilon_after, most_participations, participation
+from dpfedmeta.federation.promise import (
+    Floors,
+    Promise,
+    epsilon_after,
+    left,
+    most_participations,
+    participation,
+    run_cost,
+)
 from dpfedmeta.federation.signed_plan import opened_plan, sign_plan
 from dpfedmeta.ledger.client_ledger import ClientLedger
 from dpfedmeta.secure_aggregation.bodies import Survivors
@@ -494,3 +504,105 @@ def test_vectors_carry_the_noise_that_is_counted(silos, tmp_path):
     assert vectors.std(axis=0, ddof=1).mean() == pytest.approx(expected, rel=0.02)
     lagged = np.mean((vectors[1:] - vectors.mean(0)) * (vectors[:-1] - vectors.mean(0))) / expected**2
     assert abs(lagged) < 0.02
+
+
+def other_run(session, name):
+    """The same plan as another run."""
+    return sign_plan(
+        session.plan,
+        session.signed.task,
+        run=bytes([name]) * 32,
+        server=Identity(session.silos.server),
+        roster=session.silos.roster,
+    )
+
+
+def ask_in(session, signed, round_):
+    at = Attempt(run=signed.run, round=round_)
+    return ask(session, session.question(0, plan=signed.digest, attempt=at))
+
+
+def offered_in(session, signed):
+    at = Attempt(run=signed.run, round=0)
+    body = Offer(number=0, signature=signed.signature, text=signed.text).encode()
+    question = session.question(0, asked=Asked.PLAN, body=body, plan=signed.digest, attempt=at)
+    return session.parties[session.silos.roster[0]].answer(question)[6]
+
+
+@pytest.mark.parametrize("promise", [Promise(participations=8), Promise(epsilon=4.12)], ids=["often", "epsilon"])
+def test_a_dry_run_an_offer_an_answer_and_the_log_say_the_same(silos, tmp_path, promise):
+    """Six rounds were spent in another run, so two of the six are left, whoever asks."""
+    session = open_session(silos, tmp_path, "dp-agrlr-micro", promise, **MICRO)
+    first, second, third = (other_run(session, name) for name in (1, 2, 3))
+    assert offered_in(session, first) == Said.ACCEPTED
+    assert all(ask_in(session, first, round_) for round_ in range(6))
+    said = []
+    dry = silos.client(0, tmp_path, promise, say=said.append, dry_run=True)
+    kept, session.parties[silos.roster[0]] = session.parties[silos.roster[0]], dry
+    assert offered_in(session, second) == Said.DECLINED
+    assert "it allows 2 of the 6 rounds" in "\n".join(said)
+    session.parties[silos.roster[0]] = kept
+    assert offered_in(session, second) == Said.ACCEPTED
+    assert "it allows 2 of the 6 rounds" in log_of(tmp_path)
+    assert [ask_in(session, second, round_) is None for round_ in range(3)] == [False, False, True]
+    assert "participation 1 of 2 that are allowed" in log_of(tmp_path)
+    assert "participation 2 of 2 that are allowed" in log_of(tmp_path)
+    assert "would be participation 3 in this run and 9 in all" in log_of(tmp_path)
+    # Nothing is left: that is said before anybody is charged for a round.
+    assert offered_in(session, third) == Said.DECLINED
+    assert "nothing of the promise is left" in log_of(tmp_path).splitlines()[-1]
+    # A server that was started again finds it in the run that it joined.
+    session.parties[silos.roster[0]] = silos.client(0, tmp_path, promise)
+    assert offered_in(session, second) == Said.ACCEPTED
+
+
+def test_nobody_is_charged_for_a_round_that_has_no_sum(silos, tmp_path):
+    """Two of five cannot go on: the others learn it before they send a vector, and keep their participation."""
+    session = open_session(silos, tmp_path, "dp-agrlr-secure", Promise(participations=1), **SECURE)
+    spent = {silos.roster[number] for number in (0, 1)}
+    absent = session.asked(lost=lambda who, question: who in spent and phase_of(question) == Phase.KEYS)
+    assert not absent.value["rotated"].any()
+    for number in range(CLIENTS):
+        assert len((tmp_path / f"client{number}" / "ledger.jsonl").read_text().splitlines()) == 1
+    assert session.asked().value["rotated"].any()
+    for number in range(CLIENTS):
+        assert len((tmp_path / f"client{number}" / "ledger.jsonl").read_text().splitlines()) == 2
+    # Whose promise is spent says so at the first question, too.
+    assert not session.asked(1).value["rotated"].any()
+
+
+# Cohorts so large, or so few bits, that rounding costs something.
+ROUGH = [(500, 9, 512), (1000, 11, 512), (1000, 12, 512), (2000, 14, 512), (200, 16, 32768)]
+
+
+@pytest.mark.parametrize(("cohort", "bits", "dimension"), ROUGH)
+@pytest.mark.parametrize("unit", ["client", "record"])
+def test_a_ledger_counts_what_the_cell_counts(tmp_path, unit, cohort, bits, dimension):
+    """Of one run it is the cell, but where that has a better bound for noise that is too rough; of two runs more."""
+    secure = SecureRounds(bits=bits, dimension=dimension, dropout=0.1, adversarial=0.05)
+    plan = PrivacyPlan(
+        clients=2 * cohort, cohort=cohort, rounds=50, noise_multiplier=2.0, sampler="fixed", server_sees="sum",
+        secure=secure, colluding=1,
+    )  # fmt: skip
+    promise = Promise(epsilon=1e9, unit=unit)
+    ledger = ClientLedger(tmp_path / "ledger.jsonl", promise.budget())
+    found = []
+    for round_ in range(3):
+        one = participation(plan, promise, round_)
+        ledger.charge(round_, one, run="a", question="q", cost=run_cost(plan))
+        found.append(ledger.epsilon)
+        cell = epsilon_after(plan, promise, round_ + 1)
+        assert ledger.epsilon >= cell * (1 - 1e-9)
+        assert ledger.epsilon == pytest.approx(cell) or cell > gaussian_epsilon(one.mu * math.sqrt(round_ + 1), 1e-5)
+    again = ClientLedger(tmp_path / "ledger.jsonl", promise.budget())
+    assert again.epsilon == ledger.epsilon
+    # Of another run the rounding counts once more.
+    again.charge(0, participation(plan, promise, 0), run="b", question="q", cost=run_cost(plan))
+    assert again.epsilon > epsilon_after(plan, promise, 4)
+    tight = ClientLedger(tmp_path / "tight.jsonl", replace(promise, epsilon=found[1]).budget())
+    costs = [participation(plan, promise, round_) for round_ in range(5)]
+    assert tight.further(costs, run="a", cost=run_cost(plan)) == 2
+    assert left(plan, replace(promise, epsilon=found[1]), tight, "a", range(5)) == 2
+    # Without what rounding costs, it would be more than the cell allows.
+    if found[1] > 2.0 * gaussian_epsilon(math.sqrt(2) * costs[0].mu, 1e-5):
+        assert tight.further(costs, run="a") > 2

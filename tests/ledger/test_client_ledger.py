@@ -1,5 +1,7 @@
+import json
+import math
 import stat
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -8,8 +10,9 @@ from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.accounting.gaussian import gaussian_epsilon
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.record_layer import RecordLayer
+from dpfedmeta.accounting.whole_noise import Coordinates, epsilon_of_discrete
 from dpfedmeta.errors import InputError
-from dpfedmeta.ledger.client_ledger import ClientLedger, RecordBudget
+from dpfedmeta.ledger.client_ledger import NO_COST, ClientLedger, RecordBudget, RunCost
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.willingness import ClientLedgers
 
@@ -94,3 +97,67 @@ def test_a_cohort_keeps_those_who_are_willing(tmp_path):
     assert sorted(file.name for file in (tmp_path / "clients").iterdir()) == [f"{c}.jsonl" for c in (1, 2, 3, 4, 5)]
     assert stat.S_IMODE((tmp_path / "clients").stat().st_mode) == 0o700
     assert ledgers.willing(Cohort(round=9, clients=np.empty(0, dtype=np.int64))).clients.size == 0
+
+
+def test_what_a_run_costs_besides_is_counted_once_and_survives(tmp_path):
+    """Rare events and discrete noise: of each run once, on disk, and in the same words again."""
+    rare = RunCost(rare=4e-6, coordinates=(Coordinates(count=512.0, variance=1e4, blended=0.0),))
+    ledger = ClientLedger(tmp_path / "l", RecordBudget(epsilon=5.0, delta=1e-5))
+    plain = ClientLedger(tmp_path / "p", RecordBudget(epsilon=5.0, delta=1e-5))
+    found = []
+    for run, round_ in (("a", 0), ("a", 1), ("b", 0)):
+        for each in (ledger, plain):
+            each.charge(round_, Mu(0.3), run=run, cost=rare if each is ledger else NO_COST)
+        found.append((ledger.epsilon, plain.epsilon))
+    assert all(one > other for one, other in found)
+    # Exactly: what is left of delta, and beside it the two runs' coordinates together.
+    left = 1e-5 - 8e-6
+    both = [replace(rare.coordinates[0], count=1024.0)]
+
+    def at(delta):
+        return gaussian_epsilon(0.3 * math.sqrt(3), delta)
+
+    assert ledger.epsilon == pytest.approx(epsilon_of_discrete(at, left, at(left), both))
+    lines = [json.loads(line) for line in (tmp_path / "l").read_text().splitlines()[1:]]
+    assert ["rare" in line for line in lines] == ["discrete" in line for line in lines] == [True, False, True]
+    assert ClientLedger(tmp_path / "l", RecordBudget(epsilon=5.0, delta=1e-5)).epsilon == ledger.epsilon
+    # One that an earlier version began, which did not count it, pays with its next participation.
+    old = ClientLedger(tmp_path / "o", RecordBudget(epsilon=5.0, delta=1e-5))
+    old.charge(0, Mu(0.3), run="a")
+    before = old.epsilon
+    old.charge(1, Mu(0.0), run="a", cost=rare)
+    assert old.epsilon > before
+    # A third such run has no delta left.
+    assert ledger.further([Mu(1e-9)], run="b", cost=rare) == 1
+    assert ledger.further([Mu(1e-9)], run="c", cost=rare) == 0
+    assert not ledger.accepts(Mu(1e-9), run="c", cost=rare)
+
+
+def test_how_many_more_fit_is_what_is_then_accepted(tmp_path):
+    budget = RecordBudget(epsilon=3.0, delta=1e-5, participations=9)
+    ledger = ClientLedger(tmp_path / "l", budget)
+    layers = [Mu(0.1 * (1 + number % 3)) for number in range(20)]
+    fit = ledger.further(layers)
+    assert 0 < fit <= 9
+    done = 0
+    while done < len(layers) and ledger.accepts(layers[done]):
+        assert ledger.further(layers[done:]) == fit - done
+        ledger.charge(done, layers[done])
+        done += 1
+    assert done == fit
+    assert ledger.further([]) == 0
+    infinite = RunCost(coordinates=(Coordinates(count=1.0, variance=1.0, blended=math.inf),))
+    assert ledger.further([Mu(0.0)], run="r", cost=infinite) == 0
+    trusted = ClientLedger(tmp_path / "t", RecordBudget(epsilon=None, delta=1e-5, participations=2))
+    trusted.charge(0, Mu(math.inf), run="r", cost=infinite)
+    assert ClientLedger(tmp_path / "t", RecordBudget(epsilon=None, delta=1e-5, participations=2)).epsilon == math.inf
+
+
+@dataclass(frozen=True)
+class Mu:
+    """A participation of one role."""
+
+    mu: float
+
+    def roles(self):
+        return (self.mu,)

@@ -13,6 +13,8 @@ import torch
 from dpfedmeta.accounting.cells import guarantees
 from dpfedmeta.config import resolve
 from dpfedmeta.data.population import VirtualPopulation
+from dpfedmeta.errors import InputError
+from dpfedmeta.fresh_source import FreshSource
 from dpfedmeta.ledger.ledger import Budget, Ledger, read, spent
 from dpfedmeta.planning.plan import make_plan
 from dpfedmeta.randomness import KeyedSource, OperatingSystemSource
@@ -62,6 +64,50 @@ def test_the_same_state_is_charged_once_and_gets_the_same_cohort(journal, state)
     assert one.again == two.again == ()
     assert len(journal.ledger.charges) == 1
     assert journal.participations.counts == dict.fromkeys(one.clients.tolist(), 1)
+
+
+def test_with_a_drawn_key_a_charge_has_fresh_bytes_and_what_was_drawn_is_drawn_again(plan, state, tmp_path):
+    own = journal_of(plan, tmp_path / "one", source=FreshSource(5))
+    one, two = own.begin(state), own.begin(state)
+    (charge,) = own.ledger.charges
+    assert np.array_equal(one.clients, two.clients)
+    assert one.fresh == two.fresh == charge.stream != b""
+    assert json.loads((tmp_path / "one" / "ledger").read_text().splitlines()[-1])["fresh"] == charge.fresh
+    assert read(tmp_path / "one" / "ledger")[1] == (charge,)
+    # A copy from before the charge: the same key, the same state, another cohort and other noise.
+    copy = journal_of(plan, tmp_path / "two", source=FreshSource(5))
+    other = copy.begin(state)
+    assert other.fresh != one.fresh
+    assert not np.array_equal(other.clients, one.clients)
+    # With a chosen seed there is nothing fresh: a simulation repeats.
+    chosen = journal_of(plan, tmp_path / "three")
+    assert chosen.begin(state).fresh == b""
+    assert "fresh" not in (tmp_path / "three" / "ledger").read_text()
+
+
+def test_without_its_fresh_bytes_a_charged_round_is_a_further_attempt(plan, state, tmp_path):
+    """As after an earlier version, which kept none."""
+    own = journal_of(plan, tmp_path, source=FreshSource(5))
+    first = own.begin(state)
+    own.ledger.charges[0] = replace(own.ledger.charges[0], fresh="")
+    again = own.begin(state)
+    assert [(event.round, event.attempt) for event in own.ledger.charges] == [(0, 0), (0, 1)]
+    assert again.fresh not in (b"", first.fresh)
+    with pytest.raises(InputError, match="nobody can draw them again"):
+        reopen_participations(RunDirectory(lost(tmp_path / "lost")), plan, FreshSource(5), own.ledger.charges)
+
+
+def lost(folder):
+    (folder / "secret").mkdir(parents=True)
+    return folder
+
+
+@pytest.mark.parametrize("fresh", [7, "xyz", None])
+def test_damaged_fresh_bytes_are_no_charge(plan, state, tmp_path, fresh):
+    own = journal_of(plan, tmp_path, source=FreshSource(5))
+    own.begin(state)
+    with pytest.raises((TypeError, ValueError)):
+        type(own.ledger.charges[0]).from_json(own.ledger.charges[0].as_json() | {"fresh": fresh})
 
 
 def other_model(state):

@@ -259,6 +259,16 @@ def test_a_ledger_that_lost_lines_is_refused(tiny_task_file, tmp_path, monkeypat
         resume(run)
 
 
+def test_a_line_that_was_used_and_is_torn_is_not_drawn_anew(tiny_task_file, tmp_path, monkeypatch):
+    """Its fresh bytes are gone: with other ones it would be a second release that is charged once."""
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 2, **{"run.noise_seed": "null"})
+    os.truncate(run.ledger, run.ledger.stat().st_size - 1)
+    before = run.ledger.read_bytes()
+    with pytest.raises(InputError, match="stale copy, or lines are lost"):
+        resume(run)
+    assert run.ledger.read_bytes() == before
+
+
 def test_two_processes_cannot_write_one_run(tiny_task_file, tmp_path, monkeypatch):
     run = halted(tiny_task_file, tmp_path, monkeypatch, 1)
     with only_writer(run.path), pytest.raises(InputError, match="another process"), only_writer(run.path):
@@ -398,14 +408,18 @@ def test_a_disk_that_fills_while_a_checkpoint_is_written(tiny_task_file, tmp_pat
     assert results(run) == whole
 
 
-def test_copies_are_composed_or_exposed(tiny_task_file, tmp_path, monkeypatch):
-    run = halted(tiny_task_file, tmp_path, monkeypatch, 2, secure=True)
+@pytest.mark.parametrize("given", [{"secure": True}, {"run.noise_seed": "null"}], ids=["secure", "drawn key"])
+def test_copies_are_composed_or_exposed(tiny_task_file, tmp_path, monkeypatch, given):
+    """What was drawn for one copy was not drawn for the other: two releases, and two charges."""
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 2, **given)
     copy = RunDirectory(shutil.copytree(run.path, tmp_path / "copy"))
     resume(run)
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "another machine"))
     resume(copy)
     both, alone = compose([run, copy]), audit(run)
+    # With a key, the last charge of both is one and the same release.
     assert len(both.charges) == 2 * len(alone.charges) - 3
+    assert len(both.charges) == 3 + (len(alone.charges) - 3) + (len(audit(copy).charges) - 3)
     assert both.guarantees[0].epsilon > alone.guarantees[0].epsilon
     assert compose([run, run]).charges == alone.charges
 

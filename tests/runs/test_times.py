@@ -78,7 +78,8 @@ def train(tiny_task_file, tmp_path, monkeypatch):
     """A whole run whose clients take a while; gives the run and what was printed."""
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
     # Two private runs with the same secret: only the clock can make them differ.
-    monkeypatch.setattr("dpfedmeta.training.prepared.draw_secret_seed", lambda: 12345)
+    monkeypatch.setattr("dpfedmeta.fresh_source.draw_secret_seed", lambda: 12345)
+    monkeypatch.setattr("dpfedmeta.runs.journal.draw_fresh", lambda: "ab" * 16)
     computed = LocalBackend.cohort_sum
 
     def trained(name, algo, pause=0.0, **given):

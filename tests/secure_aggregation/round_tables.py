@@ -7,7 +7,7 @@ from hashlib import sha256
 
 import numpy as np
 
-from dpfedmeta.randomness import key_stream
+from dpfedmeta.key_streams import key_stream
 from dpfedmeta.secure_aggregation import Agreement, Client, Identities, Round, Server, agreed
 from dpfedmeta.secure_aggregation.keys import Identity
 from dpfedmeta.secure_aggregation.messages import EVERYONE, SERVER, Phase, opened, signed

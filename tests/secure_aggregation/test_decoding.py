@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from dpfedmeta.randomness import key_stream
+from dpfedmeta.key_streams import key_stream
 from dpfedmeta.secure_aggregation.decoding import corrected
 from dpfedmeta.secure_aggregation.shamir import PRIME, join, split
 

@@ -207,12 +207,13 @@ class Watched:
     seen: list
     honest: KeyedSource
     reproducible: bool = True
+    needs_fresh: bool = False
 
     def generator(self, purpose, *key):
         return Noting(self.seen, (purpose, key, self.honest.attempt), self.honest.generator(purpose, *key))
 
-    def again(self, key):
-        return replace(self, honest=self.honest.again(key))
+    def again(self, key, fresh=b""):
+        return replace(self, honest=self.honest.again(key, fresh))
 
 
 @pytest.mark.parametrize(

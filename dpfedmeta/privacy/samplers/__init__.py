@@ -20,12 +20,14 @@ class Cohort:
         round: Number of the round, from 0.
         clients: Distinct client numbers in ascending order, so that sums have a fixed order.
         again: What a further attempt at the round adds to the keys of its noise; () for the first.
+        fresh: What the streams of this attempt are keyed by besides (ledger.charges.Charge.stream).
         invited: How many were invited, where fewer answer; None: all of them did.
     """
 
     round: int
     clients: IntArray
     again: tuple[int, ...] = ()
+    fresh: bytes = b""
     invited: int | None = None
 
     @property
