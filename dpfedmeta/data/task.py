@@ -14,8 +14,10 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from dpfedmeta.data.archives import Archive
 from dpfedmeta.data.contents import SPLITS, Split
 from dpfedmeta.data.folders import default_data_folder
+from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.shape import RecordForm
 from dpfedmeta.data.sources.own import READERS, not_there, reader_name
+from dpfedmeta.data.sources.table import not_a_part
 from dpfedmeta.errors import InputError
 from dpfedmeta.validation import YAML_ERRORS, first_problem, nearest, read_yaml
 
@@ -284,9 +286,9 @@ def _read_split(text: str, where: str) -> dict[str, Split]:
         raise InputError(f"{where}: the first line must be class,split, found {reader.fieldnames}")
     splits: dict[str, Split] = {}
     for number, row in enumerate(reader, start=2):
-        name, split = row["class"], row["split"]
-        if split not in SPLITS:
-            raise InputError(f"{where}, line {number}: split must be one of {', '.join(SPLITS)}, found {split!r}")
+        name, split = row["class"], part_of(row["split"] or "")
+        if split is None:
+            raise InputError(f"{where}, line {number}: {not_a_part(row['split'] or '')}")
         if name in splits:
             raise InputError(f"{where}, line {number}: class {name} occurs twice")
         splits[name] = split

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from dpfedmeta.data.contents import SPLITS, ClassEntry, Contents, Split
+from dpfedmeta.data.contents import ClassEntry, Contents, Split
 from dpfedmeta.data.pool import ImageArray
 from dpfedmeta.data.shape import RecordForm
 from dpfedmeta.data.sources import image_folder
@@ -15,6 +15,7 @@ from dpfedmeta.data.sources.image_folder import (
     folders_in,
     image_files,
     listed_key,
+    part_folders,
 )
 from dpfedmeta.data.sources.image_form import check_fit, form_of_images
 from dpfedmeta.data.sources.table import Cell, Row, cells, public_rows
@@ -130,11 +131,8 @@ def _client_folders(path: Path) -> dict[Split | None, list[Path]] | None:
         InputError: Some are classes and some are clients, or they cannot be listed.
     """
     try:
-        if not path.is_dir():
-            raise InputError(f"{path}: no such folder")
-        inside = folders_in(path)
-        divided = {folder.name for folder in inside} >= set(SPLITS)
-        units = {split: folders_in(path / split) for split in SPLITS} if divided else {None: inside}
+        parts = part_folders(path)
+        units = {split: [unit for folder in found for unit in folders_in(folder)] for split, found in parts.items()}
         bare = [unit for found in units.values() for unit in found if not image_files(unit)]
         clients = [unit for unit in bare if any(image_files(folder) for folder in folders_in(unit))]
     except OSError as error:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dpfedmeta.data.archives import digest_of
 from dpfedmeta.data.contents import SPLITS, ClassEntry, Contents, Split, check_classes
+from dpfedmeta.data.parts import check_classes_are_no_parts, check_parts, part_of, wrapped
 from dpfedmeta.data.pixels import UNREADABLE, decode_image
 from dpfedmeta.data.pool import ImageArray
 from dpfedmeta.data.splitting import splits_of
@@ -17,20 +18,16 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", "
 
 
 def class_folders(path: Path) -> dict[Split | None, list[Path]]:
-    """The class folders, by split if the folder has train, val and test, else all under None; sorted by name.
+    """The class folders, by part if the folder has folders of train, val and test, else all under None; sorted by name.
 
     Raises:
-        InputError: It cannot be listed, or there is no class in it.
+        InputError: It cannot be listed, there is no class in it, or its folders look like parts that do not fit.
     """
     try:
-        if not path.is_dir():
-            raise InputError(f"{path}: no such folder")
-        inside = folders_in(path)
-        if all(any(folder.name == split for folder in inside) for split in SPLITS):
-            found: dict[Split | None, list[Path]] = {split: folders_in(path / split) for split in SPLITS}
-        else:
-            found = {None: inside}
-        found = {split: [folder for folder in folders if image_files(folder)] for split, folders in found.items()}
+        found = {
+            split: [folder for inside in parts for folder in folders_in(inside) if image_files(folder)]
+            for split, parts in part_folders(path).items()
+        }
     except OSError as error:
         raise InputError(f"{path}: cannot be listed ({error.strerror})") from error
     if not any(found.values()):
@@ -39,6 +36,66 @@ def class_folders(path: Path) -> dict[Split | None, list[Path]]:
             f"{path.name}/train|val|test/CLASS/IMAGE with images ({' '.join(SUFFIXES)})"
         )
     return found
+
+
+def part_folders(path: Path) -> dict[Split | None, list[Path]]:
+    """The folder of each part, in the order train, val, test; or the folder itself under None, if it is not divided.
+
+    Raises:
+        InputError: There is no such folder, or its folders look like parts and do not fit together.
+        OSError: It cannot be listed.
+    """
+    if not path.is_dir():
+        raise InputError(f"{path}: no such folder")
+    inside = folders_in(path)
+    parts = {folder.name: part for folder in inside if (part := part_of(folder.name))}
+    deep = {name: part for name, part in parts.items() if holds_images_below(path / name)}
+    if not deep and set(parts.values()) != set(SPLITS):
+        check_classes_are_no_parts(str(path), [name for name in parts if image_files(path / name)])
+        _check_depth(path, inside)
+        return {None: [path]}
+    if not deep:
+        check_classes_are_no_parts(str(path), parts)
+    # A part that is empty is told of where classes are counted.
+    deep |= {name: part for name, part in parts.items() if part not in deep.values() and not image_files(path / name)}
+    others = [f.name for f in inside if f.name not in deep and (image_files(f) or holds_images_below(f))]
+    check_parts(str(path), deep, others)
+    units = {name: [unit for unit in folders_in(path / name) if _holds_images(unit)] for name in deep}
+    nested = [f"{name}/{unit.name}" for name, own in units.items() for unit in own if _is_part(unit)]
+    if nested:
+        raise InputError(f"{path}: parts in parts ({listed(nested)}); expected train|val|test once, at one depth")
+    if all(len(own) == 1 and not image_files(own[0]) for own in units.values()) and _one_name(units.values()):
+        unit = next(iter(units.values()))[0].name
+        raise InputError(f"{path}: every part holds one folder only, {unit}; move what is in it one folder up")
+    return {part: [path / name for name, own in deep.items() if own == part] for part in SPLITS}
+
+
+def _is_part(unit: Path) -> bool:
+    return part_of(unit.name) is not None and holds_images_below(unit)
+
+
+def _one_name(units: Iterable[Sequence[Path]]) -> bool:
+    return len({own[0].name for own in units}) == 1
+
+
+def _check_depth(path: Path, inside: Sequence[Path]) -> None:
+    """Refuse a folder with nothing in it but the folder that was meant, which would be read as one client or nothing.
+
+    Raises:
+        InputError: Names the folder to give.
+    """
+    holding = [folder for folder in inside if _holds_images(folder)]
+    if len(holding) == 1 and not image_files(holding[0]):
+        raise wrapped(path, holding[0])
+
+
+def holds_images_below(folder: Path) -> bool:
+    """Whether a folder in it holds images, at one of the depths at which people keep them."""
+    return any(_holds_images(inner) for inner in folders_in(folder))
+
+
+def _holds_images(folder: Path, depth: int = 3) -> bool:
+    return bool(image_files(folder)) or (depth > 0 and any(_holds_images(i, depth - 1) for i in folders_in(folder)))
 
 
 def image_files(folder: Path) -> list[Path]:

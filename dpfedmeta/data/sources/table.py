@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from dpfedmeta.data.contents import SPLITS, ClassEntry, Split, check_classes
+from dpfedmeta.data.parts import check_classes_are_no_parts, check_clients_are_no_parts, part_of
 from dpfedmeta.data.splitting import splits_of, surely_public
 from dpfedmeta.errors import InputError
 from dpfedmeta.validation import listed, nearest
@@ -26,6 +27,7 @@ class Row:
         label: Its class.
         client: Whose it is; empty: the data do not say.
         split: train, val or test; empty: the names decide.
+        written: The split as it stands in the data.
         values: What the other columns hold.
     """
 
@@ -33,6 +35,7 @@ class Row:
     label: str
     client: str
     split: str
+    written: str = ""
     values: tuple[str, ...] = ()
 
 
@@ -81,23 +84,30 @@ def read_table(path: Path, column: str | None = None) -> Table:
             problems.append(f"line {number}: {len(fields)} values for {len(names)} columns")
             continue
         held = dict(zip(names, fields, strict=True))
-        label, split = held["class"].strip(), held.get("split", "").strip()
+        label, written = held["class"].strip(), held.get("split", "").strip()
         if not label:
             problems.append(f"line {number}: no class")
-        if split not in ("", *SPLITS):
-            problems.append(f"line {number}: split must be one of {', '.join(SPLITS)}, found {split!r}")
+        if written and part_of(written) is None:
+            problems.append(f"line {number}: {not_a_part(written)}")
         rows.append(
             Row(
                 place=f"line {number}",
                 label=label,
                 client=held.get("client", "").strip(),
-                split=split,
+                split=part_of(written) or "",
+                written=written,
                 values=tuple(held[name] for name in others),
             )
         )
     if problems:
         raise InputError(f"{path}: {len(problems)} line(s) cannot be used: {listed(problems)}")
     return Table(columns=others, rows=tuple(rows))
+
+
+def not_a_part(written: str) -> str:
+    """What is wrong with a split that is none, in words."""
+    hint = nearest(written.lower(), SPLITS)
+    return f"split must be one of {', '.join(SPLITS)}, found {written!r}{hint}"
 
 
 def _wrong_columns(path: Path, column: str, others: Sequence[str]) -> InputError:
@@ -144,10 +154,13 @@ def cells(where: str, rows: Sequence[Row], splits: Mapping[str, Split], ways: in
 
     Raises:
         InputError: Clients or splits are given for some records only, a class or client stands in two splits, or a
-            split is empty.
+            split is empty, or classes or clients are named as parts.
     """
     _check_all_or_none(where, "client", [row.client for row in rows], rows)
     _check_all_or_none(where, "split", [row.split for row in rows], rows)
+    check_clients_are_no_parts(where, {row.client for row in rows})
+    if not (rows and rows[0].split):
+        check_classes_are_no_parts(where, {row.label for row in rows})
     by_name: dict[tuple[str, str], list[int]] = {}
     for number, row in enumerate(rows):
         by_name.setdefault((row.client, row.label), []).append(number)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dpfedmeta.data.contents import Contents, Split
+from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.pool import FloatRecords
 from dpfedmeta.data.shape import RecordForm
 from dpfedmeta.data.sources.table import Cell, Row, Table, cells, read_header, read_table
@@ -150,13 +151,13 @@ def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:
     classes, clients, splits = (
         [str(value).strip() for value in held[name].tolist()] if name in held else [""] * size for name in ARRAYS[1:]
     )
-    odd = [f"record {number}" for number, split in enumerate(splits) if split not in ("", "train", "val", "test")]
+    odd = [f"record {number} ({split!r})" for number, split in enumerate(splits) if split and part_of(split) is None]
     if odd or not all(classes):
         unnamed = [f"record {number}" for number, name in enumerate(classes) if not name]
         problem = f"a split that is not train, val or test: {listed(odd)}" if odd else f"no class: {listed(unnamed)}"
         raise InputError(f"{path}: {what} with {problem}")
     rows = tuple(
-        Row(place=f"record {number}", label=label, client=client, split=split)
+        Row(place=f"record {number}", label=label, client=client, split=part_of(split) or "", written=split)
         for number, (label, client, split) in enumerate(zip(classes, clients, splits, strict=True))
     )
     return rows, records.reshape(len(records), -1).astype(np.float64)
