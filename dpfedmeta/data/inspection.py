@@ -19,7 +19,7 @@ from dpfedmeta.data.pixels import UNREADABLE
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.shape import EpisodeShape, Kind
 from dpfedmeta.data.sources.image_folder import read_image
-from dpfedmeta.data.sources.own import image_files_of
+from dpfedmeta.data.sources.own import READERS, image_files_of
 from dpfedmeta.data.task import OwnSource, Task, load_task
 from dpfedmeta.errors import InputError
 
@@ -97,6 +97,7 @@ class TaskReport:
         repeated: Images that occur more than once, by content after decoding (the copies, not the first).
         across_splits: Contents that occur in two splits, as "split/class, split/class".
         problem: Why training would refuse the task; None: it would not.
+        remarks: SECRET, as the data are: how they were read, what looks like an accident, and what was left out.
     """
 
     name: str
@@ -111,6 +112,7 @@ class TaskReport:
     repeated: int
     across_splits: tuple[str, ...]
     problem: str | None
+    remarks: tuple[str, ...] = ()
 
     @property
     def sound(self) -> bool:
@@ -162,6 +164,7 @@ def inspect_task(
         repeated=repeated,
         across_splits=across,
         problem=problem,
+        remarks=READERS[own.reader].remarks(Path(own.path), public=False) if own and dataset else (),
     )
     return report, dataset
 

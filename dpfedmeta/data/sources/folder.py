@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from dpfedmeta.data.contents import ClassEntry, Contents, Split
+from dpfedmeta.data.parts import parts_taken
 from dpfedmeta.data.pool import ImageArray
 from dpfedmeta.data.shape import RecordForm
 from dpfedmeta.data.sources import image_folder
@@ -72,6 +73,15 @@ def public_files(path: Path) -> list[Path]:
             for file in image_files(folder)
         ]
     return [rows[number][1] for number in public_rows([row for row, _ in rows])]
+
+
+def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
+    """What was taken as which part: names of folders that are no client's.
+
+    Raises:
+        InputError: The folder holds none, or parts do not fit together.
+    """
+    return parts_taken(folder.name for part, found in part_folders(path).items() if part for folder in found)
 
 
 def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[Cell, ...]:

@@ -10,7 +10,7 @@ from dpfedmeta.data.pool import ImageArray
 from dpfedmeta.data.shape import RecordForm
 from dpfedmeta.data.sources.image_folder import content_digest, decoded_all
 from dpfedmeta.data.sources.image_form import check_fit, form_of_images
-from dpfedmeta.data.sources.table import Cell, Table, cells, public_rows, read_table
+from dpfedmeta.data.sources.table import Cell, Table, cells, part_words, public_rows, read_table
 from dpfedmeta.errors import InputError
 from dpfedmeta.validation import listed
 
@@ -39,6 +39,15 @@ def key(path: Path) -> list[object]:
     """Paths and content of all images: what they were decoded from."""
     files = _files(path, read_table(path, COLUMN))
     return [(str(file), content_digest(file)) for file in files]
+
+
+def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
+    """What was taken as which part.
+
+    Raises:
+        InputError: The file is wrong; says where.
+    """
+    return part_words(read_table(path, COLUMN).rows, public=public)
 
 
 def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[Cell, ...]:

@@ -24,6 +24,10 @@ class Reader(Protocol):
         """What the records depend on beside the content of the file itself."""
         ...
 
+    def remarks(self, path: Path, /, *, public: bool) -> tuple[str, ...]:
+        """How the data were read, in words; `public`: for anybody, by names and public records alone."""
+        ...
+
     def members(self, path: Path, splits: Mapping[str, Split], ways: int | None, /) -> tuple[Cell, ...]:
         """Classes, and clients where the data name them, without a look at a record."""
         ...

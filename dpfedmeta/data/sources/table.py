@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import cast
 
 from dpfedmeta.data.contents import SPLITS, ClassEntry, Split, check_classes
-from dpfedmeta.data.parts import check_classes_are_no_parts, check_clients_are_no_parts, part_of
+from dpfedmeta.data.parts import check_classes_are_no_parts, check_clients_are_no_parts, part_of, parts_taken
+from dpfedmeta.data.sources.columns import OWNERS, check_columns, meant
 from dpfedmeta.data.splitting import splits_of, surely_public
 from dpfedmeta.errors import InputError
 from dpfedmeta.validation import listed, nearest
-
-_OWNERS = ("client", "class", "split")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +74,7 @@ def read_table(path: Path, column: str | None = None) -> Table:
         InputError: It cannot be read, columns are missing or unknown, or rows are too short or long; names all lines.
     """
     (_, names), *lines = _lines(path)
-    others = tuple(name for name in names if name not in _OWNERS)
+    others = tuple(name for name in names if name not in OWNERS)
     if column is not None and others != (column,):
         raise _wrong_columns(path, column, others)
     problems, rows = [], []
@@ -101,6 +100,8 @@ def read_table(path: Path, column: str | None = None) -> Table:
         )
     if problems:
         raise InputError(f"{path}: {len(problems)} line(s) cannot be used: {listed(problems)}")
+    if not rows:
+        raise InputError(f"{path}: no record in it: nothing stands below the line that names the columns")
     return Table(columns=others, rows=tuple(rows))
 
 
@@ -114,7 +115,7 @@ def _wrong_columns(path: Path, column: str, others: Sequence[str]) -> InputError
     if column not in others:
         return InputError(f"{path}: column {column}: missing; the first line names {', '.join(others) or 'no other'}")
     odd = next(name for name in others if name != column)
-    return InputError(f"{path}: column {odd}: unknown{nearest(odd, (*_OWNERS, column))}; take it out, or rename it")
+    return InputError(f"{path}: column {odd}: unknown{nearest(odd, (*OWNERS, column))}; take it out, or rename it")
 
 
 def _lines(path: Path, most: int | None = None) -> list[tuple[int, tuple[str, ...]]]:
@@ -133,13 +134,15 @@ def _lines(path: Path, most: int | None = None) -> list[tuple[int, tuple[str, ..
     if not found:
         raise InputError(f"{path}: empty; the first line must name the columns: class, perhaps client and split, ...")
     names = tuple(name.strip() for name in found[0][1])
-    twice = [name for name, count in Counter(names).items() if count > 1]
+    twice = [name for name, count in Counter(names).items() if name and count > 1]
     if "class" not in names or twice:
         what = f"column {twice[0]}: named twice" if twice else "column class: missing"
-        hint = "" if twice else nearest("class", [name.lower() for name in names])
+        close = next((name for name in names if meant(name) == "class"), None)
+        hint = f"; column {close}: did you mean class?" if close and not twice else ""
         separated = "; separate columns by commas" if len(names) == 1 and ";" in names[0] else ""
         shown = ",".join(names[:8])
         raise InputError(f"{path}: {what}{hint}; the first line names the columns, found {shown!r}{separated}")
+    check_columns(path, names)
     return [(found[0][0], names), *found[1:]]
 
 
@@ -196,6 +199,16 @@ def public_rows(rows: Sequence[Row]) -> list[int]:
         public = surely_public(row.client or row.label for row in rows)
         chosen = [number for number, row in enumerate(rows) if (row.client or row.label) in public]
     return chosen or list(range(len(rows)))
+
+
+def part_words(rows: Sequence[Row], *, public: bool) -> tuple[str, ...]:
+    """What was taken as which part, in words.
+
+    Args:
+        rows: All of them.
+        public: For anybody: only how validation and test are written; what else stands there is the training clients'.
+    """
+    return parts_taken(row.written for row in rows if row.written and not (public and row.split == "train"))
 
 
 def _check_all_or_none(where: str, column: str, values: Sequence[str], rows: Sequence[Row]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from dpfedmeta.data.contents import Contents, Split
 from dpfedmeta.data.pool import FloatRecords
 from dpfedmeta.data.shape import RecordForm
-from dpfedmeta.data.sources.table import Cell, Row, Table, cells, read_table
+from dpfedmeta.data.sources.table import Cell, Row, Table, cells, part_words, read_table
 from dpfedmeta.data.sources.vectors import read_array
 from dpfedmeta.errors import InputError
 from dpfedmeta.validation import listed
@@ -34,6 +34,16 @@ def guess(path: Path) -> dict[str, int]:
 def key(path: Path) -> list[object]:
     """Nothing beside the file itself."""
     return []
+
+
+def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
+    """What was taken as which part.
+
+    Raises:
+        InputError: The file is wrong; says where.
+    """
+    rows = read_array(path, "tokens")[0] if path.suffix.lower() == ".npz" else read_table(path, COLUMN).rows
+    return part_words(rows, public=public)
 
 
 def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[Cell, ...]:

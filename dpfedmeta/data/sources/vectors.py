@@ -14,12 +14,12 @@ from dpfedmeta.data.contents import Contents, Split
 from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.pool import FloatRecords
 from dpfedmeta.data.shape import RecordForm
-from dpfedmeta.data.sources.table import Cell, Row, Table, cells, read_header, read_table
+from dpfedmeta.data.sources.columns import OWNERS, feature_words, telling_columns
+from dpfedmeta.data.sources.table import Cell, Row, Table, cells, part_words, public_rows, read_header, read_table
 from dpfedmeta.errors import InputError
 from dpfedmeta.validation import listed
 
 ARRAYS = ("records", "classes", "clients", "splits")
-_OWNERS = ("client", "class", "split")
 _LARGEST = 1e4
 """Of a number, once mean and deviation are applied; a larger one would drown all others."""
 
@@ -37,12 +37,34 @@ def guess(path: Path) -> dict[str, int]:
 
 
 def _columns(path: Path) -> int:
-    return sum(name not in _OWNERS for name in read_header(path))
+    return sum(name not in OWNERS for name in read_header(path))
 
 
 def key(path: Path) -> list[object]:
     """Nothing beside the file itself."""
     return []
+
+
+def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
+    """Which columns are features, and what looks as if one became so by accident.
+
+    Guarantee:
+        `public`: nothing but names of columns, and values of validation and test records.
+
+    Raises:
+        InputError: The file is wrong; says where.
+    """
+    if path.suffix.lower() == ".npz":
+        rows, records = read_array(path, "vectors")
+        columns, said = [f"{number + 1}" for number in range(records.shape[1])], list[str]()
+    else:
+        table = read_table(path)
+        rows, records = _from_table(path, table)
+        columns, said = list(table.columns), [feature_words(table.columns, read_header(path))]
+    chosen = public_rows(rows) if public else range(len(rows))
+    labels = [rows[number].label for number in chosen]
+    told = telling_columns(columns, records[list(chosen)], labels)
+    return (*part_words(rows, public=public), *said, *((listed(told),) if told else ()))
 
 
 def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[Cell, ...]:
