@@ -79,7 +79,7 @@ def test_folders_of_parts_in_any_case_are_parts(tmp_path, names, inside):
         ("train/a/x anna/b/x ben/c/x", "no part val and no part test"),
         ("train/train/a train/train/b val/c test/d", "parts in parts (train/train)"),
         ("train/p/a train/p/b val/p/c val/p/d test/p/e test/p/f", "every part holds one folder only, p"),
-        ("train val test", "train look like parts, but would be read as classes"),
+        ("train val test", "train; val look like parts, but would be read as classes"),
         ("train test a b c", "test; train look like parts"),
         ("cat/train cat/test dog/train dog/test cow/train cow/test", "test; train look like parts"),
         ("anna/train/a anna/test/a", "name"),
