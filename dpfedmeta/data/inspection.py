@@ -203,7 +203,7 @@ def _files(files: Sequence[Path], task: Task) -> tuple[dict[str, int], dict[str,
             with Image.open(io.BytesIO(file.read_bytes())) as image:
                 sizes[f"{image.width} x {image.height}"] += 1
                 modes[image.mode] += 1
-            read_image(file, task.form.shape[0], task.form.shape[1])
+            read_image(file, task.form.shape[0], task.form.shape[1], task.pixel_range)
         except (*UNREADABLE, InputError) as error:
             unreadable.append(f"{file}: {error}" if str(file) not in str(error) else str(error))
     return dict(sizes.most_common()), dict(modes.most_common()), tuple(unreadable)

@@ -95,6 +95,8 @@ class Task:
         mean: Per channel, of pixels in [0, 1], or per number of a vector (one value: for all); taken off. A public
             constant, whatever the images.
         deviation: Likewise; divided by.
+        pixel_range: Of image files of the user's own that have more than 8 bits per pixel: which values are black and
+            white, as [-1000, 1000] of CT; what is beyond is cut off. A public constant. None: that of the type.
         shared_classes: How many classes all splits and all clients share: one classifier for all is learned from
             clients of two shards. None: few-shot, every split has classes of its own.
     """
@@ -114,6 +116,7 @@ class Task:
     train_flip: bool = False
     mean: tuple[_Mean, ...] = ()
     deviation: tuple[_Deviation, ...] = ()
+    pixel_range: tuple[_Mean, _Mean] | None = None
     shared_classes: Annotated[int, Field(ge=2)] | None = None
 
     @property
@@ -253,6 +256,11 @@ def _check_form(task: Task, where: str) -> None:
     for key in (*_IMAGES, *_FORMS["vectors"], *_FORMS["tokens"]):
         if (getattr(task, key) is None) == (key in own):
             raise InputError(f"{where}: {key}: " + ("missing" if key in own else f"reader {reader} has none, drop it"))
+    if task.pixel_range is not None:
+        if reader not in ("folder", "manifest"):
+            raise InputError(f"{where}: pixel_range: reader {reader} has none, drop it")
+        if not task.pixel_range[0] < task.pixel_range[1]:
+            raise InputError(f"{where}: pixel_range: expected [LOW, HIGH] with LOW < HIGH, got {[*task.pixel_range]}")
     if own is not _IMAGES:
         _check_numbers(task, where)
         return

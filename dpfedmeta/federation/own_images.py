@@ -20,6 +20,8 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.randomness import IntArray, Purpose, public_generator
 
 _OWN = "own"
+# As in data.dataset: how pixels are read.
+_PIXELS = 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -105,9 +107,9 @@ def open_images(folder: Path, task: Task, decoded: Path) -> ClassPool:
     classes = tuple(ClassEntry(name=inside.name, split="train", images=len(own)) for inside, own in chosen)
 
     def decode() -> Iterator[ImageArray]:
-        yield from decoded_all(str(folder), files, channels, size)
+        yield from decoded_all(str(folder), files, channels, size, task.pixel_range)
 
-    key = ["client", *listed_key(folder, files), *task.form.shape]
+    key = ["client", *listed_key(folder, files), *task.form.shape, _PIXELS, task.pixel_range]
     held = cached(decoded, "images", key, task.form.shape, lambda: Contents(classes=classes, decode=decode))
     counts = tuple(entry.images for entry in held.classes)
     return ClassPool(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dpfedmeta.data.contents import ClassEntry, Contents, Split
 from dpfedmeta.data.parts import parts_taken
+from dpfedmeta.data.pixels import PixelRange
 from dpfedmeta.data.pool import ImageArray
 from dpfedmeta.data.shape import RecordForm
 from dpfedmeta.data.sources import image_folder
@@ -97,7 +98,13 @@ def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[
     return tuple(Cell(entry=entry, rows=()) for entry in listed)
 
 
-def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: int | None) -> Contents:
+def contents(
+    path: Path,
+    form: RecordForm,
+    splits: Mapping[str, Split],
+    ways: int | None,
+    pixel_range: PixelRange | None = None,
+) -> Contents:
     """The images of a folder.
 
     Args:
@@ -105,6 +112,7 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
         form: Of the images, once they are decoded.
         splits: Of classes, where a list beside the task file says so.
         ways: How many classes each part needs.
+        pixel_range: As in `decode_image`.
 
     Raises:
         InputError: No images, parts that are empty or overlap, or images that do not decode.
@@ -112,13 +120,13 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
     channels, size, _ = form.shape
     clients = _client_folders(path)
     if clients is None:
-        return image_folder.contents(path, splits, size, channels, ways)
+        return image_folder.contents(path, splits, size, channels, ways, pixel_range)
     rows = _rows(path, clients)
     made = cells(str(path), [row for row, _ in rows], splits, ways)
     ordered = [rows[number][1] for cell in made for number in cell.rows]
 
     def decode() -> Iterator[ImageArray]:
-        yield from decoded_all(str(path), ordered, channels, size)
+        yield from decoded_all(str(path), ordered, channels, size, pixel_range)
 
     classes: tuple[ClassEntry, ...] = tuple(cell.entry for cell in made)
     return Contents(classes=classes, decode=decode)

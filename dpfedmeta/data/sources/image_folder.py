@@ -8,7 +8,7 @@ from pathlib import Path
 from dpfedmeta.data.archives import digest_of
 from dpfedmeta.data.contents import SPLITS, ClassEntry, Contents, Split, check_classes
 from dpfedmeta.data.parts import check_classes_are_no_parts, check_parts, part_of, wrapped
-from dpfedmeta.data.pixels import UNREADABLE, decode_image
+from dpfedmeta.data.pixels import HOW_TO_SCALE, UNREADABLE, PixelRange, UnknownRange, decode_image
 from dpfedmeta.data.pool import ImageArray
 from dpfedmeta.data.splitting import splits_of
 from dpfedmeta.errors import InputError
@@ -129,7 +129,14 @@ def content_digest(file: Path) -> str:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from error
 
 
-def contents(path: Path, splits: Mapping[str, Split], size: int, channels: int, ways: int | None = None) -> Contents:
+def contents(
+    path: Path,
+    splits: Mapping[str, Split],
+    size: int,
+    channels: int,
+    ways: int | None = None,
+    pixel_range: PixelRange | None = None,
+) -> Contents:
     """The classes of a folder.
 
     Args:
@@ -138,6 +145,7 @@ def contents(path: Path, splits: Mapping[str, Split], size: int, channels: int, 
         size: Height and width to resize to.
         channels: 1 or 3.
         ways: How many classes each part needs, where names decide; None: however many they give.
+        pixel_range: As in `decode_image`.
 
     Raises:
         InputError: No classes, a listed class that is not there, or overlapping splits.
@@ -152,12 +160,16 @@ def contents(path: Path, splits: Mapping[str, Split], size: int, channels: int, 
     check_classes(str(path), classes)
 
     def decode() -> Iterator[ImageArray]:
-        yield from decoded_all(str(path), [file for _, _, files in chosen for file in files], channels, size)
+        yield from decoded_all(
+            str(path), [file for _, _, files in chosen for file in files], channels, size, pixel_range
+        )
 
     return Contents(classes=classes, decode=decode)
 
 
-def decoded_all(where: str, files: Sequence[Path], channels: int, size: int | None) -> Iterator[ImageArray]:
+def decoded_all(
+    where: str, files: Sequence[Path], channels: int, size: int | None, pixel_range: PixelRange | None = None
+) -> Iterator[ImageArray]:
     """Images one by one, uint8 [1, channels, height, width]; those that do not decode are told of together at the end.
 
     Raises:
@@ -166,23 +178,27 @@ def decoded_all(where: str, files: Sequence[Path], channels: int, size: int | No
     problems: list[str] = []
     for file in files:
         try:
-            yield read_image(file, channels, size)[None]
+            yield read_image(file, channels, size, pixel_range)[None]
         except InputError as error:
             problems.append(str(error))
     if len(problems) == 1:
         raise InputError(problems[0])
     if problems:
-        raise InputError(f"{where}: {len(problems)} of {len(files)} images do not decode: {listed(problems)}")
+        short = [problem.removesuffix(f"; {HOW_TO_SCALE}") for problem in problems]
+        remedy = "" if short == problems else f"; {HOW_TO_SCALE}"
+        raise InputError(f"{where}: {len(problems)} of {len(files)} images do not decode: {listed(short)}{remedy}")
 
 
-def read_image(file: Path, channels: int, size: int | None) -> ImageArray:
+def read_image(file: Path, channels: int, size: int | None, pixel_range: PixelRange | None = None) -> ImageArray:
     """One image file, uint8 [channels, height, width].
 
     Raises:
         InputError: It does not decode; names it.
     """
     try:
-        return decode_image(file.read_bytes(), channels, size)
+        return decode_image(file.read_bytes(), channels, size, pixel_range)
+    except UnknownRange as error:
+        raise InputError(f"{file}: {error}; {HOW_TO_SCALE}") from error
     except UNREADABLE as error:
         raise InputError(f"{file}: does not decode ({error}); repair or remove it") from error
 

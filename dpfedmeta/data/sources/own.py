@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dpfedmeta.data.contents import Contents, Split
+from dpfedmeta.data.pixels import PixelRange
 from dpfedmeta.data.shape import RecordForm
 from dpfedmeta.data.sources import folder, manifest, tokens, vectors
 from dpfedmeta.data.sources.table import Cell, read_header
@@ -37,6 +38,23 @@ class Reader(Protocol):
         ...
 
 
+class ImageReader(Reader, Protocol):
+    """A module of this folder whose records are image files."""
+
+    def contents(
+        self,
+        path: Path,
+        form: RecordForm,
+        splits: Mapping[str, Split],
+        ways: int | None,
+        pixel_range: PixelRange | None = None,
+        /,
+    ) -> Contents:
+        """The images; `pixel_range` as in `decode_image`."""
+        ...
+
+
+IMAGE_READERS: Mapping[str, ImageReader] = {"folder": folder, "manifest": manifest}
 READERS: Mapping[str, Reader] = {"folder": folder, "manifest": manifest, "vectors": vectors, "tokens": tokens}
 # A table without a task file is told by its columns; of vectors any other name is one.
 _TABLES = {manifest.COLUMN: "manifest", tokens.COLUMN: "tokens"}
