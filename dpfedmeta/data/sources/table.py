@@ -102,6 +102,7 @@ def read_table(path: Path, column: str | None = None) -> Table:
         raise InputError(f"{path}: {len(problems)} line(s) cannot be used: {listed(problems)}")
     if not rows:
         raise InputError(f"{path}: no record in it: nothing stands below the line that names the columns")
+    check_labels(str(path), rows)
     return Table(columns=others, rows=tuple(rows))
 
 
@@ -199,6 +200,35 @@ def public_rows(rows: Sequence[Row]) -> list[int]:
         public = surely_public(row.client or row.label for row in rows)
         chosen = [number for number, row in enumerate(rows) if (row.client or row.label) in public]
     return chosen or list(range(len(rows)))
+
+
+def check_labels(where: str, rows: Sequence[Row]) -> None:
+    """Refuse classes that are numbers and cannot be classes, and clients that are NaN. Other text is a name.
+
+    Raises:
+        InputError: All classes are numbers, and some are NaN, fractions or negative; or a client is NaN.
+    """
+    values = {row.label: _number(row.label) for row in rows}
+    found = [f"{row.place}: client {row.client!r}" for row in rows if row.client.lower() == "nan"]
+    if all(value is not None for value in values.values()):
+        odd = {name for name, value in values.items() if value is not None and not _counts(value)}
+        found += [f"{row.place}: class {row.label!r}" for row in rows if row.label in odd]
+    if found:
+        raise InputError(
+            f"{where}: {len(found)} record(s) with a class that is NaN, a fraction or negative, or a client that is "
+            f"NaN: {listed(found)}; leave out what has no class; if it is a name, begin it with a letter"
+        )
+
+
+def _number(name: str) -> float | None:
+    try:
+        return float(name)
+    except ValueError:
+        return None
+
+
+def _counts(value: float) -> bool:
+    return value >= 0 and value.is_integer()
 
 
 def part_words(rows: Sequence[Row], *, public: bool) -> tuple[str, ...]:

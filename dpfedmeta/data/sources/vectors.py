@@ -15,9 +15,19 @@ from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.pool import FloatRecords
 from dpfedmeta.data.shape import RecordForm
 from dpfedmeta.data.sources.columns import OWNERS, feature_words, telling_columns
-from dpfedmeta.data.sources.table import Cell, Row, Table, cells, part_words, public_rows, read_header, read_table
+from dpfedmeta.data.sources.table import (
+    Cell,
+    Row,
+    Table,
+    cells,
+    check_labels,
+    part_words,
+    public_rows,
+    read_header,
+    read_table,
+)
 from dpfedmeta.errors import InputError
-from dpfedmeta.validation import listed
+from dpfedmeta.validation import listed, nearest
 
 ARRAYS = ("records", "classes", "clients", "splits")
 _LARGEST = 1e4
@@ -153,7 +163,7 @@ def _check_numbers(path: Path, rows: tuple[Row, ...], records: Any) -> None:
 
 
 def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:
-    """The records of a .npz file [n, d] (more axes are laid flat), and where each belongs. No pickle is read.
+    """The records of a .npz file [n, d], and where each belongs. No pickle is read.
 
     Args:
         path: The file.
@@ -164,6 +174,13 @@ def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:
     """
     held = _arrays(path)
     records, size = held["records"], len(held["classes"])
+    if records.ndim > 2 and records.dtype.kind in "fiub":
+        form = " x ".join(map(str, records.shape[1:]))
+        raise InputError(
+            f"{path}: records: {len(records):,} arrays of {form}, where {what} [n, d] are expected; images belong into "
+            "files (a folder, or a list of them), where their pixels are scaled; if these are vectors, lay them flat: "
+            "records.reshape(len(records), -1)"
+        )
     if records.ndim < 2 or records.dtype.kind not in "fiub" or not records.size:
         raise InputError(f"{path}: records: expected numbers [n, d], found {records.dtype} {list(records.shape)}")
     lengths = {name: len(array) if array.ndim == 1 else list(array.shape) for name, array in held.items()}
@@ -182,7 +199,8 @@ def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:
         Row(place=f"record {number}", label=label, client=client, split=part_of(split) or "", written=split)
         for number, (label, client, split) in enumerate(zip(classes, clients, splits, strict=True))
     )
-    return rows, records.reshape(len(records), -1).astype(np.float64)
+    check_labels(str(path), rows)
+    return rows, records.astype(np.float64)
 
 
 def _arrays(path: Path) -> dict[str, Any]:
@@ -197,6 +215,6 @@ def _arrays(path: Path) -> dict[str, Any]:
     absent = [name for name in ARRAYS[:2] if name not in found]
     odd = [name for name in found if name not in ARRAYS]
     if absent or odd:
-        what = f"no array {absent[0]}" if absent else f"unknown array {odd[0]}"
+        what = f"no array {absent[0]}" if absent else f"unknown array {odd[0]}{nearest(odd[0].lower(), ARRAYS)}"
         raise InputError(f"{path}: {what}; expected records and classes, perhaps clients and splits")
     return found
