@@ -14,7 +14,8 @@ from dpfedmeta.data.enough import able_clients
 from dpfedmeta.data.episode import Episode, choose_from
 from dpfedmeta.data.pool import ClassPool, ImageArray
 from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.data.sources.image_folder import class_folders, decoded_all, image_files, listed_key
+from dpfedmeta.data.sources.image_files import check_all_read, image_files
+from dpfedmeta.data.sources.image_folder import class_folders, decoded_all, listed_key
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError
 from dpfedmeta.randomness import IntArray, Purpose, public_generator
@@ -83,6 +84,8 @@ def chosen_files(folder: Path) -> list[tuple[Path, list[Path]]]:
     Raises:
         InputError: No such folder, or none with images.
     """
+    if folder.is_dir():
+        check_all_read(folder)
     found = class_folders(folder)
     chosen = [(inside, image_files(inside)) for inside in found.get("train", found.get(None, []))]
     if not chosen:

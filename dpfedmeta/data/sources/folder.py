@@ -11,11 +11,10 @@ from dpfedmeta.data.pixels import PixelRange
 from dpfedmeta.data.pool import ImageArray
 from dpfedmeta.data.shape import RecordForm
 from dpfedmeta.data.sources import image_folder
+from dpfedmeta.data.sources.image_files import check_all_read, folders_in, image_files, left_out
 from dpfedmeta.data.sources.image_folder import (
     class_folders,
     decoded_all,
-    folders_in,
-    image_files,
     listed_key,
     part_folders,
 )
@@ -33,6 +32,7 @@ def guess(path: Path) -> dict[str, int]:
     Raises:
         InputError: It holds no image, or no one size fits them; or none decodes, and then all are named.
     """
+    check_all_read(path)
     files = files_of(path)
     try:
         form = form_of_images(public_files(path))
@@ -77,12 +77,22 @@ def public_files(path: Path) -> list[Path]:
 
 
 def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
-    """What was taken as which part: names of folders that are no client's.
+    """What was taken as which part, and what was left out.
+
+    Guarantee:
+        `public`: names of the parts' folders, and files beside images of validation and test, are no training client's.
 
     Raises:
         InputError: The folder holds none, or parts do not fit together.
     """
-    return parts_taken(folder.name for part, found in part_folders(path).items() if part for folder in found)
+    said = parts_taken(folder.name for part, found in part_folders(path).items() if part for folder in found)
+    if not public:
+        return (*said, *left_out(path, files_of(path)))
+    files = public_files(path)
+    return (
+        *said,
+        *(f"beside public images {words}" for words in left_out(path, files, only={f.parent for f in files})),
+    )
 
 
 def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[Cell, ...]:
@@ -91,6 +101,7 @@ def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[
     Raises:
         InputError: The folder holds none, or parts of it are empty or overlap.
     """
+    check_all_read(path)
     clients = _client_folders(path)
     if clients is not None:
         return cells(str(path), [row for row, _ in _rows(path, clients)], splits, ways)
@@ -117,6 +128,7 @@ def contents(
     Raises:
         InputError: No images, parts that are empty or overlap, or images that do not decode.
     """
+    check_all_read(path)
     channels, size, _ = form.shape
     clients = _client_folders(path)
     if clients is None:

@@ -10,11 +10,10 @@ from dpfedmeta.data.contents import SPLITS, ClassEntry, Contents, Split, check_c
 from dpfedmeta.data.parts import check_classes_are_no_parts, check_parts, part_of, wrapped
 from dpfedmeta.data.pixels import HOW_TO_SCALE, UNREADABLE, PixelRange, UnknownRange, decode_image
 from dpfedmeta.data.pool import ImageArray
+from dpfedmeta.data.sources.image_files import SUFFIXES, folders_in, holds_images, image_files
 from dpfedmeta.data.splitting import splits_of
 from dpfedmeta.errors import InputError
 from dpfedmeta.validation import listed
-
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 
 
 def class_folders(path: Path) -> dict[Split | None, list[Path]]:
@@ -51,20 +50,20 @@ def part_folders(path: Path) -> dict[Split | None, list[Path]]:
     parts = {folder.name: part for folder in inside if (part := part_of(folder.name))}
     deep = {name: part for name, part in parts.items() if holds_images_below(path / name)}
     if not deep and set(parts.values()) != set(SPLITS):
-        check_classes_are_no_parts(str(path), [name for name in parts if image_files(path / name)])
+        check_classes_are_no_parts(str(path), [name for name in parts if holds_images(path / name)])
         _check_depth(path, inside)
         return {None: [path]}
     if not deep:
         check_classes_are_no_parts(str(path), parts)
     # A part that is empty is told of where classes are counted.
-    deep |= {name: part for name, part in parts.items() if part not in deep.values() and not image_files(path / name)}
-    others = [f.name for f in inside if f.name not in deep and (image_files(f) or holds_images_below(f))]
+    deep |= {name: part for name, part in parts.items() if part not in deep.values() and not holds_images(path / name)}
+    others = [f.name for f in inside if f.name not in deep and (holds_images(f) or holds_images_below(f))]
     check_parts(str(path), deep, others)
     units = {name: [unit for unit in folders_in(path / name) if _holds_images(unit)] for name in deep}
     nested = [f"{name}/{unit.name}" for name, own in units.items() for unit in own if _is_part(unit)]
     if nested:
         raise InputError(f"{path}: parts in parts ({listed(nested)}); expected train|val|test once, at one depth")
-    if all(len(own) == 1 and not image_files(own[0]) for own in units.values()) and _one_name(units.values()):
+    if all(len(own) == 1 and not holds_images(own[0]) for own in units.values()) and _one_name(units.values()):
         unit = next(iter(units.values()))[0].name
         raise InputError(f"{path}: every part holds one folder only, {unit}; move what is in it one folder up")
     return {part: [path / name for name, own in deep.items() if own == part] for part in SPLITS}
@@ -85,7 +84,7 @@ def _check_depth(path: Path, inside: Sequence[Path]) -> None:
         InputError: Names the folder to give.
     """
     holding = [folder for folder in inside if _holds_images(folder)]
-    if len(holding) == 1 and not image_files(holding[0]):
+    if len(holding) == 1 and not holds_images(holding[0]):
         raise wrapped(path, holding[0])
 
 
@@ -94,17 +93,8 @@ def holds_images_below(folder: Path) -> bool:
     return any(_holds_images(inner) for inner in folders_in(folder))
 
 
-def _holds_images(folder: Path, depth: int = 3) -> bool:
-    return bool(image_files(folder)) or (depth > 0 and any(_holds_images(i, depth - 1) for i in folders_in(folder)))
-
-
-def image_files(folder: Path) -> list[Path]:
-    """Image files of a class, sorted by name."""
-    return sorted(
-        file
-        for file in folder.iterdir()
-        if file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file()
-    )
+def _holds_images(folder: Path) -> bool:
+    return holds_images(folder, depth=3)
 
 
 def listed_key(path: Path, files: Sequence[Path]) -> list[object]:
@@ -201,11 +191,6 @@ def read_image(file: Path, channels: int, size: int | None, pixel_range: PixelRa
         raise InputError(f"{file}: {error}; {HOW_TO_SCALE}") from error
     except UNREADABLE as error:
         raise InputError(f"{file}: does not decode ({error}); repair or remove it") from error
-
-
-def folders_in(path: Path) -> list[Path]:
-    """Folders inside that are not hidden, sorted by name."""
-    return sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
 
 
 def _listed(path: Path, folders: list[Path], splits: Mapping[str, Split]) -> list[tuple[Path, Split | None]]:
