@@ -164,9 +164,17 @@ def inspect_task(
         repeated=repeated,
         across_splits=across,
         problem=problem,
-        remarks=READERS[own.reader].remarks(Path(own.path), public=False) if own and dataset else (),
+        remarks=_remarks(own),
     )
     return report, dataset
+
+
+def _remarks(own: OwnSource | None) -> tuple[str, ...]:
+    """How data of the user's own were read; what is wrong with them is told as the problem."""
+    try:
+        return READERS[own.reader].remarks(Path(own.path), public=False) if own else ()
+    except InputError:
+        return ()
 
 
 def _split(pool: ClassPool, task: Task, shape: EpisodeShape | None) -> SplitReport:

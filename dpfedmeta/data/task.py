@@ -19,6 +19,7 @@ from dpfedmeta.data.shape import RecordForm
 from dpfedmeta.data.sources.own import READERS, not_there, reader_name
 from dpfedmeta.data.sources.table import not_a_part
 from dpfedmeta.errors import InputError
+from dpfedmeta.text_files import WrongEncoding, read_text
 from dpfedmeta.validation import YAML_ERRORS, first_problem, nearest, read_yaml
 
 _STRICT = ConfigDict(extra="forbid")
@@ -154,13 +155,13 @@ def load_task(name: str, data_folder: Path | None = None) -> tuple[Task, dict[st
     if name in task_names():
         folder = resources.files("dpfedmeta.tasks")
         where, text = f"tasks/{name}.yaml", (folder / f"{name}.yaml").read_text(encoding="utf-8")
-    elif path.suffix in (".yaml", ".yml") and path.is_file():
+    elif path.suffix.lower() in (".yaml", ".yml") and path.is_file():
         where = str(path)
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_text(path)
+        except (OSError, WrongEncoding) as error:
             raise InputError(f"{where}: cannot be read ({error})") from error
-    elif path.is_dir() or (path.suffix in (".csv", ".npz") and path.is_file()):
+    elif path.is_dir() or (path.suffix.lower() in (".csv", ".npz") and path.is_file()):
         return _own_task(path), {}
     elif path.is_absolute() and not path.exists():
         raise InputError(f"dataset = {name}: no such task; {not_there(name)}")
@@ -178,9 +179,9 @@ def load_task(name: str, data_folder: Path | None = None) -> tuple[Task, dict[st
         rows = (
             (resources.files("dpfedmeta.tasks") / task.split).read_text(encoding="utf-8")
             if name in task_names()
-            else beside.read_text(encoding="utf-8")
+            else read_text(beside)
         )
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, WrongEncoding) as error:
         raise InputError(f"{where}: split: cannot read {task.split} ({error})") from error
     return task, _read_split(rows, task.split)
 

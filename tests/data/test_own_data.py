@@ -402,3 +402,18 @@ def test_vectors_in_python_are_trained_on_end_to_end(tmp_path):
     assert model.predict(np.eye(2, 5, dtype=np.float32)).shape == (2,)
     with pytest.raises(InputError, match=r"vectors: expected \[n, 5\]"):
         run.adapt(np.zeros((2, 4), np.float32), np.array([0, 1]))
+
+
+@pytest.mark.parametrize("ending", ["csv", "CSV", "npz", "NPZ", "yaml", "YAML", "Yml"])
+def test_extensions_in_any_case(tmp_path, ending):
+    rows, path = vector_rows(), tmp_path / f"mine.{ending}"
+    if ending.lower() == "npz":
+        with path.open("wb") as file:
+            np.savez(file, records=np.array([row[1:] for row in rows[1:]]), classes=[row[0] for row in rows[1:]])
+    elif ending.lower() == "csv":
+        write_csv(path, rows)
+    else:
+        write_csv(tmp_path / "v.csv", rows)
+        write_task(path, "vectors", "v.csv", features=5)
+    assert open_dataset(str(path), ways=2).task.form.shape == (5,)
+    assert check(path, "--ways", 2, "--shots", 1, "--task.queries", 1, "--evaluation.queries", 1)[0] == 0

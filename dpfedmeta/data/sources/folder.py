@@ -89,10 +89,8 @@ def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
     if not public:
         return (*said, *left_out(path, files_of(path)))
     files = public_files(path)
-    return (
-        *said,
-        *(f"beside public images {words}" for words in left_out(path, files, only={f.parent for f in files})),
-    )
+    beside = left_out(path, files, only={file.parent for file in files})
+    return (*said, *(f"beside public images {words}" for words in beside))
 
 
 def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[Cell, ...]:

@@ -68,7 +68,7 @@ def reader_name(path: Path) -> str:
     """
     if path.is_dir():
         return "folder"
-    if path.suffix == ".npz":
+    if path.suffix.lower() == ".npz":
         return "vectors"
     return next((name for column, name in _TABLES.items() if column in read_header(path)), "vectors")
 

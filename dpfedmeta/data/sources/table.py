@@ -14,6 +14,7 @@ from dpfedmeta.data.parts import check_classes_are_no_parts, check_clients_are_n
 from dpfedmeta.data.sources.columns import OWNERS, check_columns, meant
 from dpfedmeta.data.splitting import splits_of, surely_public
 from dpfedmeta.errors import InputError
+from dpfedmeta.text_files import WrongEncoding, open_text
 from dpfedmeta.validation import listed, nearest
 
 
@@ -123,14 +124,14 @@ def _lines(path: Path, most: int | None = None) -> list[tuple[int, tuple[str, ..
     """(number, fields) of the lines that are not blank; the first of them are the columns, checked."""
     found: list[tuple[int, tuple[str, ...]]] = []
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:  # some programs begin files with a mark
+        with open_text(path) as file:
             reader = csv.reader(file, strict=True)
             for fields in reader:
                 if any(field.strip() for field in fields):
                     found.append((reader.line_num, tuple(fields)))
                 if len(found) == most:
                     break
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, WrongEncoding, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read as CSV in UTF-8 ({error})") from error
     if not found:
         raise InputError(f"{path}: empty; the first line must name the columns: class, perhaps client and split, ...")

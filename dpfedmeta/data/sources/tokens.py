@@ -52,7 +52,7 @@ def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[
     Raises:
         InputError: The file is wrong; says where.
     """
-    rows = read_array(path, "tokens")[0] if path.suffix == ".npz" else read_table(path, COLUMN).rows
+    rows = read_array(path, "tokens")[0] if path.suffix.lower() == ".npz" else read_table(path, COLUMN).rows
     return cells(str(path), rows, splits, ways)
 
 
@@ -70,7 +70,7 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
     """
     assert form.vocabulary is not None
     length = form.shape[0]
-    if path.suffix == ".npz":
+    if path.suffix.lower() == ".npz":
         rows, records = read_array(path, "tokens")
         if records.shape[1] != length:
             raise InputError(f"{path}: sequences of {records.shape[1]} tokens, but the task says length: {length}")

@@ -40,7 +40,7 @@ def guess(path: Path) -> dict[str, int]:
     Raises:
         InputError: The file cannot be read, or holds no numbers.
     """
-    count = len(read_array(path, "vectors")[1][0]) if path.suffix == ".npz" else _columns(path)
+    count = len(read_array(path, "vectors")[1][0]) if path.suffix.lower() == ".npz" else _columns(path)
     if not count:
         raise InputError(f"{path}: no column of numbers beside class, client and split")
     return {"features": count}
@@ -83,7 +83,7 @@ def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[
     Raises:
         InputError: The file is wrong; says where.
     """
-    rows = read_array(path, "vectors")[0] if path.suffix == ".npz" else read_table(path).rows
+    rows = read_array(path, "vectors")[0] if path.suffix.lower() == ".npz" else read_table(path).rows
     return cells(str(path), rows, splits, ways)
 
 
@@ -99,7 +99,9 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
     Raises:
         InputError: The file is wrong, or not all of its values are numbers that can be trained on; says where.
     """
-    rows, records = read_array(path, "vectors") if path.suffix == ".npz" else _from_table(path, read_table(path))
+    rows, records = (
+        read_array(path, "vectors") if path.suffix.lower() == ".npz" else _from_table(path, read_table(path))
+    )
     if records.shape[1:] != form.shape:
         raise InputError(f"{path}: records of {records.shape[1]} numbers, but the task says features: {form.shape[0]}")
     _check_numbers(path, rows, records)
