@@ -8,7 +8,8 @@ from dpfedmeta.data.sources.mini_imagenet import _read_list
 from dpfedmeta.data.sources.table import read_table
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.credentials import read_roster
+from dpfedmeta.federation.credentials import card_line, read_roster
+from dpfedmeta.federation.invitation import Invitation, read_invitation, write_invitation
 from dpfedmeta.sweeps.definition import read_sweep
 
 TASK = "name: t\nsource: {reader: folder, path: x}\nchannels: 1\nimage_size: 12\n"
