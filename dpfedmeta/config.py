@@ -15,6 +15,7 @@ from dpfedmeta.dotted import LISTS, Given, built, check_known, flattened
 from dpfedmeta.errors import InputError
 from dpfedmeta.presets import SHORT_FORMS, displaced, name_of_today, preset_values
 from dpfedmeta.settings import Settings, setting_fields
+from dpfedmeta.text_files import WrongEncoding, read_text
 from dpfedmeta.validation import YAML_ERRORS, read_yaml
 
 
@@ -94,10 +95,10 @@ def _given(algo: str, dataset: str, content: Mapping[str, Any], where: str) -> d
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return read_text(file)
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
+    except WrongEncoding as error:
         raise InputError(f"{file}: cannot be read ({error})") from error
 
 

@@ -19,6 +19,7 @@ from dpfedmeta.analytics.analysis import FOLDER, Analysis
 from dpfedmeta.config import resolve_text, to_yaml
 from dpfedmeta.errors import InputError
 from dpfedmeta.settings import Settings
+from dpfedmeta.text_files import WrongEncoding, read_text
 from dpfedmeta.validation import YAML_ERRORS, read_yaml
 
 
@@ -186,8 +187,8 @@ def read_names(path: Path) -> list[Mapping[str, int]]:
         InputError: It cannot be read, or holds nobody.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_text(path).splitlines()
+    except (OSError, WrongEncoding) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(
             f"--names {path}: cannot be read ({reason}); expected UTF-8 text, one client a line"

@@ -84,6 +84,7 @@ def describe(report: TaskReport) -> list[str]:
     lines = [f"{report.name}: {report.records}"]
     for name, split in report.splits.items():
         lines.append(f"  {name}: {_of_split(split, report.kind)}")
+    lines += [f"  {remark}" for remark in report.remarks]
     for what, counts in (("sizes of the files", report.sizes), ("modes of the files", report.modes)):
         if counts:
             shown = ", ".join(f"{name} ({count:,})" for name, count in list(counts.items())[:_SHOWN])

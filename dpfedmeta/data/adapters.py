@@ -17,6 +17,8 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.randomness import Purpose, global_generators_at, public_generator
 
 Part = tuple[Any, Any]
+# [n, channels, height, width]; and how far sums of floats may miss 0 and 1.
+_IMAGE_AXES, _ROUNDING = 4, 1e-5
 
 
 class Pairs(Protocol):
@@ -39,8 +41,8 @@ class SequencePopulation:
 
     Attributes:
         pairs: The episodes. Images are [n, channels, height, width], bytes or numbers in [0, 1]; vectors and sequences
-            of tokens are [n, numbers], taken as they are unless they are bytes; labels of any values, renumbered from 0
-            in ascending order.
+            of tokens are [n, numbers], taken as they are unless they are bytes; labels are whole numbers from 0 on,
+            renumbered from 0 in ascending order.
         shape: What every episode must have: shots support and queries query images of each of its ways.
         image: Channels, height and width of every image, as you know them of the data as a whole: public. Compared
             with the task before round 0; None: not said.
@@ -60,13 +62,17 @@ class SequencePopulation:
 
         Raises:
             IndexError: There is no such client.
-            InputError: Its episode has another size or other labels than the plan counts with.
+            InputError: Its episode has another size or other labels than the plan counts with; labels are no whole
+                numbers from 0 on; or images are no bytes or numbers in [0, 1].
             Exception: Reading the pair may raise anything else.
         """
         if not 0 <= client < self.clients:
             raise IndexError(f"client {client} of a population of {self.clients}")
         support, query = self.pairs[client]
-        (support_images, support_labels), (query_images, query_labels) = _part(support), _part(query)
+        try:
+            (support_images, support_labels), (query_images, query_labels) = _part(support), _part(query)
+        except InputError as error:
+            raise InputError(f"client {client}: {error}") from None
         values = torch.unique(support_labels)
         sizes = (len(support_labels), len(query_labels), len(values))
         expected = (self.shape.support_records, self.shape.query_records, self.shape.ways)
@@ -243,12 +249,54 @@ def _gathered(part: Any, order: Iterable[int] | None = None) -> Part:
 
 
 def _label(label: Any) -> tuple[int, ...]:
-    return tuple(int(part or 0) for part in label) if isinstance(label, tuple) else (int(label),)
+    parts = label if isinstance(label, tuple) else (label,)
+    return tuple(int(_checked_labels([part or 0])[0]) for part in parts)
 
 
 def _part(part: Part) -> tuple[Tensor, Tensor]:
     images, labels = part
-    return _images(images), torch.as_tensor(labels).long().flatten()
+    return _checked_images(_raw(images)), _checked_labels(labels)
+
+
+def _checked_labels(labels: Any) -> Tensor:
+    """int64 [n]; a fraction cut off, or a mark for "no label", would be a class that is none.
+
+    Raises:
+        InputError: They are text, NaN, fractions or negative.
+    """
+    try:
+        given = torch.as_tensor(labels).flatten()
+    except (TypeError, ValueError, RuntimeError):
+        kind = "text" if np.asarray(labels).dtype.kind in "US" else "no numbers"
+        raise InputError(f"cannot be read (labels are {kind}); number the classes: 0, 1, ...") from None
+    if given.is_complex() or (given.is_floating_point() and not bool(torch.isfinite(given).all())):
+        raise InputError("labels hold NaN or infinity; leave out what has no label")
+    whole = given.long()
+    if bool((whole != given).any()):
+        first = float(given[whole != given][0])
+        raise InputError(f"labels are no whole numbers (first: {first:g}); number the classes: 0, 1, ...")
+    if bool((whole < 0).any()):
+        first = int(whole[whole < 0][0])
+        raise InputError(f"labels are negative (first: {first}); number the classes from 0, drop what has no label")
+    return whole
+
+
+def _checked_images(given: Tensor) -> Tensor:
+    """float32; bytes become numbers in [0, 1], and images must be such numbers, or bytes.
+
+    NaN is looked for where a client computes, whoever made its data, and in `problems`.
+
+    Raises:
+        InputError: They are images of another range, or no real numbers.
+    """
+    if given.is_complex() or given.dtype == torch.bool:
+        raise InputError(f"images or vectors of {given.dtype}; expected bytes (uint8) or floats")
+    found = _images(given)
+    if found.dim() == _IMAGE_AXES and found.numel():
+        low, high = float(found.min()), float(found.max())
+        if low < -_ROUNDING or high > 1.0 + _ROUNDING:
+            raise InputError(f"images hold {low:g} to {high:g}; expected bytes (uint8), or numbers from 0 to 1")
+    return found
 
 
 def _values(pair: Any) -> list[Tensor] | None:

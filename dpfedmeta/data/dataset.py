@@ -15,9 +15,12 @@ from dpfedmeta.data.folders import check_data_folder, default_data_folder
 from dpfedmeta.data.pool import ClassPool, ImageArray
 from dpfedmeta.data.sources import cifar100, mini_imagenet, mnist, omniglot, strokes, textures
 from dpfedmeta.data.sources.image_folder import content_digest
-from dpfedmeta.data.sources.own import READERS, not_there
+from dpfedmeta.data.sources.own import IMAGE_READERS, READERS, not_there
 from dpfedmeta.data.sources.vectors import check_scale
 from dpfedmeta.data.task import ArchiveSource, DrawnSource, MnistSource, OwnSource, Task, load_task
+
+# Part of what decoded images of the user's own are known by: raise it when pixels are read in another way.
+_PIXELS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +170,8 @@ def _own(task: Task, source: OwnSource, splits: Mapping[str, Split], ways: int |
         raise not_there(source.path)
 
     def contents() -> Contents:
+        if source.reader in IMAGE_READERS:
+            return IMAGE_READERS[source.reader].contents(path, form, splits, ways, task.pixel_range)
         found = reader.contents(path, form, splits, ways)
         if form.kind == "vectors":
             check_scale(str(path), found, task.mean, task.deviation)
@@ -174,7 +179,7 @@ def _own(task: Task, source: OwnSource, splits: Mapping[str, Split], ways: int |
 
     file = [str(path.resolve()), content_digest(path)] if path.is_file() else []
     # Only those of vectors decide over anything here; bytes are standardised when they are drawn.
-    constants = [task.mean, task.deviation] if form.kind == "vectors" else []
+    constants = [task.mean, task.deviation] if form.kind == "vectors" else [_PIXELS, task.pixel_range]
     key = [source.reader, file, reader.key(path), dict(splits), ways, *form.shape, form.vocabulary, *constants]
     return cached(cache, f"{path.resolve().stem}-{form.shape[-1]}", key, form.shape, contents)
 

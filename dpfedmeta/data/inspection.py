@@ -19,7 +19,7 @@ from dpfedmeta.data.pixels import UNREADABLE
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.shape import EpisodeShape, Kind
 from dpfedmeta.data.sources.image_folder import read_image
-from dpfedmeta.data.sources.own import image_files_of
+from dpfedmeta.data.sources.own import READERS, image_files_of
 from dpfedmeta.data.task import OwnSource, Task, load_task
 from dpfedmeta.errors import InputError
 
@@ -97,6 +97,7 @@ class TaskReport:
         repeated: Images that occur more than once, by content after decoding (the copies, not the first).
         across_splits: Contents that occur in two splits, as "split/class, split/class".
         problem: Why training would refuse the task; None: it would not.
+        remarks: SECRET, as the data are: how they were read, what looks like an accident, and what was left out.
     """
 
     name: str
@@ -111,6 +112,7 @@ class TaskReport:
     repeated: int
     across_splits: tuple[str, ...]
     problem: str | None
+    remarks: tuple[str, ...] = ()
 
     @property
     def sound(self) -> bool:
@@ -162,8 +164,17 @@ def inspect_task(
         repeated=repeated,
         across_splits=across,
         problem=problem,
+        remarks=_remarks(own),
     )
     return report, dataset
+
+
+def _remarks(own: OwnSource | None) -> tuple[str, ...]:
+    """How data of the user's own were read; what is wrong with them is told as the problem."""
+    try:
+        return READERS[own.reader].remarks(Path(own.path), public=False) if own else ()
+    except InputError:
+        return ()
 
 
 def _split(pool: ClassPool, task: Task, shape: EpisodeShape | None) -> SplitReport:
@@ -200,7 +211,7 @@ def _files(files: Sequence[Path], task: Task) -> tuple[dict[str, int], dict[str,
             with Image.open(io.BytesIO(file.read_bytes())) as image:
                 sizes[f"{image.width} x {image.height}"] += 1
                 modes[image.mode] += 1
-            read_image(file, task.form.shape[0], task.form.shape[1])
+            read_image(file, task.form.shape[0], task.form.shape[1], task.pixel_range)
         except (*UNREADABLE, InputError) as error:
             unreadable.append(f"{file}: {error}" if str(file) not in str(error) else str(error))
     return dict(sizes.most_common()), dict(modes.most_common()), tuple(unreadable)

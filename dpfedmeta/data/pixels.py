@@ -28,18 +28,31 @@ UNREADABLE = (
     RuntimeError,
 )
 # Wider than 8 bits per pixel; Pillow's own conversion would cut them off at 255.
-_WIDE = ("I", "I;16", "I;16L", "I;16B")
+_WIDE = ("I", "I;16", "I;16L", "I;16B", "I;16N", "F")
+_SIXTEEN = 65535
+PixelRange = tuple[float, float]
+HOW_TO_SCALE = (
+    "write a task file with pixel_range: [LOW, HIGH], the values that are black and white (of 12 bits [0, 4095]), or "
+    "convert the images to 8 bits"
+)
 
 
-def decode_image(content: bytes, channels: int, size: int | None) -> ImageArray:
+class UnknownRange(ValueError):
+    """Pixels wider than 8 bits, of which only the owner of the data knows what is black and what is white."""
+
+
+def decode_image(content: bytes, channels: int, size: int | None, pixel_range: PixelRange | None = None) -> ImageArray:
     """One image, uint8 [channels, height, width].
 
     Args:
         content: A PNG, JPEG or whatever Pillow reads.
         channels: 1 (luminance) or 3 (RGB). What is transparent becomes white.
         size: Height and width: the centre square, resized; None: as it is.
+        pixel_range: Of pixels wider than 8 bits: what is black and what is white; values beyond are cut off. A public
+            constant. None: that of the type, 0 to 65,535 or, of floats, 0 to 1.
 
     Raises:
+        UnknownRange: Pixels wider than 8 bits are not in the range of their type.
         One of UNREADABLE: It does not decode.
     """
     try:
@@ -47,17 +60,60 @@ def decode_image(content: bytes, channels: int, size: int | None) -> ImageArray:
     except UnidentifiedImageError as error:
         raise UnidentifiedImageError("no image of a known kind" if content else "an empty file") from error
     with opening as opened:
-        image = _plain(ImageOps.exif_transpose(opened)).convert("L" if channels == 1 else "RGB")
+        whole, colours = _type_range(opened), _sixteen_bit_colours(opened)
+        turned = ImageOps.exif_transpose(opened)
+        plain = (
+            _scaled(turned, whole, pixel_range, declared=opened.format == "PPM")
+            if turned.mode in _WIDE
+            else _opaque(turned)
+        )
+        image = plain.convert("L" if channels == 1 else "RGB")
+        if colours and np.asarray(turned).max() < 128:
+            raise UnknownRange("colours of 16 bits that use less than half of them; convert them to 8 bits yourself")
     if size is not None and image.size != (size, size):
         image = ImageOps.fit(image, (size, size), Image.Resampling.LANCZOS)
     pixels = np.asarray(image, dtype=np.uint8)
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def _plain(image: Image.Image) -> Image.Image:
-    """8 bits per channel and opaque."""
-    if image.mode in _WIDE:
-        return Image.fromarray((np.clip(np.asarray(image, dtype=np.int64), 0, 65535) >> 8).astype(np.uint8))
+def _type_range(opened: Image.Image) -> PixelRange | None:
+    """Black and white by the type of the file; None: the type says neither."""
+    if opened.mode == "F":
+        return 0.0, 1.0
+    # Of 16 bits without a sign Pillow made I of PNG, and does of PGM, whose header says what is white.
+    return (0.0, float(_SIXTEEN)) if opened.mode != "I" or opened.format in ("PNG", "PPM") else None
+
+
+def _sixteen_bit_colours(opened: Image.Image) -> bool:
+    """Whether Pillow cuts colours of 16 bits to 8 when it reads them."""
+    return opened.mode not in _WIDE and any(";16" in str(tile[-1]) for tile in getattr(opened, "tile", ()))
+
+
+def _scaled(image: Image.Image, whole: PixelRange | None, given: PixelRange | None, *, declared: bool) -> Image.Image:
+    """8 bits of pixels that are wider.
+
+    Raises:
+        UnknownRange: No range was given, and they are not in that of their type.
+        ValueError: They hold NaN or infinity.
+    """
+    values = np.asarray(image, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError("pixels that are NaN or infinite")
+    low, high = given or whole or (0.0, 0.0)
+    seen = float(values.min()), float(values.max())
+    # Of 12 or 14 bits in 16 the upper half is empty: they would be nearly black.
+    short = whole == (0.0, _SIXTEEN) and not declared and seen[1] <= _SIXTEEN // 2
+    if given is None and (low == high or seen[0] < low or seen[1] > high or short):
+        kind = {"F": "floats", "I": "whole numbers of 32 bits"}.get(image.mode, "whole numbers of 16 bits")
+        raise UnknownRange(f"pixels from {seen[0]:g} to {seen[1]:g}, in {kind}: what is black and white is not known")
+    if given is None and high == _SIXTEEN:
+        return Image.fromarray((values.astype(np.int64) >> 8).astype(np.uint8))
+    shares = np.clip((values - low) / (high - low), 0.0, 1.0)
+    return Image.fromarray(np.rint(255.0 * shares).astype(np.uint8))
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """8 bits per channel, without transparency."""
     if image.mode in ("RGBA", "LA", "PA", "P"):
         layer = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)

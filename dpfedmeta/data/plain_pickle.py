@@ -191,9 +191,23 @@ def load_pickle(source: Path | bytes, where: str) -> Any:
     try:
         return load_plain(source)
     except pickle.UnpicklingError as error:
+        if _is_page(source):
+            raise InputError(
+                f"{where}: a web page, not the file: the download gave a page to log in or to confirm; fetch it by hand"
+            ) from error
         raise InputError(f"{where}: not read, nothing of it was executed: {error}") from error
     except OSError as error:
         raise InputError(f"{where}: cannot be read ({error.strerror})") from error
+
+
+def _is_page(source: Path | bytes) -> bool:
+    """Whether a program for the web would show it: downloads that ask for a log-in give such a page."""
+    if isinstance(source, bytes):
+        beginning = source[:512]
+    else:
+        with source.open("rb") as file:
+            beginning = file.read(512)
+    return beginning.removeprefix(b"\xef\xbb\xbf").lstrip().lower().startswith((b"<!doctype html", b"<html", b"<?xml"))
 
 
 def _plain(value: Any, source: Path | bytes) -> Any:

@@ -14,9 +14,12 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from dpfedmeta.data.archives import Archive
 from dpfedmeta.data.contents import SPLITS, Split
 from dpfedmeta.data.folders import default_data_folder
+from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.shape import RecordForm
 from dpfedmeta.data.sources.own import READERS, not_there, reader_name
+from dpfedmeta.data.sources.table import not_a_part
 from dpfedmeta.errors import InputError
+from dpfedmeta.text_files import WrongEncoding, read_text
 from dpfedmeta.validation import YAML_ERRORS, first_problem, nearest, read_yaml
 
 _STRICT = ConfigDict(extra="forbid")
@@ -93,6 +96,8 @@ class Task:
         mean: Per channel, of pixels in [0, 1], or per number of a vector (one value: for all); taken off. A public
             constant, whatever the images.
         deviation: Likewise; divided by.
+        pixel_range: Of image files of the user's own that have more than 8 bits per pixel: which values are black and
+            white, as [-1000, 1000] of CT; what is beyond is cut off. A public constant. None: that of the type.
         shared_classes: How many classes all splits and all clients share: one classifier for all is learned from
             clients of two shards. None: few-shot, every split has classes of its own.
     """
@@ -112,6 +117,7 @@ class Task:
     train_flip: bool = False
     mean: tuple[_Mean, ...] = ()
     deviation: tuple[_Deviation, ...] = ()
+    pixel_range: tuple[_Mean, _Mean] | None = None
     shared_classes: Annotated[int, Field(ge=2)] | None = None
 
     @property
@@ -149,13 +155,13 @@ def load_task(name: str, data_folder: Path | None = None) -> tuple[Task, dict[st
     if name in task_names():
         folder = resources.files("dpfedmeta.tasks")
         where, text = f"tasks/{name}.yaml", (folder / f"{name}.yaml").read_text(encoding="utf-8")
-    elif path.suffix in (".yaml", ".yml") and path.is_file():
+    elif path.suffix.lower() in (".yaml", ".yml") and path.is_file():
         where = str(path)
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_text(path)
+        except (OSError, WrongEncoding) as error:
             raise InputError(f"{where}: cannot be read ({error})") from error
-    elif path.is_dir() or (path.suffix in (".csv", ".npz") and path.is_file()):
+    elif path.is_dir() or (path.suffix.lower() in (".csv", ".npz") and path.is_file()):
         return _own_task(path), {}
     elif path.is_absolute() and not path.exists():
         raise InputError(f"dataset = {name}: no such task; {not_there(name)}")
@@ -173,9 +179,9 @@ def load_task(name: str, data_folder: Path | None = None) -> tuple[Task, dict[st
         rows = (
             (resources.files("dpfedmeta.tasks") / task.split).read_text(encoding="utf-8")
             if name in task_names()
-            else beside.read_text(encoding="utf-8")
+            else read_text(beside)
         )
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, WrongEncoding) as error:
         raise InputError(f"{where}: split: cannot read {task.split} ({error})") from error
     return task, _read_split(rows, task.split)
 
@@ -251,6 +257,11 @@ def _check_form(task: Task, where: str) -> None:
     for key in (*_IMAGES, *_FORMS["vectors"], *_FORMS["tokens"]):
         if (getattr(task, key) is None) == (key in own):
             raise InputError(f"{where}: {key}: " + ("missing" if key in own else f"reader {reader} has none, drop it"))
+    if task.pixel_range is not None:
+        if reader not in ("folder", "manifest"):
+            raise InputError(f"{where}: pixel_range: reader {reader} has none, drop it")
+        if not task.pixel_range[0] < task.pixel_range[1]:
+            raise InputError(f"{where}: pixel_range: expected [LOW, HIGH] with LOW < HIGH, got {[*task.pixel_range]}")
     if own is not _IMAGES:
         _check_numbers(task, where)
         return
@@ -284,9 +295,9 @@ def _read_split(text: str, where: str) -> dict[str, Split]:
         raise InputError(f"{where}: the first line must be class,split, found {reader.fieldnames}")
     splits: dict[str, Split] = {}
     for number, row in enumerate(reader, start=2):
-        name, split = row["class"], row["split"]
-        if split not in SPLITS:
-            raise InputError(f"{where}, line {number}: split must be one of {', '.join(SPLITS)}, found {split!r}")
+        name, split = row["class"], part_of(row["split"] or "")
+        if split is None:
+            raise InputError(f"{where}, line {number}: {not_a_part(row['split'] or '')}")
         if name in splits:
             raise InputError(f"{where}, line {number}: class {name} occurs twice")
         splits[name] = split

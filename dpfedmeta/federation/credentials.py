@@ -21,6 +21,7 @@ from dpfedmeta.durable import SECRET, replace_file
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.channel import IDENTITY_BYTES
 from dpfedmeta.secure_aggregation.keys import SECRET_BYTES, Identity, derived, signed_by
+from dpfedmeta.text_files import WrongEncoding, read_text
 
 _CARD, _SIGNED = "dpfedmeta-card-1", b"dpfedmeta card 1\0"
 _CONTEXT = b"dpfedmeta key of the wire 1"
@@ -108,9 +109,9 @@ def read_roster(path: Path) -> tuple[Card, ...]:
         InputError: No file, no card in it, one that is not whole, or a client twice.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: no roster can be read ({getattr(error, 'strerror', None) or 'no text'})") from None
+        text = read_text(path)
+    except (OSError, WrongEncoding) as error:
+        raise InputError(f"{path}: no roster can be read ({getattr(error, 'strerror', None) or error})") from None
     cards: list[Card] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):

@@ -15,6 +15,7 @@ from dpfedmeta.federation.certificates import make_certificates
 from dpfedmeta.federation.channel import IDENTITY_BYTES
 from dpfedmeta.federation.credentials import read_identity, write_identity
 from dpfedmeta.secure_aggregation.keys import SECRET_BYTES, Identity
+from dpfedmeta.text_files import WrongEncoding, read_text
 
 IDENTITY, INVITATION, ROSTER = "identity.pem", "invitation.yaml", "roster.txt"
 CERTIFICATE, CERTIFICATE_KEY = "tls.pem", "tls.key"
@@ -84,10 +85,10 @@ def read_invitation(path: Path) -> Invitation:
         InputError: It cannot be read, or is none.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(read_text(path))
     except OSError as error:
         raise InputError(f"{path}: no invitation can be read ({error.strerror})") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except (yaml.YAMLError, WrongEncoding):
         content = None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise InputError(f"{path}: no invitation to a federation; its operator's `federate keys --server` writes one")

@@ -14,12 +14,15 @@ from dpfedmeta.data.enough import able_clients
 from dpfedmeta.data.episode import Episode, choose_from
 from dpfedmeta.data.pool import ClassPool, ImageArray
 from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.data.sources.image_folder import class_folders, decoded_all, image_files, listed_key
+from dpfedmeta.data.sources.image_files import check_all_read, image_files
+from dpfedmeta.data.sources.image_folder import class_folders, decoded_all, listed_key
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError
 from dpfedmeta.randomness import IntArray, Purpose, public_generator
 
 _OWN = "own"
+# As in data.dataset: how pixels are read.
+_PIXELS = 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,6 +84,8 @@ def chosen_files(folder: Path) -> list[tuple[Path, list[Path]]]:
     Raises:
         InputError: No such folder, or none with images.
     """
+    if folder.is_dir():
+        check_all_read(folder)
     found = class_folders(folder)
     chosen = [(inside, image_files(inside)) for inside in found.get("train", found.get(None, []))]
     if not chosen:
@@ -105,9 +110,9 @@ def open_images(folder: Path, task: Task, decoded: Path) -> ClassPool:
     classes = tuple(ClassEntry(name=inside.name, split="train", images=len(own)) for inside, own in chosen)
 
     def decode() -> Iterator[ImageArray]:
-        yield from decoded_all(str(folder), files, channels, size)
+        yield from decoded_all(str(folder), files, channels, size, task.pixel_range)
 
-    key = ["client", *listed_key(folder, files), *task.form.shape]
+    key = ["client", *listed_key(folder, files), *task.form.shape, _PIXELS, task.pixel_range]
     held = cached(decoded, "images", key, task.form.shape, lambda: Contents(classes=classes, decode=decode))
     counts = tuple(entry.images for entry in held.classes)
     return ClassPool(

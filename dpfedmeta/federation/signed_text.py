@@ -81,7 +81,8 @@ def task_of(content: Mapping[str, Any]) -> Task:
 def form_of(task: Task) -> dict[str, Any]:
     """What clients have to know of the records: public constants."""
     names = ("name", "image_size", "channels", "train_rotations", "train_flip", "mean", "deviation")
-    return {name: getattr(task, name) for name in names}
+    ranged = {} if task.pixel_range is None else {"pixel_range": list(task.pixel_range)}
+    return {name: getattr(task, name) for name in names} | ranged
 
 
 def for_clients(settings: Settings, task: Task) -> Settings:

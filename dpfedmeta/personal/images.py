@@ -113,6 +113,11 @@ def checked_labels(labels: Labels, images: int, trained_ways: int, ways: int | N
         InputError: Labels are no whole numbers, or too many or too few, or outside of 0 ... classes - 1, or a class
             has no image.
     """
+    if not isinstance(labels, Tensor) and any(isinstance(label, str) for label in labels):
+        raise InputError(
+            "labels: not an array of numbers but names; give their places, `names = sorted(set(labels)); labels = "
+            "[names.index(label) for label in labels]`, and the names as class_names=names"
+        )
     given = _tensor(labels, "labels")
     if given.is_floating_point() or given.dtype == torch.bool or given.ndim != 1:
         raise InputError(f"labels: expected whole numbers [n], got {given.dtype} of shape {list(given.shape)}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from dpfedmeta.data.sources.image_form import form_of_images
-from dpfedmeta.data.sources.own import public_image_files_of
+from dpfedmeta.data.sources.own import READERS, public_image_files_of
 from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.models.registry import build_network
 from dpfedmeta.models.trainable import frozen_names
@@ -31,7 +31,19 @@ def trained_lines(plan: Plan, task: Task) -> tuple[str, ...]:
     if frozen:
         said.append(f"keeps {_words(weights, sorted(frozen))} frozen (requires_grad_(False))")
     form = f"{spec.form.words}, {spec.ways} outputs"
-    return (f"network {spec.name}: {form}; {', '.join(said)}", *_image_words(plan.settings.dataset, task))
+    return (
+        f"network {spec.name}: {form}; {', '.join(said)}",
+        *_image_words(plan.settings.dataset, task),
+        *_read_words(task),
+    )
+
+
+def _read_words(task: Task) -> tuple[str, ...]:
+    """How data of the user's own were read: by names and public records alone, since it is printed for anybody."""
+    source = task.source
+    if not isinstance(source, OwnSource) or not Path(source.path).exists():
+        return ()
+    return tuple(f"{task.name}: {said}" for said in READERS[source.reader].remarks(Path(source.path), public=True))
 
 
 def _image_words(dataset: str, task: Task) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.presets import SHORT_FORMS
 from dpfedmeta.settings import setting_fields
 from dpfedmeta.sweeps.parameters import Parameter, parse_parameter
+from dpfedmeta.text_files import WrongEncoding, read_text
 from dpfedmeta.validation import first_problem, nearest, read_yaml
 
 # What a search may look at: the public validation classes. Test classes choose nothing (docs/sweeps.md).
@@ -86,8 +87,8 @@ def read_sweep(path: Path) -> Sweep:
         InputError: Unreadable, or a key, a name, a type or a distribution that is not known; says which.
     """
     try:
-        content = read_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        content = read_yaml(read_text(path))
+    except (OSError, WrongEncoding) as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
     except yaml.YAMLError as error:
         raise InputError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from error

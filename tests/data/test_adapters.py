@@ -213,3 +213,76 @@ def test_the_real_torchmeta():
     population = from_torchmeta(meta, SHAPE, 100, seed=0)
     assert population.episode(99).support_images.shape == (6, 1, 8, 8)
     assert same(population.episode(5), population.episode(5))
+
+
+LABELS = {
+    "fractions": ([0.0, 0.5, 1.0], "no whole numbers .first: 0.5"),
+    "NaN": ([0.0, float("nan"), 1.0], "labels hold NaN"),
+    "infinity": ([0.0, float("inf"), 1.0], "labels hold NaN or infinity"),
+    "text": (["cat", "cow", "dog"], "labels are text.; number the classes"),
+    "objects": ([None, None, None], "labels are no numbers"),
+    "negative": ([-1, 0, 1], "negative .first: -1"),
+    "small fractions": ([1e-9, 1.0, 2.0], "no whole numbers"),
+}
+
+
+@pytest.mark.parametrize("of", LABELS)
+@pytest.mark.parametrize("where", [0, 1])
+def test_labels_that_are_none_are_named_and_refused(of, where):
+    values, part = LABELS[of]
+    parts = list(pair(0, labels=(0, 1, 2)))
+    parts[where] = (parts[where][0], np.repeat(np.array(values), 2 if where == 0 else 1))
+    population = from_pairs([pair(1), tuple(parts)], SHAPE)
+    assert [client for client, _ in population.problems()] == [1]
+    with pytest.raises(InputError, match=f"client 1: .*{part}"):
+        population.episode(1)
+
+
+@pytest.mark.parametrize("values", [np.array([4.0, 7.0, 9.0]), torch.tensor([4, 7, 9], dtype=torch.int16)])
+def test_whole_labels_of_any_type_are_labels(values):
+    (support, _), (query, _) = pair(0)
+    labelled = (
+        (support, values.repeat(2) if isinstance(values, np.ndarray) else values.repeat_interleave(2)),
+        (query, values),
+    )
+    assert from_pairs([labelled], SHAPE).episode(0).query_labels.tolist() == [0, 1, 2]
+
+
+IMAGES = {
+    "bytes as floats": (lambda images: images.astype(np.float32) * 20, "images hold 80 to 180"),
+    "bytes as int64": (lambda images: images.astype(np.int64), "images hold 4 to 9"),
+    "12 bits": (lambda images: images.astype(np.uint16) * 300, "expected bytes"),
+    "standardised": (lambda images: images / 9.0 * 4.0 - 2.0, "numbers from 0 to 1"),
+    "infinity": (lambda images: np.where(images == 4, np.inf, images / 9.0), "images hold .* inf"),
+    "complex": (lambda images: images * 1j, "complex"),
+}
+
+
+@pytest.mark.parametrize("of", IMAGES)
+def test_pixels_beside_what_is_asked_for_are_named_and_refused(of):
+    change, part = IMAGES[of]
+    support, (images, labels) = pair(0)
+    population = from_pairs([(support, (change(images), labels)), pair(0)], SHAPE)
+    assert [client for client, _ in population.problems()] == [0]
+    with pytest.raises(InputError, match=f"client 0: .*{part}"):
+        population.episode(0)
+
+
+def test_vectors_are_taken_as_they_are_but_for_NaN():
+    def part(count, change):
+        return np.full((3 * count, 4), 900.0) * change, np.repeat([0, 1, 2], count)
+
+    population = from_pairs([(part(2, -1), part(1, 5)), (part(2, 1), part(1, np.nan))], SHAPE)
+    assert dict(population.problems()) == {1: "images hold NaN or infinity"}
+
+
+@pytest.mark.parametrize("label", [0.5, "cat", -1, float("nan"), (0.5, None)])
+def test_labels_of_other_libraries_are_checked_too(label):
+    class Drawn:
+        dataset = range(3)
+
+        def __getitem__(self, classes):
+            return [(np.zeros((1, 8, 8), np.float32), each) for each in (0, 1, label) for _ in range(3)]
+
+    with pytest.raises(InputError, match="labels"):
+        from_torchmeta(Drawn(), SHAPE, 1, 0).episode(0)

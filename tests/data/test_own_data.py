@@ -103,6 +103,7 @@ def test_a_table_as_programs_write_it(tmp_path):
         (b"class,x\na,1e39\n", ("too large: line 2, number 1: 1e+39",)),
         (b"class,x\na,1\nb,1\nc,1e5\nd,1\n", ("1e+05 reach the network", "mean and deviation")),
         (b"class\na\n", ("no column of numbers",)),
+        (b"class,x\n0,1\n1.5,1\n-1,1\nnan,1\n", ("3 record(s)", "line 3: class '1.5'", "line 4: class '-1'", "line 5")),
     ],
 )
 def test_what_is_wrong_with_vectors_is_said_in_one_line(tmp_path, text, parts):
@@ -154,6 +155,13 @@ def test_constants_of_a_task_file_are_applied_to_vectors(tmp_path):
         ({"records": np.zeros((1, 3)), "classes": np.array(["a"]), "labels": np.zeros(1)}, "unknown array labels"),
         ({"records": np.zeros((1, 3)), "classes": np.array(["a"]), "splits": np.array(["x"])}, "split that is not"),
         ({"records": np.full((1, 3), np.nan), "classes": np.array(["a"])}, "record 0, number 1: nan"),
+        ({"records": np.zeros((2, 3, 32, 32)), "classes": np.array(["a", "b"])}, "2 arrays of 3 x 32 x 32"),
+        ({"records": np.zeros((2, 28, 28), np.uint8), "classes": np.array(["a", "b"])}, "images belong into files"),
+        ({"records": np.zeros((2, 3)), "classes": np.array([0.0, 0.5])}, "record 1: class '0.5'"),
+        ({"records": np.zeros((2, 3)), "classes": np.array([0.0, np.nan])}, "record 1: class 'nan'"),
+        ({"records": np.zeros((2, 3)), "classes": np.array([0, -1])}, "record 1: class '-1'"),
+        ({"records": np.zeros((2, 3)), "classes": [0, 1], "clients": np.array([0.0, np.nan])}, "client 'nan'"),
+        ({"records": np.zeros((1, 3)), "classes": np.array(["a"]), "client": np.zeros(1)}, "did you mean clients?"),
     ],
 )
 def test_what_is_wrong_with_arrays_is_said(tmp_path, arrays, part):
@@ -394,3 +402,18 @@ def test_vectors_in_python_are_trained_on_end_to_end(tmp_path):
     assert model.predict(np.eye(2, 5, dtype=np.float32)).shape == (2,)
     with pytest.raises(InputError, match=r"vectors: expected \[n, 5\]"):
         run.adapt(np.zeros((2, 4), np.float32), np.array([0, 1]))
+
+
+@pytest.mark.parametrize("ending", ["csv", "CSV", "npz", "NPZ", "yaml", "YAML", "Yml"])
+def test_extensions_in_any_case(tmp_path, ending):
+    rows, path = vector_rows(), tmp_path / f"mine.{ending}"
+    if ending.lower() == "npz":
+        with path.open("wb") as file:
+            np.savez(file, records=np.array([row[1:] for row in rows[1:]]), classes=[row[0] for row in rows[1:]])
+    elif ending.lower() == "csv":
+        write_csv(path, rows)
+    else:
+        write_csv(tmp_path / "v.csv", rows)
+        write_task(path, "vectors", "v.csv", features=5)
+    assert open_dataset(str(path), ways=2).task.form.shape == (5,)
+    assert check(path, "--ways", 2, "--shots", 1, "--task.queries", 1, "--evaluation.queries", 1)[0] == 0

@@ -1,10 +1,12 @@
 import io
+import struct
+import zlib
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from dpfedmeta.data.pixels import UNREADABLE, decode_image, form_of, in_order_of_content, resized
+from dpfedmeta.data.pixels import UNREADABLE, UnknownRange, decode_image, form_of, in_order_of_content, resized
 
 
 def packed(pixels, mode=None, kind="PNG", **options):
@@ -80,3 +82,78 @@ def test_many_images_are_resized():
     images = np.full((2, 3, 6, 6), 77, dtype=np.uint8)
     assert resized(images, 6) is images
     assert np.array_equal(resized(images, 3), np.full((2, 3, 3, 3), 77))
+
+
+def written(values, kind="TIFF"):
+    file = io.BytesIO()
+    Image.fromarray(np.asarray(values)).save(file, format=kind)
+    return file.getvalue()
+
+
+RAMP = np.linspace(0.0, 1.0, 64).reshape(8, 8)
+WIDE = {
+    "12 bits in uint16": (np.rint(RAMP * 4095).astype(np.uint16), "PNG", (0, 4095)),
+    "14 bits in uint16": (np.rint(RAMP * 16383).astype(np.uint16), "TIFF", (0, 16383)),
+    "int32": (np.rint(RAMP * 255).astype(np.int32), "TIFF", (0, 255)),
+    "large int32": (np.rint(RAMP * 2**30).astype(np.int32), "TIFF", (0, 2**30)),
+    "CT as int16": (np.rint(RAMP * 2000 - 1000).astype(np.int16), "TIFF", (-1000, 1000)),
+    "CT as int32": (np.rint(RAMP * 2000 - 1000).astype(np.int32), "TIFF", (-1000, 1000)),
+    "CT as float": ((RAMP * 2000 - 1000).astype(np.float32), "TIFF", (-1000, 1000)),
+    "float of bytes": ((RAMP * 255).astype(np.float32), "TIFF", (0, 255)),
+    "standardised": ((RAMP * 4 - 2).astype(np.float32), "TIFF", (-2, 2)),
+}
+
+
+@pytest.mark.parametrize("of", WIDE)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pixels_of_another_range_than_their_type_are_refused_or_scaled_by_a_public_constant(of, channels):
+    values, kind, given = WIDE[of]
+    with pytest.raises(UnknownRange, match=r"pixels from .* what is black and white is not known"):
+        decode_image(written(values, kind), channels, None)
+    scaled = decode_image(written(values, kind), channels, None, given)
+    assert np.abs(scaled.astype(float) - 255 * RAMP).max() <= 1.0
+    window = decode_image(written(values, kind), channels, None, (given[0], (given[0] + given[1]) / 2))
+    assert (window[:, 4:, :] == 255).all()
+
+
+def test_ranges_of_the_types_themselves_need_no_constant():
+    for values, kind in (
+        (np.rint(RAMP * 65535).astype(np.uint16), "PNG"),
+        (np.rint(RAMP * 65535).astype(np.uint16), "TIFF"),
+        (RAMP.astype(np.float32), "TIFF"),
+        (np.rint(RAMP * 255).astype(np.uint8), "PNG"),
+    ):
+        for given in (None, (0, 255)) if values.dtype == np.uint8 else (None,):
+            assert (
+                np.abs(decode_image(written(values, kind), 1, None, given)[0].astype(float) - 255 * RAMP).max() <= 1.0
+            )
+    # The header of a PGM says what is white: 12 bits are no guess.
+    header = b"P5\n8 8\n4095\n" + np.rint(RAMP * 4095).astype(">u2").tobytes()
+    assert np.abs(decode_image(header, 1, None)[0].astype(float) - 255 * RAMP).max() <= 1.0
+    assert form_of(io.BytesIO(written(RAMP.astype(np.float32)))) == (1, 8, 8)
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("given", [None, (0, 1)])
+def test_pixels_that_are_no_numbers_are_refused(odd, given):
+    values = RAMP.astype(np.float32)
+    values[3, 3] = odd
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        decode_image(written(values), 1, None, given)
+
+
+@pytest.mark.parametrize("most", [4095, 65535])
+def test_colours_of_16_bits(most):
+    pixels = np.rint(np.repeat(RAMP[..., None], 3, axis=2) * most).astype(">u2")
+    raw = b"".join(b"\x00" + row.tobytes() for row in pixels)
+
+    def chunk(kind, body):
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 16, 2, 0, 0, 0))
+    png = b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(raw)) + chunk(b"IEND", b"")
+    if most == 65535:
+        assert np.abs(decode_image(png, 3, None)[0].astype(float) - 255 * RAMP).max() <= 1.0
+    else:
+        with pytest.raises(UnknownRange, match="colours of 16 bits"):
+            decode_image(png, 3, None)

@@ -164,3 +164,12 @@ def test_arrays_of_anything_but_numbers_are_refused(array):
 def test_an_absent_file_is_bad_input(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         load_pickle(tmp_path / "absent.pkl", "absent.pkl")
+
+
+@pytest.mark.parametrize("page", [b"<!DOCTYPE html>\n<html>", b"\n <html lang='en'>", b"\xef\xbb\xbf<!doctype HTML>"])
+@pytest.mark.parametrize("as_file", [True, False])
+def test_a_web_page_that_was_saved_as_a_pickle_is_named(tmp_path, page, as_file):
+    path = tmp_path / "cache.pkl"
+    path.write_bytes(page)
+    with pytest.raises(InputError, match=r"cache\.pkl: a web page, not the file.*fetch it by hand"):
+        load_pickle(path if as_file else page, "cache.pkl")

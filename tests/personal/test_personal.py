@@ -149,6 +149,7 @@ BAD = [
     (images(), LABELS[:5], {}, "5 for 6 images"),
     (images(), [0.0] * 6, {}, "whole numbers"),
     (images(), list("abcabc"), {}, "not an array of numbers"),
+    (images(), list("abcabc"), {}, "the names as class_names=names"),
     (images(), LABELS, {"steps": -1}, "steps = -1"),
     (images(), LABELS, {"lr": 0.0}, "lr = 0"),
     (images(), LABELS, {"lr": 1e300, "steps": 3}, "diverged"),

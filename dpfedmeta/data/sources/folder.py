@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from dpfedmeta.data.contents import SPLITS, ClassEntry, Contents, Split
+from dpfedmeta.data.contents import ClassEntry, Contents, Split
+from dpfedmeta.data.parts import parts_taken
+from dpfedmeta.data.pixels import PixelRange
 from dpfedmeta.data.pool import ImageArray
 from dpfedmeta.data.shape import RecordForm
 from dpfedmeta.data.sources import image_folder
+from dpfedmeta.data.sources.image_files import check_all_read, folders_in, image_files, left_out
 from dpfedmeta.data.sources.image_folder import (
     class_folders,
     decoded_all,
-    folders_in,
-    image_files,
     listed_key,
+    part_folders,
 )
 from dpfedmeta.data.sources.image_form import check_fit, form_of_images
 from dpfedmeta.data.sources.table import Cell, Row, cells, public_rows
@@ -30,6 +32,7 @@ def guess(path: Path) -> dict[str, int]:
     Raises:
         InputError: It holds no image, or no one size fits them; or none decodes, and then all are named.
     """
+    check_all_read(path)
     files = files_of(path)
     try:
         form = form_of_images(public_files(path))
@@ -73,12 +76,30 @@ def public_files(path: Path) -> list[Path]:
     return [rows[number][1] for number in public_rows([row for row, _ in rows])]
 
 
+def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
+    """What was taken as which part, and what was left out.
+
+    Guarantee:
+        `public`: names of the parts' folders, and files beside images of validation and test, are no training client's.
+
+    Raises:
+        InputError: The folder holds none, or parts do not fit together.
+    """
+    said = parts_taken(folder.name for part, found in part_folders(path).items() if part for folder in found)
+    if not public:
+        return (*said, *left_out(path, files_of(path)))
+    files = public_files(path)
+    beside = left_out(path, files, only={file.parent for file in files})
+    return (*said, *(f"beside public images {words}" for words in beside))
+
+
 def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[Cell, ...]:
     """Classes and clients, without a look at an image.
 
     Raises:
         InputError: The folder holds none, or parts of it are empty or overlap.
     """
+    check_all_read(path)
     clients = _client_folders(path)
     if clients is not None:
         return cells(str(path), [row for row, _ in _rows(path, clients)], splits, ways)
@@ -86,7 +107,13 @@ def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[
     return tuple(Cell(entry=entry, rows=()) for entry in listed)
 
 
-def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: int | None) -> Contents:
+def contents(
+    path: Path,
+    form: RecordForm,
+    splits: Mapping[str, Split],
+    ways: int | None,
+    pixel_range: PixelRange | None = None,
+) -> Contents:
     """The images of a folder.
 
     Args:
@@ -94,20 +121,22 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
         form: Of the images, once they are decoded.
         splits: Of classes, where a list beside the task file says so.
         ways: How many classes each part needs.
+        pixel_range: As in `decode_image`.
 
     Raises:
         InputError: No images, parts that are empty or overlap, or images that do not decode.
     """
+    check_all_read(path)
     channels, size, _ = form.shape
     clients = _client_folders(path)
     if clients is None:
-        return image_folder.contents(path, splits, size, channels, ways)
+        return image_folder.contents(path, splits, size, channels, ways, pixel_range)
     rows = _rows(path, clients)
     made = cells(str(path), [row for row, _ in rows], splits, ways)
     ordered = [rows[number][1] for cell in made for number in cell.rows]
 
     def decode() -> Iterator[ImageArray]:
-        yield from decoded_all(str(path), ordered, channels, size)
+        yield from decoded_all(str(path), ordered, channels, size, pixel_range)
 
     classes: tuple[ClassEntry, ...] = tuple(cell.entry for cell in made)
     return Contents(classes=classes, decode=decode)
@@ -130,11 +159,8 @@ def _client_folders(path: Path) -> dict[Split | None, list[Path]] | None:
         InputError: Some are classes and some are clients, or they cannot be listed.
     """
     try:
-        if not path.is_dir():
-            raise InputError(f"{path}: no such folder")
-        inside = folders_in(path)
-        divided = {folder.name for folder in inside} >= set(SPLITS)
-        units = {split: folders_in(path / split) for split in SPLITS} if divided else {None: inside}
+        parts = part_folders(path)
+        units = {split: [unit for folder in found for unit in folders_in(folder)] for split, found in parts.items()}
         bare = [unit for found in units.values() for unit in found if not image_files(unit)]
         clients = [unit for unit in bare if any(image_files(folder) for folder in folders_in(unit))]
     except OSError as error:

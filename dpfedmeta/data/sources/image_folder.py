@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dpfedmeta.data.archives import digest_of
 from dpfedmeta.data.contents import SPLITS, ClassEntry, Contents, Split, check_classes
-from dpfedmeta.data.pixels import UNREADABLE, decode_image
+from dpfedmeta.data.parts import check_classes_are_no_parts, check_parts, part_of, wrapped
+from dpfedmeta.data.pixels import HOW_TO_SCALE, UNREADABLE, PixelRange, UnknownRange, decode_image
 from dpfedmeta.data.pool import ImageArray
+from dpfedmeta.data.sources.image_files import SUFFIXES, folders_in, holds_images, image_files
 from dpfedmeta.data.splitting import splits_of
 from dpfedmeta.errors import InputError
 from dpfedmeta.validation import listed
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
-
 
 def class_folders(path: Path) -> dict[Split | None, list[Path]]:
-    """The class folders, by split if the folder has train, val and test, else all under None; sorted by name.
+    """The class folders, by part if the folder has folders of train, val and test, else all under None; sorted by name.
 
     Raises:
-        InputError: It cannot be listed, or there is no class in it.
+        InputError: It cannot be listed, there is no class in it, or its folders look like parts that do not fit.
     """
     try:
-        if not path.is_dir():
-            raise InputError(f"{path}: no such folder")
-        inside = folders_in(path)
-        if all(any(folder.name == split for folder in inside) for split in SPLITS):
-            found: dict[Split | None, list[Path]] = {split: folders_in(path / split) for split in SPLITS}
-        else:
-            found = {None: inside}
-        found = {split: [folder for folder in folders if image_files(folder)] for split, folders in found.items()}
+        found = {
+            split: [folder for inside in parts for folder in folders_in(inside) if image_files(folder)]
+            for split, parts in part_folders(path).items()
+        }
     except OSError as error:
         raise InputError(f"{path}: cannot be listed ({error.strerror})") from error
     if not any(found.values()):
@@ -41,13 +37,64 @@ def class_folders(path: Path) -> dict[Split | None, list[Path]]:
     return found
 
 
-def image_files(folder: Path) -> list[Path]:
-    """Image files of a class, sorted by name."""
-    return sorted(
-        file
-        for file in folder.iterdir()
-        if file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file()
-    )
+def part_folders(path: Path) -> dict[Split | None, list[Path]]:
+    """The folder of each part, in the order train, val, test; or the folder itself under None, if it is not divided.
+
+    Raises:
+        InputError: There is no such folder, or its folders look like parts and do not fit together.
+        OSError: It cannot be listed.
+    """
+    if not path.is_dir():
+        raise InputError(f"{path}: no such folder")
+    inside = folders_in(path)
+    parts = {folder.name: part for folder in inside if (part := part_of(folder.name))}
+    deep = {name: part for name, part in parts.items() if holds_images_below(path / name)}
+    if not deep and set(parts.values()) != set(SPLITS):
+        check_classes_are_no_parts(str(path), [name for name in parts if holds_images(path / name)])
+        _check_depth(path, inside)
+        return {None: [path]}
+    if not deep:
+        check_classes_are_no_parts(str(path), parts)
+    # A part that is empty is told of where classes are counted.
+    deep |= {name: part for name, part in parts.items() if part not in deep.values() and not holds_images(path / name)}
+    others = [f.name for f in inside if f.name not in deep and (holds_images(f) or holds_images_below(f))]
+    check_parts(str(path), deep, others)
+    units = {name: [unit for unit in folders_in(path / name) if _holds_images(unit)] for name in deep}
+    nested = [f"{name}/{unit.name}" for name, own in units.items() for unit in own if _is_part(unit)]
+    if nested:
+        raise InputError(f"{path}: parts in parts ({listed(nested)}); expected train|val|test once, at one depth")
+    if all(len(own) == 1 and not holds_images(own[0]) for own in units.values()) and _one_name(units.values()):
+        unit = next(iter(units.values()))[0].name
+        raise InputError(f"{path}: every part holds one folder only, {unit}; move what is in it one folder up")
+    return {part: [path / name for name, own in deep.items() if own == part] for part in SPLITS}
+
+
+def _is_part(unit: Path) -> bool:
+    return part_of(unit.name) is not None and holds_images_below(unit)
+
+
+def _one_name(units: Iterable[Sequence[Path]]) -> bool:
+    return len({own[0].name for own in units}) == 1
+
+
+def _check_depth(path: Path, inside: Sequence[Path]) -> None:
+    """Refuse a folder with nothing in it but the folder that was meant, which would be read as one client or nothing.
+
+    Raises:
+        InputError: Names the folder to give.
+    """
+    holding = [folder for folder in inside if _holds_images(folder)]
+    if len(holding) == 1 and not holds_images(holding[0]):
+        raise wrapped(path, holding[0])
+
+
+def holds_images_below(folder: Path) -> bool:
+    """Whether a folder in it holds images, at one of the depths at which people keep them."""
+    return any(_holds_images(inner) for inner in folders_in(folder))
+
+
+def _holds_images(folder: Path) -> bool:
+    return holds_images(folder, depth=3)
 
 
 def listed_key(path: Path, files: Sequence[Path]) -> list[object]:
@@ -72,7 +119,14 @@ def content_digest(file: Path) -> str:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from error
 
 
-def contents(path: Path, splits: Mapping[str, Split], size: int, channels: int, ways: int | None = None) -> Contents:
+def contents(
+    path: Path,
+    splits: Mapping[str, Split],
+    size: int,
+    channels: int,
+    ways: int | None = None,
+    pixel_range: PixelRange | None = None,
+) -> Contents:
     """The classes of a folder.
 
     Args:
@@ -81,6 +135,7 @@ def contents(path: Path, splits: Mapping[str, Split], size: int, channels: int, 
         size: Height and width to resize to.
         channels: 1 or 3.
         ways: How many classes each part needs, where names decide; None: however many they give.
+        pixel_range: As in `decode_image`.
 
     Raises:
         InputError: No classes, a listed class that is not there, or overlapping splits.
@@ -95,12 +150,16 @@ def contents(path: Path, splits: Mapping[str, Split], size: int, channels: int, 
     check_classes(str(path), classes)
 
     def decode() -> Iterator[ImageArray]:
-        yield from decoded_all(str(path), [file for _, _, files in chosen for file in files], channels, size)
+        yield from decoded_all(
+            str(path), [file for _, _, files in chosen for file in files], channels, size, pixel_range
+        )
 
     return Contents(classes=classes, decode=decode)
 
 
-def decoded_all(where: str, files: Sequence[Path], channels: int, size: int | None) -> Iterator[ImageArray]:
+def decoded_all(
+    where: str, files: Sequence[Path], channels: int, size: int | None, pixel_range: PixelRange | None = None
+) -> Iterator[ImageArray]:
     """Images one by one, uint8 [1, channels, height, width]; those that do not decode are told of together at the end.
 
     Raises:
@@ -109,30 +168,29 @@ def decoded_all(where: str, files: Sequence[Path], channels: int, size: int | No
     problems: list[str] = []
     for file in files:
         try:
-            yield read_image(file, channels, size)[None]
+            yield read_image(file, channels, size, pixel_range)[None]
         except InputError as error:
             problems.append(str(error))
     if len(problems) == 1:
         raise InputError(problems[0])
     if problems:
-        raise InputError(f"{where}: {len(problems)} of {len(files)} images do not decode: {listed(problems)}")
+        short = [problem.removesuffix(f"; {HOW_TO_SCALE}") for problem in problems]
+        remedy = "" if short == problems else f"; {HOW_TO_SCALE}"
+        raise InputError(f"{where}: {len(problems)} of {len(files)} images do not decode: {listed(short)}{remedy}")
 
 
-def read_image(file: Path, channels: int, size: int | None) -> ImageArray:
+def read_image(file: Path, channels: int, size: int | None, pixel_range: PixelRange | None = None) -> ImageArray:
     """One image file, uint8 [channels, height, width].
 
     Raises:
         InputError: It does not decode; names it.
     """
     try:
-        return decode_image(file.read_bytes(), channels, size)
+        return decode_image(file.read_bytes(), channels, size, pixel_range)
+    except UnknownRange as error:
+        raise InputError(f"{file}: {error}; {HOW_TO_SCALE}") from error
     except UNREADABLE as error:
         raise InputError(f"{file}: does not decode ({error}); repair or remove it") from error
-
-
-def folders_in(path: Path) -> list[Path]:
-    """Folders inside that are not hidden, sorted by name."""
-    return sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
 
 
 def _listed(path: Path, folders: list[Path], splits: Mapping[str, Split]) -> list[tuple[Path, Split | None]]:

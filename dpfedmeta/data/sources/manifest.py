@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from dpfedmeta.data.contents import Contents, Split
+from dpfedmeta.data.pixels import PixelRange
 from dpfedmeta.data.pool import ImageArray
 from dpfedmeta.data.shape import RecordForm
 from dpfedmeta.data.sources.image_folder import content_digest, decoded_all
 from dpfedmeta.data.sources.image_form import check_fit, form_of_images
-from dpfedmeta.data.sources.table import Cell, Table, cells, public_rows, read_table
+from dpfedmeta.data.sources.table import Cell, Table, cells, part_words, public_rows, read_table
 from dpfedmeta.errors import InputError
 from dpfedmeta.validation import listed
 
@@ -41,6 +42,15 @@ def key(path: Path) -> list[object]:
     return [(str(file), content_digest(file)) for file in files]
 
 
+def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
+    """What was taken as which part.
+
+    Raises:
+        InputError: The file is wrong; says where.
+    """
+    return part_words(read_table(path, COLUMN).rows, public=public)
+
+
 def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[Cell, ...]:
     """Classes and clients, without a look at an image.
 
@@ -50,7 +60,13 @@ def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[
     return cells(str(path), read_table(path, COLUMN).rows, splits, ways)
 
 
-def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: int | None) -> Contents:
+def contents(
+    path: Path,
+    form: RecordForm,
+    splits: Mapping[str, Split],
+    ways: int | None,
+    pixel_range: PixelRange | None = None,
+) -> Contents:
     """The images of a list.
 
     Args:
@@ -58,6 +74,7 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
         form: Of the images, once they are decoded.
         splits: Of classes, where a list beside the task file says so.
         ways: How many classes each part needs.
+        pixel_range: As in `decode_image`.
 
     Raises:
         InputError: The list is wrong, or files are absent; says in which lines.
@@ -67,7 +84,7 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
 
     def decode() -> Iterator[ImageArray]:
         ordered = [files[row] for cell in made for row in cell.rows]
-        yield from decoded_all(str(path), ordered, form.shape[0], form.shape[1])
+        yield from decoded_all(str(path), ordered, form.shape[0], form.shape[1], pixel_range)
 
     return Contents(classes=tuple(cell.entry for cell in made), decode=decode)
 

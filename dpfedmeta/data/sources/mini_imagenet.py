@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -16,6 +17,7 @@ from dpfedmeta.data.plain_pickle import forget_pages, load_pickle
 from dpfedmeta.data.pool import ImageArray
 from dpfedmeta.data.sources.image_folder import read_image
 from dpfedmeta.errors import InputError
+from dpfedmeta.text_files import WrongEncoding, read_text
 
 # The published lists name 600 images of each class; where not all of them are there, lists beside the images say which.
 _FULL_LISTS = "ravi-larochelle"
@@ -154,12 +156,11 @@ def _complete_lists(form: Form, there: Mapping[str, str]) -> tuple[Path, _Rows]:
 
 def _read_list(path: Path) -> list[tuple[str, str]]:
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            if reader.fieldnames != ["filename", "label"]:
-                raise InputError(f"{path}: the first line must be filename,label, found {reader.fieldnames}")
-            return [(str(row["filename"]), str(row["label"])) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reader = csv.DictReader(io.StringIO(read_text(path)))
+        if reader.fieldnames != ["filename", "label"]:
+            raise InputError(f"{path}: the first line must be filename,label, found {reader.fieldnames}")
+        return [(str(row["filename"]), str(row["label"])) for row in reader]
+    except (OSError, WrongEncoding, csv.Error) as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
 
 

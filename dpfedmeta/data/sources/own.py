@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dpfedmeta.data.contents import Contents, Split
+from dpfedmeta.data.pixels import PixelRange
 from dpfedmeta.data.shape import RecordForm
 from dpfedmeta.data.sources import folder, manifest, tokens, vectors
 from dpfedmeta.data.sources.table import Cell, read_header
@@ -24,6 +25,10 @@ class Reader(Protocol):
         """What the records depend on beside the content of the file itself."""
         ...
 
+    def remarks(self, path: Path, /, *, public: bool) -> tuple[str, ...]:
+        """How the data were read, in words; `public`: for anybody, by names and public records alone."""
+        ...
+
     def members(self, path: Path, splits: Mapping[str, Split], ways: int | None, /) -> tuple[Cell, ...]:
         """Classes, and clients where the data name them, without a look at a record."""
         ...
@@ -33,6 +38,23 @@ class Reader(Protocol):
         ...
 
 
+class ImageReader(Reader, Protocol):
+    """A module of this folder whose records are image files."""
+
+    def contents(
+        self,
+        path: Path,
+        form: RecordForm,
+        splits: Mapping[str, Split],
+        ways: int | None,
+        pixel_range: PixelRange | None = None,
+        /,
+    ) -> Contents:
+        """The images; `pixel_range` as in `decode_image`."""
+        ...
+
+
+IMAGE_READERS: Mapping[str, ImageReader] = {"folder": folder, "manifest": manifest}
 READERS: Mapping[str, Reader] = {"folder": folder, "manifest": manifest, "vectors": vectors, "tokens": tokens}
 # A table without a task file is told by its columns; of vectors any other name is one.
 _TABLES = {manifest.COLUMN: "manifest", tokens.COLUMN: "tokens"}
@@ -46,7 +68,7 @@ def reader_name(path: Path) -> str:
     """
     if path.is_dir():
         return "folder"
-    if path.suffix == ".npz":
+    if path.suffix.lower() == ".npz":
         return "vectors"
     return next((name for column, name in _TABLES.items() if column in read_header(path)), "vectors")
 

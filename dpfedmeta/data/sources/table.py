@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import cast
 
 from dpfedmeta.data.contents import SPLITS, ClassEntry, Split, check_classes
+from dpfedmeta.data.parts import check_classes_are_no_parts, check_clients_are_no_parts, part_of, parts_taken
+from dpfedmeta.data.sources.columns import OWNERS, check_columns, meant
 from dpfedmeta.data.splitting import splits_of, surely_public
 from dpfedmeta.errors import InputError
+from dpfedmeta.text_files import WrongEncoding, open_text
 from dpfedmeta.validation import listed, nearest
-
-_OWNERS = ("client", "class", "split")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,7 @@ class Row:
         label: Its class.
         client: Whose it is; empty: the data do not say.
         split: train, val or test; empty: the names decide.
+        written: The split as it stands in the data.
         values: What the other columns hold.
     """
 
@@ -33,6 +35,7 @@ class Row:
     label: str
     client: str
     split: str
+    written: str = ""
     values: tuple[str, ...] = ()
 
 
@@ -72,7 +75,7 @@ def read_table(path: Path, column: str | None = None) -> Table:
         InputError: It cannot be read, columns are missing or unknown, or rows are too short or long; names all lines.
     """
     (_, names), *lines = _lines(path)
-    others = tuple(name for name in names if name not in _OWNERS)
+    others = tuple(name for name in names if name not in OWNERS)
     if column is not None and others != (column,):
         raise _wrong_columns(path, column, others)
     problems, rows = [], []
@@ -81,55 +84,67 @@ def read_table(path: Path, column: str | None = None) -> Table:
             problems.append(f"line {number}: {len(fields)} values for {len(names)} columns")
             continue
         held = dict(zip(names, fields, strict=True))
-        label, split = held["class"].strip(), held.get("split", "").strip()
+        label, written = held["class"].strip(), held.get("split", "").strip()
         if not label:
             problems.append(f"line {number}: no class")
-        if split not in ("", *SPLITS):
-            problems.append(f"line {number}: split must be one of {', '.join(SPLITS)}, found {split!r}")
+        if written and part_of(written) is None:
+            problems.append(f"line {number}: {not_a_part(written)}")
         rows.append(
             Row(
                 place=f"line {number}",
                 label=label,
                 client=held.get("client", "").strip(),
-                split=split,
+                split=part_of(written) or "",
+                written=written,
                 values=tuple(held[name] for name in others),
             )
         )
     if problems:
         raise InputError(f"{path}: {len(problems)} line(s) cannot be used: {listed(problems)}")
+    if not rows:
+        raise InputError(f"{path}: no record in it: nothing stands below the line that names the columns")
+    check_labels(str(path), rows)
     return Table(columns=others, rows=tuple(rows))
+
+
+def not_a_part(written: str) -> str:
+    """What is wrong with a split that is none, in words."""
+    hint = nearest(written.lower(), SPLITS)
+    return f"split must be one of {', '.join(SPLITS)}, found {written!r}{hint}"
 
 
 def _wrong_columns(path: Path, column: str, others: Sequence[str]) -> InputError:
     if column not in others:
         return InputError(f"{path}: column {column}: missing; the first line names {', '.join(others) or 'no other'}")
     odd = next(name for name in others if name != column)
-    return InputError(f"{path}: column {odd}: unknown{nearest(odd, (*_OWNERS, column))}; take it out, or rename it")
+    return InputError(f"{path}: column {odd}: unknown{nearest(odd, (*OWNERS, column))}; take it out, or rename it")
 
 
 def _lines(path: Path, most: int | None = None) -> list[tuple[int, tuple[str, ...]]]:
     """(number, fields) of the lines that are not blank; the first of them are the columns, checked."""
     found: list[tuple[int, tuple[str, ...]]] = []
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:  # some programs begin files with a mark
+        with open_text(path) as file:
             reader = csv.reader(file, strict=True)
             for fields in reader:
                 if any(field.strip() for field in fields):
                     found.append((reader.line_num, tuple(fields)))
                 if len(found) == most:
                     break
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, WrongEncoding, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read as CSV in UTF-8 ({error})") from error
     if not found:
         raise InputError(f"{path}: empty; the first line must name the columns: class, perhaps client and split, ...")
     names = tuple(name.strip() for name in found[0][1])
-    twice = [name for name, count in Counter(names).items() if count > 1]
+    twice = [name for name, count in Counter(names).items() if name and count > 1]
     if "class" not in names or twice:
         what = f"column {twice[0]}: named twice" if twice else "column class: missing"
-        hint = "" if twice else nearest("class", [name.lower() for name in names])
+        close = next((name for name in names if meant(name) == "class"), None)
+        hint = f"; column {close}: did you mean class?" if close and not twice else ""
         separated = "; separate columns by commas" if len(names) == 1 and ";" in names[0] else ""
         shown = ",".join(names[:8])
         raise InputError(f"{path}: {what}{hint}; the first line names the columns, found {shown!r}{separated}")
+    check_columns(path, names)
     return [(found[0][0], names), *found[1:]]
 
 
@@ -144,10 +159,13 @@ def cells(where: str, rows: Sequence[Row], splits: Mapping[str, Split], ways: in
 
     Raises:
         InputError: Clients or splits are given for some records only, a class or client stands in two splits, or a
-            split is empty.
+            split is empty, or classes or clients are named as parts.
     """
     _check_all_or_none(where, "client", [row.client for row in rows], rows)
     _check_all_or_none(where, "split", [row.split for row in rows], rows)
+    check_clients_are_no_parts(where, {row.client for row in rows})
+    if not (rows and rows[0].split):
+        check_classes_are_no_parts(where, {row.label for row in rows})
     by_name: dict[tuple[str, str], list[int]] = {}
     for number, row in enumerate(rows):
         by_name.setdefault((row.client, row.label), []).append(number)
@@ -183,6 +201,45 @@ def public_rows(rows: Sequence[Row]) -> list[int]:
         public = surely_public(row.client or row.label for row in rows)
         chosen = [number for number, row in enumerate(rows) if (row.client or row.label) in public]
     return chosen or list(range(len(rows)))
+
+
+def check_labels(where: str, rows: Sequence[Row]) -> None:
+    """Refuse classes that are numbers and cannot be classes, and clients that are NaN. Other text is a name.
+
+    Raises:
+        InputError: All classes are numbers, and some are NaN, fractions or negative; or a client is NaN.
+    """
+    values = {row.label: _number(row.label) for row in rows}
+    found = [f"{row.place}: client {row.client!r}" for row in rows if row.client.lower() == "nan"]
+    if all(value is not None for value in values.values()):
+        odd = {name for name, value in values.items() if value is not None and not _counts(value)}
+        found += [f"{row.place}: class {row.label!r}" for row in rows if row.label in odd]
+    if found:
+        raise InputError(
+            f"{where}: {len(found)} record(s) with a class that is NaN, a fraction or negative, or a client that is "
+            f"NaN: {listed(found)}; leave out what has no class; if it is a name, begin it with a letter"
+        )
+
+
+def _number(name: str) -> float | None:
+    try:
+        return float(name)
+    except ValueError:
+        return None
+
+
+def _counts(value: float) -> bool:
+    return value >= 0 and value.is_integer()
+
+
+def part_words(rows: Sequence[Row], *, public: bool) -> tuple[str, ...]:
+    """What was taken as which part, in words.
+
+    Args:
+        rows: All of them.
+        public: For anybody: only how validation and test are written; what else stands there is the training clients'.
+    """
+    return parts_taken(row.written for row in rows if row.written and not (public and row.split == "train"))
 
 
 def _check_all_or_none(where: str, column: str, values: Sequence[str], rows: Sequence[Row]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from dpfedmeta.data.contents import Contents, Split
 from dpfedmeta.data.pool import FloatRecords
 from dpfedmeta.data.shape import RecordForm
-from dpfedmeta.data.sources.table import Cell, Row, Table, cells, read_table
+from dpfedmeta.data.sources.table import Cell, Row, Table, cells, part_words, read_table
 from dpfedmeta.data.sources.vectors import read_array
 from dpfedmeta.errors import InputError
 from dpfedmeta.validation import listed
@@ -36,13 +36,23 @@ def key(path: Path) -> list[object]:
     return []
 
 
+def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
+    """What was taken as which part.
+
+    Raises:
+        InputError: The file is wrong; says where.
+    """
+    rows = read_array(path, "tokens")[0] if path.suffix.lower() == ".npz" else read_table(path, COLUMN).rows
+    return part_words(rows, public=public)
+
+
 def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[Cell, ...]:
     """Classes and clients, without a look at a token.
 
     Raises:
         InputError: The file is wrong; says where.
     """
-    rows = read_array(path, "tokens")[0] if path.suffix == ".npz" else read_table(path, COLUMN).rows
+    rows = read_array(path, "tokens")[0] if path.suffix.lower() == ".npz" else read_table(path, COLUMN).rows
     return cells(str(path), rows, splits, ways)
 
 
@@ -60,7 +70,7 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
     """
     assert form.vocabulary is not None
     length = form.shape[0]
-    if path.suffix == ".npz":
+    if path.suffix.lower() == ".npz":
         rows, records = read_array(path, "tokens")
         if records.shape[1] != length:
             raise InputError(f"{path}: sequences of {records.shape[1]} tokens, but the task says length: {length}")

@@ -11,14 +11,25 @@ from typing import Any
 import numpy as np
 
 from dpfedmeta.data.contents import Contents, Split
+from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.pool import FloatRecords
 from dpfedmeta.data.shape import RecordForm
-from dpfedmeta.data.sources.table import Cell, Row, Table, cells, read_header, read_table
+from dpfedmeta.data.sources.columns import OWNERS, feature_words, telling_columns
+from dpfedmeta.data.sources.table import (
+    Cell,
+    Row,
+    Table,
+    cells,
+    check_labels,
+    part_words,
+    public_rows,
+    read_header,
+    read_table,
+)
 from dpfedmeta.errors import InputError
-from dpfedmeta.validation import listed
+from dpfedmeta.validation import listed, nearest
 
 ARRAYS = ("records", "classes", "clients", "splits")
-_OWNERS = ("client", "class", "split")
 _LARGEST = 1e4
 """Of a number, once mean and deviation are applied; a larger one would drown all others."""
 
@@ -29,19 +40,41 @@ def guess(path: Path) -> dict[str, int]:
     Raises:
         InputError: The file cannot be read, or holds no numbers.
     """
-    count = len(read_array(path, "vectors")[1][0]) if path.suffix == ".npz" else _columns(path)
+    count = len(read_array(path, "vectors")[1][0]) if path.suffix.lower() == ".npz" else _columns(path)
     if not count:
         raise InputError(f"{path}: no column of numbers beside class, client and split")
     return {"features": count}
 
 
 def _columns(path: Path) -> int:
-    return sum(name not in _OWNERS for name in read_header(path))
+    return sum(name not in OWNERS for name in read_header(path))
 
 
 def key(path: Path) -> list[object]:
     """Nothing beside the file itself."""
     return []
+
+
+def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
+    """Which columns are features, and what looks as if one became so by accident.
+
+    Guarantee:
+        `public`: nothing but names of columns, and values of validation and test records.
+
+    Raises:
+        InputError: The file is wrong; says where.
+    """
+    if path.suffix.lower() == ".npz":
+        rows, records = read_array(path, "vectors")
+        columns, said = [f"{number + 1}" for number in range(records.shape[1])], list[str]()
+    else:
+        table = read_table(path)
+        rows, records = _from_table(path, table)
+        columns, said = list(table.columns), [feature_words(table.columns, read_header(path))]
+    chosen = public_rows(rows) if public else range(len(rows))
+    labels = [rows[number].label for number in chosen]
+    told = telling_columns(columns, records[list(chosen)], labels)
+    return (*part_words(rows, public=public), *said, *((listed(told),) if told else ()))
 
 
 def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[Cell, ...]:
@@ -50,7 +83,7 @@ def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[
     Raises:
         InputError: The file is wrong; says where.
     """
-    rows = read_array(path, "vectors")[0] if path.suffix == ".npz" else read_table(path).rows
+    rows = read_array(path, "vectors")[0] if path.suffix.lower() == ".npz" else read_table(path).rows
     return cells(str(path), rows, splits, ways)
 
 
@@ -66,7 +99,9 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
     Raises:
         InputError: The file is wrong, or not all of its values are numbers that can be trained on; says where.
     """
-    rows, records = read_array(path, "vectors") if path.suffix == ".npz" else _from_table(path, read_table(path))
+    rows, records = (
+        read_array(path, "vectors") if path.suffix.lower() == ".npz" else _from_table(path, read_table(path))
+    )
     if records.shape[1:] != form.shape:
         raise InputError(f"{path}: records of {records.shape[1]} numbers, but the task says features: {form.shape[0]}")
     _check_numbers(path, rows, records)
@@ -130,7 +165,7 @@ def _check_numbers(path: Path, rows: tuple[Row, ...], records: Any) -> None:
 
 
 def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:
-    """The records of a .npz file [n, d] (more axes are laid flat), and where each belongs. No pickle is read.
+    """The records of a .npz file [n, d], and where each belongs. No pickle is read.
 
     Args:
         path: The file.
@@ -141,6 +176,13 @@ def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:
     """
     held = _arrays(path)
     records, size = held["records"], len(held["classes"])
+    if records.ndim > 2 and records.dtype.kind in "fiub":
+        form = " x ".join(map(str, records.shape[1:]))
+        raise InputError(
+            f"{path}: records: {len(records):,} arrays of {form}, where {what} [n, d] are expected; images belong into "
+            "files (a folder, or a list of them), where their pixels are scaled; if these are vectors, lay them flat: "
+            "records.reshape(len(records), -1)"
+        )
     if records.ndim < 2 or records.dtype.kind not in "fiub" or not records.size:
         raise InputError(f"{path}: records: expected numbers [n, d], found {records.dtype} {list(records.shape)}")
     lengths = {name: len(array) if array.ndim == 1 else list(array.shape) for name, array in held.items()}
@@ -150,16 +192,17 @@ def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:
     classes, clients, splits = (
         [str(value).strip() for value in held[name].tolist()] if name in held else [""] * size for name in ARRAYS[1:]
     )
-    odd = [f"record {number}" for number, split in enumerate(splits) if split not in ("", "train", "val", "test")]
+    odd = [f"record {number} ({split!r})" for number, split in enumerate(splits) if split and part_of(split) is None]
     if odd or not all(classes):
         unnamed = [f"record {number}" for number, name in enumerate(classes) if not name]
         problem = f"a split that is not train, val or test: {listed(odd)}" if odd else f"no class: {listed(unnamed)}"
         raise InputError(f"{path}: {what} with {problem}")
     rows = tuple(
-        Row(place=f"record {number}", label=label, client=client, split=split)
+        Row(place=f"record {number}", label=label, client=client, split=part_of(split) or "", written=split)
         for number, (label, client, split) in enumerate(zip(classes, clients, splits, strict=True))
     )
-    return rows, records.reshape(len(records), -1).astype(np.float64)
+    check_labels(str(path), rows)
+    return rows, records.astype(np.float64)
 
 
 def _arrays(path: Path) -> dict[str, Any]:
@@ -174,6 +217,6 @@ def _arrays(path: Path) -> dict[str, Any]:
     absent = [name for name in ARRAYS[:2] if name not in found]
     odd = [name for name in found if name not in ARRAYS]
     if absent or odd:
-        what = f"no array {absent[0]}" if absent else f"unknown array {odd[0]}"
+        what = f"no array {absent[0]}" if absent else f"unknown array {odd[0]}{nearest(odd[0].lower(), ARRAYS)}"
         raise InputError(f"{path}: {what}; expected records and classes, perhaps clients and splits")
     return found

@@ -1,0 +1,55 @@
+"""Text files that people write: UTF-8, with or without the byte order mark that some programs put before it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TextIO
+
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_UTF_8 = b"\xef\xbb\xbf"
+
+
+class WrongEncoding(ValueError):
+    """A file that is not UTF-8; says what to do."""
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, without a byte order mark: it would be part of the first word.
+
+    Raises:
+        OSError: It cannot be read.
+        WrongEncoding: It is not UTF-8.
+    """
+    return decoded(path.read_bytes())
+
+
+def decoded(content: bytes) -> str:
+    """The text of bytes, as `read_text`; line ends become one character.
+
+    Raises:
+        WrongEncoding: They are not UTF-8.
+    """
+    _check_not_utf_16(content[:2])
+    try:
+        text = content.removeprefix(_UTF_8).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise WrongEncoding(f"it is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from error
+    # Files that were joined have a mark at each of their beginnings.
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\n\ufeff", "\n")
+
+
+def open_text(path: Path) -> TextIO:
+    """A file to be read line by line, as `read_text` reads a whole one; line ends stay, as csv wants them.
+
+    Raises:
+        OSError: It cannot be read.
+        WrongEncoding: It is UTF-16. Other bytes that are not UTF-8 are an UnicodeDecodeError where they stand.
+    """
+    with path.open("rb") as file:
+        _check_not_utf_16(file.read(2))
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+def _check_not_utf_16(beginning: bytes) -> None:
+    if beginning.startswith(_UTF_16):
+        raise WrongEncoding("it is UTF-16; save it as UTF-8")

@@ -1,0 +1,88 @@
+"""Columns that would become features by accident are refused; what is suspicious is told from public rows alone."""
+
+import numpy as np
+import pytest
+from own_data import vector_rows, write_csv
+
+from dpfedmeta.data.dataset import open_dataset
+from dpfedmeta.data.sources import vectors
+from dpfedmeta.data.sources.columns import meant, telling_columns
+from dpfedmeta.data.splitting import surely_public
+from dpfedmeta.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPFEDMETA_CACHE", str(tmp_path / "cache"))
+
+
+def with_column(path, name, values=None, *, first=True):
+    rows = vector_rows()
+    values = range(len(rows)) if values is None else values
+    columns = [name, *values][: len(rows)]
+    return write_csv(
+        path, [[value, *row] if first else [*row, value] for value, row in zip(columns, rows, strict=True)]
+    )
+
+
+OURS = {
+    "client": "Client CLIENT clients client_id ClientID cleint clint user_id Subject patient_id participant",
+    "class": "Class classes label Labels target class_name calss",
+    "split": "Split SPLIT splits spilt partition",
+    "path": "Path paths file_name",
+    "tokens": "Tokens token",
+}
+
+
+@pytest.mark.parametrize(("ours", "name"), [(ours, name) for ours, names in OURS.items() for name in names.split()])
+def test_near_misses_of_our_own_names_are_refused(tmp_path, ours, name):
+    with pytest.raises(InputError) as caught:
+        open_dataset(str(with_column(tmp_path / "v.csv", name)))
+    assert f"column {name}: unknown; did you mean {ours}?" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "unnamed: 0.1", "index", "level_0", "ID", "row_id", "Row Number"])
+def test_numberings_of_rows_are_refused(tmp_path, name):
+    for first in (True, False):
+        with pytest.raises(InputError, match=r"a numbering of the rows.*index=False"):
+            open_dataset(str(with_column(tmp_path / "v.csv", name, first=first)))
+
+
+@pytest.mark.parametrize("name", ["glass", "height", "x", "y", "classic", "pathology", "token_count", "clientele"])
+def test_other_names_are_features(tmp_path, name):
+    assert meant(name) is None
+    path = with_column(tmp_path / "v.csv", name, np.random.default_rng(0).normal(size=99).tolist())
+    assert open_dataset(str(path), ways=2).task.form.shape == (6,)
+    (said,) = vectors.remarks(path, public=True)
+    assert said == f"6 features: {name}, x0, x1, x2, x3, x4 (all columns but class)"
+
+
+def test_a_table_without_a_record(tmp_path):
+    write_csv(tmp_path / "v.csv", vector_rows()[:1])
+    with pytest.raises(InputError, match="no record in it: nothing stands below"):
+        open_dataset(str(tmp_path / "v.csv"))
+
+
+def test_columns_that_number_the_rows_or_name_the_class_are_told():
+    draw, labels = np.random.default_rng(0), np.repeat([f"c{k}" for k in range(6)], 4)
+    honest, codes = draw.normal(size=24), np.repeat(draw.permutation(6), 4)
+    rows = np.stack([honest, np.arange(24.0), -np.arange(24.0), codes, codes + 0.1 * honest], axis=1)
+    said = telling_columns("abcde", rows, labels.tolist())
+    assert [line.split()[1] for line in said] == ["b", "c", "d", "e"]
+    assert ["grows" in line for line in said] == [True, True, False, False]
+
+
+def test_training_rows_decide_nothing_that_is_told_to_everybody(tmp_path):
+    public = surely_public(f"c{k}" for k in range(9))
+    private = [-1, *(k for k, row in enumerate(vector_rows()[1:]) if row[0] not in public)]
+    told = []
+    for seed in (0, 1):
+        values = list(range(54))
+        for place in private[1:]:
+            values[place] += 1000 * seed * (place % 7)
+        path = with_column(tmp_path / "v.csv", "x", values)
+        told.append((vectors.remarks(path, public=True), vectors.remarks(path, public=False)))
+    (one, own), (two, other) = told
+    assert one == two
+    assert "column x grows" in one[1]
+    assert own != other

@@ -1,0 +1,85 @@
+"""No image is left out without a word, and nothing of a training client's is in the words for everybody."""
+
+import pytest
+from own_data import write_clients, write_image
+from PIL import Image
+
+from dpfedmeta.data.dataset import open_dataset
+from dpfedmeta.data.inspection import Episodes, inspect_task
+from dpfedmeta.data.shape import EpisodeShape
+from dpfedmeta.data.sources import folder
+from dpfedmeta.data.splitting import splits_of
+from dpfedmeta.errors import InputError
+from dpfedmeta.federation.own_images import chosen_files
+
+EPISODES = Episodes(shape=EpisodeShape(ways=2, shots=1, queries=1), evaluation_queries=1)
+NAMES = [f"c{number}" for number in range(6)]
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPFEDMETA_CACHE", str(tmp_path / "cache"))
+    for number, name in enumerate(NAMES):
+        for image in range(2):
+            write_image(tmp_path / "mine" / name / f"{image}.png", 10 * number + image)
+    return tmp_path / "mine"
+
+
+@pytest.mark.parametrize("suffix", ["jfif", "jpe", "JFIF", "PNG", "pbm", "Jpeg", "dib"])
+def test_images_by_other_extensions_are_taken(mine, suffix):
+    for name in NAMES:
+        kind = {"png": "PNG", "pbm": "PPM", "dib": "BMP"}.get(suffix.lower(), "JPEG")
+        Image.new("L", (12, 12), 7).save(mine / name / f"x.{suffix}", kind)
+    dataset = open_dataset(str(mine), ways=2)
+    assert sum(sum(getattr(dataset, part).counts) for part in ("train", "val", "test")) == 18
+
+
+@pytest.mark.parametrize("suffix", ["heic", "HEIC", "avif", "dcm", "nef", "svg"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_images_of_kinds_that_are_not_read_are_refused(mine, suffix, whole):
+    """Also where a class holds nothing else: it was no class before."""
+    place = mine / "c9" if whole else mine / "c1"
+    place.mkdir(exist_ok=True)
+    for number in range(3):
+        (place / f"x{number}.{suffix}").write_bytes(b"whatever")
+    said = rf"3 \.{suffix.lower()}: images of kinds that are not read .first: {place.name}/x0\.{suffix}.; convert them"
+    with pytest.raises(InputError, match=said):
+        open_dataset(str(mine), ways=2)
+    with pytest.raises(InputError, match=said):
+        chosen_files(mine)
+
+
+def leave(root, place):
+    """What a network drive and a telephone leave in a folder."""
+    for name in ("@eaDir/0.png", ".thumbnails/0.png", "__MACOSX/0.png", "._0.png"):
+        write_image(root / place / name, 5)
+    for name in ("notes.txt", "list.TXT", "README"):
+        (root / place / name).write_text("x")
+
+
+def test_what_is_left_out_is_counted_by_extension(mine):
+    leave(mine, "c0")
+    leave(mine, ".")
+    write_image(mine / "beside.png", 1)
+    report, dataset = inspect_task(str(mine), None, EPISODES)
+    assert sum(split.images for split in report.splits.values()) == 12
+    assert [*dataset.train.names, *dataset.val.names, *dataset.test.names].count("@eaDir") == 0
+    (said,) = [line for line in report.remarks if line.startswith("left out")]
+    for part in ("4 in folders of the system", "4 hidden", "4 .txt", "2 without extension", "1 .png"):
+        assert part in said
+    assert said.endswith("1 of them images at another depth (first: beside.png)")
+
+
+def test_what_training_clients_leave_is_not_told_to_everybody(tmp_path):
+    names = [f"p{number}" for number in range(9)]
+    root = write_clients(tmp_path / "people", names, 2, 2)
+    parts = splits_of(names, 1)
+    training = next(name for name in names if parts[name] == "train")
+    assert folder.remarks(root, public=True) == ()
+    leave(root, f"{training}/class0")
+    assert folder.remarks(root, public=True) == ()
+    assert len(folder.remarks(root, public=False)) == 1
+    leave(root, folder.public_files(root)[-1].parent.relative_to(root))
+    (said,) = folder.remarks(root, public=True)
+    assert "2 .txt" in said
+    assert "4 .txt" in folder.remarks(root, public=False)[0]
