@@ -254,7 +254,7 @@ class Begun:
 def tracked(tmp_path, tiny_task_file):
     run = create(tmp_path, "r")
     settings = resolve("dp-agr", "strokes", None, {**TINY, "track.wandb": "offline"})
-    given = {"steps": 5, "identity": "0" * 32, "pictures": lambda run: ()}
+    given = {"identity": "0" * 32, "pictures": lambda run: ()}
     return Tracked(run=run, settings=settings, timed=True, **given)
 
 
