@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import ctypes
 import multiprocessing
+import multiprocessing.context
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -14,14 +15,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from pathlib import Path
-from types import FrameType
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Protocol, TypeVar
 
+import cloudpickle
 import numpy as np
 import numpy.typing as npt
-
-from dpfedmeta.errors import InputError
 
 T = TypeVar("T")
 IntArray = npt.NDArray[np.int64]
@@ -29,11 +29,12 @@ Shape = tuple[int, ...]
 # Gives whole numbers, and how many clients they are the sum of.
 Summand = Callable[..., tuple[IntArray, int]]
 
+# Of processes that start: each hides the script for a moment.
+_ONE_AT_A_TIME = threading.Lock()
 _KILLED = "a worker process was killed (out of memory?); the round was not released"
 _NEVER_STARTED = (
-    "no worker process came to an answer, and what ended them may be printed above: each reads the script again that "
-    'called, so all that it does at its top level, outside of `if __name__ == "__main__":`, has to succeed there too; '
-    "if nothing is printed, they were killed (out of memory?); run.workers = 1 needs none of them"
+    "no worker process came to an answer, and what ended them may be printed above; if nothing is printed, they were "
+    "killed (out of memory?); run.workers = 1 needs none of them"
 )
 
 
@@ -128,10 +129,10 @@ class Processes(OfThisMachine):
             return
         try:
             with _held_back():
-                results = self._executor.map(function, *zip(*listed, strict=True))
+                results = self._executor.map(answered, [_packed((function, task)) for task in listed])
             for result in results:
                 self._answered = True
-                yield result
+                yield _unpacked(result)
         except BrokenProcessPool as error:
             raise RuntimeError(_KILLED if self._answered else _NEVER_STARTED) from error
 
@@ -186,49 +187,70 @@ def open_workers(count: int) -> Iterator[Workers]:
         keep_freed_memory()
         yield InProcess()
         return
-    check_guarded()
-    executor = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker)
+    executor = ProcessPoolExecutor(count, mp_context=fresh_processes(), initializer=_start_worker)
     try:
         yield Processes(executor, count)
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
 
 
-def check_guarded() -> None:
-    """Worker processes read the script again that started them; without its guard they would start it again.
+class _Fresh(multiprocessing.context.SpawnProcess):
+    """A process that begins without the caller's script: nothing of it is read again, so it needs no guard."""
 
-    Raises:
-        InputError: The running script calls us outside `if __name__ == "__main__":`; says where.
-    """
-    for frame in _callers():
-        space = frame.f_globals
-        if frame.f_code.co_name != "<module>" or space.get("__name__") != "__main__" or "__file__" not in space:
-            continue
-        path = Path(space["__file__"])
-        if not _guarded(path, frame.f_lineno):
-            raise InputError(
-                f"{path}, line {frame.f_lineno}: worker processes read this script again when they start, and would "
-                'start it again: put this line under `if __name__ == "__main__":`, or set run.workers to 1'
-            )
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:
+        with _ONE_AT_A_TIME:
+            main = sys.modules["__main__"]
+            # A new process reads again what __main__ came from; of this one there is nothing to read.
+            sys.modules["__main__"] = ModuleType("__main__")
+            try:
+                return multiprocessing.context.SpawnProcess._Popen(process_obj)
+            finally:
+                sys.modules["__main__"] = main
 
 
-def _callers() -> Iterator[FrameType]:
-    """Who called, and whom the main thread is in where a thread of its own called."""
-    own, main = sys._getframe(), sys._current_frames().get(threading.main_thread().ident or 0)
-    for frame in (own, main if threading.current_thread() is not threading.main_thread() else None):
-        while frame is not None:
-            yield frame
-            frame = frame.f_back
+class _FreshContext(multiprocessing.context.SpawnContext):
+    Process = _Fresh
 
 
-def _guarded(path: Path, line: int) -> bool:
-    """Whether a line of a script is read by `__main__` alone, as far as its text is there."""
+def fresh_processes() -> multiprocessing.context.SpawnContext:
+    """How processes of this package start: by themselves, whether a script, a notebook or `python -c` asks for them."""
+    return _FreshContext()
+
+
+def _packed(content: object) -> bytes:
+    """Objects that the caller's script defines travel with their code: no worker could import them."""
+    return bytes(cloudpickle.dumps(content))
+
+
+def _unpacked(packed: bytes) -> Any:
+    found: _Done | _Failed = pickle.loads(packed)
+    if isinstance(found, _Failed):
+        raise found.error
+    return found.result
+
+
+def answered(packed: bytes) -> bytes:
+    """One call in a worker process: from a packed function and its arguments to its packed result or exception."""
+    function, task = pickle.loads(packed)
     try:
-        body = ast.parse(path.read_bytes()).body
-    except (OSError, SyntaxError, ValueError):
-        return True
-    around = [part for part in body if part.lineno <= line <= (part.end_lineno or part.lineno)]
-    return not around or any(isinstance(part, ast.If) and "__name__" in ast.unparse(part.test) for part in around)
+        return _packed(_Done(result=function(*task)))
+    except Exception as error:
+        if type(error).__module__ != "__main__":
+            raise
+        return _packed(_Failed(error=error))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Done:
+    result: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Failed:
+    """An exception of a kind that the caller's script defines."""
+
+    error: Exception
 
 
 def _start_worker() -> None:

@@ -55,5 +55,5 @@ def main(changes: Mapping[str, Any] | None = None) -> dp.Run:
     return dp.train(settings, clip_policy=HalfWay(), callbacks=[Printed()])
 
 
-if __name__ == "__main__":  # worker processes read this file again
+if __name__ == "__main__":
     main()

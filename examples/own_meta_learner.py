@@ -84,5 +84,5 @@ def main(changes: Mapping[str, Any] | None = None) -> dp.Run:
     return run
 
 
-if __name__ == "__main__":  # worker processes read this file again
+if __name__ == "__main__":
     main()

@@ -1,40 +1,58 @@
+import subprocess
+import sys
 from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
-from dpfedmeta.errors import InputError
-from dpfedmeta.workers import Processes, open_workers
+from dpfedmeta.workers import Processes, _Done, _packed, open_workers
 
-CALL = "with open_workers(2) as workers:\n    done = list(workers.map(abs, [(-1,)]))\n"
-INSIDE = "def main():\n    with open_workers({count}):\n        return [1]\n\n\n{call}\n"
+SCRIPT = """
+from dataclasses import dataclass
+from dpfedmeta.workers import open_workers
+
+class OwnError(Exception):
+    pass
+
+@dataclass
+class Pair:
+    left: int
+
+def twice(pair):
+    if pair.left < 0:
+        raise OwnError(f"{pair.left} is negative")
+    return Pair(2 * pair.left)
+
+print("read")
+with open_workers(2) as workers:
+    print([type(each) is Pair and each.left for each in workers.map(twice, [(Pair(1),), (Pair(2),), (Pair(3),)])])
+    try:
+        list(workers.map(twice, [(Pair(-1),)]))
+    except OwnError as error:
+        print(error)
+"""
 
 
-def run(path, text):
-    """As Python runs a script."""
-    path.write_text(text)
-    space = {"__name__": "__main__", "__file__": str(path), "open_workers": open_workers}
-    exec(compile(text, str(path), "exec"), space)
-    return space["done"]
+def _started(how, path):
+    if how == "script":
+        path.write_text(SCRIPT)
+        return [str(path)], None
+    return (["-c", SCRIPT], None) if how == "-c" else (["-"], SCRIPT)
 
 
-@pytest.mark.parametrize(
-    ("text", "line"), [(CALL, 1), (f"\n{CALL}", 2), (INSIDE.format(count=2, call="done = main()"), 6)]
-)
-def test_a_script_that_workers_would_start_again_is_refused_with_its_line(tmp_path, text, line):
-    with pytest.raises(InputError, match=rf"script\.py, line {line}: .*__name__ == \"__main__\".*run\.workers"):
-        run(tmp_path / "script.py", text)
+@pytest.mark.parametrize("how", ["script", pytest.param("-c", marks=pytest.mark.slow), "standard input"])
+def test_no_worker_reads_the_script_again_and_all_that_it_defines_reaches_them(tmp_path, how):
+    words, text = _started(how, tmp_path / "script.py")
+    left = subprocess.run([sys.executable, *words], input=text, capture_output=True, text=True, timeout=120)
+    assert left.stdout.splitlines() == ["read", "[2, 4, 6]", "-1 is negative"]
+    assert left.stderr == ""
+    assert left.returncode == 0
 
 
-def test_one_worker_or_a_guard_is_fine(tmp_path):
-    assert run(tmp_path / "one.py", INSIDE.format(count=1, call="done = main()")) == [1]
-    guarded = INSIDE.format(count=2, call='if __name__ == "__main__":\n    done = main()')
-    assert run(tmp_path / "guarded.py", guarded) == [1]
-
-
-def test_a_cell_of_a_notebook_is_no_script():
-    space = {"__name__": "__main__", "open_workers": open_workers}
-    exec(compile("with open_workers(2):\n    done = [1]\n", "<cell>", "exec"), space)
-    assert space["done"] == [1]
+def test_the_callers_main_module_is_there_again_once_workers_started():
+    before = sys.modules["__main__"]
+    with open_workers(2) as workers:
+        assert list(workers.map(abs, [(-1,)])) == [1]
+        assert sys.modules["__main__"] is before
 
 
 class Broken:
@@ -44,32 +62,13 @@ class Broken:
         self.answers = answers
 
     def map(self, function, *arguments):
-        yield from [0] * self.answers
+        yield from [_packed(_Done(result=0))] * self.answers
         raise BrokenProcessPool
 
 
-@pytest.mark.parametrize(("answers", "words"), [(0, "reads the script again"), (1, "was killed .out of memory")])
+@pytest.mark.parametrize(
+    ("answers", "words"), [(0, "no worker process came to an answer"), (1, "was killed .out of memory")]
+)
 def test_workers_that_never_started_are_not_told_of_memory_first(answers, words):
     with pytest.raises(RuntimeError, match=words):
         list(Processes(Broken(answers)).map(abs, [(1,), (2,)]))
-
-
-IN_A_THREAD = """
-import threading
-done = []
-def ask():
-    try:
-        with open_workers(2):
-            pass
-    except Exception as error:
-        done.append(str(error))
-thread = threading.Thread(target=ask)
-thread.start()
-thread.join()
-"""
-
-
-def test_a_thread_of_a_script_is_no_way_around_the_guard(tmp_path):
-    (said,) = run(tmp_path / "script.py", IN_A_THREAD)
-    assert "script.py, line 1" in said  # start or join: where the main thread is by then
-    assert "worker processes read this script again" in said

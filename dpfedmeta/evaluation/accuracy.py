@@ -68,6 +68,11 @@ class HeldOutEvaluation(Protocol):
         """What the accuracies mean."""
         ...
 
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Ways, shots and queries of an episode; empty: it is not by episodes."""
+        ...
+
     def episodes_digest(self, workers: Workers, episodes: int) -> str | None:
         """Equal ones are the same episodes; None: it is not by episodes."""
         ...

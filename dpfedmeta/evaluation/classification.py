@@ -41,6 +41,11 @@ class Classification:
         """What the accuracies mean."""
         return "single model, no adaptation, held-out test images"
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """None: it is not by episodes."""
+        return {}
+
     def episodes_digest(self, workers: Workers, episodes: int) -> str | None:
         """There are none."""
         return None

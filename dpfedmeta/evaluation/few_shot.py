@@ -64,6 +64,11 @@ class Benchmark:
         """What the accuracies mean."""
         return TRANSDUCTIVE_PROTOCOL if self.transductive else PROTOCOL
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Ways, shots and queries of an episode."""
+        return {"ways": self.shape.ways, "shots": self.shape.shots, "queries": self.shape.queries}
+
     def episodes_digest(self, workers: Workers, episodes: int) -> str | None:
         """Of the images and labels of the first `episodes` episodes."""
         return episodes_digest(workers, (self,), episodes)

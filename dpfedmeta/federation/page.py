@@ -60,6 +60,7 @@ class Progress(Callback):
             "rounds": planned.rounds,
             "clients": settings.population.clients,
             "cells": cells,
+            "everyone": self._all,
         }
         self._set(plan=plan)
 

@@ -15,7 +15,9 @@ from dpfedmeta.parameters import Params
 
 def rows(units: Sequence[Params]) -> Tensor:
     """[units, d]; a value that is not finite counts as 0, as where gradients are clipped."""
-    found = torch.cat([torch.cat([value.flatten(1) for value in own.values()], dim=1).detach() for own in units])
+    # A weight that is one number has no further axis that flatten could begin with.
+    flat = ([value.reshape(len(value), -1) for value in own.values()] for own in units)
+    found = torch.cat([torch.cat(parts, dim=1).detach() for parts in flat])
     return torch.where(found.isfinite(), found, 0.0)
 
 

@@ -18,10 +18,12 @@ from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.models.registry import build_network
 from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.own_code import raised
+from dpfedmeta.planning.failing_layers import remedy
 from dpfedmeta.planning.forward_trial import (
     DrawsRandomNumbers,
     check_draws_nothing,
     check_forward,
+    check_keeps_nothing,
     drawn_so_far,
     draws_random_numbers,
 )
@@ -74,6 +76,8 @@ def _try_out(rehearsal: Rehearsal) -> None:
         count = 2 if rehearsal.trial.apart else len(_TRIALS)
         for draw, brightness in _TRIALS[:count]:
             _try(rehearsal, used, draw, brightness)
+        if ":" in rehearsal.network.name:
+            check_keeps_nothing(rehearsal.network, used.network)
 
 
 @contextmanager
@@ -95,9 +99,8 @@ def _in_one_line(rehearsal: Rehearsal) -> Iterator[None]:
                 f"{where}: {tracking} cannot keep running statistics where gradients of several clients or records are "
                 "computed at once; build it with track_running_stats=False"
             ) from error
-        form = f"{spec.channels} x {spec.image_size} x {spec.image_size}"
         raise InputError(
-            f"{where}: fails where clients compute with it, on images of {form} ({raised(error)})"
+            f"{where}: fails where clients compute with it, on {spec.form.words} ({raised(error)}){remedy(spec, error)}"
         ) from error
 
 

@@ -20,6 +20,8 @@ from dpfedmeta.planning.rehearsal import Rehearsal
 
 # Rounding of float32 between two ways through the same layers.
 _ALIKE = 1e-3
+# Weights of this many times their initial size are tried for a bound that forward may hold them to.
+_LARGER = 1e3
 
 
 def check_forward(rehearsal: Rehearsal) -> None:
@@ -33,9 +35,12 @@ def check_forward(rehearsal: Rehearsal) -> None:
         _check_built_alike(spec)
     images = torch.cat([records(episode)[0] for episode in rehearsal.episodes(0)])
     network, weights, before = build_network(spec), initial_weights(spec, 0), drawn_so_far()
+    given, seen = {name: value.clone() for name, value in weights.items()}, images.clone()
     with torch.no_grad():
-        logits = apply(network, weights, images, None)
+        logits = apply(network, given, seen, None)
     check_draws_nothing(spec, before)
+    if ":" in spec.name:
+        _check_changes_nothing(spec, weights, images, given, seen)
     expected = (len(images), spec.ways)
     if not isinstance(logits, Tensor):
         raise InputError(
@@ -54,6 +59,59 @@ def check_forward(rehearsal: Rehearsal) -> None:
         )
     if ":" in spec.name and rehearsal.algorithm.adaptation.adapt == "head":
         _check_is_body_and_head(rehearsal, images)
+
+
+def _check_changes_nothing(
+    spec: NetworkSpec, weights: Mapping[str, Tensor], images: Tensor, given: Mapping[str, Tensor], seen: Tensor
+) -> None:
+    """Refuse a network whose forward wrote into the weights or images that it was given.
+
+    Small weights may pass below a bound that larger ones meet, as with nn.Embedding(max_norm): these are tried too.
+    """
+    network, larger = build_network(spec), {name: _LARGER * value for name, value in weights.items()}
+    again = {name: value.clone() for name, value in larger.items()}
+    with torch.no_grad():
+        apply(network, again, images.clone(), None)
+    changed = _differing(weights, given) or _differing(larger, again)
+    if changed is not None:
+        layer = changed.rpartition(".")[0]
+        module = network.get_submodule(layer)
+        bound = "max_norm = " if getattr(module, "max_norm", None) is not None else ""
+        raise InputError(
+            f"model.name = {spec.name}: forward changes the weight {changed} ({type(module).__name__}), so each worker "
+            f"process would train other weights; "
+            + (f"build {layer or 'it'} without {bound}{module.max_norm:g}" if bound else "write nothing into weights")
+        )
+    if not torch.equal(images, seen):
+        raise InputError(
+            f"model.name = {spec.name}: forward changes the images that it is given, which others are given after it; "
+            "compute with copies: x.sub(a) in place of x.sub_(a), nn.ReLU() in place of nn.ReLU(inplace=True)"
+        )
+
+
+def check_keeps_nothing(spec: NetworkSpec, network: nn.Module) -> None:
+    """Refuse a network that clients computed with, if a buffer changed.
+
+    Running statistics of torch's own layers are let alone: a network that is in training mode does not read them.
+
+    Raises:
+        InputError: Names the buffer and its layer.
+    """
+    both = (build_network(spec), network)
+    anew, now = ({n: value for n, value in each.named_buffers() if not _statistic(each, n)} for each in both)
+    changed = _differing(anew, now)
+    if changed is not None:
+        layer = network.get_submodule(changed.rpartition(".")[0])
+        raise InputError(
+            f"model.name = {spec.name}: forward changes the buffer {changed} ({type(layer).__name__}), so each worker "
+            "process would compute with other values; let forward keep nothing from one call to the next"
+        )
+
+
+def _statistic(network: nn.Module, name: str) -> bool:
+    """Whether a buffer is a running statistic, which nothing reads while its layer is in training mode."""
+    layer = network.get_submodule(name.rpartition(".")[0])
+    return isinstance(layer, nn.modules.batchnorm._NormBase) and layer.training
 
 
 def drawn_so_far() -> tuple[object, ...]:

@@ -127,7 +127,7 @@ class RehearsedClients:
 
     def __init__(self, rehearsal: Rehearsal) -> None:
         self._spec = replace(rehearsal.network, ways=rehearsal.trial.ways)
-        self._network = build_network(self._spec)
+        self.network = build_network(self._spec)
         self._engine = per_record_engine(rehearsal.engine)
         self._rehearsal = rehearsal
 
@@ -135,7 +135,7 @@ class RehearsedClients:
         """[units, d] of every phase: records, micro-episodes or clients, that of the changed data first."""
         context = ClientContext(
             network=self._spec,
-            module=self._network,
+            module=self.network,
             learned=model,
             fixed=fixed,
             device=torch.device("cpu"),
@@ -147,7 +147,7 @@ class RehearsedClients:
         return self._rehearsal.algorithm.units(context, episodes)
 
     def _same(self, spec: NetworkSpec) -> nn.Module:
-        return self._network
+        return self.network
 
 
 def _at_once(function: Callable[[Sequence[Any]], Sequence[Any]], items: Sequence[Any]) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from dpfedmeta.runs.snapshot import Snapshot
+from dpfedmeta.tracking.pace import clock
 
 # Seconds after which the page of a running run looks for a newer one.
 REFRESH = 10
@@ -21,7 +22,7 @@ def ending_words(snapshot: Snapshot, summary: Mapping[str, Any]) -> str:
     if summary.get("times"):
         took = f"at most {minutes:.2g} minutes of training (about {speed}; {summary['times']})"
     else:
-        took = f"{minutes:.1f} minutes of training ({speed})"
+        took = f"{clock(summary['seconds'])} of training ({speed})"
     return f"{summary['status']} after {took}."
 
 

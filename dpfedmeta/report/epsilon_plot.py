@@ -15,6 +15,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.report.drawing import GREY, SMALL, entitle, looks_of, mark, save
 from dpfedmeta.report.groups import Cell, Group
 from dpfedmeta.report.pooling import Measured
+from dpfedmeta.runs.measured import size_and_count
 
 _CLIENT_PUBLIC, _RECORD_SERVER = ("client", "public"), ("record", "server")
 _WORDS = {
@@ -144,8 +145,7 @@ def _draw(axis: Axes, curve: Curve, cell: Cell | None, colour: str, shape: str) 
 
 def _benchmark(summary: Mapping[str, Any]) -> str:
     """Accuracies of one picture are of one kind of episode."""
-    task = summary.get("task") or {}
-    return f"{summary['dataset']}" + (f", {task['ways']}-way {task['shots']}-shot" if task.get("ways") else "")
+    return ", ".join(filter(None, (str(summary["dataset"]), size_and_count(summary["accuracy"]))))
 
 
 def _cell(group: Group) -> Cell | None:

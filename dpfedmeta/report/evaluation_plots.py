@@ -15,6 +15,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 from dpfedmeta.report.drawing import BLUE, GREEN, GREY, ORANGE, looks, mark, new_figure, save
 from dpfedmeta.runs.kept_evaluations import unfinished
+from dpfedmeta.runs.measured import size
 
 Evaluation = Mapping[str, Any]
 Result = Mapping[str, Any]
@@ -72,7 +73,7 @@ def clients_plot(path: Path, name: str, evaluation: Evaluation) -> None:
             )  # fmt: skip
         axis.set_xlim(0, 100)
         axis.set_xlabel("accuracy of a client after adaptation, %")
-        axis.set_title(_size(result), fontsize=9)
+        axis.set_title(size(result), fontsize=9)
         axis.grid(alpha=0.25)
     panels[0].set_ylabel("share of clients, %")
     _finish(figure, panels[0], path, f"How accuracy spreads over clients. {name}: {_caption(evaluation)}", 4)
@@ -179,12 +180,8 @@ def _steps_axis(axis: Axes, *results: Result) -> None:
     axis.xaxis.set_major_formatter(ScalarFormatter())
     axis.set_xlabel("gradient steps")
     axis.set_ylabel("accuracy, %")
-    axis.set_title(_size(results[0]), fontsize=9)
+    axis.set_title(size(results[0]), fontsize=9)
     axis.grid(alpha=0.25)
-
-
-def _size(result: Result) -> str:
-    return f"{result['ways']}-way {result['shots']}-shot"
 
 
 def _caption(evaluation: Evaluation) -> str:

@@ -12,9 +12,12 @@ from typing import Any
 import yaml
 
 from dpfedmeta.errors import InputError
+from dpfedmeta.ledger.ledger import read_content
 from dpfedmeta.report.pooling import Measured, pooled
 from dpfedmeta.run_directory import CONFIG, SUMMARY, RunDirectory
 from dpfedmeta.runs.claims_beside import Proven
+from dpfedmeta.runs.derived_plan import settings_of_ledger
+from dpfedmeta.runs.measured import with_sizes
 from dpfedmeta.runs.snapshot import read_run, stage_of
 from dpfedmeta.runs.summary import summary_so_far
 
@@ -103,10 +106,17 @@ def _cell(stated: Mapping[str, Any]) -> Cell:
 
 def _summary(run: RunDirectory) -> dict[str, Any]:
     if stage_of(run) not in ("running", "stopped"):
-        found: dict[str, Any] = run.read_json(SUMMARY)
-        return found
+        return _of_its_end(run)
     snapshot = read_run(run)
     return summary_so_far(snapshot, Proven.of(run.ledger, snapshot.content))
+
+
+def _of_its_end(run: RunDirectory) -> dict[str, Any]:
+    found: dict[str, Any] = run.read_json(SUMMARY)
+    accuracy = found.get("accuracy") or {}
+    if "episodes" not in accuracy or "ways" in accuracy:
+        return found
+    return with_sizes(found, settings_of_ledger(run.ledger, read_content(run.ledger)))
 
 
 def last_validation(rows: Sequence[Mapping[str, Any]]) -> Measured | None:

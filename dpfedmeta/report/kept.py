@@ -48,7 +48,8 @@ def _measured(content: Mapping[str, Any]) -> str:
     words = [size(result)]
     if "ways" in result:
         seeds = ", ".join(str(seed) for seed in content["seeds"])
-        words += [f"{result['accuracy']['steps']} steps", f"{result['accuracy']['episodes']:,} episodes, seed {seeds}"]
+        words += [f"{result['queries']} queries per class", f"{result['accuracy']['steps']} steps"]
+        words += [f"{result['accuracy']['episodes']:,} episodes, seed {seeds}"]
     words += [note for note in (unfinished(content), content["note"]) if note]
     return "; ".join(words)
 

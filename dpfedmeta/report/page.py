@@ -22,6 +22,7 @@ from dpfedmeta.report.pooling import Measured
 from dpfedmeta.report.repetition import command, settings_shown
 from dpfedmeta.report.statement import claims, embedded, guarantee_rows, plan_words, server_words
 from dpfedmeta.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
+from dpfedmeta.runs.measured import size, size_and_count, with_sizes
 from dpfedmeta.runs.snapshot import Snapshot, stage_of
 from dpfedmeta.runs.summary import summary_so_far
 from dpfedmeta.runs.verification import audit
@@ -46,7 +47,8 @@ def write_report(run: RunDirectory) -> Path:
     # Before its first round a run has none; afterwards they are missed.
     rows = run.rounds() if snapshot.rows is None and proven.rounds else snapshot.rows or []
     summary = snapshot.summary if snapshot.ended else None
-    summary = summary_so_far(snapshot, proven) if summary is None else summary
+    summary = summary_so_far(snapshot, proven) if summary is None else with_sizes(summary, proven.settings)
+    measured = summary["accuracy"] or {}
     pictures = {name: run.path / f"{name}.png" for name in ("accuracy", "clip", "guarantees")}
     with _complete(run.path):
         plots.accuracy_plot(pictures["accuracy"], rows, summary)
@@ -56,6 +58,8 @@ def write_report(run: RunDirectory) -> Path:
             "run.html.j2",
             name=run.path.name,
             summary=summary,
+            measured=size(measured),
+            size_and_count=size_and_count(measured),
             plan_words=plan_words(proven, summary["rounds"]),
             refresh=refresh(snapshot),
             ending=ending_words(snapshot, summary),

@@ -9,6 +9,7 @@ from typing import Any
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation.paired import KeptEpisodes, PairedDifference
 from dpfedmeta.run_directory import EPISODES, EVALUATION, RunDirectory
+from dpfedmeta.runs.measured import size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +54,8 @@ def episodes_of(content: Mapping[str, Any]) -> list[KeptEpisodes]:
     """Of the content of one file."""
     protocol = str(content.get("protocol", ""))
     results = content.get("results", [content])
-    kept = [KeptEpisodes.of(_size(result), protocol, result) for result in results]
+    kept = [KeptEpisodes.of(size(result), protocol, result) for result in results]
     return [each for each in kept if each is not None]
-
-
-def _size(result: Mapping[str, Any]) -> str:
-    return f"{result['ways']}-way {result['shots']}-shot" if "ways" in result else ""
 
 
 def pairs(kept: Mapping[str, Sequence[KeptEpisodes]]) -> Iterator[PairOfRuns]:

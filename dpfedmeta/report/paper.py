@@ -14,6 +14,7 @@ from dpfedmeta.report import comparison_plots, plots
 from dpfedmeta.report.groups import Group
 from dpfedmeta.report.pooling import Measured
 from dpfedmeta.run_directory import RunDirectory, write_text
+from dpfedmeta.runs.measured import SIZES, size, size_and_count
 from dpfedmeta.tracking.terminal import number
 
 _CELLS = (("client", "public"), ("client", "server"), ("record", "server"), ("record", "public"))
@@ -71,7 +72,8 @@ def row_of(group: Group, run: RunDirectory, summary: Mapping[str, Any]) -> dict[
     for name in _ACCURACIES:
         found = summary.get(name) or {}
         row |= {f"{name}.mean": found.get("mean"), f"{name}.ci95": found.get("ci95")}
-    row["accuracy.episodes"] = (summary.get("accuracy") or {}).get("episodes")
+    measured = summary.get("accuracy") or {}
+    row |= {f"accuracy.{name}": measured.get(name) for name in ("episodes", *SIZES, "steps")}
     for kind, cells in (("spent", summary["guarantees"]), ("planned", summary["planned"])):
         by_name = {_cell(cell): cell for cell in cells}
         for unit, observer in _CELLS:
@@ -123,13 +125,13 @@ def latex_table(groups: Sequence[Group]) -> str:
 def _line(group: Group) -> list[str]:
     summary, plan = group.summaries[0], read_content(group.runs[0].ledger).plan
     name = latex(group.label) + (r"$^{\dagger}$" if any(each["simulation"] for each in group.summaries) else "")
-    size = f", {summary['task']['ways']}-way {summary['task']['shots']}-shot" if summary["task"]["ways"] else ""
+    measured = ", ".join(filter(None, (summary["dataset"], size(summary.get("accuracy") or {}))))
     sizes = [f"{plan.clients:,}".replace(",", r"\,"), f"{plan.cohort:g}", str(summary["rounds"])]
     noise = "--" if plan.noise_multiplier is None else f"{plan.noise_multiplier:.3g}"
     return [
         name,
         latex(summary["algo"]),
-        latex(summary["dataset"] + size),
+        latex(measured),
         _measured(group.accuracy()),
         _measured(group.accuracy("accuracy_untrained")),
         *(f"${value}$" for value in sizes),
@@ -141,6 +143,8 @@ def _line(group: Group) -> list[str]:
 def _notes(groups: Sequence[Group]) -> Iterator[str]:
     """What a caption has to say besides."""
     yield "accuracy: mean and 95% interval on held-out test classes, over episodes, or over several seeds"
+    measured = (size_and_count(summary.get("accuracy") or {}) for group in groups for summary in group.summaries)
+    yield from dict.fromkeys(filter(None, measured))
     for cell in _CELLS:
         stated = [each for g in groups for s in g.summaries for each in s["guarantees"] if _cell(each) == cell]
         found = {(each["delta"], each["adjacency"]) for each in stated}

@@ -19,6 +19,7 @@ from dpfedmeta.ledger.versions import EVENTS, VERSION, constants, old_phase, pla
 from dpfedmeta.presets import name_of_today
 from dpfedmeta.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory
 from dpfedmeta.runs.derived_plan import settings_of_ledger
+from dpfedmeta.runs.measured import measured_on
 from dpfedmeta.runs.snapshot import Snapshot
 from dpfedmeta.runs.summary import SIMULATION, aggregation
 from dpfedmeta.settings import Settings
@@ -146,6 +147,10 @@ def check_summary(snapshot: Snapshot, proven: Proven) -> list[str]:
         check(path, "dataset", stated["dataset"], settings.dataset)
         for name in ("ways", "shots", "queries"):
             check(path, f"task.{name}", stated["task"][name], getattr(settings.task, name))
+        accuracy = stated.get("accuracy") or {}
+        for name, number in measured_on(settings, accuracy.get("steps", 0)).items():
+            if name in accuracy:
+                check(path, f"accuracy.{name}", accuracy[name], number)
         _check_beginning(path, stated, proven)
         _check_length(snapshot, stated, proven)
         check(path, "extended_from", stated.get("extended_from", []), list(proven.content.plan.ends))

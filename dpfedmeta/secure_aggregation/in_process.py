@@ -6,7 +6,6 @@ Clients live in worker processes, a share of them in each, and only messages lea
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,7 +25,7 @@ from dpfedmeta.secure_aggregation.messages import Phase
 from dpfedmeta.secure_aggregation.refusals import Aborted
 from dpfedmeta.secure_aggregation.server import Server, Sum
 from dpfedmeta.secure_aggregation.unmasking import Corrected, correction
-from dpfedmeta.workers import check_guarded
+from dpfedmeta.workers import fresh_processes
 
 Vector = npt.NDArray[np.integer]
 # Answers that travel together between processes.
@@ -168,8 +167,7 @@ def _live(pipe: Connection) -> None:
 
 @contextmanager
 def _processes(count: int) -> Iterator[list[Elsewhere]]:
-    check_guarded()
-    spawn = multiprocessing.get_context("spawn")
+    spawn = fresh_processes()
     with ExitStack() as stack:
         found = []
         for _ in range(count):

@@ -83,7 +83,7 @@ class RowSum:
     def _stacked(self, messages: Sequence[Params]) -> Tensor:
         if not messages:
             return torch.zeros(0, dimension(self.model), device=self.clients.device)
-        parts = [torch.stack([message[name] for message in messages]).flatten(1) for name in self.model]
+        parts = [torch.stack([message[name] for message in messages]).reshape(len(messages), -1) for name in self.model]
         return torch.cat(parts, dim=1).detach()
 
     def _clipped(self, rows: Tensor) -> Tensor:

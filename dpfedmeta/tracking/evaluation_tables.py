@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from dpfedmeta.evaluation.accuracy import Accuracy
+from dpfedmeta.runs import measured
 from dpfedmeta.runs.kept_evaluations import unfinished
 
 ROWS = (
@@ -47,7 +48,7 @@ def evaluation_tables(name: str, evaluation: Mapping[str, Any]) -> Iterator[Tabl
 
 def size(result: Mapping[str, Any]) -> str:
     """The shape of episodes in words."""
-    return f"{result['ways']}-way {result['shots']}-shot" if "ways" in result else "all images"
+    return measured.size(result) or "all images"
 
 
 def selected(steps: Sequence[int], most: int) -> list[int]:
@@ -69,6 +70,9 @@ def _contest(results: Results) -> Table:
     if "clients" in results[0]:
         for key, label in (("accuracy", "worst 10% of clients, this run"), ("accuracy_untrained", "..., untrained")):
             table.add_row(label, *(f"{100 * result['clients'][key]['worst_tenth']:.1f}%" for result in results))
+    if "queries" in results[0]:
+        table.add_row("queries per class", *(str(result["queries"]) for result in results))
+        table.add_row("steps", *(str(result["accuracy"]["steps"]) for result in results))
     count = next(count for count in ("episodes", "images") if count in results[0]["accuracy"])
     table.add_row(count, *(f"{result['accuracy'][count]:,}" for result in results))
     return table

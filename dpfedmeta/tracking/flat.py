@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpfedmeta.dotted import flattened
+from dpfedmeta.runs.measured import SIZES
 from dpfedmeta.settings import Settings
 from dpfedmeta.tracking.callbacks import Row
 from dpfedmeta.tracking.terminal import number
@@ -69,25 +70,20 @@ def guarantee_sheet(summary: Row) -> Sheet:
     return Sheet(columns=columns, rows=tuple(rows))
 
 
-def evaluation_sheet(summary: Row, steps: int) -> Sheet:
-    """What was measured on test classes when the run ended, one row for each of who competed.
-
-    Args:
-        summary: As in summary.json.
-        steps: Gradient steps of the adaptation, where there is one.
-    """
+def evaluation_sheet(summary: Row) -> Sheet:
+    """What was measured on test classes when the run ended, one row for each of who competed."""
     from dpfedmeta.tracking.evaluation_tables import CLASSIFIERS, ROWS  # brings PyTorch
 
+    measured = summary.get("accuracy") or {}
+    few_shot, steps = "episodes" in measured, measured.get("steps")
     steps_of = {"accuracy": steps, "accuracy_untrained": steps, "accuracy_before_adaptation": 0}
-    few_shot = "episodes" in (summary.get("accuracy") or {})
     rows = []
     for name, label in ROWS if few_shot else CLASSIFIERS:
         found = summary.get(name)
         if found:
-            task = summary["task"] if few_shot else {}
-            size = (task.get("ways"), task.get("shots"), steps_of.get(name) if few_shot else None)
+            size = (*(measured.get(part) for part in SIZES), steps_of.get(name) if few_shot else None)
             rows.append((label, *size, found["mean"], found["ci95"], found.get("episodes", found.get("images"))))
-    return Sheet(columns=("who", "ways", "shots", "steps", "accuracy", "ci95", "count"), rows=tuple(rows))
+    return Sheet(columns=("who", *SIZES, "steps", "accuracy", "ci95", "count"), rows=tuple(rows))
 
 
 def last_round(rows: Sequence[Row]) -> int:

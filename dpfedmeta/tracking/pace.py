@@ -77,10 +77,10 @@ class Pace:
             return ""
         least = "over " if self.validation_seconds is None else ""
         speed = f"  {'' if self.timed else 'about '}{self.speed:.0f} clients/s" if self.speed else ""
-        return f"{least}{_clock(self.seconds_left)} left{speed}"
+        return f"{least}{clock(self.seconds_left)} left{speed}"
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     """Two units are enough."""
     if seconds < 60:
         return f"{seconds:.0f} s"

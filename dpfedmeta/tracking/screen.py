@@ -17,7 +17,7 @@ from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.times import coarse
 from dpfedmeta.tracking.bars import Bar, bar
 from dpfedmeta.tracking.callbacks import Callback, Row
-from dpfedmeta.tracking.pace import Pace
+from dpfedmeta.tracking.pace import Pace, clock
 from dpfedmeta.tracking.planned import Planned
 from dpfedmeta.tracking.terminal import accuracy_table, guarantee_table, number
 
@@ -51,7 +51,7 @@ class Terminal(Callback):
             self._say(f"  {line}")
         if planned.minutes is not None:
             self._say(
-                f"  about {planned.minutes:.1f} minutes of training at {planned.clients_per_second:.0f} clients/s, "
+                f"  about {clock(60 * planned.minutes)} of training at {planned.clients_per_second:.0f} clients/s, "
                 "then the evaluation on test classes"
             )
         self._console.print(guarantee_table(planned.guarantees, "What is promised, before round 0", word=self._word))
@@ -107,7 +107,7 @@ class Terminal(Callback):
         cells = spent(ledger.plan, ledger.charges)
         self._console.print(guarantee_table(cells, "What was spent, from the ledger", explained=False, word=self._word))
         seconds = time.perf_counter() - self._started
-        minutes = f"{seconds / 60:.1f} minutes in all"
+        minutes = f"{clock(seconds)} in all"
         if summary["times"]:
             minutes = f"at most {coarse(seconds) / 60:.2g} minutes in all (rounded up, since times tell of cohorts)"
         self._say(f"{summary['status']} after {minutes}; everything is in {self._path}")

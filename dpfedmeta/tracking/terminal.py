@@ -16,6 +16,7 @@ from dpfedmeta.accounting.events import Event
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.whole_sums import WholeSum
+from dpfedmeta.runs.measured import size_and_count
 
 
 def as_text(*printed: Table | str) -> str:
@@ -256,10 +257,9 @@ def _cohort(plan: PrivacyPlan) -> str:
 
 def accuracy_table(summary: Mapping[str, Any]) -> Table:
     """What was learned, beside what needs no learning."""
-    task = summary["task"]
-    few_shot = "" if summary["accuracy"].get("images") else f", {task['ways']}-way {task['shots']}-shot"
+    words = (summary["dataset"], size_and_count(summary["accuracy"]), summary["accuracy"]["protocol"])
     table = Table(
-        title=f"{summary['dataset']}{few_shot}, {summary['accuracy']['protocol']}",
+        title=", ".join(filter(None, words)),
         title_justify="left",
     )
     table.add_column("model")

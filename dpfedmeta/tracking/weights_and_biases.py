@@ -76,7 +76,6 @@ class Tracked:
     Attributes:
         run: Its directory.
         settings: What it was asked for.
-        steps: Gradient steps of its evaluation.
         identity: What stays the same when it is resumed.
         timed: Whether its rows may tell the times of rounds.
         pictures: Draws the report's pictures, when summary.json is there.
@@ -84,7 +83,6 @@ class Tracked:
 
     run: RunDirectory
     settings: Settings
-    steps: int
     identity: str
     timed: bool
     pictures: Callable[[RunDirectory], Sequence[Path]]
@@ -187,7 +185,7 @@ class WeightsAndBiases(Callback):
     def _conclude(self, run: Any, summary: Row) -> None:
         import wandb
 
-        sheets = {"guarantees": guarantee_sheet(summary), "evaluation": evaluation_sheet(summary, self._tracked.steps)}
+        sheets = {"guarantees": guarantee_sheet(summary), "evaluation": evaluation_sheet(summary)}
         shown: dict[str, Any] = {f"tables/{name}": _table(sheet) for name, sheet in sheets.items() if sheet.rows}
         shown |= {f"pictures/{path.stem}": wandb.Image(str(path)) for path in self._pictures()}
         step = last_round(self._tracked.run.rounds())

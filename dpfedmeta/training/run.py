@@ -169,7 +169,9 @@ def _trained(training: Training, made: Prepared) -> tuple[dict[str, Any], Callba
             workers = Watched(training.workers, partial(tell, training.callbacks, "on_evaluation", "test"))
             found = final_accuracies(workers, plan, made.test, complete(plan, state))
             accuracies = {name: accuracy.as_json() for name, accuracy in found.items()}
-            accuracies["accuracy"]["protocol"] = made.test.protocol
+            accuracies["accuracy"] |= {"protocol": made.test.protocol, **made.test.sizes}
+            if made.test.sizes:
+                accuracies["accuracy"]["steps"] = plan.evaluation.steps
             _keep_episodes(run, training.workers, made.test, plan.settings.run.seed, found["accuracy"])
     except KeyboardInterrupt:
         status = "interrupted"
@@ -224,7 +226,6 @@ def _trackers(plan: Plan, run: RunDirectory, options: RunOptions, say: Callable[
             tracked = Tracked(
                 run=run,
                 settings=plan.settings,
-                steps=plan.evaluation.steps,
                 identity=identity_of(run).run,
                 timed=timed,
                 pictures=options.pictures,

@@ -229,7 +229,7 @@ def test_a_run_that_did_not_end_as_planned_is_labelled_wherever_its_accuracy_is(
     assert label in printed
     section = evaluations_section(run)
     assert label in section
-    assert ">3-way 2-shot; 2 steps; 3 episodes, seed 0; " in section
+    assert ">3-way 2-shot; 3 queries per class; 2 steps; 3 episodes, seed 0; " in section
     with only_writer(run):
         assert "RUNNING after 12 of" in evaluated(tmp_path, run)[1]
     # The state of its end is another thing to measure.

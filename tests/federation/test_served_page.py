@@ -81,6 +81,8 @@ def test_who_is_asked_is_not_told_where_it_is_secret(cohort, sampler):
     told = progress(cohort, sampler)
     told.heard(ASKED)
     assert told.snapshot()["heard"] is None
+    assert told.snapshot()["plan"]["everyone"] is False
+    assert progress().snapshot()["plan"]["everyone"] is True
 
 
 def test_it_serves_two_things_and_is_bound_to_this_machine(served):

@@ -2,10 +2,12 @@
 
 import random
 from collections import OrderedDict
+from contextlib import nullcontext
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 class Layer(nn.Module):
@@ -132,6 +134,94 @@ global_noise = function(lambda h: h + 0.1 * torch.randn_like(h))
 own_noise = few_shot(lambda width: OwnNoise())
 failing = few_shot(lambda width: Failing())
 random_buffer = few_shot(RandomBuffer)
+
+
+class Scaled(nn.Module):
+    """A learned scalar, as the temperature of a cosine head."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, features):
+        return self.scale * features
+
+
+class Recurrent(nn.Module):
+    """Rows of features as a sequence of numbers, through a recurrent layer."""
+
+    def __init__(self, kind, width):
+        super().__init__()
+        self.layer = kind(1, width, batch_first=True)
+
+    def forward(self, features):
+        return self.layer(features[:, :, None])[0][:, -1]
+
+
+class Attending(nn.Module):
+    """Attention among the numbers of a row."""
+
+    def __init__(self, *, exact):
+        super().__init__()
+        self.attention, self.exact = nn.MultiheadAttention(2, 1, batch_first=True), exact
+
+    def forward(self, features):
+        h = features.view(len(features), -1, 2)
+        with sdpa_kernel([SDPBackend.MATH]) if self.exact else nullcontext():
+            return self.attention(h, h, h, need_weights=False)[0].flatten(1)
+
+
+class Bag(nn.Module):
+    """Features as words of a table, averaged; `bound` holds the table's rows to a length."""
+
+    def __init__(self, width, kind, bound=None):
+        super().__init__()
+        self.table, self.bagged = kind(16, width, max_norm=bound), kind is nn.EmbeddingBag
+
+    def forward(self, features):
+        found = self.table((100 * features).abs().long() % 16)
+        return found if self.bagged else found.mean(1)
+
+
+class Writing(nn.Module):
+    """Writes into its weight or its buffer each time that it is called."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.where, self.scale = where, nn.Parameter(torch.ones(()))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, features):
+        if self.where == "buffer":
+            self.calls += 1
+        else:
+            with torch.no_grad():
+                self.scale.mul_(0.5)
+        return self.scale * features
+
+
+def changes_images(*, channels, image_size, ways, width, norm):
+    """In-place arithmetic, as copied from a tutorial, on what others are given too."""
+
+    class InPlace(nn.Module):
+        def forward(self, images):
+            return images.sub_(0.1)
+
+    body = nn.Sequential(InPlace(), *features_of(channels, image_size, width))
+    return nn.Sequential(OrderedDict(body=body, head=nn.Linear(width, ways)))
+
+
+scalar = few_shot(lambda width: Scaled())
+gru = few_shot(lambda width: Recurrent(nn.GRU, width))
+lstm = few_shot(lambda width: Recurrent(nn.LSTM, width))
+attention = few_shot(lambda width: Attending(exact=False))
+exact_attention = few_shot(lambda width: Attending(exact=True))
+bag = few_shot(lambda width: Bag(width, nn.EmbeddingBag))
+embedding = few_shot(lambda width: Bag(width, nn.Embedding))
+max_norm = few_shot(lambda width: Bag(width, nn.Embedding, 1.0))
+rare_max_norm = few_shot(lambda width: Bag(width, nn.Embedding, 50.0))
+writes_weight = few_shot(lambda width: Writing("weight"))
+writes_buffer = few_shot(lambda width: Writing("buffer"))
 
 plain = function(lambda h: h)
 layer_norm = few_shot(nn.LayerNorm)

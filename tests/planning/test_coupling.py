@@ -258,6 +258,45 @@ def test_networks_without_coupling_are_accepted(name, engine):
     tried(STEPS, name, **{"record.engine": engine, **ALL})
 
 
+@pytest.mark.parametrize("algo", [STEPS, MICRO, EXACT, NOTHING, "local-dp", "dp-fedavg"])
+def test_a_learned_number_alone_is_a_weight_like_others(algo):
+    tried(algo, "scalar", **({} if algo in ("local-dp", "dp-fedavg") else ALL))
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("max_norm", r"weight body.4.table.weight \(Embedding\).*; build body.4.table without max_norm = 1$"),
+        ("rare_max_norm", "without max_norm = 50$"),
+        ("writes_weight", r"forward changes the weight body.4.scale \(Writing\)"),
+        ("writes_buffer", r"forward changes the buffer body.4.calls \(Writing\)"),
+        ("changes_images", "forward changes the images.*x.sub_"),
+    ],
+)
+def test_a_forward_that_writes_is_refused_with_what_it_writes_into(name, what):
+    assert re.search(what, refused(NOTHING, name)[1])
+
+
+SECOND = {**ALL, "meta.order": 2}
+
+
+# PyTorch maps an LSTM by a loop, and says that it is slow.
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize(
+    ("algo", "name", "given", "remedy", "instead"),
+    [
+        (NOTHING, "attention", SECOND, r"4.attention \(MultiheadAttention\).*MATH.*--meta.order 1$", "exact_attention"),
+        (NOTHING, "bag", SECOND, r"body.4.table \(EmbeddingBag\).*nn.Embedding.*--meta.order 1$", "embedding"),
+        (MICRO, "gru", ALL, r"body.4.layer \(GRU\).*use nn.LSTM$", "lstm"),
+    ],
+)
+def test_a_layer_that_pytorch_cannot_do_is_named_with_what_it_can(algo, name, given, remedy, instead):
+    assert re.search(remedy, refused(algo, name, **given)[1])
+    tried(algo, instead, **given)
+    if given is SECOND:
+        tried(algo, name, **{**given, "meta.order": 1})
+
+
 BUILT_IN = [("conv3-blur", "group"), ("conv4", "group"), ("conv4-strided", "none"), ("linear", "none"), ("mlp", "none")]
 
 

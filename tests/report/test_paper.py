@@ -13,6 +13,8 @@ from dpfedmeta.report.paper import csv_table, latex, latex_table, write_pictures
 
 CELLS = [("client", "public"), ("client", "server"), ("record", "server"), ("record", "public")]
 
+SIZES = {"ways": 5, "shots": 1, "queries": 15, "steps": 5}
+
 
 def cell(unit, observer):
     more = {"epsilon_replace_one": 5.54} if (unit, observer) == ("record", "server") else {}
@@ -31,7 +33,8 @@ def group(tmp_path):
         summary = {
             "algo": "dp-agr", "dataset": "my_data", "task": {"ways": 5, "shots": 1, "queries": 15}, "rounds": 4,
             "status": "completed", "guarantees": cells, "planned": cells, "simulation": "yes", "ledger": {"head": "ab"},
-            "accuracy": {"mean": accuracy, "ci95": 0.002, "episodes": 600}, "accuracy_untrained": None,
+            "accuracy": {"mean": accuracy, "ci95": 0.002, "episodes": 600, **SIZES},
+            "accuracy_untrained": None,
             "accuracy_pixel_prototype": None, "seconds": 1.0,
         }  # fmt: skip
         (path / "summary.json").write_text(json.dumps(summary))

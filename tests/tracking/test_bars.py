@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from dpfedmeta.tracking.bars import share_bar
-from dpfedmeta.tracking.pace import Pace
+from dpfedmeta.tracking.pace import Pace, clock
 from dpfedmeta.tracking.screen import Terminal
 from dpfedmeta.workers import InProcess, Watched
 
@@ -90,3 +90,8 @@ def test_watched_workers_give_the_same_and_tell_their_share():
     found = list(Watched(InProcess(), told.append).map(pow, ((2, n) for n in range(4))))
     assert found == list(InProcess().map(pow, ((2, n) for n in range(4))))
     assert told == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(0.4, "0 s"), (12, "12 s"), (90, "2 min"), (7500, "2 h 05 min")])
+def test_a_time_is_never_no_minutes(seconds, words):
+    assert clock(seconds) == words

@@ -146,8 +146,7 @@ def test_the_summary_has_the_names_of_summary_json(sent):
 def test_guarantees_and_evaluation_are_tables_and_the_pictures_those_of_the_report(sent):
     summary, uploads = sent.run.read_json("summary.json"), sent.server.uploads
     tables = {Path(name).name.split("_")[0]: json.loads(body) for name, body in uploads.items() if "/table/" in name}
-    steps = sent.settings.meta.steps
-    for name, sheet in (("guarantees", guarantee_sheet(summary)), ("evaluation", evaluation_sheet(summary, steps))):
+    for name, sheet in (("guarantees", guarantee_sheet(summary)), ("evaluation", evaluation_sheet(summary))):
         assert tables[name]["columns"] == list(sheet.columns)
         assert tables[name]["data"] == [list(row) for row in sheet.rows]
     pictures = {Path(name).name.split("_")[0]: body for name, body in uploads.items() if name.endswith(".png")}
@@ -255,7 +254,7 @@ class Begun:
 def tracked(tmp_path, tiny_task_file):
     run = create(tmp_path, "r")
     settings = resolve("dp-agr", "strokes", None, {**TINY, "track.wandb": "offline"})
-    given = {"steps": 5, "identity": "0" * 32, "pictures": lambda run: ()}
+    given = {"identity": "0" * 32, "pictures": lambda run: ()}
     return Tracked(run=run, settings=settings, timed=True, **given)
 
 
