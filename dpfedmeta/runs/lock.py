@@ -46,6 +46,25 @@ def _take(handle: int, path: Path) -> None:
         time.sleep(_LOOK_SECONDS / 10)
 
 
+# Runs whose last round is behind them, while this process still holds them for their last page.
+_ENDING: set[Path] = set()
+
+
+@contextmanager
+def ending(path: Path) -> Iterator[None]:
+    """The writer of a run that has ended says so to itself, so that its last page tells of the end."""
+    _ENDING.add(path.resolve())
+    try:
+        yield
+    finally:
+        _ENDING.discard(path.resolve())
+
+
+def goes_on(path: Path) -> bool:
+    """Whether a process holds a run and is not this one at its end."""
+    return being_written(path) and path.resolve() not in _ENDING
+
+
 def being_written(path: Path) -> bool:
     """Whether a process of this machine holds the lock of a run directory; nothing is written to find out."""
     try:

@@ -14,7 +14,7 @@ from dpfedmeta.durable import whole_lines
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import LedgerContent, read_content
 from dpfedmeta.run_directory import REPORT, SUMMARY, RunDirectory
-from dpfedmeta.runs.lock import being_written
+from dpfedmeta.runs.lock import being_written, goes_on
 
 # running: another process writes it now; stopped: nobody does, and nothing says how it ended.
 Stage = Literal["running", "stopped", "completed", "budget", "interrupted"]
@@ -72,7 +72,7 @@ class Snapshot:
 def stage_of(run: RunDirectory) -> Stage:
     """Whether somebody writes a run, or how its summary says that it ended; the ledger is not asked."""
     # Asked first: a run that ends meanwhile has its summary by the time that this is looked for.
-    written = being_written(run.path)
+    written = goes_on(run.path)
     return _stage(run, written, run.read_json(SUMMARY) if (run.path / SUMMARY).exists() else None)
 
 
@@ -94,10 +94,10 @@ def read_run(run: RunDirectory) -> Snapshot:
     Raises:
         InputError: A file is missing or damaged; says which, and where.
     """
-    written = being_written(run.path)
+    written, alive = being_written(run.path), goes_on(run.path)
     page = _page(run)
     summary = run.read_json(SUMMARY) if (run.path / SUMMARY).exists() else None
-    stage = _stage(run, written, summary)
+    stage = _stage(run, alive, summary)
     open_end = stage not in _ENDED
     torn = [path.name for path in (run.rounds_file, run.ledger) if open_end and whole_lines(path)[1]]
     rows = run.rounds(torn=open_end) if run.rounds_file.exists() else None

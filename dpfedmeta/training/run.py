@@ -38,7 +38,7 @@ from dpfedmeta.planning.plan import Plan
 from dpfedmeta.run_directory import CONFIG, EPISODES, PLAN, SUMMARY, RunDirectory, create, write_text
 from dpfedmeta.runs.environment import environment_of
 from dpfedmeta.runs.extension import extend, promise, set_aside
-from dpfedmeta.runs.lock import only_writer
+from dpfedmeta.runs.lock import ending, only_writer
 from dpfedmeta.runs.provenance import commit
 from dpfedmeta.runs.resume import identity_of, keep_launch, keep_secret, registered
 from dpfedmeta.runs.summary import Status, summary_of
@@ -99,7 +99,8 @@ def run_training(
         backend = _backend(made, run, options)
         summary, failure = _trained(_training(made, run, backend, lineage, trackers, callbacks), made)
         _tell_the_end(callbacks, summary, failure, run)
-        options.page(run)
+        with ending(run.path):
+            options.page(run)
     return run, summary["status"]
 
 

@@ -10,12 +10,14 @@ import time
 import pytest
 
 from dpfedmeta.accounting.cells import guarantees
+from dpfedmeta.accounting.deviations import planned_deviation
 from dpfedmeta.api.run import Run
 from dpfedmeta.config import resolve, to_yaml
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.charges import planned_charge
 from dpfedmeta.ledger.ledger import Identity, Ledger, read_content, spent
+from dpfedmeta.planning.dimension import noise_of_unit_bound
 from dpfedmeta.planning.privacy import make_privacy
 from dpfedmeta.report import page as page_module
 from dpfedmeta.report.groups import group_runs
@@ -24,7 +26,7 @@ from dpfedmeta.report.statement import check_report
 from dpfedmeta.report.watch import watch
 from dpfedmeta.run_directory import RunDirectory, append_lines, create, write_text
 from dpfedmeta.runs import snapshot
-from dpfedmeta.runs.lock import being_written, only_writer
+from dpfedmeta.runs.lock import being_written, ending, only_writer
 from dpfedmeta.runs.snapshot import read_run, stage_of
 from dpfedmeta.runs.verification import audit
 
@@ -47,7 +49,11 @@ class Writer:
         cells = guarantees(self.plan, rounds=done + 1)
         epsilons = {f"{cell.unit}_{cell.observer}": cell.as_json()["epsilon"] for cell in cells}
         row = {"round": done, "clip": 0.3, "clip_mode": "constant", "aggregate_norm": 0.2, "epsilons": epsilons}
-        append_lines(self.run.rounds_file, [row | {"noise_norm_expected": 0.1, "seconds": None}])
+        append_lines(self.run.rounds_file, [row | {"noise_norm_expected": self._noise(done), "seconds": None}])
+
+    def _noise(self, done):
+        unit = noise_of_unit_bound(self.settings, load_task("strokes")[0], self.plan)
+        return unit * 0.3 * planned_deviation(self.plan.at(done), done) / self.plan.cohort
 
     def rounds(self, count):
         for _ in range(count):
@@ -96,6 +102,23 @@ def test_what_is_read_fits_together_whatever_is_written_between_two_reads(writer
     assert found.snapshot is not None
     assert found.snapshot.words == "running: 3 of 8 rounds so far"
     assert "rounds.jsonl agrees" in found.remarks
+
+
+def test_the_last_page_of_a_run_that_was_interrupted_tells_of_its_end(writer):
+    writer.rounds(3)
+    with only_writer(writer.run.path):
+        assert stage_of(writer.run) == "running"
+        writer.end("interrupted")
+        # Another thread, or a run that goes on from an interruption.
+        assert read_run(writer.run).stage == "running"
+        with ending(writer.run.path):
+            found = read_run(writer.run)
+            assert (found.stage, stage_of(writer.run), found.written) == ("interrupted", "interrupted", True)
+            page = write_report(writer.run).read_text()
+        assert stage_of(writer.run) == "running"
+    assert "INTERRUPTED: everything here is of 3 of 8 rounds" in page
+    assert "running:" not in page
+    assert 'http-equiv="refresh"' not in page
 
 
 def half_written(run):
