@@ -76,7 +76,7 @@ class Agreement:
 
     @property
     def quorum(self) -> int:
-        """Signatures on one list (of sharers, of survivors) that no second list can have too: honest clients sign once.
+        """Fewest signatures that two different lists of one round cannot both have, since honest clients sign once.
 
         Counted over all clients and not over neighbours: a server could tell one half of the ring another list than the
         other half, each with survivors enough, and unmask the sum of a piece between two gaps.
