@@ -126,7 +126,7 @@ def epsilon_of_curve(right: int, runs: int, curve: TradeOff, miss: float) -> flo
 
 
 @dataclass(frozen=True, kw_only=True)
-class Threshold:
+class ThresholdTest:
     """One test of the bound that assumes no curve.
 
     Attributes:
@@ -143,10 +143,10 @@ class Threshold:
         return _one_threshold(more, less, self.value, delta, miss / 2)
 
 
-_GRID = tuple(Threshold(value=value, inside=inside) for inside in (True, False) for value in _THRESHOLDS)
+_GRID = tuple(ThresholdTest(value=value, inside=inside) for inside in (True, False) for value in _THRESHOLDS)
 
 
-def best_threshold(ratios_in: FloatArray, ratios_out: FloatArray, delta: float, miss: float) -> Threshold:
+def best_threshold(ratios_in: FloatArray, ratios_out: FloatArray, delta: float, miss: float) -> ThresholdTest:
     """Choose the threshold of a fixed grid with the largest bound, to be used on another sample."""
     return max(_GRID, key=lambda each: each.epsilon(ratios_in, ratios_out, delta, miss / len(_GRID)))
 

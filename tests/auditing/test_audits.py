@@ -17,7 +17,7 @@ from dpfedmeta.auditing.distinguish import NO_CURVE, Bench, Ratios
 from dpfedmeta.auditing.findings import Finding
 from dpfedmeta.auditing.request import AuditRequest
 from dpfedmeta.auditing.size import audited_settings
-from dpfedmeta.auditing.trade_off import Threshold, best_threshold, epsilon_of_counts
+from dpfedmeta.auditing.trade_off import ThresholdTest, best_threshold, epsilon_of_counts
 from dpfedmeta.auditing.worlds import ClientWorlds, observe
 from dpfedmeta.config import resolve
 from dpfedmeta.data.task import load_task
@@ -276,7 +276,7 @@ def test_a_second_sample_is_tested_at_the_threshold_of_the_first():
     first, second = drawn(3.0, generator, 2000), drawn(3.0, generator, 8000)
     chosen = best_threshold(first.one, first.other, 1e-5, 0.001)
     everywhere = [
-        Threshold(value=value, inside=inside).epsilon(second.one, second.other, 1e-5, 0.001)
+        ThresholdTest(value=value, inside=inside).epsilon(second.one, second.other, 1e-5, 0.001)
         for value in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
         for inside in (True, False)
     ]
