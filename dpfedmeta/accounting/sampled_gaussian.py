@@ -106,7 +106,8 @@ def composed(
     closed = closed_epsilon(phases, neighbours, delta)
     if math.isfinite(closed[0]):
         closed = _of_discrete_closed(phases, neighbours, delta, closed)
-    return min((exact, "pld"), closed, key=lambda found: found[0])
+    # Where both are infinite it is the closed one that says so: no distribution was found.
+    return closed if closed[0] <= exact else (exact, "pld")
 
 
 def _of_distribution(phases: Sequence[Phase], neighbours: Neighbours, delta: float, grids: tuple[float, ...]) -> float:

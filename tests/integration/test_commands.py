@@ -235,7 +235,6 @@ def test_account_takes_runs_and_draws(dpfedmeta, train, tmp_path):
         (["--algo", "dp-agr", "--solve", "bits"], "use --aggregation secure"),
         ([*SUMS, "--aggregation.adversarial", "0.95"], "fewer than two honest ones stay"),
         ([*SUMS, "--aggregation.adversarial", "1"], "aggregation.adversarial"),
-        ([*SUMS, "--privacy.client.colluding", "90"], "withstand 63 clients"),
     ],
 )
 def test_account_refuses_with_the_reason(words, reason):
