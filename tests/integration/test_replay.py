@@ -2,10 +2,12 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
+from dpfedmeta.accounting.deviations import planned_deviation
 from dpfedmeta.config import resolve, to_yaml
 from dpfedmeta.evaluation import Benchmark
 from dpfedmeta.ledger.ledger import Budget, Identity, Ledger, read
@@ -46,17 +48,21 @@ class Frozen:
     """A mechanism whose releases were recorded: they do not depend on the query any more."""
 
     def __init__(self, plan):
-        self.denominator, self.event = plan.privacy.cohort, plan.privacy.at
+        self.own, self.event = plan.mechanism, plan.privacy.at
 
     def init(self, form):
-        return {}
+        return self.own.init(form)
 
     def release(self, round_, query, state, generator):
-        # Without a clip bound (local-dp) the server adds no noise, and the frozen release is any fixed value.
-        scale = query.sensitivity if math.isfinite(query.sensitivity) else 1.0
-        fixed = Bounded(value={n: torch.zeros_like(v) for n, v in query.value.items()}, sensitivity=scale)
-        mechanism = GaussianMechanism(total_multiplier=1.0, charged_multiplier=1.0, denominator=self.denominator)
-        return mechanism.release(fixed, KeyedSource(9).generator(Purpose.SERVER_NOISE, round_)), state
+        # The plan's own noise, as it is charged, on a sum that is always the same.
+        fixed = replace(query, value={n: torch.zeros_like(v) for n, v in query.value.items()})
+        noise, event = KeyedSource(9).generator(Purpose.SERVER_NOISE, round_), self.event(round_)
+        if event.whole is None:
+            return self.own.release(round_, fixed, state, noise)
+        # No clients here make the shares that a sum of whole numbers has to carry.
+        total, charged = planned_deviation(event, round_), event.noise.multiplier
+        mechanism = GaussianMechanism(total_multiplier=total, charged_multiplier=charged, denominator=event.cohort)
+        return mechanism.release(fixed, noise), state
 
 
 def replay(tiny_strokes, tmp_path, plan, seed):
