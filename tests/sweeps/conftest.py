@@ -23,7 +23,8 @@ while ending == "14" and not Path(options["run.dir"]).with_name("go").exists():
     time.sleep(0.02)
 seed, window = int(options.get("run.seed", 0)), float(options.get("clip.window", 4))
 mean = 0.5 + 0.05 * window / 8 + 0.01 * seed - abs(math.log(float(options.get("clip.initial", 1)))) / 50
-accuracy = {"mean": mean, "ci95": 0.004, "episodes": 600, "protocol": "single model"}
+sizes = {"ways": 5, "shots": 5, "queries": 15, "steps": 5}
+accuracy = {"mean": mean, "ci95": 0.004, "episodes": 600, "protocol": "single model", **sizes}
 row = {"round": 0, "clip": 0.3, "clip_mode": "constant", "signal_to_noise": 0.5, "validation_accuracy": accuracy}
 (run / "rounds.jsonl").write_text(json.dumps(row) + "\\n")
 cell = {"unit": "client", "observer": "public", "epsilon": 1.5, "delta": 1e-6}
