@@ -48,7 +48,7 @@ def test_no_room_deserialises_code():
             # Its own machine on top of the opcodes' names, which looks nothing up; what it refuses is tested beside it.
             assert not used & {"loads", "Unpickler", "exec", "eval"}, path
             continue
-        # Ranks trust each other, and torch.distributed pickles what it sends as well (docs/cluster.md). Worker processes
+        # Ranks trust each other, and torch.distributed pickles what it sends (docs/cluster.md). Worker processes
         # are this process's own children, and Python's pools pickle what they send them too.
         trusted = (PACKAGE / "ranks/line.py", PACKAGE / "workers.py")
         pickles = {"pickle"} if path in trusted else set()
