@@ -63,7 +63,9 @@ def test_a_server_that_was_killed_goes_on_and_charges_once(silos, tmp_path, afte
     with pytest.raises(Killed):
         wire = killing(after)(parties=silos.parties(tmp_path / "killed"))
         silos.serve(settings, tmp_path / "killed", wire)
-    run, status = silos.serve(settings, tmp_path / "killed")
+    # The same code as before: another module of the user's own would be another input of its rounds.
+    again = killing(0)(parties=silos.parties(tmp_path / "killed"))
+    run, status = silos.serve(settings, tmp_path / "killed", again)
     assert status == "completed"
     assert run.weights.read_bytes() == whole.weights.read_bytes()
     check_charged_once(silos, run, tmp_path / "killed", 2)
