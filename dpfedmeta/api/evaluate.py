@@ -152,8 +152,8 @@ def _folders(request: EvaluationRequest, runs: Sequence[TrainedRun], names: Sequ
 
 def _of_run(run: TrainedRun) -> dict[str, Any]:
     """Whose weights these are, and whether they are those of its end."""
-    name, planned = run.directory.path.resolve().name, run.settings.server.rounds
-    return {"run": name, "status": run.stage, "rounds": run.rounds, "planned_rounds": planned}
+    name = run.directory.path.resolve().name
+    return {"run": name, "status": run.stage, "rounds": run.rounds, "planned_rounds": run.planned_rounds}
 
 
 def evaluate(

@@ -117,10 +117,13 @@ def nothing(cell: Guarantee, audit: AuditName, why: str) -> Finding:
 
 
 def forecast(request: AuditRequest) -> Iterator[Finding]:
-    """What each audit would show, about, of a program that keeps its promise exactly. Nothing is run."""
+    """The expected bound of each audit that is asked for, of a program that keeps its promise exactly. Nothing is run.
+
+    No bound can be expected of many-runs and one-shot, which use no trade-off curve.
+    """
     plan = request.plan()
     check_promises(plan)
-    for cell in _asked(plan, request):
+    for cell in _asked(plan, request) if "distinguish" in request.audits else ():
         try:
             _, cell, attack = prepared_attack(request, plan, cell)
         except NoAttack as why:
@@ -128,10 +131,11 @@ def forecast(request: AuditRequest) -> Iterator[Finding]:
             continue
         seen = None if attack.curve is None else expected_epsilon(attack.curve, request.runs, request.miss)
         yield _expected(cell, "distinguish", seen, request, "best attack")
-    if {"one-run", "one-shot"} & set(request.audits) and math.isfinite(plan.planned[0].epsilon):
-        (cell,) = (
-            each for each in request.plan(of_canaries(request.canaries)).planned if each.name == "(client, public)"
-        )
+    if "one-run" not in request.audits:
+        return
+    for cell in _asked(request.plan(of_canaries(request.canaries)), request):
+        if cell.name != "(client, public)" or not math.isfinite(cell.epsilon):
+            continue
         made = 2 * int(max(SHARES) * request.canaries)
         perfect = Guesses(canaries=request.canaries, made=made, right=made)
         most = epsilon_of(perfect, cell.delta, request.miss / len(SHARES))

@@ -120,8 +120,8 @@ class Asking:
         if attempt.key != self._round:
             self._declining.clear()
             self._round = attempt.key
-        known = {number: body for number, body in bodies.items() if number in self._with_plan(bodies, attempt)}
-        return self._ask(asked, attempt, known)
+        accepted = self._with_plan(bodies, attempt)
+        return self._ask(asked, attempt, {number: body for number, body in bodies.items() if number in accepted})
 
     def _with_plan(self, numbers: Sequence[int] | Mapping[int, bytes], attempt: Attempt) -> set[int]:
         """Of these clients, those that accepted the plan; who did not say so yet is asked first."""

@@ -25,6 +25,7 @@ from dpfedmeta.text_files import WrongEncoding, read_text
 
 _CARD, _SIGNED = "dpfedmeta-card-1", b"dpfedmeta card 1\0"
 _CONTEXT = b"dpfedmeta key of the wire 1"
+_WIRE_BYTES = 33  # one form of a key alone, so that two cards with one key are told
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _CURVE = ec.SECP256R1()
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of the curve's group (FIPS 186-4)
@@ -85,6 +86,8 @@ def read_card(line: str) -> Card:
         magic, name, *keys = line.split()
         identity, wire, signature = map(bytes.fromhex, keys)
         ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, wire)
+        if len(wire) != _WIRE_BYTES:
+            raise ValueError("not compressed")
     except ValueError:
         raise InputError("no card of a client; `federate keys` writes one") from None
     if magic != _CARD or not _NAME.fullmatch(name) or len(identity) != IDENTITY_BYTES:
@@ -127,7 +130,11 @@ def read_roster(path: Path) -> tuple[Card, ...]:
 
 
 def _check_once(path: Path, cards: Sequence[Card]) -> None:
-    for what, values in (("name", [card.name for card in cards]), ("key", [card.identity.hex() for card in cards])):
+    for what, values in (
+        ("name", [card.name for card in cards]),
+        ("key", [card.identity.hex() for card in cards]),
+        ("wire key", [card.wire.hex() for card in cards]),
+    ):
         twice = first_twice(values)
         if twice is not None:
             raise InputError(f"{path}: two clients of one {what}, {twice[:40]}; each stands in a roster once")

@@ -202,6 +202,8 @@ class ClientLedger:
         Raises:
             ValueError: It would exceed the budget.
         """
+        if any(map(math.isnan, layer.roles())):
+            raise ValueError(f"round {round_} costs a record NaN, which is no promise")
         if not self.accepts(layer, run=run, cost=cost):
             raise ValueError(f"round {round_} would exceed this client's record budget of {self._budget}")
         mu, due = max(layer.roles()), self._due(run, cost)

@@ -8,6 +8,7 @@ from pathlib import Path
 from dpfedmeta.config import resolve
 from dpfedmeta.data.task import Task, load_task
 from dpfedmeta.errors import InputError
+from dpfedmeta.ledger.ledger import read_content
 from dpfedmeta.meta.adaptation import Adaptation
 from dpfedmeta.models.frozen import mixes_queries
 from dpfedmeta.models.registry import build_network
@@ -15,7 +16,7 @@ from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.models.ways import check_weights
 from dpfedmeta.parameters import Params
 from dpfedmeta.planning.clients import evaluation_adaptation, method_of, network_spec
-from dpfedmeta.run_directory import CONFIG, RunDirectory, load_weights
+from dpfedmeta.run_directory import CONFIG, SUMMARY, RunDirectory, load_weights
 from dpfedmeta.runs.checkpoint import checkpoint_files
 from dpfedmeta.runs.snapshot import Stage, stage_of
 from dpfedmeta.settings import Settings
@@ -33,6 +34,7 @@ class TrainedRun:
         adaptation: As held-out clients adapt.
         weights: After training, or the last checkpoint.
         rounds: After so many rounds.
+        planned_rounds: Rounds of its plan: those of an extension count, those that a limit took away do not.
         stage: How the run ended, or that it did not.
         untrained: Before round 0.
         mixes_queries: Whether the network normalises over all images that it is given, so that no evaluation of it
@@ -47,6 +49,7 @@ class TrainedRun:
     adaptation: Adaptation
     weights: Params
     rounds: int
+    planned_rounds: int
     stage: Stage
     untrained: Params
     mixes_queries: bool
@@ -75,6 +78,7 @@ def open_run(path: Path, data_folder: Path | None = None) -> TrainedRun:
         raise InputError(f"{path}: {stage}, and has no checkpoint yet; evaluate it after its first one")
     weights, untrained = load_weights(directory.weights), load_weights(directory.initial_weights)
     method = method_of(settings, task)
+    planned = read_content(directory.ledger, torn=stage == "running").plan.rounds
     for found, path in ((weights, directory.weights), (untrained, directory.initial_weights)):
         check_weights(spec, method.adaptation.rule.network(found), str(path))
     return TrainedRun(
@@ -84,7 +88,8 @@ def open_run(path: Path, data_folder: Path | None = None) -> TrainedRun:
         network=spec,
         adaptation=evaluation_adaptation(settings, method),
         weights=weights,
-        rounds=_rounds(directory, settings),
+        rounds=_rounds(directory, planned),
+        planned_rounds=planned,
         stage=stage,
         untrained=untrained,
         mixes_queries=mixes_queries(network),
@@ -92,7 +97,10 @@ def open_run(path: Path, data_folder: Path | None = None) -> TrainedRun:
     )
 
 
-def _rounds(directory: RunDirectory, settings: Settings) -> int:
-    """Of the last checkpoint; a run whose checkpoints were taken away had all its rounds."""
+def _rounds(directory: RunDirectory, planned: int) -> int:
+    """Of the last checkpoint; without checkpoints, of the summary, which the end of a run writes; else all of them."""
     found = checkpoint_files(directory.weights.parent)
-    return found[0][0] if found else settings.server.rounds
+    if found:
+        return found[0][0]
+    summary = directory.read_json(SUMMARY) if (directory.path / SUMMARY).is_file() else {}
+    return int(summary.get("rounds", planned))

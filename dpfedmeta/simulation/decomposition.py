@@ -90,7 +90,7 @@ def decompose(plan: Plan, side: ClientSide, model: Params, bound: float, clients
 
 def _quiet(side: ClientSide, *, support: bool) -> ClientSide:
     """Clients whose messages bear no noise of their own, and whose support steps do if `support` says so."""
-    return replace(side, algorithm=side.algorithm.quiet(support=support, noise=_NONE))
+    return replace(side, algorithm=side.algorithm.quiet(support=support, noise=_NONE), message_noise=0.0)
 
 
 def _messages(side: ClientSide, model: Params, bound: float, clients: Sequence[int]) -> Tensor:

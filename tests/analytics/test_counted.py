@@ -149,3 +149,14 @@ def test_a_histogram_says_what_clients_can_form():
     found = analysis.read(counts, 0.5)
     assert [(row["ways"], row["images"]) for row in found["affordable"]] == [(2, 10), (3, 10), (5, 10)]
     assert analysis.read(counts, 100.0)["affordable"] == []
+
+
+def test_shares_are_those_of_the_bins_that_they_name():
+    analysis = Histogram(share=0.8)
+    held = [[12] * 7] * 150 + [[3, 3]] * 50
+    found = analysis.read(np.sum([analysis.vector(images) for images in held], axis=0).astype(float), 0.5)
+    classes, images = analysis.words(found)[-2:]
+    assert classes == "classes of a client: 2 25.0%, 5 to 9 75.0%"
+    assert images == "images: 5 to 9 25.0%, 50 to 99 75.0%"
+    many = analysis.read(analysis.vector([6000]).astype(float), 0.01)
+    assert analysis.words(many)[-1] == "images: 5000 or more 100.0%"

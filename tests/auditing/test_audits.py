@@ -170,6 +170,14 @@ def test_what_can_be_seen_is_said_before(plan):
     assert by_cell["(record, server)"].method == "nothing is promised"
 
 
+def test_what_is_not_asked_for_is_not_forecast(plan):
+    given = {"algo": "dp-agr", "dataset": "strokes", "given": FEW, "canaries": 150}
+    audits = {each.audit for each in forecast(AuditRequest(**given, audits=("one-run", "one-shot")))}
+    assert audits == {"one-run"}
+    assert not list(forecast(AuditRequest(**given, audits=("one-run",), observers=("server",))))
+    assert not list(forecast(AuditRequest(**given, audits=("many-runs",))))
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -64,6 +64,20 @@ def log_of(home, number=0):
     return (home / f"client{number}" / "log.txt").read_text()
 
 
+def test_a_silent_client_is_offered_the_plan_once_for_each_question(silos, tmp_path):
+    session = opened(tmp_path, silos)
+    silent = silos.roster[2]
+    offers = []
+
+    def lost(who, question):
+        if who == silent and question[6] == Asked.PLAN:
+            offers.append(who)
+        return who == silent
+
+    session.asked(lost=lost)
+    assert len(offers) == 1
+
+
 def test_a_client_declines_one_participation_too_many(silos, tmp_path):
     session = opened(tmp_path, silos, promise=Promise(participations=2))
     assert [ask(session, session.question(0, round_)) is None for round_ in range(4)] == [False, False, True, True]

@@ -5,11 +5,15 @@ from datetime import UTC, datetime
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.certificates import make_certificates
 from dpfedmeta.federation.credentials import (
+    _CARD,
     _ORDER,
+    _signed,
     card_line,
     read_card,
     read_identity,
@@ -47,10 +51,33 @@ def test_a_changed_card_is_no_card():
         [magic, name, other[2], wire, signature],
         [magic, name, identity, wire],
         [magic, name, identity, "00" * 33, signature],
+        _signed_card("clinic", _uncompressed(wire)),
         ["other", name, identity, wire, signature],
     ):
         with pytest.raises(InputError):
             read_card(" ".join(words))
+
+
+def _uncompressed(wire):
+    point = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), bytes.fromhex(wire))
+    return point.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+
+
+def _signed_card(name, wire):
+    """A client's card with a wire key that may be somebody else's."""
+    identity = Identity(ONE)
+    signature = identity.sign(_signed(name, wire))
+    return [_CARD, name, identity.public.hex(), wire.hex(), signature.hex()]
+
+
+def test_one_wire_key_stands_in_a_roster_once(tmp_path):
+    other = card_line(TWO, "b")
+    stolen = " ".join(_signed_card("a", bytes.fromhex(other.split()[3])))
+    assert read_card(stolen).name == "a"
+    path = tmp_path / "roster.txt"
+    path.write_text(f"{other}\n{stolen}\n")
+    with pytest.raises(InputError, match="two clients of one wire key"):
+        read_roster(path)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\nb", "x" * 41, "../x", "é"])

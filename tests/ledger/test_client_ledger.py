@@ -151,6 +151,10 @@ def test_how_many_more_fit_is_what_is_then_accepted(tmp_path):
     trusted = ClientLedger(tmp_path / "t", RecordBudget(epsilon=None, delta=1e-5, participations=2))
     trusted.charge(0, Mu(math.inf), run="r", cost=infinite)
     assert ClientLedger(tmp_path / "t", RecordBudget(epsilon=None, delta=1e-5, participations=2)).epsilon == math.inf
+    before = (tmp_path / "t").read_bytes()
+    with pytest.raises(ValueError, match="NaN"):
+        trusted.charge(1, Mu(math.nan), run="r")
+    assert (tmp_path / "t").read_bytes() == before
 
 
 @dataclass(frozen=True)

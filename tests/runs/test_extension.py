@@ -24,6 +24,7 @@ from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs import extension
 from dpfedmeta.runs.resume import finished, settings_of_run
 from dpfedmeta.runs.rows import round_row
+from dpfedmeta.runs.trained_run import open_run
 from dpfedmeta.runs.verification import audit, compose
 from dpfedmeta.training import loop
 from dpfedmeta.training import run as run_module
@@ -105,6 +106,12 @@ def test_an_extended_run_is_the_run_of_all_its_rounds(run, longer):
     write_report(run)
     assert "extended from 3 rounds, within its promise" in audit(run).remarks
     assert run.read_json("summary.json")["extended_from"] == [3]
+    found = open_run(run.path)
+    assert (found.rounds, found.planned_rounds) == (6, 6)
+    # Its own checkpoints may be gone: the summary knows.
+    for path in run.weights.parent.glob("round-*"):
+        path.unlink()
+    assert open_run(run.path).rounds == 6
 
 
 def test_a_spent_promise_is_not_exceeded(tiny_task_file, tmp_path):

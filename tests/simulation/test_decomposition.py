@@ -29,6 +29,7 @@ class Scattered:
     common: torch.Tensor
     scatter: float
     algorithm: Maml = EXACT
+    message_noise: float = 0.0
 
     def form(self, model):
         return model
@@ -96,3 +97,15 @@ def test_weaker_noise_costs_less(steps):
     weak = replace(side, algorithm=replace(side.algorithm, support_noise=0.05))
     strong, weaker = (decompose(plan, s, model, 0.003, range(60)) for s in (side, weak))
     assert weaker.both > strong.both + 0.1
+
+
+def test_noise_that_clients_add_to_their_messages_is_counted_once(tiny_task_file):
+    dataset = open_dataset(str(tiny_task_file))
+    given = {"model.width": "4", "task.ways": "3", "run.noise_seed": "1", "server.noise_site": "clients"}
+    plan = make_plan(resolve("dp-fedavg-fixed", str(tiny_task_file), None, given), dataset.task)
+    side = client_side(plan, population(plan, dataset, None), KeyedSource(seed=1), torch.device("cpu"))
+    assert side.message_noise
+    model = learned_part(plan.network, initial_weights(plan.network, 0))
+    assert decompose(plan, side, model, 0.1, range(12)) == decompose(
+        plan, replace(side, message_noise=0.0), model, 0.1, range(12)
+    )

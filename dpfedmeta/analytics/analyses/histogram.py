@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -157,9 +158,15 @@ def _bin(first: Sequence[int], value: int) -> int:
 
 
 def _shares(found: Mapping[str, Any], name: str) -> str:
-    """From each edge on, which share of the clients; those that are not told from none are left out."""
+    """Share of the clients in each bin, by the numbers that the bin holds; bins not told from 0 are left out."""
     noise, total = 3.0 * found["deviation"], found["clients"]
-    seen = [f"{edge}+ {count / total:.1%}" for edge, count in found[name].items() if count > noise]
+    first = [int(edge) for edge in found[name]]
+    bins = [
+        *(str(low) if high - low == 1 else f"{low} to {high - 1}" for low, high in pairwise(first)),
+        f"{first[-1]} or more",
+    ]
+    counts = zip(bins, found[name].values(), strict=True)
+    seen = [f"{words} {count / total:.1%}" for words, count in counts if count > noise]
     return ", ".join(seen) or "too few clients for the noise"
 
 
