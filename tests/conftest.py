@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 from dpfedmeta.__main__ import main
-from dpfedmeta.data.dataset import open_dataset
+
+# PyTorch keeps to one thread, as the workers do. It is imported by the tests that need it: one file of others takes 2 s.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 TINY = {
     "name": "tiny",
@@ -85,8 +86,7 @@ def pytest_collection():
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory):
-    """No test touches the user's cache or state; torch keeps to one thread, as the workers do."""
-    torch.set_num_threads(1)
+    """Folders of this session in the place of the user's cache and state."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DPFEDMETA_CACHE", str(folder))
@@ -103,6 +103,8 @@ def tiny_task_file(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_strokes(tiny_task_file, own_cache):
+    from dpfedmeta.data.dataset import open_dataset
+
     return open_dataset(str(tiny_task_file))
 
 

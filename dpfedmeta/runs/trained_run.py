@@ -98,7 +98,7 @@ def open_run(path: Path, data_folder: Path | None = None) -> TrainedRun:
 
 
 def _rounds(directory: RunDirectory, planned: int) -> int:
-    """Of the last checkpoint; without checkpoints, of the summary, which the end of a run writes; else all of them."""
+    """Rounds behind the weights: those of the last checkpoint, else of the summary, else all that are planned."""
     found = checkpoint_files(directory.weights.parent)
     if found:
         return found[0][0]
