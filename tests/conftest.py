@@ -12,7 +12,7 @@ import yaml
 
 from dpfedmeta.__main__ import main
 
-# PyTorch keeps to one thread, as the workers do. It is imported by the tests that need it: one file of others takes 2 s.
+# PyTorch keeps to one thread, as the workers do. Tests that need it import it; a file of others takes 2 s.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 TINY = {
