@@ -78,7 +78,7 @@ def open_run(path: Path, data_folder: Path | None = None) -> TrainedRun:
         raise InputError(f"{path}: {stage}, and has no checkpoint yet; evaluate it after its first one")
     weights, untrained = load_weights(directory.weights), load_weights(directory.initial_weights)
     method = method_of(settings, task)
-    planned = read_content(directory.ledger, torn=stage == "running").plan.rounds
+    planned = _planned_rounds(directory, settings, stage)
     for found, path in ((weights, directory.weights), (untrained, directory.initial_weights)):
         check_weights(spec, method.adaptation.rule.network(found), str(path))
     return TrainedRun(
@@ -95,6 +95,13 @@ def open_run(path: Path, data_folder: Path | None = None) -> TrainedRun:
         mixes_queries=mixes_queries(network),
         has_body={name for name, _ in network.named_children()} == {"body", "head"},
     )
+
+
+def _planned_rounds(directory: RunDirectory, settings: Settings, stage: Stage) -> int:
+    """Rounds of the plan in the ledger; of the settings where only weights and settings were handed on."""
+    if not directory.ledger.exists():
+        return settings.server.rounds
+    return read_content(directory.ledger, torn=stage == "running").plan.rounds
 
 
 def _rounds(directory: RunDirectory, planned: int) -> int:
