@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dpfedmeta.federation.promise import Promise, epsilon_after, left_of_run
 from dpfedmeta.ledger.client_ledger import ClientLedger
+from dpfedmeta.planning.dishonest import dishonest_words
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.guarantee import Guarantee
@@ -36,6 +37,7 @@ def offered_words(signed: SignedPlan) -> Iterator[str]:
     yield f"the server sees {server}"
     if privacy.secure is not None:
         yield company_words(privacy, plan.settings.aggregation.company)
+    yield dishonest_words(privacy)
     yield from map(cell_words, plan.planned)
 
 
@@ -109,6 +111,7 @@ def analysis_words(signed: SignedAnalysis, cells: Sequence[Guarantee]) -> Iterat
     )
     yield f"the server sees {analysis.server_sees}"
     yield company_words(privacy, signed.plan.settings.aggregation.company)
+    yield dishonest_words(privacy)
     yield from map(cell_words, cells)
 
 
