@@ -62,17 +62,23 @@ def test_clients_that_cannot_take_part(silos, tmp_path):
         server.says("listening on")
         (tmp_path / "empty").mkdir()
         write_classes(tmp_path / "small", range(50, 52), images=3)
+        # Images belong to one home, so who comes with another one brings its own.
+        for number, name in enumerate(("of eve", "twice")):
+            write_classes(tmp_path / name, range(60 + 3 * number, 63 + 3 * number))
         eve = tmp_path / "eve.pem"
         write_identity(eve, private_key("eve"))
         other = tmp_path / "other"
         make_operator(other, ["127.0.0.1"], federation.port, private_key("another server"))
         refused(federation.client(3, data=tmp_path / "empty"), "a folder without classes")
         assert "connected" not in federation.running[-1].text
-        refused(federation.client(3, identity=eve, home=tmp_path / "eve"), "not in the server's roster")
+        refused(
+            federation.client(3, identity=eve, home=tmp_path / "eve", data=tmp_path / "of eve"),
+            "not in the server's roster",
+        )
         refused(federation.client(3, invitation=other / INVITATION), "not the server of this federation: ")
         sound = {0: federation.client(0)}
         sound[0].says("connected to")
-        twice = federation.client(0, home=tmp_path / "twice")
+        twice = federation.client(0, home=tmp_path / "its other home", data=tmp_path / "twice")
         other_version = federation.client(3, "other_version")
         # What images there are decides over what is sent, and the server sees no difference.
         sound[4] = federation.client(4, data=tmp_path / "small")
