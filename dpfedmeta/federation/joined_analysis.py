@@ -19,6 +19,7 @@ from dpfedmeta.federation.signed_analysis import SignedAnalysis
 from dpfedmeta.federation.words import answered_words, answering_words, without_images
 from dpfedmeta.fresh_source import FreshSource
 from dpfedmeta.ledger.client_ledger import ClientLedger
+from dpfedmeta.own_code import raised
 from dpfedmeta.randomness import IntArray, KeyedSource
 from dpfedmeta.secure_aggregation.refusals import Refused
 
@@ -34,6 +35,7 @@ class JoinedAnalysis:
         held: Its own images.
         source: Its noise, of a key that no other run has.
         fresh_of: What the streams of a charged attempt are keyed by.
+        log: Told what is for the owner alone.
     """
 
     signed: SignedAnalysis
@@ -42,6 +44,7 @@ class JoinedAnalysis:
     held: Held
     source: KeyedSource | FreshSource
     fresh_of: FreshOf
+    log: Callable[[str], None]
 
     def check(self, task: bytes) -> None:
         """As `Taken`."""
@@ -52,9 +55,19 @@ class JoinedAnalysis:
 
     def whole(self, task: bytes, attempt: Attempt, invited: int) -> IntArray:
         """As `Taken`: its answer, with its share of the noise where the analysis has the clients make it."""
+        try:
+            return self._answer(self.held, task, attempt, invited)
+        except Exception as error:
+            # A client that falls silent would tell that its images make the computation fail.
+            why = raised(error)
+            self.log(without_images(why))
+        nothing = NoImages(clients=self.signed.privacy.clients, number=self.number, why=why)
+        return self._answer(HeldImages(plan=self.signed.plan, population=nothing), task, attempt, invited)
+
+    def _answer(self, held: Held, task: bytes, attempt: Attempt, invited: int) -> IntArray:
         analysis, plan = self.signed.analysis, self.signed.privacy
         source = source_at(self.source, attempt, self.fresh_of)
-        handing = Handing(plan=plan, told=task, held=self.held, client=self.number, invited=invited, source=source)
+        handing = Handing(plan=plan, told=task, held=held, client=self.number, invited=invited, source=source)
         return np.concatenate([analysis.sent(handing, part) for part in range(analysis.form(plan).parts)])
 
     def words(self, ledger: ClientLedger, promise: Promise) -> Iterator[str]:
@@ -112,4 +125,5 @@ def join_analysis(
         held=HeldImages(plan=plan, population=own),
         source=kept.source(noise_seed),
         fresh_of=fresh_of,
+        log=log,
     )

@@ -19,8 +19,9 @@ from dpfedmeta.planning.plan import Plan
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.server import ServerState
 
-# Only in rows of releases that honest clients do not give.
-TOO_LONG = "longer_than_honest"
+# Only in rows of releases that honest clients do not give: the most that they give, and the length of the release, with
+# what clients attached for the clip policy.
+TOO_LONG, RELEASED = "longer_than_honest", "released_norm"
 
 
 def charged_after(ledger: Ledger, round_: int) -> tuple[Phase, ...]:
@@ -79,15 +80,15 @@ def compared(plan: Plan, ledger: Ledger, state: ServerState, released: Released[
         dimension=released.size,
         own_noise=":" in plan.settings.server.noise,
     )
-    return {} if most is None or found <= most else {TOO_LONG: {"norm": found, "honest": most}}
+    return {} if most is None or found <= most else {TOO_LONG: most, RELEASED: found}
 
 
 def too_long_words(row: Mapping[str, Any]) -> str:
     """That a release is longer than honest clients give, for the operator."""
-    found, most = (row[TOO_LONG][name] for name in ("norm", "honest"))
     return (
-        f"round {row['round']}: the released mean is {found:.4g} long, and honest clients give at most {most:.4g} "
-        f"(another time in {1 / CHANCE:,.0f} rounds): somebody sends more than its clip bound; the run goes on"
+        f"round {row['round']}: the released mean is {row[RELEASED]:.4g} long, and honest clients give at most "
+        f"{row[TOO_LONG]:.4g} (but for one round in {1 / CHANCE:,.0f}): somebody sends more than its clip bound; the "
+        "run goes on"
     )
 
 
