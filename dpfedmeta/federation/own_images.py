@@ -138,7 +138,7 @@ class NullImages(NoImages):
     Guarantee:
         The gradient of a null record counts as 0, as everything that is not finite does (privacy.clipping), and here no
         number of a record is finite. So every clipped sum is 0, and what the client sends is the noise of an honest
-        message: by the same code, with the same guarantee, and in about the same time.
+        message: by the same code, with the same guarantee.
     """
 
     form: tuple[int, ...]
