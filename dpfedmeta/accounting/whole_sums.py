@@ -92,7 +92,7 @@ class WholeSum:
 
     @property
     def of_a_client(self) -> float:
-        """M Delta: how far a client that comes or goes moves the sum."""
+        """M Delta: how far an honest client that comes or goes moves the sum."""
         return self.parts * self.sensitivity
 
     def fewest(self, invited: int) -> int:

@@ -192,11 +192,13 @@ def _own(options: argparse.Namespace) -> dict[str, Any]:
 
 def _plan(console: Console, request: Request) -> int:
     from dpfedmeta.accounting.cells import guarantees
+    from dpfedmeta.planning.dishonest import dishonest_words
     from dpfedmeta.tracking.terminal import ANSWERED, guarantee_table
 
     plan = request.planned()
     noise = plan.at(0).noise
     console.print(f"noise: {noise.words if noise else 'none'}", highlight=False, soft_wrap=True)
+    console.print(dishonest_words(plan), highlight=False, soft_wrap=True)
     console.print(guarantee_table(guarantees(plan), f"What {request.kind} would promise", ANSWERED))
     return DONE
 

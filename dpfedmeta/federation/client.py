@@ -65,7 +65,9 @@ class RealClient:
         (record or client, server), as `promise` says, over everything that ever leaves this object: a participation is
         on the ledger's disk before it is computed, beyond the promise it is declined, and what is asked again gets the
         same bytes. Nothing leaves but one clipped, noised or masked vector a round: no labels, counts, losses or
-        accuracies, and a decline says no reason.
+        accuracies, and a decline says no reason. Whether it takes part depends on no image: where the folder does not
+        fit a plan, or cannot be read, what leaves is the noise of an honest message, charged as one, and the log says
+        so. (How long it takes is not hidden: reading a folder takes longer the larger it is.)
 
     Raises:
         InputError: A key of another size, no images, or a ledger that was edited or started with another promise.
@@ -94,6 +96,7 @@ class RealClient:
         self._joined: dict[bytes, Taken] = {}
         self._masked: MaskedRound | None = None
         self._unfit: str | None = None
+        self._handed_out = False
         self._one = threading.Lock()
 
     @property
@@ -105,6 +108,11 @@ class RealClient:
     def unfit(self) -> str | None:
         """Why nothing of the plan that was offered last can be answered here: what only this machine can mend."""
         return self._unfit
+
+    @property
+    def handed_out(self) -> bool:
+        """Whether a learned model came, whatever the images made of it: then nothing more is to be waited for."""
+        return self._handed_out
 
     def answer(self, question: bytes) -> bytes:
         """The answer to one question; whatever is wrong with it is in the log alone."""
@@ -179,6 +187,7 @@ class RealClient:
             promise=self._promise,
             noise_seed=self._noise_seed,
             fresh_of=self._fresh_of,
+            log=self._log,
         )
         for line in joined.words(self._ledger, self._promise):
             self._log(line)
@@ -305,6 +314,7 @@ class RealClient:
         except Exception as error:
             # Whether it converges depends on the images: a server could ask for that as often as it likes.
             self._log(f"the learned model could not be adapted: {type(error).__name__}: {error}")
+        self._handed_out = True
         return b""
 
     def _adapt(self, joined: Joined, flat: Floats) -> None:
@@ -313,8 +323,8 @@ class RealClient:
         plan, task = signed.plan, signed.task
         form = ImageForm(channels=task.form.shape[0], size=task.form.shape[1], mean=task.mean, deviation=task.deviation)
         learned = Initialisation(network=plan.network, weights=weights, adaptation=plan.evaluation, form=form)
-        images, labels = joined.images.labelled()
-        personal = learned.adapt(images, labels, class_names=joined.images.pool.names)
+        images, labels, names = joined.images.labelled()
+        personal = learned.adapt(images, labels, class_names=names)
         personal.save(self._folder / MODEL)
         self._log(f"the learned model, adapted to {len(personal.class_names)} classes of this folder: {MODEL}")
 

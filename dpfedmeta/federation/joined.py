@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
 
-from dpfedmeta.errors import InputError
 from dpfedmeta.federation.kept import FreshOf, Kept, kept_for, source_at
 from dpfedmeta.federation.messages import Attempt, Floats, Task
-from dpfedmeta.federation.own_images import OwnImages, open_images
+from dpfedmeta.federation.own_images import NullImages, OwnImages, open_images, opened_or_why
 from dpfedmeta.federation.promise import Promise, check_allowed
 from dpfedmeta.federation.signed_plan import SignedPlan
-from dpfedmeta.federation.words import joined_words, sent_words
+from dpfedmeta.federation.words import joined_words, sent_words, without_images
 from dpfedmeta.fresh_source import FreshSource
 from dpfedmeta.ledger.client_ledger import ClientLedger
+from dpfedmeta.own_code import raised
 from dpfedmeta.parameters import Params, dimension, unflatten
 from dpfedmeta.planning.population import training_pool
 from dpfedmeta.randomness import IntArray, KeyedSource
-from dpfedmeta.secure_aggregation.refusals import Refused
 from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.secure_sums import rounded_messages
 from dpfedmeta.training.data import client_side
+
+Made = TypeVar("Made")
+
+
+class NoMessage(Exception):
+    """The client's code gives nothing that could be sent."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,17 +42,24 @@ class Joined:
         number: The client's.
         side: What it computes, on its own images.
         source: Its noise, of a key that no other run has.
+        images: Its own, as far as they can be read.
+        null: What stands in for them where there is no message to be had from them.
+        why: SECRET: why there is none in the whole run; None: the images fit the plan.
         kept: What must survive.
         fresh_of: What the streams of a charged attempt are keyed by.
+        log: Told what is for the owner alone.
     """
 
     signed: SignedPlan
     number: int
     side: ClientSide
     source: KeyedSource | FreshSource
-    images: OwnImages
+    images: OwnImages | NullImages
+    null: NullImages
+    why: str | None
     kept: Kept
     fresh_of: FreshOf
+    log: Callable[[str], None]
 
     @property
     def dimension(self) -> int:
@@ -57,16 +70,17 @@ class Joined:
         """What the client sends to a server that sees messages, [d]: clipped, with the noise that the plan gives it.
 
         Guarantee:
-            The release that the client's ledger counts. The same question gives the same bits.
-
-        Raises:
-            Refused: The client's images are not what the plan counts with.
+            The release that the client's ledger counts. The same question gives the same bits. Whether there is one
+            depends on no image (`_computed`).
         """
-        side = self._at(attempt)
-        (values,) = side.sent(self._model(task), task.bound, attempt.round, [self.number])
-        if values is None:
-            raise Refused("the images are not what the plan counts with")
-        return np.asarray(values.cpu().numpy())
+
+        def computed(side: ClientSide) -> Floats:
+            (values,) = side.sent(self._model(task), task.bound, attempt.round, [self.number])
+            if values is None:
+                raise NoMessage("a message that is not of the model's form")
+            return np.asarray(values.cpu().numpy())
+
+        return self._computed(attempt, computed)
 
     def check(self, task: bytes) -> None:
         """As `Taken`."""
@@ -77,12 +91,32 @@ class Joined:
         return self._whole(Task.decode(task, self.dimension), attempt, invited)
 
     def _whole(self, task: Task, attempt: Attempt, invited: int) -> IntArray:
-        side = self._at(attempt)
-        assert side.whole is not None
+        whole = self.side.whole
+        assert whole is not None
         arrays = {name: value.numpy() for name, value in self._model(task).items()}
-        common = (arrays, (task.bound, side.whole.share(invited)), attempt.round, [self.number])
-        (vector,) = rounded_messages(side, *common, side.source)
-        return vector & ((1 << side.whole.bits) - 1)
+        common = (arrays, (task.bound, whole.share(invited)), attempt.round, [self.number])
+
+        def computed(side: ClientSide) -> IntArray:
+            (vector,) = rounded_messages(side, *common, side.source)
+            return vector
+
+        return self._computed(attempt, computed) & ((1 << whole.bits) - 1)
+
+    def _computed(self, attempt: Attempt, computed: Callable[[ClientSide], Made]) -> Made:
+        """SECRET: what is computed from the images; from null records where they give no message.
+
+        Guarantee:
+            That the images make the computation fail would be told by a client that falls silent, and under secure
+            aggregation it would decide over the sum of all. What is sent in its place has the noise of an honest
+            message, and was charged as one. The noise that a failed computation drew was seen by nobody.
+        """
+        side = self._at(attempt)
+        if self.why is None:
+            try:
+                return computed(side)
+            except Exception as error:
+                self.log(without_images(f"round {attempt.round}: {raised(error)}"))
+        return computed(replace(side, population=self.null))
 
     def words(self, ledger: ClientLedger, promise: Promise) -> Iterator[str]:
         """As `Taken`."""
@@ -108,8 +142,11 @@ def join(
     promise: Promise,
     noise_seed: int | None,
     fresh_of: FreshOf,
+    log: Callable[[str], None],
 ) -> Joined:
     """Look at a plan as a client does, and get ready for it; of what it finds nothing is told to the server.
+
+    What images there are, and whether they can be read, decides over the message and not over whether there is one.
 
     Args:
         signed: The plan.
@@ -119,30 +156,43 @@ def join(
         promise: What it promises.
         noise_seed: Given, in a simulation; None: a key is drawn once for the run, and kept.
         fresh_of: What the streams of a charged attempt are keyed by.
+        log: Told, for the owner alone, why there is nothing but noise to send.
 
     Raises:
         Refused: The promise allows no round.
-        InputError: The images cannot be read, or are not what the plan counts with.
     """
     plan = signed.plan
     promise.floors.check(plan.privacy, rough=plan.settings.aggregation.rough)
     check_allowed(plan.privacy, promise)
-    pool = training_pool(plan.settings, open_images(images, signed.task, folder / "images"))
-    own = OwnImages(
-        pool=pool, shape=plan.shape, clients=plan.privacy.clients, number=number, seed=plan.settings.run.seed
-    )
+    own, null = _held(signed, number, images, folder)
     kept = kept_for(folder, signed.run)
     source = kept.source(noise_seed)
     side = client_side(plan, own, source, torch.device("cpu"))
-    problem = side.data_form.problem(own, number)
-    if problem is not None:
-        raise InputError(f"{images}: not what the plan counts with: {problem}")
+    why = null.why or side.data_form.problem(own, number)
+    if why is not None:
+        why = f"{images}: not what the plan counts with: {why}"
+        log(without_images(why))
     return Joined(
         signed=signed,
         number=number,
         side=side,
         source=source,
         images=own,
+        null=null,
+        why=why,
         kept=kept,
         fresh_of=fresh_of,
+        log=log,
     )
+
+
+def _held(signed: SignedPlan, number: int, images: Path, folder: Path) -> tuple[OwnImages | NullImages, NullImages]:
+    """SECRET: (the client's images as the plan has them drawn, if they can be read; what stands in for them)."""
+    plan, task = signed.plan, signed.task
+    pool = opened_or_why(lambda: training_pool(plan.settings, open_images(images, task, folder / "images")))
+    clients, why = plan.privacy.clients, pool if isinstance(pool, str) else None
+    null = NullImages(clients=clients, number=number, why=why, form=task.form.shape, shape=plan.shape)
+    if isinstance(pool, str):
+        return null, null
+    own = OwnImages(pool=pool, shape=plan.shape, clients=clients, number=number, seed=plan.settings.run.seed)
+    return own, null

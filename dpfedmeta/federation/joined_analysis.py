@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +13,13 @@ from dpfedmeta.analytics.held import Held, HeldImages
 from dpfedmeta.errors import InputError
 from dpfedmeta.federation.kept import FreshOf, Kept, kept_for, source_at
 from dpfedmeta.federation.messages import Attempt
-from dpfedmeta.federation.own_images import OwnImages, open_images
+from dpfedmeta.federation.own_images import NoImages, OwnImages, open_images, opened_or_why
 from dpfedmeta.federation.promise import Promise, check_allowed
 from dpfedmeta.federation.signed_analysis import SignedAnalysis
-from dpfedmeta.federation.words import answered_words, answering_words
+from dpfedmeta.federation.words import answered_words, answering_words, without_images
 from dpfedmeta.fresh_source import FreshSource
 from dpfedmeta.ledger.client_ledger import ClientLedger
+from dpfedmeta.own_code import raised
 from dpfedmeta.randomness import IntArray, KeyedSource
 from dpfedmeta.secure_aggregation.refusals import Refused
 
@@ -34,6 +35,7 @@ class JoinedAnalysis:
         held: Its own images.
         source: Its noise, of a key that no other run has.
         fresh_of: What the streams of a charged attempt are keyed by.
+        log: Told what is for the owner alone.
     """
 
     signed: SignedAnalysis
@@ -42,6 +44,7 @@ class JoinedAnalysis:
     held: Held
     source: KeyedSource | FreshSource
     fresh_of: FreshOf
+    log: Callable[[str], None]
 
     def check(self, task: bytes) -> None:
         """As `Taken`."""
@@ -52,9 +55,19 @@ class JoinedAnalysis:
 
     def whole(self, task: bytes, attempt: Attempt, invited: int) -> IntArray:
         """As `Taken`: its answer, with its share of the noise where the analysis has the clients make it."""
+        try:
+            return self._answer(self.held, task, attempt, invited)
+        except Exception as error:
+            # A client that falls silent would tell that its images make the computation fail.
+            why = raised(error)
+            self.log(without_images(why))
+        nothing = NoImages(clients=self.signed.privacy.clients, number=self.number, why=why)
+        return self._answer(HeldImages(plan=self.signed.plan, population=nothing), task, attempt, invited)
+
+    def _answer(self, held: Held, task: bytes, attempt: Attempt, invited: int) -> IntArray:
         analysis, plan = self.signed.analysis, self.signed.privacy
         source = source_at(self.source, attempt, self.fresh_of)
-        handing = Handing(plan=plan, told=task, held=self.held, client=self.number, invited=invited, source=source)
+        handing = Handing(plan=plan, told=task, held=held, client=self.number, invited=invited, source=source)
         return np.concatenate([analysis.sent(handing, part) for part in range(analysis.form(plan).parts)])
 
     def words(self, ledger: ClientLedger, promise: Promise) -> Iterator[str]:
@@ -75,10 +88,11 @@ def join_analysis(
     promise: Promise,
     noise_seed: int | None,
     fresh_of: FreshOf,
+    log: Callable[[str], None],
 ) -> JoinedAnalysis:
     """Look at an analysis as a client does, and get ready for it; of what it finds nothing is told to the server.
 
-    How many images there are decides over the answer, and not over whether there is one.
+    What images there are, and whether they can be read, decides over the answer and not over whether there is one.
 
     Args:
         signed: What is asked.
@@ -88,21 +102,21 @@ def join_analysis(
         promise: What it promises.
         noise_seed: Given, in a simulation; None: a key is drawn once for the run, and kept.
         fresh_of: What the streams of a charged attempt are keyed by.
+        log: Told, for the owner alone, why there is nothing to answer with.
 
     Raises:
         Refused: The promise does not allow it.
-        InputError: The images cannot be read.
     """
     plan = signed.plan
     promise.floors.check(signed.privacy, rough=plan.settings.aggregation.rough)
     check_allowed(signed.privacy, promise)
-    own = OwnImages(
-        pool=open_images(images, signed.task, folder / "images"),
-        shape=plan.shape,
-        clients=signed.privacy.clients,
-        number=number,
-        seed=plan.settings.run.seed,
-    )
+    pool, clients = opened_or_why(lambda: open_images(images, signed.task, folder / "images")), signed.privacy.clients
+    own: OwnImages | NoImages
+    if isinstance(pool, str):
+        own = NoImages(clients=clients, number=number, why=pool)
+        log(without_images(pool))
+    else:
+        own = OwnImages(pool=pool, shape=plan.shape, clients=clients, number=number, seed=plan.settings.run.seed)
     kept = kept_for(folder, signed.run)
     return JoinedAnalysis(
         signed=signed,
@@ -111,4 +125,5 @@ def join_analysis(
         held=HeldImages(plan=plan, population=own),
         source=kept.source(noise_seed),
         fresh_of=fresh_of,
+        log=log,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from dpfedmeta.federation.joined import join
@@ -37,15 +38,19 @@ def joined_by(
     promise: Promise,
     noise_seed: int | None,
     fresh_of: FreshOf,
+    log: Callable[[str], None],
 ) -> Taken:
     """Look at an offer as a client does, and get ready for it; of what it finds nothing is told to the server.
 
+    Guarantee:
+        The images decide nothing of whether it returns: a plan or an analysis is refused for what the promise and the
+        client's ledger say, and for nothing else.
+
     Raises:
-        Refused: The promise allows nothing of it, or the images are not what it counts with.
-        InputError: The images cannot be read.
+        Refused: The promise allows nothing of it.
     """
-    given = {"images": images, "folder": folder}
+    at = {"images": images, "folder": folder}
     if isinstance(signed, SignedPlan):
-        return join(signed, number, **given, promise=promise, noise_seed=noise_seed, fresh_of=fresh_of)
+        return join(signed, number, **at, promise=promise, noise_seed=noise_seed, fresh_of=fresh_of, log=log)
     assert isinstance(signed, SignedAnalysis)
-    return join_analysis(signed, number, **given, promise=promise, noise_seed=noise_seed, fresh_of=fresh_of)
+    return join_analysis(signed, number, **at, promise=promise, noise_seed=noise_seed, fresh_of=fresh_of, log=log)

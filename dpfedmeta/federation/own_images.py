@@ -1,12 +1,14 @@
-"""A client's own folder of images, as the data of one numbered client of a plan."""
+"""A client's own folder of images, as the data of one numbered client of a plan; or nothing, where it does not fit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from dpfedmeta.data.cache import cached
 from dpfedmeta.data.contents import ClassEntry, Contents
@@ -18,6 +20,7 @@ from dpfedmeta.data.sources.image_files import check_all_read, image_files
 from dpfedmeta.data.sources.image_folder import class_folders, decoded_all, listed_key
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError
+from dpfedmeta.own_code import raised
 from dpfedmeta.randomness import IntArray, Purpose, public_generator
 
 _OWN = "own"
@@ -72,10 +75,104 @@ class OwnImages:
             raise IndexError(f"client {client}: this machine holds client {self.number} of {self.clients}")
         return dict(zip(self.pool.names, self.pool.counts, strict=True))
 
-    def labelled(self) -> tuple[ImageArray, IntArray]:
-        """SECRET: all images of all classes, uint8 [n, channels, height, width], and the places of their classes."""
+    def labelled(self) -> tuple[ImageArray, IntArray, tuple[str, ...]]:
+        """SECRET: all images, uint8 [n, channels, height, width], the places of their classes, and their names."""
         labels = np.repeat(np.arange(self.pool.classes), self.pool.counts)
-        return np.array(self.pool.images), labels
+        return np.array(self.pool.images), labels, self.pool.names
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoImages:
+    """A population of which this machine holds one client that has nothing to answer with (data.population.Population).
+
+    Attributes:
+        clients: N.
+        number: Its own.
+        why: SECRET: why its folder cannot be read, for its owner; None: it can.
+    """
+
+    clients: int
+    number: int
+    why: str | None
+
+    def episode(self, client: int) -> Episode:
+        """None.
+
+        Raises:
+            IndexError: It is another client.
+            InputError: It is this one.
+        """
+        self._check(client)
+        raise InputError(self.why or "nothing")
+
+    def holdings(self, client: int) -> Mapping[str, int]:
+        """No class.
+
+        Raises:
+            IndexError: It is another client.
+        """
+        self._check(client)
+        return {}
+
+    def labelled(self) -> tuple[ImageArray, IntArray, tuple[str, ...]]:
+        """None.
+
+        Raises:
+            InputError: Always.
+        """
+        raise InputError(self.why or "nothing")
+
+    def _check(self, client: int) -> None:
+        if client != self.number:
+            raise IndexError(f"client {client}: this machine holds client {self.number} of {self.clients}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NullImages(NoImages):
+    """The same, where a message has to be computed all the same: an episode of null records.
+
+    Attributes:
+        form: Of a record.
+        shape: Of the episode.
+
+    Guarantee:
+        The gradient of a null record counts as 0, as everything that is not finite does (privacy.clipping), and here no
+        number of a record is finite. So every clipped sum is 0, and what the client sends is the noise of an honest
+        message: by the same code, with the same guarantee.
+    """
+
+    form: tuple[int, ...]
+    shape: EpisodeShape
+
+    def episode(self, client: int) -> Episode:
+        """As many records as the plan counts with, none of them a number.
+
+        Raises:
+            IndexError: It is another client.
+        """
+        self._check(client)
+        labels = torch.arange(self.shape.ways)
+        return Episode(
+            support_images=torch.full((self.shape.support_records, *self.form), math.nan),
+            support_labels=labels.repeat_interleave(self.shape.shots),
+            query_images=torch.full((self.shape.query_records, *self.form), math.nan),
+            query_labels=labels.repeat_interleave(self.shape.queries),
+        )
+
+
+def opened_or_why(opened: Callable[[], ClassPool]) -> ClassPool | str:
+    """SECRET: the images of a folder, or what is wrong with them.
+
+    Guarantee:
+        Whatever the folder holds, and whatever form a plan asks for, there is no exception: a client that declines
+        would tell the server of its images, as often as it is offered a plan of another form.
+    """
+    try:
+        return opened()
+    except InputError as error:
+        return str(error)
+    except Exception as error:
+        return f"images that cannot be read ({raised(error)})"
 
 
 def chosen_files(folder: Path) -> list[tuple[Path, list[Path]]]:

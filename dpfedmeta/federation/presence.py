@@ -122,5 +122,5 @@ def check_willing(asking: Asking) -> None:
     if clients - declined < needed:
         raise TooFew(
             f"{declined} of {clients} clients declined, and a round needs {needed}; why, stands in their logs alone "
-            "(another version, less promised than the plan takes, too few images); no further round was begun"
+            "(another version, less promised than the plan takes); no further round was begun"
         )

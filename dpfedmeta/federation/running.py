@@ -200,7 +200,7 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
     """Answer a server's questions until it hands out the model; the file of the adapted one.
 
     Returns:
-        The adapted model, or None for a dry run.
+        The adapted model; None: a dry run, or images that give none.
 
     Raises:
         InputError: Files cannot be used, the images belong to another home, the server does not take this client, or
@@ -247,12 +247,13 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
             return answered > 0
         if not options.stay and party.unfit is not None:
             return True
-        return not options.stay and _changed(model) != before
+        # Not at the adapted model: whether the images give one would be told by a client that leaves or stays.
+        return not options.stay and party.handed_out
 
     attend(Counted(), wire, over=over, say=say)
     if party.unfit is not None:
         raise InputError(party.unfit)
-    return None if options.dry_run else model
+    return model if _changed(model) != before else None
 
 
 def _changed(path: Path) -> int | None:

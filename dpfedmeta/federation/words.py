@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dpfedmeta.federation.promise import Promise, epsilon_after, left_of_run
 from dpfedmeta.ledger.client_ledger import ClientLedger
+from dpfedmeta.planning.dishonest import dishonest_words
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.guarantee import Guarantee
@@ -36,6 +37,7 @@ def offered_words(signed: SignedPlan) -> Iterator[str]:
     yield f"the server sees {server}"
     if privacy.secure is not None:
         yield company_words(privacy, plan.settings.aggregation.company)
+    yield dishonest_words(privacy)
     yield from map(cell_words, plan.planned)
 
 
@@ -75,6 +77,11 @@ def joined_words(joined: Joined, ledger: ClientLedger, promise: Promise) -> Iter
     )
 
 
+def without_images(why: str) -> str:
+    """Why a client has nothing but noise to send, for its owner."""
+    return f"NOISE ALONE: {why}; this client takes part and is charged as any other, and the server is not told"
+
+
 def spent_words(ledger: ClientLedger, promise: Promise) -> str:
     """What is promised, and what earlier runs took of it."""
     spent = "" if promise.epsilon is None else f", {epsilon_words(ledger.epsilon)} of them together"
@@ -87,9 +94,10 @@ def sent_words(joined: Joined, ledger: ClientLedger, promise: Promise, attempt: 
     run = joined.signed.run.hex()
     taken = len(ledger.keys(run))
     allowed = taken + left_of_run(privacy, promise, ledger, run)
+    clipped = f"clipped to {task.bound:.4g}" + ("" if joined.why is None else ", noise alone")
     return (
-        f"round {attempt.round}: {what} left this machine ({joined.dimension:,} coordinates, clipped to "
-        f"{task.bound:.4g}); participation {taken} of {allowed} that are allowed, {privacy.rounds} rounds in all; "
+        f"round {attempt.round}: {what} left this machine ({joined.dimension:,} coordinates, {clipped}); participation "
+        f"{taken} of {allowed} that are allowed, {privacy.rounds} rounds in all; "
         f"({promise.unit}, server) in this run so far: {epsilon_words(epsilon_after(privacy, promise, taken))}"
     )
 
@@ -103,6 +111,7 @@ def analysis_words(signed: SignedAnalysis, cells: Sequence[Guarantee]) -> Iterat
     )
     yield f"the server sees {analysis.server_sees}"
     yield company_words(privacy, signed.plan.settings.aggregation.company)
+    yield dishonest_words(privacy)
     yield from map(cell_words, cells)
 
 

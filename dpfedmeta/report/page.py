@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -13,6 +13,7 @@ from jinja2 import Environment, UndefinedError
 from markupsafe import Markup
 
 from dpfedmeta.errors import InputError
+from dpfedmeta.planning.dishonest import dishonest_words
 from dpfedmeta.report import comparison_plots, plots
 from dpfedmeta.report.audited import audits_section
 from dpfedmeta.report.ending import ending_words, refresh, warning
@@ -23,10 +24,14 @@ from dpfedmeta.report.repetition import command, settings_shown
 from dpfedmeta.report.statement import claims, embedded, guarantee_rows, plan_words, server_words
 from dpfedmeta.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
 from dpfedmeta.runs.measured import size, size_and_count, with_sizes
+from dpfedmeta.runs.rows import TOO_LONG, too_long_words
 from dpfedmeta.runs.snapshot import Snapshot, stage_of
 from dpfedmeta.runs.summary import summary_so_far
 from dpfedmeta.runs.verification import audit
 from dpfedmeta.tracking.terminal import HOLDS, number, why_above
+
+# Rounds with a release that is too long, in a report.
+_MOST_SHOWN = 5
 
 
 def write_report(run: RunDirectory) -> Path:
@@ -67,6 +72,8 @@ def write_report(run: RunDirectory) -> Path:
             simulation=proven.simulation,
             guarantees=guarantee_rows(proven),
             server=server_words(proven),
+            dishonest=_sentence(dishonest_words(proven.content.plan)),
+            too_long=_too_long(rows),
             whole_numbers=proven.content.plan.secure is not None,
             claims=Markup(embedded(claims(proven))),
             held=sum(row.get("clip_mode") == "holding" for row in rows),
@@ -92,6 +99,17 @@ def write_report(run: RunDirectory) -> Path:
 
 def _ended_since(snapshot: Snapshot) -> bool:
     return snapshot.stage == "running" and stage_of(snapshot.run) != "running"
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _too_long(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of the first rounds whose release is longer than honest clients give, and how many more there are."""
+    found = [_sentence(too_long_words(row)) for row in rows if TOO_LONG in row]
+    more = len(found) - _MOST_SHOWN
+    return [*found[:_MOST_SHOWN], *([f"So it is in {more} more rounds (rounds.jsonl)"] if more > 0 else [])]
 
 
 def _cautions(run: RunDirectory) -> list[str]:

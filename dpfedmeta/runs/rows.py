@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpfedmeta.accounting.cells import four_cells
+from dpfedmeta.accounting.correlated_plan import spacing_of
 from dpfedmeta.accounting.events import Phase, first_rounds, neighbours_of, surplus
 from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.accounting.honest_norm import CHANCE, honest_norm
 from dpfedmeta.accounting.sampled_gaussian import sampled_delta
 from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.ledger.ledger import Ledger
@@ -16,6 +18,10 @@ from dpfedmeta.parameters import dimension, norm
 from dpfedmeta.planning.plan import Plan
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.server import ServerState
+
+# Only in rows of releases that honest clients do not give: the most that they give, and the length of the release, with
+# what clients attached for the clip policy.
+TOO_LONG, RELEASED = "longer_than_honest", "released_norm"
 
 
 def charged_after(ledger: Ledger, round_: int) -> tuple[Phase, ...]:
@@ -48,6 +54,42 @@ def round_row(plan: Plan, charged: Sequence[Phase], state: ServerState, released
         "signal_to_noise": signal_to_noise(norm(aggregate), noise),
         "epsilons": running_epsilons(plan, charged),
     }
+
+
+def compared(plan: Plan, ledger: Ledger, state: ServerState, released: Released[Any, Any]) -> dict[str, Any]:
+    """What a row says besides of a release that is longer than honest clients give; nothing where it is not.
+
+    Args:
+        plan: The plan.
+        ledger: Of the run. Where clients rest between rounds, a round that is done again changes how many are free in
+            later ones, and then nothing is known of their cohorts.
+        state: Before the round.
+        released: Its aggregate.
+
+    Guarantee:
+        Post-processing: a function of the release and of public constants. A row of honest clients has it with a
+        probability of at most accounting.honest_norm.CHANCE.
+    """
+    if spacing_of(plan.privacy) is not None and any(charge.attempt for charge in ledger.charges):
+        return {}
+    found = released.length
+    most = honest_norm(
+        plan.privacy.at(state.round),
+        moved=plan.message_bound(state.bound),
+        deviation=released.noise_deviation,
+        dimension=released.size,
+        own_noise=":" in plan.settings.server.noise,
+    )
+    return {} if most is None or found <= most else {TOO_LONG: most, RELEASED: found}
+
+
+def too_long_words(row: Mapping[str, Any]) -> str:
+    """That a release is longer than honest clients give, for the operator."""
+    return (
+        f"round {row['round']}: the released mean is {row[RELEASED]:.4g} long, and honest clients give at most "
+        f"{row[TOO_LONG]:.4g} (but for one round in {1 / CHANCE:,.0f}): somebody sends more than its clip bound; the "
+        "run goes on"
+    )
 
 
 def aborted_row(plan: Plan, charged: Sequence[Phase], state: ServerState) -> dict[str, Any]:

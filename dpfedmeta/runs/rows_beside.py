@@ -22,7 +22,7 @@ from dpfedmeta.planning.dimension import noise_of_unit_bound
 from dpfedmeta.planning.own_policy import OWN
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.claims_beside import Proven, complete
-from dpfedmeta.runs.rows import cell
+from dpfedmeta.runs.rows import TOO_LONG, cell
 from dpfedmeta.runs.snapshot import Snapshot
 
 # Rows whose epsilons are computed again (about 40 ms each); the others may not fall from line to line.
@@ -60,6 +60,9 @@ def check_rows(snapshot: Snapshot, proven: Proven) -> list[str]:
                     f"{path}, line {number}: epsilons.{fallen}: states {after[fallen]:.6g} after {before[fallen]:.6g}, "
                     "but epsilon never falls from round to round"
                 )
+    long = sum(TOO_LONG in row for row in rows)
+    if long:
+        remarks = [*remarks, f"rounds.jsonl: {long} releases are longer than honest clients give ({TOO_LONG})"]
     return ["rounds.jsonl agrees", *remarks]
 
 

@@ -59,7 +59,8 @@ class SecureSums:
         released is the server's own, so nobody but the server sees that.
 
         Guarantee:
-            One client moves the value by at most its sensitivity, M Delta steps of the grid. Towards a server that sees
+            One honest client moves the value by at most its sensitivity, M Delta steps of the grid; nobody can see to
+            it that a dishonest one does not move it further (planning.dishonest.reach). Towards a server that sees
             nothing else, the noise of any V - c honest survivors has the planned deviation
             (accounting.whole_sums.WholeSum.share).
 

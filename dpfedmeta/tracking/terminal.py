@@ -16,6 +16,7 @@ from dpfedmeta.accounting.events import Event
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.accounting.plan import PrivacyPlan
 from dpfedmeta.accounting.whole_sums import WholeSum
+from dpfedmeta.planning.dishonest import dishonest_words
 from dpfedmeta.runs.measured import size_and_count
 
 
@@ -149,7 +150,11 @@ def guarantee_words(guarantees: Sequence[Guarantee]) -> list[str]:
 
 
 def noise_lines(plan: PrivacyPlan) -> list[str]:
-    """The solved noise, a line each."""
+    """The sizes and the solved noise, a line each, and what it does not limit: clients that are dishonest."""
+    return [*_noise_lines(plan), dishonest_words(plan)]
+
+
+def _noise_lines(plan: PrivacyPlan) -> list[str]:
     lines = [
         f"population {plan.clients:,} clients, {_cohort(plan)}, {rounds_words(plan.rounds)}"
         + (f", at most {plan.max_participations} per client" if plan.max_participations else "")

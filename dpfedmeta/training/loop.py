@@ -31,7 +31,15 @@ from dpfedmeta.runs.journal import Journal, release_digest
 from dpfedmeta.runs.left_out import keep_left_out
 from dpfedmeta.runs.noise_state import drop_noise_states, keep_noise_state, kept_noise_state
 from dpfedmeta.runs.reopen import reopen
-from dpfedmeta.runs.rows import aborted_row, charged_after, delta_at_limit, round_row
+from dpfedmeta.runs.rows import (
+    TOO_LONG,
+    aborted_row,
+    charged_after,
+    compared,
+    delta_at_limit,
+    round_row,
+    too_long_words,
+)
 from dpfedmeta.runs.summary import Status
 from dpfedmeta.runs.times import hides_times, keep_seconds
 from dpfedmeta.server import ServerOptimizer, ServerState, initial_state, skip, step, without_average
@@ -209,9 +217,11 @@ class Training:
         else:
             rule, last = optimizer(plan, state.round), averages(plan, state.round)
             following = step(rule, plan.policy, state, released, averages=last)
-            row = round_row(plan, charged, state, released)
+            row = round_row(plan, charged, state, released) | compared(plan, journal.ledger, state, released)
         row |= self._times(state.round, seconds, aborted=released is None)
         row["release"] = release
+        if TOO_LONG in row:
+            tell(self.callbacks, "on_remark", too_long_words(row))
         if state.round == 0:
             row["validation_accuracy_untrained"] = self._validated(state)
         ended = following.round == plan.privacy.in_force(state.round)

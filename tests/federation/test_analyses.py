@@ -15,6 +15,7 @@ from dpfedmeta.accounting.whole_noise import epsilon_of_discrete, summed_coordin
 from dpfedmeta.analytics.asked import Asked, IdealSums
 from dpfedmeta.analytics.conduct import Place, _asking, begin, resume
 from dpfedmeta.analytics.ground import Ground
+from dpfedmeta.analytics.held import HeldImages
 from dpfedmeta.analytics.request import FixedCohort, Request, made, options_of
 from dpfedmeta.analytics.verification import verify
 from dpfedmeta.data.task import load_task
@@ -23,6 +24,7 @@ from dpfedmeta.federation.analysing import Company
 from dpfedmeta.federation.client import RealClient
 from dpfedmeta.federation.messages import Asked as Kind
 from dpfedmeta.federation.messages import Attempt, Offer, Question, Said, opened_answer
+from dpfedmeta.federation.own_images import OwnImages
 from dpfedmeta.federation.promise import Promise, epsilon_after, participation
 from dpfedmeta.federation.signed_analysis import sign_analysis
 from dpfedmeta.ledger.ledger import read_content
@@ -390,7 +392,8 @@ def test_what_cannot_be_told_is_declined_before_it_is_charged(silos, tmp_path, t
     assert not charges(tmp_path)
 
 
-def test_a_client_with_too_little_answers_as_others_do(silos, tmp_path):
+@pytest.mark.parametrize("how", ["few", "broken", "failing"])
+def test_a_client_with_too_little_answers_as_others_do(silos, tmp_path, monkeypatch, how):
     """Whether a client answers tells nothing of what it holds."""
     (tmp_path / "few" / "only").mkdir(parents=True)
     picture = next(silos.folders[0].glob("*/*.png"))
@@ -400,7 +403,20 @@ def test_a_client_with_too_little_answers_as_others_do(silos, tmp_path):
         tmp_path / "few", silos.keys[0], tmp_path / "client0" / "ledger.jsonl", noise_seed=NOISE,
         server=Identity(silos.server).public, promise=Promise(participations=10),
     )  # fmt: skip
-    heard = []
-    for kind in ("quantile", "histogram"):
+    if how == "broken":
+        (tmp_path / "few" / "only" / picture.name).write_bytes(b"no image")
+    if how == "failing":
+        holdings = HeldImages.holdings
+
+        def failing(self, client):
+            if isinstance(self.population, OwnImages) and client == 0:
+                raise ArithmeticError("these images")
+            return holdings(self, client)
+
+        monkeypatch.setattr(HeldImages, "holdings", failing)
+    heard, kinds = [], ["quantile", "histogram"] if how == "few" else ["histogram"]
+    for kind in kinds:
         asked(silos, tmp_path, request_of(silos, kind), kind, parties=parties, heard=heard.append)
     assert {each.answered for each in heard} == {CLIENTS}
+    assert log_of(tmp_path).count("NOISE ALONE: ") == (how != "few")
+    assert len(charges(tmp_path)) == len(kinds)

@@ -56,41 +56,45 @@ def refused(client, words):
 
 
 def test_clients_that_cannot_take_part(silos, tmp_path):
-    """Each of them ends with one line and code 2; the three sound ones train."""
+    """Each of them ends with one line and code 2; the four others train, one of them with too few images."""
     with live(tmp_path, silos, given=MICRO) as federation:
         server = federation.server(fewest=3)
         server.says("listening on")
         (tmp_path / "empty").mkdir()
         write_classes(tmp_path / "small", range(50, 52), images=3)
+        # Images belong to one home, so who comes with another one brings its own.
+        for number, name in enumerate(("of eve", "twice")):
+            write_classes(tmp_path / name, range(60 + 3 * number, 63 + 3 * number))
         eve = tmp_path / "eve.pem"
         write_identity(eve, private_key("eve"))
         other = tmp_path / "other"
         make_operator(other, ["127.0.0.1"], federation.port, private_key("another server"))
         refused(federation.client(3, data=tmp_path / "empty"), "a folder without classes")
         assert "connected" not in federation.running[-1].text
-        refused(federation.client(3, identity=eve, home=tmp_path / "eve"), "not in the server's roster")
+        refused(
+            federation.client(3, identity=eve, home=tmp_path / "eve", data=tmp_path / "of eve"),
+            "not in the server's roster",
+        )
         refused(federation.client(3, invitation=other / INVITATION), "not the server of this federation: ")
         sound = {0: federation.client(0)}
         sound[0].says("connected to")
-        twice = federation.client(0, home=tmp_path / "twice")
-        unfit = {
-            "version": federation.client(3, "other_version"),
-            "images": federation.client(4, data=tmp_path / "small"),
-        }
-        for client in unfit.values():
+        twice = federation.client(0, home=tmp_path / "its other home", data=tmp_path / "twice")
+        other_version = federation.client(3, "other_version")
+        # What images there are decides over what is sent, and the server sees no difference.
+        sound[4] = federation.client(4, data=tmp_path / "small")
+        for client in (other_version, sound[4]):
             client.says("connected to")
         refused(twice, "a client of this identity is connected already; each identity is one client")
         sound[1] = federation.client(1)
-        refused(unfit["version"], f"a plan of another version: version '{__version__}', here '9.9.9'")
-        refused(unfit["images"], "not what the plan counts with: fewer than 2 classes with 4 images each")
+        refused(other_version, f"a plan of another version: version '{__version__}', here '9.9.9'")
         sound[2] = federation.client(2)
         assert server.code() == 0
         assert status(federation) == "completed"
         for number, client in sound.items():
             assert client.code() == 0
             assert charged(federation, number)[-1:] == [1]
+        assert "not what the plan counts with: fewer than 2 classes with 4 images each" in sound[4].text
         assert not charged(federation, 3)
-        assert not charged(federation, 4)
 
 
 def test_clients_that_answer_what_is_none(silos, tmp_path):
