@@ -61,8 +61,8 @@ _RARE = 46.0
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e4
 # Sums of positive numbers are wrong by their rounding alone.
 _ROUNDED = 1.0 + 1e-9
-# How far above its smallest value an epsilon may stop, relative to itself: in a search, and in a promise.
-_QUICKLY, _CLOSELY = 1e-3, 2e-4
+# How far above its smallest value an epsilon may stop, relative to itself.
+_WITHIN = 1e-5
 # Shares of delta that the first half of a replacement may take.
 _SHARES = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)
 
@@ -155,28 +155,25 @@ class Allocation:
 
     def epsilon_replaced(self, delta: float, points: int = FINE) -> float:
         """For a client whose message is another one, in its slot or in one that it draws anew."""
-        bound = min(known_round_epsilon(2.0 / self.noise, self.share, delta), self._by_absence(delta, points))
+        bound = self.epsilon_by_absence(delta, points)
         if not self._followed or bound > LARGEST_EPSILON:
             return bound
         rare = NEGLIGIBLE * delta
-        for count, within in ((QUICK, _QUICKLY), (points, _CLOSELY)):
-            bound = epsilon_below(self._of_opposites(count, rare), bound, delta, within)
-            if points <= QUICK:
-                break
+        # A few points first, since they say where to look with many.
+        for count in sorted({min(QUICK, points), points}):
+            bound = epsilon_below(self._of_opposites(count, rare), bound, delta, _WITHIN)
         return bound
 
     def _of_opposites(self, points: int, rare: float) -> Callable[[float], float]:
-        return partial(
-            delta_of_opposites, noise=self.noise, done=self.done, share=self.share, points=points, rare=rare
-        )
+        return partial(delta_of_opposites, noise=self.noise, done=self.done, share=self.share, points=points, rare=rare)
 
-    def _by_absence(self, delta: float, points: int) -> float:
-        """The same by way of the population without the client: removed, and then another one added.
+    def epsilon_by_absence(self, delta: float, points: int = FINE) -> float:
+        """`epsilon_replaced` in a looser way: the client is removed, and then added with the other message.
 
         Guarantee:
             P(A) <= e^a Q(A) + d and Q(A) <= e^b P'(A) + d' give P(A) <= e^(a + b) P'(A) + d + e^a d'.
         """
-        found = math.inf
+        found = known_round_epsilon(2.0 / self.noise, self.share, delta)
         for share in _SHARES:
             first = self.epsilon_removed(share * delta, points)
             if first < found:
