@@ -32,23 +32,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import ndtr
 
-from dpfedmeta.accounting.gaussian import gaussian_delta, gaussian_epsilon, smallest_epsilon
+from dpfedmeta.accounting.gaussian import epsilon_below, gaussian_delta, gaussian_epsilon, smallest_epsilon
 from dpfedmeta.accounting.noise import GaussianNoise
+from dpfedmeta.accounting.opposite_messages import LARGEST_EPSILON, NEGLIGIBLE, NEXT_TO_NEVER, delta_of_opposites
+from dpfedmeta.accounting.spread import Spread, between, joined
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.randomness import FloatArray
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.events import Phase
 
-# Points of a grid: of a promise, and of a search. Fewer are looser, never wrong (see `_Spread`).
+# Points of a grid: of a promise, and of a search. Fewer are looser, never wrong (see `spread.Spread`).
 FINE, QUICK = 1200, 300
 # Deviations out to which a factor is followed; what lies beyond counts as a certain failure.
 _OUT = 9.5
@@ -59,6 +61,8 @@ _RARE = 46.0
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e4
 # Sums of positive numbers are wrong by their rounding alone.
 _ROUNDED = 1.0 + 1e-9
+# How far above its smallest value an epsilon may stop, relative to itself.
+_WITHIN = 1e-5
 # Shares of delta that the first half of a replacement may take.
 _SHARES = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)
 
@@ -142,8 +146,29 @@ class Allocation:
         shown = known_round_epsilon(1.0 / self.noise, self.share, delta)
         return min(shown, smallest_epsilon(lambda e: self.added(e, points), delta)) if self._followed else shown
 
+    def delta_replaced(self, epsilon: float, points: int = FINE) -> float:
+        """For a client whose message is another one, at epsilon, from above."""
+        shown = self.share * float(gaussian_delta(epsilon, 2.0 / self.noise))
+        if not self._followed or epsilon > LARGEST_EPSILON:
+            return shown
+        return min(shown, self._of_opposites(points, NEXT_TO_NEVER)(epsilon))
+
     def epsilon_replaced(self, delta: float, points: int = FINE) -> float:
-        """For a client whose message is another one: removed, and another one added in the same slot or any other.
+        """For a client whose message is another one, in its slot or in one that it draws anew."""
+        bound = self.epsilon_by_absence(delta, points)
+        if not self._followed or bound > LARGEST_EPSILON:
+            return bound
+        rare = NEGLIGIBLE * delta
+        # A few points first, since they say where to look with many.
+        for count in sorted({min(QUICK, points), points}):
+            bound = epsilon_below(self._of_opposites(count, rare), bound, delta, _WITHIN)
+        return bound
+
+    def _of_opposites(self, points: int, rare: float) -> Callable[[float], float]:
+        return partial(delta_of_opposites, noise=self.noise, done=self.done, share=self.share, points=points, rare=rare)
+
+    def epsilon_by_absence(self, delta: float, points: int = FINE) -> float:
+        """`epsilon_replaced` in a looser way: the client is removed, and then added with the other message.
 
         Guarantee:
             P(A) <= e^a Q(A) + d and Q(A) <= e^b P'(A) + d' give P(A) <= e^(a + b) P'(A) + d + e^a d'.
@@ -187,36 +212,17 @@ def closed_bounds(noise: float, slots: int, delta: float) -> tuple[float, float]
     return math.log1p(math.expm1(of_coins) / came), without
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Spread:
-    """A distribution above that of a mean of factors in the convex order, on few points.
-
-    Both divergences are expectations of convex functions of the mean. Mass that lies between two points of a grid is
-    split between them so that its mean stays: a convex function only grows by that, so every step errs upwards.
-
-    Attributes:
-        points: Where there is mass, ascending.
-        mass: Under Q, of each point.
-        lost: Mass under Q that is followed no more.
-        mean_lost: Its part of the mean: mass under P that is followed no more.
-    """
-
-    points: FloatArray
-    mass: FloatArray
-    lost: float
-    mean_lost: float
-
-
 @lru_cache(maxsize=256)
-def _mean(noise: float, count: int, points: int) -> _Spread:
+def _mean(noise: float, count: int, points: int) -> Spread:
     """Of `count` factors; halves are shared between counts."""
     if count == 1:
         return _factor(noise, points)
     half = 1 << (count.bit_length() - 1)
     if half == count:
         one = _mean(noise, count // 2, points)
-        return _joined(one, one, count // 2, count // 2, noise, points)
-    return _joined(_mean(noise, half, points), _mean(noise, count - half, points), half, count - half, noise, points)
+        return joined(one, one, 0.5, _grid(noise, count, points))
+    left, right = _mean(noise, half, points), _mean(noise, count - half, points)
+    return joined(left, right, half / count, _grid(noise, count, points))
 
 
 def _width(noise: float, count: int) -> float:
@@ -238,46 +244,16 @@ def _grid(noise: float, count: int, points: int) -> FloatArray:
     return np.append(0.0, np.exp(width * np.sinh(np.linspace(first, last, points))))
 
 
-def _factor(noise: float, points: int) -> _Spread:
+def _factor(noise: float, points: int) -> Spread:
     scale, grid = 1.0 / noise, _grid(noise, 1, points)
     with np.errstate(divide="ignore"):
         place = np.log(grid) / scale
     under_q, under_p = place + scale / 2, place - scale / 2
-    mass, mean = _between(under_q), _between(under_p)
+    mass, mean = between(under_q), between(under_p)
     upper = np.clip((mean - mass * grid[:-1]) / np.diff(grid), 0.0, mass)
-    return _Spread(
+    return Spread(
         points=grid,
         mass=np.append(mass - upper, 0.0) + np.append(0.0, upper),
         lost=float(ndtr(-under_q[-1])),
         mean_lost=float(ndtr(-under_p[-1])),
     )
-
-
-def _between(ends: FloatArray) -> FloatArray:
-    """Normal probability between neighbours, from the side on which nothing cancels."""
-    below, above = ndtr(ends), ndtr(-ends)
-    between: FloatArray = np.where(ends[1:] <= 0, np.diff(below), -np.diff(above))
-    return between
-
-
-def _joined(left: _Spread, right: _Spread, of_left: int, of_right: int, noise: float, points: int) -> _Spread:
-    """The mean of all factors from those of two parts."""
-    count, share, twins = of_left + of_right, of_left / (of_left + of_right), left is right
-    grid = _grid(noise, count, points)
-    mass, lost, mean_lost = np.zeros(len(grid)), 0.0, 0.0
-    for number, (point, weight) in enumerate(zip(left.points * share, left.mass, strict=True)):
-        # Two parts that are alike: each pair once, and twice its mass.
-        start = number if twins else 0
-        place, density = point + (1.0 - share) * right.points[start:], weight * right.mass[start:]
-        if twins:
-            density[1:] *= 2.0
-        first = int(np.searchsorted(place, grid[-1]))
-        lost += float(density[first:].sum())
-        mean_lost += float(density[first:] @ place[first:])
-        place, density = place[:first], density[:first]
-        cell = np.searchsorted(grid, place, side="right") - 1
-        upper = (place - grid[cell]) / (grid[cell + 1] - grid[cell]) * density
-        mass += np.bincount(cell, density - upper, len(grid)) + np.bincount(cell + 1, upper, len(grid))
-    # Where one part is lost, the mean of the other one is 1.
-    mean_lost += share * left.mean_lost + (1 - share) * right.mean_lost + share * right.lost + (1 - share) * left.lost
-    return _Spread(points=grid, mass=mass, lost=lost + left.lost + right.lost, mean_lost=mean_lost)

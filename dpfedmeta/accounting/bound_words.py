@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 REMOVED_PAIR = "(1-q) N(0, z^2) + q N(1, z^2) against N(0, z^2)"
 REPLACED_PAIR = "(1-q) N(0, z^2) + q N(1, z^2) against (1-q) N(0, z^2) + q N(-1, z^2)"
 ALLOCATED_PAIR = "1/t sum over j <= t of N(e_j, z^2 I) against N(0, z^2 I), in the worse order"
-REPLACED_ALLOCATED_PAIR = "the same pair in both orders, one after the other"
+REPLACED_ALLOCATED_PAIR = "1/t sum over j <= t of N(e_j, z^2 I) against 1/t sum over j <= t of N(-e_j, z^2 I)"
+# Until 0.2.0.
+IN_TWO_HALVES = "the same pair in both orders, one after the other"
 FIXED_PAIR = "the symmetric pair of (1-q) N(0, z^2) + q N(2, z^2) against N(0, z^2)"
 
 

@@ -14,6 +14,7 @@ from scipy.special import log_ndtr, ndtr
 from dpfedmeta.randomness import FloatArray
 
 _LARGEST_EPSILON = 1e7
+_SMALLEST_DELTA = 1e-300
 
 
 def gaussian_delta(epsilon: FloatArray | float, mu: FloatArray | float) -> FloatArray:
@@ -68,4 +69,36 @@ def smallest_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
         low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
         if high - low <= 1e-12 * high:
             break
+    return high
+
+
+def epsilon_below(delta_at: Callable[[float], float], known: float, delta: float, within: float) -> float:
+    """Invert a decreasing delta(epsilon) that is costly, in few evaluations, starting below a known bound.
+
+    Args:
+        delta_at: At most `delta` at the result, unless that is `known`.
+        known: An upper bound by other means; the result is never larger.
+        delta: To be reached.
+        within: How far above the smallest epsilon the result may be, relative to itself.
+    """
+
+    def excess(epsilon: float) -> float:
+        return math.log(max(delta_at(epsilon), _SMALLEST_DELTA) / delta)
+
+    if not 0 < known < math.inf or (below := excess(known)) > 0:
+        return known
+    low, high, above = 0.0, known, excess(0.0)
+    if above <= 0:
+        return 0.0
+    slope, share = (above - below) / high, 0.2
+    while high - low > within * high and -below > 0.5 * slope * within * high:
+        # A little above where a line through both ends crosses delta, since only what is above may be the result.
+        middle = high + below / slope + share * within * high
+        middle = min(max(middle, low + 0.02 * (high - low)), high - 0.02 * (high - low))
+        value = excess(middle)
+        if value <= 0:
+            high, below = middle, value
+        else:
+            low, above = middle, value
+        slope = (above - below) / (high - low)
     return high

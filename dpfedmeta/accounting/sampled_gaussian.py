@@ -172,19 +172,14 @@ def _replaced_by_moments(moments: FloatArray, delta: float) -> float:
 
 
 def sampled_delta(phases: Sequence[Phase], neighbours: Neighbours, epsilon: float) -> float:
-    """Delta of all rounds together at epsilon, rounded up to a coarse grid.
-
-    Raises:
-        ValueError: Two messages of one client under check-ins, of which no delta is known.
-    """
+    """Delta of all rounds together at epsilon, rounded up to a coarse grid."""
     if not phases:
         return 0.0
     if not all(phase.event.noise for phase in phases):
         return 1.0
     if are_allocated(phases):
-        if neighbours != "add-remove":
-            raise ValueError("check-ins: the delta of a replaced client is not known")
-        return Allocation.of(phases).delta(epsilon)
+        came = Allocation.of(phases)
+        return came.delta(epsilon) if neighbours == "add-remove" else came.delta_replaced(epsilon)
     rounds = _rounds(as_released(phases))
     widest = _widest(rounds)
     if widest > _LARGEST_LOSS or sum(count for *_, count in rounds) > MOST_ROUNDS:

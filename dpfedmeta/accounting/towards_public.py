@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dpfedmeta.accounting.allocation import known_round_epsilon
+from dpfedmeta.accounting.allocation import Allocation, known_round_epsilon
 from dpfedmeta.accounting.bound_words import (
     ALLOCATED_PAIR,
     FIXED_PAIR,
+    IN_TWO_HALVES,
     REMOVED_PAIR,
     REPLACED_ALLOCATED_PAIR,
     REPLACED_PAIR,
@@ -65,7 +66,8 @@ def record_public(
     """
     own, phases = phases, (*terms.before, *phases)
     delta = terms.record_delta - surplus(phases)
-    bounds = [_of_a_replaced_client(phases, delta, grids)]
+    by_absence = terms.by_absence and are_allocated(phases)
+    bounds = [_by_absence(phases, delta) if by_absence else _of_a_replaced_client(phases, delta, grids)]
     # Correlated noise has no mixture over participations: what one round adds, the next ones take back.
     if not are_correlated(phases):
         bounds = [_mixture(own, terms, delta, change), *bounds, *_of_what_else_is_seen(own, terms, delta, change)]
@@ -102,6 +104,11 @@ def _of_a_replaced_client(phases: Sequence[Phase], delta: float, grids: tuple[fl
     """Changing a record is changing a client's message, within norm C."""
     pair = _pair(phases, REPLACED_PAIR, REPLACED_ALLOCATED_PAIR)
     return _composed_bound(phases, _replaced_composed(phases, delta, grids), pair, moved=2.0)
+
+
+def _by_absence(phases: Sequence[Phase], delta: float) -> Bound:
+    """The same for clients that chose their round, as versions before 0.2.0 bounded it."""
+    return _composed_bound(phases, (Allocation.of(phases).epsilon_by_absence(delta), "pld"), IN_TWO_HALVES, moved=2.0)
 
 
 def _composed_bound(phases: Sequence[Phase], composed: tuple[float, ComposedBy], pair: str, *, moved: float) -> Bound:

@@ -11,7 +11,7 @@ from dpfedmeta.accounting.events import surplus
 from dpfedmeta.accounting.guarantee import Guarantee
 from dpfedmeta.auditing.known_messages import Known, over_nothing
 from dpfedmeta.auditing.trade_off import SampledCurve, TradeOff
-from dpfedmeta.auditing.worlds import Observed, Worlds
+from dpfedmeta.auditing.worlds import ClientWorlds, Observed, Worlds
 from dpfedmeta.planning.plan import Plan
 
 
@@ -33,11 +33,11 @@ class OnCheckIns:
 
     @cached_property
     def curve(self) -> TradeOff | None:
-        """Of a client that is added or removed; of two messages of one client only an upper bound is known."""
-        if self.cell.unit != "client":
+        """Of a client that is added or removed, or whose message is its opposite; None: of a record inside a client."""
+        if not isinstance(self.worlds, ClientWorlds):
             return None
-        phases = self.plan.privacy.phases
-        return SampledCurve(phases=phases, neighbours="add-remove", delta=self.cell.delta - surplus(phases))
+        phases, neighbours = self.plan.privacy.phases, "replace-one" if self.worlds.other else "add-remove"
+        return SampledCurve(phases=phases, neighbours=neighbours, delta=self.cell.delta - surplus(phases))  # type: ignore[arg-type]
 
     def ratio(self, seen: Observed) -> float:
         """Each slot is as likely as the next; one that released nothing tells nothing."""

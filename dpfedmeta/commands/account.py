@@ -171,13 +171,15 @@ def _verified(run: RunDirectory) -> tuple[Audit, list[str]]:
     """The ledger against everything beside it, and what is to be said of report.html."""
     from dpfedmeta.report.statement import check_report
     from dpfedmeta.runs.archive import check_manifest
+    from dpfedmeta.runs.earlier_bounds import agreed
     from dpfedmeta.runs.verification import audit
 
     found = audit(run)
-    assert found.proven is not None
-    assert found.snapshot is not None
-    shown = [*check_report(found.snapshot, found.proven), *check_manifest(run)]
-    counted = found.proven.settings.privacy.spent_before
+    snapshot, proven = found.snapshot, found.proven
+    assert proven is not None
+    assert snapshot is not None
+    shown = [*agreed(lambda by: check_report(snapshot, by), proven), *check_manifest(run)]
+    counted = proven.settings.privacy.spent_before
     if counted:
         # PyTorch comes with it, and few runs name an analysis.
         from dpfedmeta.analytics.verification import check_counted

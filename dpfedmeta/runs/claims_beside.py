@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.accounting.cells import guarantees
+from dpfedmeta.accounting.cells import guarantees, stated
 from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.errors import InputError
-from dpfedmeta.ledger.ledger import LedgerContent, spent
+from dpfedmeta.ledger.ledger import LedgerContent, phases_of, spent
 from dpfedmeta.ledger.versions import EVENTS, VERSION, constants, old_phase, plan_of
 from dpfedmeta.presets import name_of_today
 from dpfedmeta.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory
@@ -41,12 +42,14 @@ class Proven:
         settings: What the run was asked for, from its first line.
         spent: The four cells of its rounds.
         planned: The four cells of its plan.
+        by_absence: Whether both are by the looser bound of earlier versions (`earlier_bounds`).
     """
 
     content: LedgerContent
     settings: Settings
     spent: tuple[Guarantee, ...]
     planned: tuple[Guarantee, ...]
+    by_absence: bool = False
 
     @classmethod
     def of(cls, path: Path, content: LedgerContent) -> Proven:
@@ -71,7 +74,12 @@ class Proven:
             return self
         lines = heads.index(str(head)) + 1
         content = replace(self.content, charges=self.content.charges[: lines - 1], heads=heads[:lines])
-        return replace(self, content=content, spent=spent(content.plan, content.charges))
+        return replace(self, content=content, spent=stated(phases_of(content.charges), self.terms))
+
+    @property
+    def terms(self) -> Terms:
+        """Of the plan."""
+        return replace(Terms.of(self.content.plan), by_absence=self.by_absence)
 
 
 def check_config(run: RunDirectory, proven: Proven) -> None:

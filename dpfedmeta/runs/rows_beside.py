@@ -14,7 +14,6 @@ from dpfedmeta.accounting.cells import four_cells, running_grid
 from dpfedmeta.accounting.deviations import planned_deviation
 from dpfedmeta.accounting.events import Phase
 from dpfedmeta.accounting.sampled_gaussian import GRIDS
-from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.data.task import OwnSource, load_task
 from dpfedmeta.errors import InputError, RefusedPlan
 from dpfedmeta.ledger.ledger import phases_of
@@ -188,8 +187,7 @@ class _Along:
         return {cell(planned): max(spent.epsilon, planned.epsilon) for spent, planned in both}
 
     def _after(self, round_: int, grids: tuple[float, ...]) -> dict[str, float]:
-        plan = self.proven.content.plan
-        done = four_cells(self._charged(round_), Terms.of(plan), grids)
+        done = four_cells(self._charged(round_), self.proven.terms, grids)
         return {cell(g): min(g.epsilon, p.epsilon) for g, p in zip(done, self.proven.planned, strict=True)}
 
     def _charged(self, round_: int) -> tuple[Phase, ...]:

@@ -24,6 +24,7 @@ from dpfedmeta.planning.spent_before import check_still_there
 from dpfedmeta.run_directory import RunDirectory
 from dpfedmeta.runs.claims_beside import Proven, check_config, check_plan_file, check_summary
 from dpfedmeta.runs.derived_plan import check_plan
+from dpfedmeta.runs.earlier_bounds import agreed
 from dpfedmeta.runs.extension import check_extension
 from dpfedmeta.runs.left_out import left_out
 from dpfedmeta.runs.rows_beside import check_rows
@@ -80,7 +81,11 @@ def audit(run: RunDirectory) -> Audit:
     settings, cells = proven.settings, proven.spent
     # What costs least is asked first.
     check_config(run, proven)
-    beside = [*check_plan_file(run, proven), *check_rows(snapshot, proven), *check_summary(snapshot, proven)]
+    beside = [
+        *agreed(lambda by: check_plan_file(run, by), proven),
+        *agreed(lambda by: check_rows(snapshot, by), proven),
+        *agreed(lambda by: check_summary(snapshot, by), proven),
+    ]
     again = len(content.charges) - proven.rounds
     count = f"{proven.rounds} rounds" + (f" and {again} of them done again and charged again" if again else "")
     remarks = [f"{count}, hash chain intact", check_plan(run.ledger, content, settings)]
