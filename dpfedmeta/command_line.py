@@ -64,7 +64,9 @@ def parser(description: str, *, settings: bool, program: str | None = None) -> a
 def _add_chosen(made: argparse.ArgumentParser) -> None:
     made.add_argument("--algo", help=f"one of {', '.join(algorithm_names())}")
     made.add_argument("--dataset", help="a task's name, or the path of a task file")
-    made.add_argument("--config", type=Path, help="a YAML file with settings")
+    made.add_argument(
+        "--config", type=Path, help="a YAML file with settings, or a name: cross-silo, cross-device, paper/dp-agr"
+    )
 
 
 def _settings_help(words: Sequence[str]) -> str:

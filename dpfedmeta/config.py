@@ -13,9 +13,10 @@ import yaml
 from dpfedmeta.data.values import found_again, with_data_values
 from dpfedmeta.dotted import LISTS, Given, built, check_known, flattened
 from dpfedmeta.errors import InputError
-from dpfedmeta.presets import SHORT_FORMS, displaced, name_of_today, preset_values
+from dpfedmeta.packaged import SETTINGS, read_named
+from dpfedmeta.presets import SHORT_FORMS, algorithm_names, displaced, name_of_today, preset_values
 from dpfedmeta.settings import Settings, setting_fields
-from dpfedmeta.text_files import WrongEncoding, read_text
+from dpfedmeta.text_files import WrongEncoding
 from dpfedmeta.validation import YAML_ERRORS, read_yaml
 
 
@@ -95,9 +96,10 @@ def _given(algo: str, dataset: str, content: Mapping[str, Any], where: str) -> d
 
 def _read(file: Path) -> str:
     try:
-        return read_text(file)
+        return read_named(file, SETTINGS)
     except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
+        meant = f"; {file} is a preset: --algo {file}" if str(file) in algorithm_names() else ""
+        raise InputError(f"{file}: cannot be read ({error.strerror}){meant}") from error
     except WrongEncoding as error:
         raise InputError(f"{file}: cannot be read ({error})") from error
 
@@ -108,7 +110,10 @@ def _parse(text: str, where: str) -> dict[str, Any]:
     except YAML_ERRORS as error:
         raise InputError(f"{where}: not valid YAML ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):
-        raise InputError(f"{where}: expected sections with keys, found {type(content).__name__}")
+        found = "nothing" if content is None else type(content).__name__
+        raise InputError(f"{where}: expected sections with keys, found {found}")
+    if {"method", "parameters"} <= content.keys():
+        raise InputError(f"{where}: is a sweep of settings; run it with: dpfedmeta sweep {where}")
     return content
 
 

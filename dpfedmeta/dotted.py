@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dpfedmeta.errors import InputError
-from dpfedmeta.validation import first_problem, nearest
+from dpfedmeta.validation import first_problem, listed, nearest
 
 Form = TypeVar("Form")
 
@@ -74,12 +74,24 @@ def check_known(form: type, given: Mapping[str, Given]) -> None:
     """Refuse names that the table does not have.
 
     Raises:
-        InputError: Names the first of them, and the nearest that it has.
+        InputError: Names all of them, each with what replaced it, or with the nearest that the table has.
     """
     known = [name for name, _, _ in dotted_fields(form)]
-    for name, entry in given.items():
-        if name not in known and not name.startswith(OPEN):
-            raise InputError(f"{entry.where}: {name}: unknown key{nearest(name, known)}")
+    unknown = {name: entry for name, entry in given.items() if name not in known and not name.startswith(OPEN)}
+    if unknown:
+        words = [f"{name}: unknown key{_today(name) or nearest(name, known)}" for name in unknown]
+        raise InputError(f"{next(iter(unknown.values())).where}: {listed(words)}")
+
+
+# Settings of earlier versions, and what says the same today.
+RENAMED = {
+    "aggregation.coarse": "aggregation.rough",
+    "model.zero_head": "meta.learn body (a head that starts at zero)",
+}
+
+
+def _today(name: str) -> str:
+    return f" of an earlier version, today {RENAMED[name]}" if name in RENAMED else ""
 
 
 def check_alone(form: type, name: str, entry: Given) -> None:

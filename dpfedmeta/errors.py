@@ -10,3 +10,10 @@ class InputError(Exception):
 
 class RefusedPlan(InputError):
     """A plan asks for a privacy guarantee that would not hold, so it is not run."""
+
+
+TOWARDS_MESSAGES = (
+    "(client, server): a server that sees messages learns what it will of a client; use --aggregation secure, or "
+    "--privacy.client.observer public"
+)
+"""Why a client's target towards a server of messages is refused, before the accountant and in it."""

@@ -15,6 +15,7 @@ from dpfedmeta.setting_values import (
     STRICT,
     ClipBound,
     Count,
+    Epsilon,
     Folders,
     NotNegative,
     Positive,
@@ -314,7 +315,7 @@ class RecordSettings:
 class ClientTarget:
     """What a client is promised."""
 
-    epsilon: Annotated[Positive | None, Field(description="target; null: the noise is given")] = None
+    epsilon: Annotated[Epsilon | None, Field(description="target; null: the noise is given")] = None
     limit: Annotated[
         Positive | None,
         Field(description="with a noise given: training ends before (client, public) exceeds it at delta"),
@@ -340,7 +341,7 @@ class ClientTarget:
 class RecordTarget:
     """What a record is promised."""
 
-    epsilon: Annotated[Positive | None, Field(description="target; null: the noises are given")] = None
+    epsilon: Annotated[Epsilon | None, Field(description="target; null: the noises are given")] = None
     delta: Annotated[Probability, Field(description="delta of the record cells")] = 1e-5
     observer: Annotated[Literal["server", "public"], Field(description="towards whom the target counts")] = "server"
 

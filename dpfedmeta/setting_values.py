@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dpfedmeta.errors import InputError
 from dpfedmeta.validation import first_problem
@@ -49,6 +49,22 @@ def problem(form: type, error: ValidationError, place: str) -> str:
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 # Between the bounds that a policy may give, with room for how far it may leave C_0 (privacy.clip_policy).
 ClipBound = Annotated[float, Field(ge=1e-15, le=1e15)]
+# e^epsilon is how much more likely one world may be than the other: above, nothing is promised; below, nothing learned.
+LEAST_EPSILON, MOST_EPSILON = 1e-6, 1e5
+
+
+def _useful(epsilon: float) -> float:
+    if epsilon > MOST_EPSILON:
+        raise ValueError(
+            f"a target above {MOST_EPSILON:g} promises nothing; useful ones are about 0.1 to 10, and --algo maml "
+            "trains without privacy"
+        )
+    if epsilon < LEAST_EPSILON:
+        raise ValueError(f"a target below {LEAST_EPSILON:g} lets nothing be learned; useful ones are about 0.1 to 10")
+    return epsilon
+
+
+Epsilon = Annotated[Positive, AfterValidator(_useful)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # Far more than any run could hold; a number of a thousand digits is a damaged file.
 MOST = 10**12

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
 from typing import Any, get_args, get_type_hints
 
 import yaml
@@ -69,9 +70,36 @@ def first_problem(error: ValidationError, form: Any, place: str = "") -> str:
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "missing":
         return f"{key}: missing"
+    if problem["type"] in _NO_NUMBER and isinstance(problem["input"], str | float):
+        return f"{key}: {_NO_NUMBER[problem['type']]}, got {shown(problem['input'])}{_as_number(problem['input'])}"
     text = f"{key}: {message[0].lower()}{message[1:]}, got {shown(problem['input'])}"
     words = re.findall("'([^']*)'", problem["ctx"]["expected"]) if problem["type"] == "literal_error" else []
-    return text + (nearest(problem["input"], words) if isinstance(problem["input"], str) else "")
+    if not isinstance(problem["input"], str):
+        return text
+    meant = _OTHER_WORDS.get(problem["input"])
+    return text + (f"; did you mean {meant}?" if meant in words else nearest(problem["input"], words))
+
+
+_NO_NUMBER = {
+    "float_parsing": "expected a number",
+    "int_parsing": "expected a whole number",
+    "int_from_float": "expected a whole number",
+}
+# What other programs call it.
+_OTHER_WORDS = {"gpu": "cuda"}
+_UNITS = {"%": Decimal("0.01"), "k": Decimal(1000), "m": Decimal(10**6)}
+
+
+def _as_number(given: str | float) -> str:
+    """'; write 1.5' for 1,5, 50% or 400k; nothing where no number can be meant."""
+    text = str(given).strip().lower()
+    unit = _UNITS.get(text[-1:], Decimal(1))
+    digits = text[:-1] if text[-1:] in _UNITS else text
+    if re.fullmatch(r"[+-]?\d{1,3}(,\d{3}){2,}", digits):
+        digits = digits.replace(",", "")
+    if not re.fullmatch(r"[+-]?\d{1,15}([.,]\d{1,15})?", digits) or (digits == text and "," not in text):
+        return ""
+    return f"; write {(Decimal(digits.replace(',', '.')) * unit).normalize():f}"
 
 
 def _field_names(form: Any) -> Iterator[str]:

@@ -19,7 +19,7 @@ from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.accounting.towards_public import client_public, client_public_epsilon, record_public
 from dpfedmeta.accounting.towards_server import client_server, record_server
 from dpfedmeta.accounting.whole_sums import BITS
-from dpfedmeta.errors import RefusedPlan
+from dpfedmeta.errors import TOWARDS_MESSAGES, RefusedPlan
 
 # Fewer bits are solved for only where rounding lengthens a message by no more.
 _LITTLE_GROWTH = 1.01
@@ -94,10 +94,7 @@ def _check_left(plan: PrivacyPlan, targets: Targets) -> None:
 
 def _check_observer(plan: PrivacyPlan, targets: Targets) -> None:
     if plan.secure is None and targets.client_epsilon is not None and targets.client_observer == "server":
-        raise RefusedPlan(
-            "(client, server): a server that sees messages learns what it will of a client; use --aggregation secure, "
-            "or --privacy.client.observer public"
-        )
+        raise RefusedPlan(TOWARDS_MESSAGES)
 
 
 def most_rounds(plan: PrivacyPlan, targets: Targets, limit: int = 10_000_000) -> PrivacyPlan:

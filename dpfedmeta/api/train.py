@@ -20,6 +20,7 @@ from dpfedmeta.privacy.clip_policy import ClipPolicy
 from dpfedmeta.privacy.mechanisms import Mechanism
 from dpfedmeta.report.pictures import draw_pictures
 from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.runs.going_on import check_simulated
 from dpfedmeta.runs.lock import only_writer
 from dpfedmeta.runs.resume import MAY_CHANGE, finished, settings_of_run
 from dpfedmeta.settings import Settings, setting_fields, value_of
@@ -99,6 +100,7 @@ def train(
         run = RunDirectory(resume.path if isinstance(resume, Run) else Path(fspath(resume)))
         if not run.path.is_dir():
             raise InputError(f"resume = {run.path}: there is no such run directory")
+        check_simulated(run)
         with only_writer(run.path):
             if aggregation is not None or mechanism is not None:
                 raise InputError("aggregation, mechanism: a run remembers them by name; leave them out with resume")

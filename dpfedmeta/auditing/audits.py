@@ -12,7 +12,7 @@ from dpfedmeta.auditing.crowd import Crowd
 from dpfedmeta.auditing.distinguish import SECOND_SAMPLE, Bench, confirmation_of, expected_epsilon, findings_of
 from dpfedmeta.auditing.findings import AuditName, Finding
 from dpfedmeta.auditing.one_run import SHARES, Guesses, epsilon_of
-from dpfedmeta.auditing.request import OF_MANY_RUNS, AuditRequest
+from dpfedmeta.auditing.request import OF_MANY_RUNS, AuditRequest, nothing_promised
 from dpfedmeta.auditing.size import OF_RECORDS, of_canaries
 from dpfedmeta.errors import InputError
 from dpfedmeta.planning.plan import Plan
@@ -42,10 +42,7 @@ def check_promises(plan: Plan) -> None:
         InputError: Every cell is infinite.
     """
     if not any(math.isfinite(cell.epsilon) for cell in plan.planned):
-        raise InputError(
-            f"algo = {plan.settings.algo}: epsilon is infinite in every cell, so there is no promise to audit; choose "
-            "a private algorithm, or give --noise-multiplier or --epsilon"
-        )
+        raise InputError(nothing_promised(plan.settings.algo))
 
 
 def _asked(plan: Plan, request: AuditRequest) -> Iterator[Guarantee]:

@@ -15,6 +15,7 @@ from dpfedmeta.auditing.one_run import check_canaries
 from dpfedmeta.auditing.size import audited_settings
 from dpfedmeta.data.task import load_task
 from dpfedmeta.errors import InputError
+from dpfedmeta.planning.clip import bounds_clients
 from dpfedmeta.settings import Settings
 
 if TYPE_CHECKING:
@@ -98,7 +99,26 @@ class AuditRequest:
 
     def plan(self, more: Mapping[str, str] | None = None) -> Plan:
         """Likewise."""
+        settings = self.settings(more)
+        check_promises_something(settings)
         from dpfedmeta.planning.plan import make_plan  # brings PyTorch, and a wrong request needs none
 
-        settings = self.settings(more)
         return make_plan(settings, load_task(settings.dataset)[0])
+
+
+def check_promises_something(settings: Settings) -> None:
+    """Refuse settings that promise nothing, as far as that is seen without a plan.
+
+    Raises:
+        InputError: Neither messages nor records are clipped.
+    """
+    if not (bounds_clients(settings) or settings.record.enabled):
+        raise InputError(nothing_promised(settings.algo))
+
+
+def nothing_promised(algo: str) -> str:
+    """Why there is nothing to audit."""
+    return (
+        f"algo = {algo}: epsilon is infinite in every cell, so there is no promise to audit; choose a private "
+        "algorithm, or give --noise-multiplier or --epsilon"
+    )

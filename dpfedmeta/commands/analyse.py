@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -108,11 +109,13 @@ def _request(options: argparse.Namespace, given: dict[str, str]) -> tuple[Reques
         raise InputError("gain needs the folder of a run, and no other analysis takes one")
     if options.names is not None and options.kind != "heavy-hitters":
         raise InputError(f"--names: belongs to heavy-hitters, not to {options.kind}")
+    if options.epsilon is not None and not 0 < options.epsilon < math.inf:
+        raise InputError(f"--epsilon {options.epsilon:g}: a target is a finite number above 0")
     if options.roster is not None and options.run is None:
-        from dpfedmeta.federation.running import cards_of
+        from dpfedmeta.federation.credentials import read_roster
 
         # Of the training's cohort nothing is used here, but it has to be one of these clients.
-        everybody = str(len(cards_of(options.roster)))
+        everybody = str(len(read_roster(options.roster)))
         given = {"population.clients": everybody, "population.cohort": everybody} | given
     settings, own = _settings(options, given), _own(options)
     from dpfedmeta.analytics.request import FixedCohort, Request, made, options_of, read_names

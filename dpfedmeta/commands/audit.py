@@ -60,9 +60,7 @@ def main(words: Sequence[str], console: Console) -> int:
 
 
 def _audited(options: argparse.Namespace, run: Path | None, given: dict[str, str], console: Console) -> int:
-    from rich.progress import Progress
-
-    from dpfedmeta.auditing.request import AuditRequest, fresh_seed
+    from dpfedmeta.auditing.request import AuditRequest, check_promises_something, fresh_seed
 
     request = AuditRequest(
         algo=options.algo, dataset=options.dataset or (None if run or options.config else "strokes"),
@@ -71,15 +69,13 @@ def _audited(options: argparse.Namespace, run: Path | None, given: dict[str, str
         as_planned=options.as_planned, whole=options.whole_runs,
         seed=fresh_seed() if options.audit_seed is None else options.audit_seed,
     )  # fmt: skip
+    if run is None:
+        check_promises_something(request.settings())
     from dpfedmeta.api.audit import audit_of_run, made
+    from dpfedmeta.tracking.bars import share_bar
 
     errors = Console(stderr=True, emoji=False)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("audit", total=1.0)
-
-        def watch(what: str, done: float) -> None:
-            progress.update(task, description=what, completed=done)
-
+    with share_bar(errors) as watch:
         if run is not None:
             found = audit_of_run(request, run, watch, expected=options.dry_run)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -120,20 +121,27 @@ def _rotated(options: argparse.Namespace, random: bytes, console: Console) -> in
 
 def _server(words: Sequence[str], console: Console) -> int:
     options, rest = _server_parser().parse_known_args(words)
-    from dpfedmeta.federation.running import cards_of, run_server
-    from dpfedmeta.run_directory import REPORT
-    from dpfedmeta.tracking.screen import Terminal
+    from dpfedmeta.federation.credentials import read_roster
+    from dpfedmeta.federation.invitation import operator_identity
+    from dpfedmeta.planning.first_checks import check_first
 
-    cards = cards_of(options.roster)
+    cards = read_roster(options.roster)
+    operator_identity(options.keys)
     given = settings_from(rest)
     given.setdefault("population.clients", str(len(cards)))
     settings = resolve(options.algo, options.dataset, options.config, given)
     if settings.run.name is None:
         settings = replace(settings, run=replace(settings.run, name=options.keys.absolute().name))
+    check_first(settings, options.data_dir)
+    from dpfedmeta.federation.running import run_server
+    from dpfedmeta.run_directory import REPORT
+    from dpfedmeta.tracking.screen import Terminal
+
     chosen = replace(
         server_options(options), page_host=options.page_listen, page=None if options.no_page else options.page
     )
-    with Terminal(console) as terminal:
+    again = shlex.join(["dpfedmeta", "federate", "server", *words]).replace("{", "{{").replace("}", "}}")
+    with Terminal(console, again) as terminal:
         run, status = run_server(chosen, settings, cards, callbacks=[terminal], say=_say(console))
     _say(console)(f"report: {run.path / REPORT}")
     return INTERRUPTED if status == "interrupted" else DONE
@@ -174,7 +182,14 @@ def _client_parser() -> argparse.ArgumentParser:
 
 def _client(words: Sequence[str], console: Console) -> int:
     options = _client_parser().parse_args(words)
-    from dpfedmeta.federation.invitation import checked_address
+    from dpfedmeta.federation.credentials import read_identity
+    from dpfedmeta.federation.invitation import checked_address, read_invitation
+    from dpfedmeta.federation.own_files import chosen_files
+
+    # What is wrong with files is said before anything heavy is imported, and before a server is waited for.
+    chosen_files(options.data)
+    read_invitation(options.invitation)
+    read_identity(options.identity)
     from dpfedmeta.federation.promise import Floors, Promise
     from dpfedmeta.federation.running import ClientOptions, run_client
 

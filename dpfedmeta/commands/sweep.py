@@ -18,7 +18,9 @@ def options_of() -> argparse.ArgumentParser:
         settings=True,
         program="dpfedmeta sweep",
     )
-    made.add_argument("file", type=Path, help="a sweep file, as `wandb sweep` takes it (configs/sweeps/)")
+    made.add_argument(
+        "file", type=Path, help="a sweep file, as `wandb sweep` takes it, or a name: window, policies, epsilon"
+    )
     made.add_argument("--out", type=Path, help="folder of the sweep (default: runs/sweep-FILE)")
     made.add_argument("--jobs", type=int, default=1, help="runs at a time; the cores are shared out among them")
     made.add_argument(

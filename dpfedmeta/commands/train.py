@@ -143,10 +143,12 @@ def _go_on(
 ) -> int:
     from dpfedmeta.report.pictures import draw_pictures
     from dpfedmeta.run_directory import RunDirectory
+    from dpfedmeta.runs.going_on import check_simulated
     from dpfedmeta.runs.lock import only_writer
     from dpfedmeta.runs.resume import finished, reported, settings_of_run
 
     run = RunDirectory(path)
+    check_simulated(run)
     with only_writer(run.path):
         settings = settings_of_run(run, given, brought=workers is not None)
         if rounds is not None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import lru_cache
 
+from dpfedmeta.data.contents import Split
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.shape import EpisodeShape
+from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError
 
 
@@ -19,11 +22,7 @@ def check_shape(pool: ClassPool, shape: EpisodeShape, split: str) -> None:
     if pool.clients:
         _check_clients(pool, shape, split)
         return
-    if shape.ways > pool.classes:
-        raise InputError(
-            f"task.ways = {shape.ways}, but the {split} split holds {pool.classes} classes; lower task.ways, or put "
-            "more classes into it (with no split of your own: 3 times task.ways classes in all)"
-        )
+    _check_ways(shape, pool.classes, split)
     wanted = shape.shots + shape.queries
     short = [index for index, count in enumerate(pool.counts) if count < wanted]
     if short:
@@ -32,6 +31,39 @@ def check_shape(pool: ClassPool, shape: EpisodeShape, split: str) -> None:
             f"{shape.shots} shots + {shape.queries} queries = {wanted} images per class, but the {split} split "
             f"holds {held} of class {name} ({len(short)} of {pool.classes} classes have too few); lower task.shots, "
             "task.queries or evaluation.queries, or take these classes out"
+        )
+
+
+def check_said(task: Task, splits: Mapping[str, Split], shape: EpisodeShape, split: Split) -> None:
+    """The same before the images are read, as far as the task says what it holds.
+
+    Args:
+        task: As `data.task.load_task` gives it.
+        splits: Of its classes, likewise.
+        shape: Of an episode.
+        split: In which part.
+
+    Raises:
+        InputError: An episode is larger than the task says that its classes are.
+    """
+    if task.shared_classes is not None:
+        return
+    held = task.split if isinstance(task.split, dict) else Counter(splits.values())
+    if held:
+        _check_ways(shape, held.get(split, 0), split)
+    wanted = shape.shots + shape.queries
+    if task.images_per_class is not None and wanted > task.images_per_class:
+        raise InputError(
+            f"{shape.shots} shots + {shape.queries} queries = {wanted} images per class, but every class of "
+            f"{task.name} holds {task.images_per_class}; lower task.shots, task.queries or evaluation.queries"
+        )
+
+
+def _check_ways(shape: EpisodeShape, classes: int, split: str) -> None:
+    if shape.ways > classes:
+        raise InputError(
+            f"task.ways = {shape.ways}, but the {split} split holds {classes} classes; lower task.ways, or put "
+            "more classes into it (with no split of your own: 3 times task.ways classes in all)"
         )
 
 

@@ -13,7 +13,7 @@ from dpfedmeta.data.episode import Chosen, Episode, choose_episode, drawn_classe
 from dpfedmeta.data.partition import DisjointPopulation, NaturalPopulation
 from dpfedmeta.data.pool import ClassPool
 from dpfedmeta.data.real_clients import RealPopulation
-from dpfedmeta.data.shape import EpisodeShape
+from dpfedmeta.data.shape import ASKED, OWN, EpisodeShape
 from dpfedmeta.data.shards import ShardPopulation
 from dpfedmeta.errors import InputError
 from dpfedmeta.randomness import Purpose, public_generator
@@ -195,18 +195,25 @@ class PopulationStatement:
     text: str
 
 
+def asked_statement(clients: int) -> PopulationStatement:
+    """Of clients that hold their data themselves: nobody here knows what."""
+    text = (
+        f"{clients:,} clients that hold their data themselves and are asked by a server; a client is all that one of "
+        "them holds, a record is one of its records"
+    )
+    return PopulationStatement(kind=ASKED, clients=clients, records=0, images=None, clients_per_image=None, text=text)
+
+
 def population_statement(population: Population) -> PopulationStatement:
-    """What the privacy unit is, and how often an image recurs."""
+    """What a client and a record are, and how often an image recurs; which of them is protected, the cells say."""
     clients = population.clients
     if isinstance(population, ShardPopulation):
         return _shard_statement(population)
     if isinstance(population, RealPopulation):
         return _real_statement(population)
     if not isinstance(population, VirtualPopulation | DisjointPopulation | NaturalPopulation):
-        text = f"{clients:,} clients of the caller's own; the unit is the client, as the caller made it"
-        return PopulationStatement(
-            kind="own", clients=clients, records=0, images=None, clients_per_image=None, text=text
-        )
+        text = f"{clients:,} clients of the caller's own; what a client and its records are, the caller says"
+        return PopulationStatement(kind=OWN, clients=clients, records=0, images=None, clients_per_image=None, text=text)
     shape, images = population.shape, population.pool.size
     most = population.most_shots if isinstance(population, VirtualPopulation) else None
     # Twice the mean number of shots is a whole number.
@@ -216,13 +223,13 @@ def population_statement(population: Population) -> PopulationStatement:
     if isinstance(population, VirtualPopulation):
         kind: Kind = "virtual"
         text = (
-            f"{many}an image recurs in {_rounded(recurrence)} clients on average, so the unit is the simulated client, "
+            f"{many}an image recurs in {_rounded(recurrence)} clients on average, so a client is a simulated one, "
             "and a record is one slot of one client, not one image"
         )
     else:
         kind = "disjoint" if isinstance(population, DisjointPopulation) else "natural"
         how = ", the drawings of characters of one alphabet by the same drawers" if kind == "natural" else ""
-        text = f"{many}each image is in at most one client{how}: the unit is the simulated client, a record is an image"
+        text = f"{many}each image is in at most one client{how}: a client is a simulated one, a record is an image"
     return PopulationStatement(
         kind=kind, clients=clients, records=records, images=images, clients_per_image=recurrence, text=text
     )
@@ -235,8 +242,8 @@ def _real_statement(population: RealPopulation) -> PopulationStatement:
     chosen = "" if population.clients == most else f", chosen from {most:,} by run.seed"
     text = (
         f"{population.clients:,} clients that the data name{chosen}; each holds {shots} + {shape.queries} records of "
-        f"{shape.ways} classes of its own, and one that has fewer counts as zero: the unit is the client, a record is "
-        "one of its records"
+        f"{shape.ways} classes of its own, and one that has fewer counts as zero: a client is one of "
+        "them, a record is one of its records"
     )
     return PopulationStatement(
         kind="natural", clients=population.clients, records=0, images=None, clients_per_image=None, text=text
@@ -248,7 +255,7 @@ def _shard_statement(population: ShardPopulation) -> PopulationStatement:
     where = (
         "each image is in at most one client"
         if population.clients <= population.clients_per_deal
-        else f"an image is in {_rounded(records / images)} clients on average, so the unit is the simulated client"
+        else f"an image is in {_rounded(records / images)} clients on average, so a client is a simulated one"
     )
     text = f"{population.clients:,} simulated clients hold two shards each of {images:,} sorted images; {where}"
     return PopulationStatement(

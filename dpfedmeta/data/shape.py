@@ -54,3 +54,7 @@ class RecordForm:
         if self.vocabulary is None:
             return f"vectors of {self.shape[0]} numbers"
         return f"sequences of {self.shape[0]} tokens (1 to {self.vocabulary - 1}, 0 pads)"
+
+
+OWN, ASKED = "own", "asked"
+"""Kinds of clients that are not simulated from a pool: objects of the caller's own, and those that a server asks."""

@@ -32,7 +32,7 @@ from dpfedmeta.federation.messages import (
     packed_floats,
     unpacked_floats,
 )
-from dpfedmeta.federation.own_images import chosen_files
+from dpfedmeta.federation.own_files import chosen_files
 from dpfedmeta.federation.promise import Promise, left, left_of_run, participation, run_cost
 from dpfedmeta.federation.taken import Signed, Taken
 from dpfedmeta.fresh_source import draw_fresh

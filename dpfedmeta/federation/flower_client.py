@@ -38,6 +38,7 @@ from dpfedmeta.federation.channel import Party
 from dpfedmeta.federation.credentials import wire_key
 from dpfedmeta.federation.flower_channel import content_of, record_of
 from dpfedmeta.federation.flower_requests import Refused, Requests, Taken, TooLong, Wire, wrong_certificate
+from dpfedmeta.tracking.heartbeat import Heartbeat
 
 _MOST_PARTS = 8
 _LONGEST_PAUSE = 10.0
@@ -65,13 +66,15 @@ def attend(
     """
     lost: float | None = time.monotonic()
     told, pause = False, 0.25
+    heart = Heartbeat(say=say).started()
     while not over():
         try:
             with _connected(wire) as node:
-                say(f"connected to {wire.server}")
+                heart.told(f"connected to {wire.server}")
                 lost, told, pause = None, False, 0.25
                 while not over():
                     _turn(node, party, say)
+                    heart.beat(f"connected to {wire.server}; waiting for its next question")
         except Taken:
             reason = "a client of this identity is connected already"
             failure: Exception = InputError(f"{wire.server}: {reason}; each identity is one client")
@@ -90,8 +93,10 @@ def attend(
         if time.monotonic() - lost > patience:
             raise failure from None
         if not told:
-            say(f"{wire.server}: {reason}; trying again for {patience:.0f} s")
+            heart.told(f"{wire.server}: {reason}; trying again for {patience:.0f} s")
             told = True
+        left = patience - (time.monotonic() - lost)
+        heart.beat(f"{wire.server}: {reason}; trying again for {left:.0f} s more")
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
 

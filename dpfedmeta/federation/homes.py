@@ -15,7 +15,7 @@ from pathlib import Path
 from dpfedmeta.data.sources.image_folder import listed_key
 from dpfedmeta.durable import SECRET, replace_file
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.own_images import chosen_files
+from dpfedmeta.federation.own_files import chosen_files
 from dpfedmeta.ledger.lineage import lineage_folder
 from dpfedmeta.secure_aggregation.keys import Identity
 

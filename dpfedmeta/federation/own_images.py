@@ -16,10 +16,10 @@ from dpfedmeta.data.enough import able_clients
 from dpfedmeta.data.episode import Episode, choose_from
 from dpfedmeta.data.pool import ClassPool, ImageArray
 from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.data.sources.image_files import check_all_read, image_files
-from dpfedmeta.data.sources.image_folder import class_folders, decoded_all, listed_key
+from dpfedmeta.data.sources.image_folder import decoded_all, listed_key
 from dpfedmeta.data.task import Task
 from dpfedmeta.errors import InputError
+from dpfedmeta.federation.own_files import chosen_files
 from dpfedmeta.own_code import raised
 from dpfedmeta.randomness import IntArray, Purpose, public_generator
 
@@ -173,21 +173,6 @@ def opened_or_why(opened: Callable[[], ClassPool]) -> ClassPool | str:
         return str(error)
     except Exception as error:
         return f"images that cannot be read ({raised(error)})"
-
-
-def chosen_files(folder: Path) -> list[tuple[Path, list[Path]]]:
-    """The class folders that a client takes part with, and their images; none is read.
-
-    Raises:
-        InputError: No such folder, or none with images.
-    """
-    if folder.is_dir():
-        check_all_read(folder)
-    found = class_folders(folder)
-    chosen = [(inside, image_files(inside)) for inside in found.get("train", found.get(None, []))]
-    if not chosen:
-        raise InputError(f"{folder}: no class with images in its part train")
-    return chosen
 
 
 def open_images(folder: Path, task: Task, decoded: Path) -> ClassPool:

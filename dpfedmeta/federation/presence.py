@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +12,7 @@ from dpfedmeta.errors import InputError
 from dpfedmeta.federation.asking import Asking
 from dpfedmeta.federation.channel import Channel
 from dpfedmeta.tracking.callbacks import Callback, Row
+from dpfedmeta.tracking.heartbeat import Heartbeat
 
 _LOOK_SECONDS = 0.2
 
@@ -47,11 +48,13 @@ class Presence(Callback):
         federation: The clients.
         fewest: How many of them.
         seconds: How long; then the run ends cleanly, and the same call goes on with it later.
+        waiting: Told now and then for whom it waits.
     """
 
     federation: Asked
     fewest: int
     seconds: float
+    waiting: Callable[[str], object] = lambda line: None
 
     def on_start(self, path: Path) -> None:
         """Before the first round."""
@@ -65,32 +68,42 @@ class Presence(Callback):
         self._wait()
 
     def _wait(self) -> None:
-        wait_for(self.federation.channel, self.federation.roster, self.fewest, self.seconds)
+        wait_for(self.federation.channel, self.federation.roster, self.fewest, self.seconds, self.waiting)
 
 
-def wait_for(channel: Channel, roster: Sequence[bytes], fewest: int, seconds: float) -> None:
-    """Until so many of the clients are connected.
+def wait_for(
+    channel: Channel,
+    roster: Sequence[bytes],
+    fewest: int,
+    seconds: float,
+    waiting: Callable[[str], object] = lambda line: None,
+) -> None:
+    """Until so many of the clients are connected; `waiting` is told every ten seconds how many are.
 
     Raises:
         TooFew: Fewer are, after so many seconds.
     """
     until, named = time.monotonic() + seconds, {*roster}
+    heart = Heartbeat(say=waiting)
     while (there := len(named & {*channel.present()})) < fewest:
         if time.monotonic() > until:
             raise TooFew(
                 f"{there} of {len(named)} clients are connected after {seconds:g} s, {fewest} are needed; no round was "
                 "begun without them"
             )
+        heart.beat(f"{there} of {len(named)} clients are connected; waiting for {fewest}, {seconds:g} s at most")
         time.sleep(_LOOK_SECONDS)
 
 
-def offer_until_answered(asking: Asking, fewest: int, seconds: float) -> None:
+def offer_until_answered(
+    asking: Asking, fewest: int, seconds: float, waiting: Callable[[str], object] = lambda line: None
+) -> None:
     """The plan, until so many clients accepted or declined it: whoever makes it slowly is offered it again.
 
     Raises:
         TooFew: Fewer did, after so many seconds; or so many declined that no round can have a sum.
     """
-    until = time.monotonic() + seconds
+    until, heart = time.monotonic() + seconds, Heartbeat(say=waiting)
     while True:
         asking.offer(asking.channel.present())
         check_willing(asking)
@@ -101,6 +114,10 @@ def offer_until_answered(asking: Asking, fewest: int, seconds: float) -> None:
                 f"{asking.answering} of {len(asking.roster)} clients answered the plan within {seconds:g} s, {fewest} "
                 "are needed; no round was begun without them"
             )
+        heart.beat(
+            f"{asking.answering} of {len(asking.roster)} clients answered the plan; waiting for {fewest}, "
+            f"{seconds:g} s at most"
+        )
         time.sleep(_LOOK_SECONDS)
 
 

@@ -128,6 +128,7 @@ def run_server(
             callbacks=[*callbacks, progress],
             heard=progress.heard,
             blamed=say,
+            waiting=say,
             names=[card.name for card in cards],
             page=draw_pictures,
         )

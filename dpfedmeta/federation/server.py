@@ -86,6 +86,7 @@ class Federation:
         blamed: Told whose shares were wrong, with names where all clients are asked; who it was stands in
             secret/faults.jsonl in any case.
         names: Of the clients, by number.
+        waiting: Told every ten seconds for how many clients it waits.
     """
 
     channel: Channel
@@ -97,6 +98,7 @@ class Federation:
     heard: Callable[[Heard], None] = lambda heard: None
     blamed: Callable[[str], None] = lambda line: None
     names: tuple[str, ...] = ()
+    waiting: Callable[[str], object] = lambda line: None
     _asking: Asking | None = None
     _signed: SignedPlan | None = None
 
@@ -129,7 +131,7 @@ class Federation:
         asking = self._asking = self._questions(signed, server)
         asking.blamed = lambda blame: self._blame(run, asking, blame)
         asking.told = Told(path=run.secret / TOLD)
-        offer_until_answered(asking, self.fewest, self.wait)
+        offer_until_answered(asking, self.fewest, self.wait, self.waiting)
         abort = settings.server.abort_on_failure
         if made.plan.privacy.secure is None:
             return AskedSums(clients=made.clients, asking=asking, abort_on_failure=abort)
@@ -178,7 +180,7 @@ class Federation:
         self._signed = signed
         self._asking = self._questions(signed, server)
         with suppress(TooFew):
-            wait_for(self.channel, self.roster, self.fewest, self.wait)
+            wait_for(self.channel, self.roster, self.fewest, self.wait, self.waiting)
         self.hand_out(run)
 
     def _questions(self, signed: SignedPlan, server: Identity) -> Asking:
@@ -208,6 +210,7 @@ def serve(
     heard: Callable[[Heard], None] = lambda heard: None,
     blamed: Callable[[str], None] = lambda line: None,
     names: Sequence[str] = (),
+    waiting: Callable[[str], object] = lambda line: None,
     page: Callable[[RunDirectory], object] = lambda run: None,
 ) -> tuple[RunDirectory, Status]:
     """Train a federation of real clients, or go on where a killed server stopped; then hand out what was learned.
@@ -227,6 +230,7 @@ def serve(
         heard: Told how each question went; who answered is as secret as the cohort.
         blamed: Told, in one line each, whose shares under secure aggregation were wrong.
         names: Of the clients, by number, for these lines.
+        waiting: Told every ten seconds for how many clients it waits.
         page: Writes the page of the run's end, while nobody else may write the run.
 
     Returns:
@@ -249,8 +253,9 @@ def serve(
         heard=heard,
         blamed=blamed,
         names=tuple(names),
+        waiting=waiting,
     )
-    told = (*callbacks, Presence(federation=federation, fewest=fewest, seconds=wait))
+    told = (*callbacks, Presence(federation=federation, fewest=fewest, seconds=wait, waiting=waiting))
     options = RunOptions(data_folder=data_folder, secure_rng=secure_rng, page=page, elsewhere=federation)
     try:
         if not (folder / LEDGER).exists():

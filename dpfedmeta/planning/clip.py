@@ -52,6 +52,26 @@ def clip_policy(settings: Settings, privacy: PrivacyPlan) -> ClipPolicy[Any]:
     return policy
 
 
+def check_clip(settings: Settings) -> None:
+    """Refuse clip settings that do not fit each other or the run, before the noise is solved.
+
+    Raises:
+        InputError: They do not; of the package's own policies.
+    """
+    member = _member(settings)
+    if ":" in settings.clip.policy or settings.clip.policy == "own":
+        return  # code of the user's own is planned once, with the noise that it will see
+    around = Surroundings(
+        algo=settings.algo,
+        rounds=settings.server.rounds,
+        cohort=settings.population.cohort,
+        noise=1.0,
+        exact=not settings.record.enabled,
+        independent=True,
+    )
+    member.planned(settings.clip, around)
+
+
 def _member(settings: Settings) -> Any:
     member = members.find(_SETTING, settings.clip.policy, _FOLDER)
     members.check_protocol(_SETTING, settings.clip.policy, member, "planned")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+from dpfedmeta.data.enough import check_said
 from dpfedmeta.data.folders import check_data_folder
 from dpfedmeta.data.task import Task, load_task
 from dpfedmeta.errors import InputError
 from dpfedmeta.models.spec import BUILT_IN, NETWORKS
 from dpfedmeta.own_code import check_there
-from dpfedmeta.planning.clients import algorithm_of, check_protocol
+from dpfedmeta.planning.clients import algorithm_of, check_protocol, episode_shape, evaluation_shape
+from dpfedmeta.planning.clip import check_clip
 from dpfedmeta.planning.privacy import check_asked, check_constants
 from dpfedmeta.privacy.clip_policy import clip_limits
 from dpfedmeta.settings import Settings
@@ -25,10 +27,14 @@ def check_first(settings: Settings, data_folder: Path | None = None) -> None:
         RefusedPlan: A guarantee that is asked for would not hold.
     """
     check_data_folder(data_folder)
-    task, _ = load_task(settings.dataset)
+    task, splits = load_task(settings.dataset)
     check_protocol(settings, task)
     _check_model(settings)
     clip_limits(settings.clip)
+    check_clip(settings)
+    check_said(task, splits, episode_shape(settings), "train")
+    for split in ("val", "test"):
+        check_said(task, splits, evaluation_shape(settings), split)
     _check_asked(settings, task)
 
 

@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     from dpfedmeta.accounting.secure_rounds import SecureRounds
 
 
-def secure_rounds(settings: Settings, task: Task) -> SecureRounds | None:
+def secure_rounds(settings: Settings, task: Task, dimension: int | None = None) -> SecureRounds | None:
     """How they are made; None: messages are not added up so.
+
+    Args:
+        settings: What the user gave.
+        task: The benchmark.
+        dimension: Numbers of a message; None: as the network has them, which takes PyTorch.
 
     Raises:
         RefusedPlan: There is nothing that bounds a message.
@@ -41,7 +46,8 @@ def secure_rounds(settings: Settings, task: Task) -> SecureRounds | None:
             " micro-episodes have no noise of their own there, the sum has it; give server.noise_multiplier or targets"
         )
     _check_answers(settings)
-    dimension = message_dimension(settings, task)
+    if dimension is None:
+        dimension = message_dimension(settings, task)
     made: SecureRounds = rounds(settings, dimension, algorithm_of(settings, task).parts)
     return made
 

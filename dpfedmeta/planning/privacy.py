@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from dpfedmeta.accounting.rare_events import MOST_MESSAGES
@@ -101,14 +102,18 @@ def check_asked(settings: Settings, task: Task) -> None:
 
 
 def check_constants(settings: Settings, task: Task) -> None:
-    """What a plan's own constants refuse, before anything is solved; of secure sums they need the network first.
+    """What a plan's own constants refuse, before anything is solved.
+
+    Of secure sums without the network, whose size only makes them harder: with messages of a single number.
 
     Raises:
         InputError: What was spent before cannot be read.
         RefusedPlan: Nothing can be accounted for with these constants.
     """
-    if not clients_make_the_noise(settings):
-        _plan(settings, task, earlier_releases(settings))
+    secure = clients_make_the_noise(settings)
+    plan = _plan(settings, task, earlier_releases(settings), dimension=1 if secure else None)
+    if secure:
+        check_graph(replace(plan, noise_multiplier=plan.noise_multiplier or 1.0))
 
 
 def _within_limit(plan: PrivacyPlan, limit: float | None) -> PrivacyPlan:
@@ -173,7 +178,7 @@ def _check_abort(settings: Settings) -> None:
     )
 
 
-def _plan(settings: Settings, task: Task, earlier: tuple[Earlier, ...]) -> PrivacyPlan:
+def _plan(settings: Settings, task: Task, earlier: tuple[Earlier, ...], dimension: int | None = None) -> PrivacyPlan:
     from dpfedmeta.accounting.plan import Change, PrivacyPlan
 
     return PrivacyPlan(
@@ -194,7 +199,7 @@ def _plan(settings: Settings, task: Task, earlier: tuple[Earlier, ...]) -> Priva
         noise_site=settings.server.noise_site,
         colluding=settings.privacy.client.colluding,
         hostile=settings.privacy.client.hostile,
-        secure=secure_rounds(settings, task),
+        secure=secure_rounds(settings, task, dimension),
         record=algorithm_of(settings, task).record_layer() if settings.record.enabled else None,
         client_delta=settings.privacy.client.delta,
         record_delta=settings.privacy.record.delta,

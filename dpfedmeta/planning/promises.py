@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpfedmeta.data.task import Task
-from dpfedmeta.errors import RefusedPlan
+from dpfedmeta.errors import TOWARDS_MESSAGES, RefusedPlan
 from dpfedmeta.planning.aggregation import clients_make_the_noise
 from dpfedmeta.planning.clients import method_of
 from dpfedmeta.planning.clip import bounds_clients
@@ -56,6 +56,8 @@ def check_promises(settings: Settings, task: Task) -> None:
             "(server.noise_multiplier); with a target (privacy.client.epsilon) the noise is solved for all rounds: "
             "drop one"
         )
+    if target is not None and settings.privacy.client.observer == "server" and not clients_make_the_noise(settings):
+        raise RefusedPlan(TOWARDS_MESSAGES)
     _check_record_promise(settings)
 
 

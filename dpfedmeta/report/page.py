@@ -23,6 +23,7 @@ from dpfedmeta.report.pooling import Measured
 from dpfedmeta.report.repetition import command, settings_shown
 from dpfedmeta.report.statement import claims, embedded, guarantee_rows, plan_words, server_words
 from dpfedmeta.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
+from dpfedmeta.runs.going_on import repeated
 from dpfedmeta.runs.measured import size, size_and_count, with_sizes
 from dpfedmeta.runs.rows import TOO_LONG, too_long_words
 from dpfedmeta.runs.snapshot import Snapshot, stage_of
@@ -54,6 +55,7 @@ def write_report(run: RunDirectory) -> Path:
     summary = snapshot.summary if snapshot.ended else None
     summary = summary_so_far(snapshot, proven) if summary is None else with_sizes(summary, proven.settings)
     measured = summary["accuracy"] or {}
+    again, left_open = repeated(run, command(proven.settings))
     pictures = {name: run.path / f"{name}.png" for name in ("accuracy", "clip", "guarantees")}
     with _complete(run.path):
         plots.accuracy_plot(pictures["accuracy"], rows, summary)
@@ -84,7 +86,8 @@ def write_report(run: RunDirectory) -> Path:
             holds=HOLDS,
             why_above=why_above(proven.spent),
             settings=settings_shown(proven.settings),
-            command=command(proven.settings),
+            command=again,
+            open_words=left_open,
             seed=proven.settings.run.seed,
             pictures={name: _embedded(path) for name, path in pictures.items()},
         )

@@ -14,6 +14,7 @@ from dpfedmeta.durable import whole_lines
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import LedgerContent, read_content
 from dpfedmeta.run_directory import REPORT, SUMMARY, RunDirectory
+from dpfedmeta.runs.going_on import how_to_go_on
 from dpfedmeta.runs.lock import being_written, goes_on
 
 # running: another process writes it now; stopped: nobody does, and nothing says how it ended.
@@ -64,7 +65,7 @@ class Snapshot:
         if self.stage == "stopped":
             return (
                 f"stopped after {so_far} and does not say how (killed, or a crash?); go on with: "
-                f"dpfedmeta train --resume {self.run.path}"
+                f"{how_to_go_on(self.run)}"
             )
         return None
 

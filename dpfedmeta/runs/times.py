@@ -35,6 +35,15 @@ def coarse(value: float) -> float:
     return next(step for step in (float(f"{digit}e{power}") for digit in (1, 2, 5, 10)) if value <= step)
 
 
+def at_most(seconds: float) -> str:
+    """The coarse time for people, rounded up to what is said: 5 s, 2 min, 2 h 47 min."""
+    found = coarse(seconds)
+    if found < 60:
+        return f"at most {max(1, math.ceil(found))} s"
+    minutes = math.ceil(found / 60)
+    return f"at most {minutes} min" if minutes < 100 else f"at most {minutes // 60} h {minutes % 60:02d} min"
+
+
 def keep_seconds(run: RunDirectory, round_: int, seconds: float) -> None:
     """SECRET: what one round took, for the total of a run that is resumed."""
     append_lines(run.secret / _SECONDS, [{"round": round_, "seconds": seconds}], SECRET)

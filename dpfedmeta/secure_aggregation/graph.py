@@ -58,7 +58,9 @@ def parameters(
     colluding, silent = _counts(clients, adversarial, dropout)
     server = "a malicious server" if malicious else "the server"
     crowd = f"{clients} clients, {adversarial:g} of them colluding with {server}, {dropout:g} falling silent"
-    if clients - colluding - silent < 2:
+    # Of whole clients the share allows so many: every party ends a round of fewer survivors (agreement.fewest).
+    gone = math.floor(dropout * clients + _ROUNDING)
+    if clients - colluding - gone < 2:
         raise InputError(
             f"{crowd}: fewer than two honest ones stay, and a sum of one hides nothing; invite more clients"
         )
@@ -66,7 +68,7 @@ def parameters(
         rule = "adversarial + 2 dropout" if malicious else "adversarial + dropout"
         raise InputError(f"{crowd}: no graph exists; {rule} must be less than 1")
     found = None if complete or clients < COMPLETE_BELOW else _smallest(clients, colluding, silent, malicious)
-    found = found or _complete(clients, colluding, silent, malicious)
+    found = found or _complete(clients, colluding, gone, malicious)
     if found is None:
         raise InputError(
             f"{crowd}: no graph exists in which enough neighbours stay; invite more clients, or tolerate less"
@@ -120,11 +122,11 @@ def _threshold(clients: int, colluding: int, degree: int, malicious: bool) -> in
     return max(2, most + 1)
 
 
-def _complete(clients: int, colluding: int, silent: int, malicious: bool) -> tuple[int, int] | None:
-    """Everybody is a neighbour, so nothing is left to chance."""
+def _complete(clients: int, colluding: int, gone: int, malicious: bool) -> tuple[int, int] | None:
+    """Everybody is a neighbour, so nothing is left to chance, and the threshold does not depend on who is gone."""
     degree = clients - 1
     threshold = max(2, ((degree + colluding) // 2 if malicious else colluding) + 1)
-    return (degree, threshold) if threshold <= degree - silent else None
+    return (degree, threshold) if threshold <= degree - gone else None
 
 
 def holds_together(clients: int, degree: int, colluding: int, silent: int) -> bool:

@@ -11,10 +11,11 @@ import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from dpfedmeta.errors import InputError
+from dpfedmeta.packaged import SWEEPS, read_named
 from dpfedmeta.presets import SHORT_FORMS
 from dpfedmeta.settings import setting_fields
 from dpfedmeta.sweeps.parameters import Parameter, parse_parameter
-from dpfedmeta.text_files import WrongEncoding, read_text
+from dpfedmeta.text_files import WrongEncoding
 from dpfedmeta.validation import first_problem, nearest, read_yaml
 
 # What a search may look at: the public validation classes. Test classes choose nothing (docs/sweeps.md).
@@ -87,8 +88,10 @@ def read_sweep(path: Path) -> Sweep:
         InputError: Unreadable, or a key, a name, a type or a distribution that is not known; says which.
     """
     try:
-        content = read_yaml(read_text(path))
-    except (OSError, WrongEncoding) as error:
+        content = read_yaml(read_named(path, SWEEPS))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except WrongEncoding as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
     except yaml.YAMLError as error:
         raise InputError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from error

@@ -14,12 +14,13 @@ from dpfedmeta.sweeps.definition import Sweep
 from dpfedmeta.sweeps.directory import SweepDirectory, is_finished
 from dpfedmeta.sweeps.runner import SweepOptions, prepare
 from dpfedmeta.sweeps.trials import Trial, check
+from dpfedmeta.tracking.pace import clock
 
 _SPEED = re.compile(r"at\s+(\d+(?:\.\d+)?)\s+clients/s")
 
 
 def show_plan(sweep: Sweep, options: SweepOptions, console: Console) -> None:
-    """Print the commands of what is not finished, and the minutes they need.
+    """Print the commands of what is not finished, and the time they need.
 
     The speed is measured by one `dpfedmeta train --dry-run`, which also finds what only the data can show to be wrong.
 
@@ -38,8 +39,8 @@ def show_plan(sweep: Sweep, options: SweepOptions, console: Console) -> None:
     words = f"{count} runs" + (f", {len(finished)} finished before" if finished and left.method == "grid" else "")
     if waiting:
         clients = _participations(waiting) * count / len(waiting)
-        minutes = clients / _speed(waiting[0], options) / 60
-        words += f"; about {minutes:.0f} minutes of training in all, besides starting and evaluating"
+        seconds = clients / _speed(waiting[0], options)
+        words += f"; about {clock(seconds)} of training in all, besides starting and evaluating"
     console.print(words, highlight=False, soft_wrap=True)
 
 

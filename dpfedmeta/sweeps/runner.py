@@ -20,13 +20,15 @@ from rich.console import Console
 from dpfedmeta.errors import InputError
 from dpfedmeta.report.groups import last_validation
 from dpfedmeta.run_directory import SUMMARY
-from dpfedmeta.runs.times import coarse
+from dpfedmeta.runs.times import at_most, coarse
 from dpfedmeta.sweeps.definition import Sweep
 from dpfedmeta.sweeps.directory import SweepDirectory, check_same, note_trial, opened, put_aside, state
 from dpfedmeta.sweeps.place import check_jobs
 from dpfedmeta.sweeps.proposals import Outcome, check_can_search, propose
 from dpfedmeta.sweeps.results import PAGE, TABLE, results_table, write_results
 from dpfedmeta.sweeps.trials import Trial, check, corners, grid, without_fixed
+from dpfedmeta.tracking.heartbeat import Heartbeat
+from dpfedmeta.tracking.pace import clock
 from dpfedmeta.workers import available_cores
 
 Status = Literal["completed", "failed", "interrupted"]
@@ -147,6 +149,10 @@ class _Work:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     failed: list[Trial] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    heart: Heartbeat = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.heart = Heartbeat(say=self._print).started()
 
     def __call__(self, listed: tuple[Trial, ...] | None) -> Status:
         """Until the list or the run_cap ends."""
@@ -205,14 +211,15 @@ class _Work:
         ended = [name for name, (_, child, _) in self.running.items() if child.poll() is not None]
         if not ended:
             time.sleep(_POLL_SECONDS)
+            # Which runs, and nothing of their rounds: when lines come would tell how long these take.
+            self.heart.beat(f"running: {', '.join(self.running)}")
         for name in ended:
             trial, child, begun = self.running.pop(name)
             taken = time.monotonic() - begun
             if child.returncode == 0 and state(self.directory, trial)[0] == "finished":
                 hidden = bool(self.directory.run(trial).read_json(SUMMARY).get("times"))
                 self.seconds.append(coarse(taken) if hidden else taken)
-                words = f"at most {coarse(taken) / 60:.2g}" if hidden else f"{taken / 60:.1f}"
-                self._finish(trial, f"{name}: {words} minutes", total)
+                self._finish(trial, f"{name}: {at_most(taken) if hidden else clock(taken)}", total)
             else:
                 self.failed.append(trial)
                 self._say(f"{name}: failed with exit code {child.returncode}: {_last_line(self.directory.log(trial))}")
@@ -225,7 +232,7 @@ class _Work:
         left = ""
         if self.seconds and done < total:
             mean = sum(self.seconds) / len(self.seconds)
-            left = f"; about {(total - done) * mean / 60 / self.options.jobs:.0f} minutes left"
+            left = f"; about {clock((total - done) * mean / self.options.jobs)} left"
         self._say(f"[{done}/{total}] {text}{shown}{left}")
 
     def _stop(self) -> None:
@@ -246,6 +253,9 @@ class _Work:
         )
 
     def _say(self, text: str) -> None:
+        self.heart.told(text)
+
+    def _print(self, text: str) -> None:
         self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 

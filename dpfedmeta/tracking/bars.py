@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from dpfedmeta.tracking.heartbeat import Heartbeat
+
 # A line is drawn again this often; a run has better things to compute.
 _A_SECOND = 4
 
@@ -34,7 +36,10 @@ def bar(console: Console, rounds: int) -> Bar:
 
 @contextmanager
 def share_bar(console: Console) -> Iterator[Callable[[str, float], None]]:
-    """For work that says what it does and which share of it is done; nothing where nobody looks, or in a notebook."""
+    """For work that says what it does and which share of it is done: a bar, or where nobody looks, lines of a log."""
+    if is_log(console):
+        yield _lines(console)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
     with _progress(console, *columns, TimeRemainingColumn()) as progress:
         task = progress.add_task("", total=1.0, visible=False)
@@ -49,6 +54,16 @@ def share_bar(console: Console) -> Iterator[Callable[[str, float], None]]:
             progress.update(task, completed=done)
 
         yield tell
+
+
+def is_log(console: Console) -> bool:
+    """Whether what is printed goes to a file or a pipe, where no bar can be drawn."""
+    return not console.is_terminal and not console.is_jupyter
+
+
+def _lines(console: Console) -> Callable[[str, float], None]:
+    heart = Heartbeat(say=lambda line: console.print(line, highlight=False, soft_wrap=True, markup=False))
+    return lambda what, done: heart.beat(f"{what}: {100 * done:.0f}%")
 
 
 def _progress(console: Console, *columns: ProgressColumn, expand: bool = False) -> Progress:

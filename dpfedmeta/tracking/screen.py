@@ -14,9 +14,10 @@ from rich.console import Console
 from dpfedmeta.ledger.ledger import read_content, spent
 from dpfedmeta.planning.cautions import word_of_authors
 from dpfedmeta.run_directory import RunDirectory
-from dpfedmeta.runs.times import coarse
-from dpfedmeta.tracking.bars import Bar, bar
+from dpfedmeta.runs.times import at_most
+from dpfedmeta.tracking.bars import Bar, bar, is_log
 from dpfedmeta.tracking.callbacks import Callback, Row
+from dpfedmeta.tracking.heartbeat import Heartbeat
 from dpfedmeta.tracking.pace import Pace, clock
 from dpfedmeta.tracking.planned import Planned
 from dpfedmeta.tracking.terminal import accuracy_table, guarantee_table, number
@@ -25,7 +26,7 @@ COMMAND = "dpfedmeta train --resume {path}"
 
 
 class Terminal(Callback):
-    """Prints: a line at every validation, and a bar where there is a screen or a notebook.
+    """Prints: a line at every validation, and a bar where there is a screen or a notebook; in a log, lines for rounds.
 
     As a context it takes the bar away however the run ends, so that what is said of an error stands alone.
     """
@@ -38,6 +39,8 @@ class Terminal(Callback):
         self._word: str | None = None
         self._spent = ""
         self._evaluation_began = 0.0
+        self._log = is_log(console)
+        self._heart = Heartbeat(say=self._say)
         self._bar: Bar | None = None
         self._path = Path()
 
@@ -88,6 +91,17 @@ class Terminal(Callback):
                 f"round {row['round'] + 1:5d}  validation {100 * validation['mean']:.1f}% "
                 f"± {100 * validation['ci95']:.1f}  {line}"
             )
+        elif self._log:
+            self._told_in_a_log(row)
+
+    def _told_in_a_log(self, row: Row) -> None:
+        """A line per round, or per ten seconds where rows tell their times: elsewhere lines must not follow them."""
+        rounds = "" if self._pace is None else f" of {self._pace.rounds}"
+        line = f"round {row['round'] + 1:5d}{rounds}  {self._spent}{_outcome(row)}".rstrip()
+        if "seconds" in row:
+            self._heart.beat(line)
+        else:
+            self._say(line)
 
     def on_evaluation(self, split: str, done: float) -> None:
         """What keeps the rounds waiting; its time is that of public data."""
@@ -96,7 +110,11 @@ class Terminal(Callback):
             self._evaluation_began = now
         if split == "validation" and done == 1 and self._pace is not None:
             self._pace = replace(self._pace, validation_seconds=now - self._evaluation_began)
-        self._show(f"{split} classes: {100 * done:.0f}% evaluated")
+        words = f"{split} classes: {100 * done:.0f}% evaluated"
+        self._show(words)
+        if self._log and split == "test":
+            # Of public data: how long it takes tells of no cohort.
+            self._heart.beat(words)
 
     def on_end(self, summary: Row) -> None:
         """Take the bar away; what was reached and spent."""
@@ -109,7 +127,7 @@ class Terminal(Callback):
         seconds = time.perf_counter() - self._started
         minutes = f"{clock(seconds)} in all"
         if summary["times"]:
-            minutes = f"at most {coarse(seconds) / 60:.2g} minutes in all (rounded up, since times tell of cohorts)"
+            minutes = f"{at_most(seconds)} in all (rounded up, since times tell of cohorts)"
         self._say(f"{summary['status']} after {minutes}; everything is in {self._path}")
         if summary["status"] == "interrupted":
             self._say(f"go on with: {self._resume.format(path=str(self._path))}")

@@ -12,6 +12,7 @@ from dpfedmeta.parameters import Params, dimension
 from dpfedmeta.planning.plan import Plan
 from dpfedmeta.simulation.client_side import ClientSide
 from dpfedmeta.simulation.processes import CLIENTS_PER_CHUNK, clients_per_task, nobody, sum_chunk
+from dpfedmeta.tracking.pace import clock
 from dpfedmeta.workers import Workers
 
 
@@ -42,9 +43,9 @@ class Cost:
 
     def __str__(self) -> str:
         return (
-            f"about {self.seconds / 60:.1f} minutes: {self.start / 60:.1f} to start, {self.rounds / 60:.1f} of rounds "
-            f"at {self.clients_per_second:.0f} clients/s, {self.validations / 60:.1f} of validation, "
-            f"{self.test / 60:.1f} of the final evaluation; at most {self.memory_mb:,.0f} MB in all processes"
+            f"about {clock(self.seconds)}: {clock(self.start)} to start, {clock(self.rounds)} of rounds "
+            f"at {self.clients_per_second:.0f} clients/s, {clock(self.validations)} of validation, "
+            f"{clock(self.test)} of the final evaluation; at most {self.memory_mb:,.0f} MB in all processes"
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from dpfedmeta.data.dataset import Dataset, open_dataset
-from dpfedmeta.data.population import Population, PopulationStatement, population_statement
+from dpfedmeta.data.population import Population, PopulationStatement, asked_statement, population_statement
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import HeldOutEvaluation
 from dpfedmeta.fresh_source import new_source
@@ -149,7 +149,8 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
     plan = make_plan(settings, dataset.task, options.clip_policy, earlier)
     plan = _extended(plan if options.elsewhere is None else plan.among_real_clients(), options)
     clients_of = _clients(plan, dataset, options)
-    statement = population_statement(clients_of)
+    simulated = options.elsewhere is None
+    statement = population_statement(clients_of) if simulated else asked_statement(clients_of.clients)
     validation, test = held_out_evaluation(plan, dataset, "val"), held_out_evaluation(plan, dataset, "test")
     source = _secret_source(settings, options)
     held, repeatable = _checked_data(settings, dataset, options, clients_of)

@@ -10,7 +10,7 @@ from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.data.sources import folder
 from dpfedmeta.data.splitting import splits_of
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.own_images import chosen_files
+from dpfedmeta.federation.own_files import chosen_files
 
 EPISODES = Episodes(shape=EpisodeShape(ways=2, shots=1, queries=1), evaluation_queries=1)
 NAMES = [f"c{number}" for number in range(6)]

@@ -8,7 +8,7 @@ from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.parts import part_of, parts_taken
 from dpfedmeta.data.sources import folder
 from dpfedmeta.errors import InputError
-from dpfedmeta.federation.own_images import chosen_files
+from dpfedmeta.federation.own_files import chosen_files
 
 PARTS = ("train", "val", "test")
 

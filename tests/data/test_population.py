@@ -137,7 +137,7 @@ def test_the_statement_counts_how_often_an_image_recurs(tiny_strokes):
     image = (np.asarray(tiny_strokes.train.images[:240], dtype=np.float32) / 255)[:, :, :, :]
     counted = np.mean([sum(one.tobytes() in content for content in held) for one in image])
     assert statement.clients_per_image == pytest.approx(counted, rel=0.02) == 20.0
-    assert "an image recurs in 20 clients on average, so the unit is the simulated client" in statement.text
+    assert "an image recurs in 20 clients on average, so a client is a simulated one," in statement.text
 
 
 def test_the_statement_of_other_kinds(tiny_strokes):

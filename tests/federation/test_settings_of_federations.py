@@ -22,7 +22,7 @@ def plan_of(name, dataset, **given):
 
 @pytest.mark.parametrize(
     ("silos", "dropout"),
-    [("8", "0.2"), pytest.param("3", "0", marks=pytest.mark.slow), pytest.param("50", "0.2", marks=pytest.mark.slow)],
+    [("8", "0.2"), pytest.param("3", "0.2", marks=pytest.mark.slow), pytest.param("50", "0.2", marks=pytest.mark.slow)],
 )
 def test_silos_promise_their_records_towards_the_server_and_no_silo(silos, dropout):
     given = {"population.clients": silos, "population.cohort": silos, "aggregation.dropout": dropout}

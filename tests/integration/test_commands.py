@@ -169,7 +169,7 @@ def test_secure_rng_keeps_no_seed(train, tmp_path):
 def test_a_dry_run_shows_the_plan_and_writes_nothing(train, tmp_path):
     shown = train(tmp_path, "--dry-run", "--calibration", "0.5").out
     assert "promised" in shown
-    assert re.search(r"about [\d.]+ minutes: .* at \d+ clients/s, .* at most [\d,]+ MB in all processes", shown)
+    assert re.search(r"about \d+ (s|min): .* at \d+ clients/s, .* at most [\d,]+ MB in all processes", shown)
     assert not (tmp_path / "runs").exists()
 
 

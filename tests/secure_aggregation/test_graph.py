@@ -142,12 +142,29 @@ def test_small_crowds_are_complete():
         (1000, 0.1, -0.1, False, "a share"),
         (1000, math.nan, 0.1, False, "a share"),
         (12, 0.3, 0.35, True, "no graph|stay"),
-        (40, 0.5, 0.47, False, "stay|no graph"),
+        (40, 0.5, 0.49, False, "stay|no graph"),
     ],
 )
 def test_crowds_without_a_graph_are_refused(clients, adversarial, dropout, malicious, why):
     with pytest.raises(InputError, match=why):
         parameters(clients=clients, adversarial=adversarial, dropout=dropout, malicious=malicious)
+
+
+@pytest.mark.parametrize("malicious", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.1, 0.2])
+def test_few_silos_may_miss_as_many_as_are_whole_clients(dropout, malicious):
+    """A fifth of three silos is none of them, so every round needs all three: there is nothing to refuse."""
+    for clients in range(3, 51):
+        found = agreed(
+            clients=clients, dimension=5, bits=16, adversarial=0.05, dropout=dropout, malicious=malicious, complete=True
+        )
+        gone = math.floor(dropout * clients + 1e-9)
+        assert found.fewest == clients - gone
+        # Those who stay are enough for every secret and for one list, and two honest vectors are always in the sum.
+        assert found.threshold <= found.degree - gone
+        assert max(found.enough, found.quorum if malicious else 0) <= clients - gone
+        assert clients - gone - found.colluding >= 2
+        assert not malicious or 2 * found.threshold > found.degree + found.colluding
 
 
 @pytest.mark.parametrize(("clients", "degree", "colluding", "silent"), [(11, 4, 2, 2), (11, 4, 3, 2), (12, 4, 1, 3)])

@@ -29,6 +29,17 @@ def test_the_sum_of_survivors_whenever_somebody_falls_silent(phase, malicious):
 
 
 @pytest.mark.parametrize("malicious", [False, True])
+@pytest.mark.parametrize(("clients", "silent"), [(3, set()), (4, set()), (6, {2})])
+def test_few_silos_have_a_sum_where_as_many_are_gone_as_the_share_allows(clients, silent, malicious):
+    numbers = agreement(clients, malicious=malicious, adversarial=0.05, dropout=0.2)
+    found = Table(numbers).through(MASKED=silent)
+    left = [seat for seat in range(clients) if seat not in silent]
+    assert (found.total == plain_sum(left, numbers)).all()
+    with pytest.raises(Aborted):
+        Table(numbers).through(MASKED=silent | {0})
+
+
+@pytest.mark.parametrize("malicious", [False, True])
 def test_somebody_falls_silent_in_every_phase(malicious):
     numbers = ring(20, 14, 8, 14, malicious=malicious)
     found = Table(numbers).through(KEYS={0}, SHARES={7}, MASKED={11, 15}, CONSENT={3}, REVEAL={9})

@@ -15,7 +15,7 @@ from tests.simulation.test_processes import setting
 def test_a_forecast_adds_its_parts_up() -> None:
     cost = Cost(clients_per_second=100.0, start=30.0, rounds=600.0, validations=120.0, test=60.0, memory_mb=1234.5)
     assert cost.seconds == 810.0
-    assert str(cost).startswith("about 13.5 minutes: 0.5 to start, 10.0 of rounds at 100 clients/s, 2.0 of validation")
+    assert str(cost).startswith("about 14 min: 30 s to start, 10 min of rounds at 100 clients/s, 2 min of validation")
 
 
 def test_episodes_are_scaled_from_as_many_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
