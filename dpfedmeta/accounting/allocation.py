@@ -117,13 +117,16 @@ class Allocation:
         """H of (the population with the client, the one without it) at epsilon, from above."""
         mean = _mean(self.noise, self.done, points)
         ratio = (1.0 - self.share) + self.share * mean.points
-        return float(mean.mass @ np.maximum(ratio - math.exp(epsilon), 0.0)) * _ROUNDED + mean.mean_lost + mean.lost
+        beyond = np.maximum(ratio - _exponential(epsilon), 0.0)
+        return float(mean.mass @ beyond) * _ROUNDED + mean.mean_lost + mean.lost
 
     def added(self, epsilon: float, points: int = FINE) -> float:
         """H of (the population without the client, the one with it) at epsilon, from above."""
         mean = _mean(self.noise, self.done, points)
         ratio = (1.0 - self.share) + self.share * mean.points
-        return float(mean.mass @ np.maximum(1.0 - math.exp(epsilon) * ratio, 0.0)) * _ROUNDED + mean.lost
+        with np.errstate(over="ignore"):
+            beyond = np.maximum(1.0 - _exponential(epsilon) * ratio, 0.0)
+        return float(mean.mass @ beyond) * _ROUNDED + mean.lost
 
     def delta(self, epsilon: float, points: int = FINE) -> float:
         """For a client that is added or removed: the larger of both, at epsilon, from above."""
@@ -184,6 +187,11 @@ class Allocation:
     @property
     def _followed(self) -> bool:
         return _LEAST_NOISE <= self.noise <= _MOST_NOISE
+
+
+def _exponential(epsilon: float) -> float:
+    """e^epsilon, or less of it where that is no float: divergences only grow by it."""
+    return math.exp(min(epsilon, LARGEST_EPSILON))
 
 
 def known_round_epsilon(mu: float, share: float, delta: float) -> float:

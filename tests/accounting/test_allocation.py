@@ -15,7 +15,7 @@ from dpfedmeta.accounting.events import Event, Phase, surplus
 from dpfedmeta.accounting.gaussian import gaussian_delta, gaussian_epsilon, smallest_epsilon
 from dpfedmeta.accounting.noise import GaussianNoise
 from dpfedmeta.accounting.record_layer import RecordLayer
-from dpfedmeta.accounting.sampled_gaussian import sampled_delta
+from dpfedmeta.accounting.sampled_gaussian import COARSE, sampled_delta
 from dpfedmeta.accounting.terms import Terms
 from dpfedmeta.errors import RefusedPlan
 from dpfedmeta.sweeps.tuning_cost import compose
@@ -169,8 +169,12 @@ def test_delta_is_that_of_the_allocation_and_not_of_poisson_rounds():
     assert of(1.0, 4).epsilon(sampled_delta(phases, "add-remove", 1.0)) == pytest.approx(1.0, rel=1e-3)
     # Beyond the noises that are followed the observer is taken to know the slot.
     assert of(1e-4, 4).delta(0.0) == pytest.approx(1.0)
-    with pytest.raises(ValueError, match="replaced client"):
+    # A client that is replaced moves two messages, so it shows itself more.
+    assert (
         sampled_delta(phases, "replace-one", 1.0)
+        == of(1.0, 4).delta_replaced(1.0)
+        > sampled_delta(phases, "add-remove", 1.0)
+    )
 
 
 def test_a_grid_that_rounds_down_would_be_seen():
@@ -207,21 +211,6 @@ def sampled(epsilon, rate, noise):
     return rate * float(gaussian_delta(inner, 1 / noise))
 
 
-def test_replacing_is_removing_and_adding_and_never_above_a_client_that_shows_its_slot():
-    came = of(1.0, 20)
-    replaced = came.epsilon_replaced(1e-5, QUICK)
-    assert came.epsilon(1e-5, QUICK) < replaced < gaussian_epsilon(2.0, 1e-5)
-    # Both messages in a line and of full length: by exact draws of the pair of mixtures, not above.
-    generator = np.random.default_rng(1)
-    outcomes = generator.normal(0, 1.0, (200_000, 20))
-    outcomes[:, 0] += 1
-    ratio = np.exp(outcomes).mean(1) / np.exp(-outcomes).mean(1)
-    low = 0.5 * replaced
-    found = np.maximum(1 - math.exp(low) / ratio, 0.0).mean()
-    split = min(came.removed(s * low, QUICK) + math.exp(s * low) * came.added((1 - s) * low, QUICK) for s in (0.4, 0.6))
-    assert 0 < found < split
-
-
 def test_the_second_half_of_a_replacement_fails_e_to_the_first_as_often():
     """P <= e^a Q + d and Q <= e^b P' + d' give P <= e^(a+b) P' + d + e^a d', for whatever a is tried."""
     delta, came = 1e-5, Allocation(noise=0.6, slots=50, done=50)
@@ -231,7 +220,7 @@ def test_the_second_half_of_a_replacement_fails_e_to_the_first_as_often():
         if left > 0:
             bounds.append(first + smallest_epsilon(lambda e: came.added(e, QUICK), left * math.exp(-first)))
     # A few shares of delta are tried there, and many of these numbers here.
-    assert min(bounds) * 0.9995 <= came.epsilon_replaced(delta, QUICK) <= min(bounds) * 1.1
+    assert min(bounds) * 0.9995 <= came.epsilon_by_absence(delta, QUICK) <= min(bounds) * 1.1
 
 
 def test_copies_of_a_run_count_a_client_in_each():
@@ -242,6 +231,20 @@ def test_copies_of_a_run_count_a_client_in_each():
     assert cells[3].bounds[0].epsilon == pytest.approx(gaussian_epsilon(2 * math.sqrt(2), 1e-5), rel=0.01)
     alone = four_cells(phases[:1], Terms.of(plan_of()))
     assert all(both.epsilon >= one.epsilon for both, one in zip(cells, alone, strict=True))
+
+
+@pytest.mark.parametrize("rounds", [(1, 1), (3, 1), (4, 2)])
+def test_two_partial_copies_cost_more_than_either_and_no_less_than_whole_ones(rounds):
+    """A client may have come in both, though neither went through all slots: no share of them comes off."""
+    event = plan_of().at(0)
+    phases = [Phase(event=event, rounds=rounds[0]), Phase(event=event, rounds=rounds[1], copy=1)]
+    assert Allocation.of(phases) == of(1 / math.sqrt(2), 4)
+    terms, coarse = Terms.of(plan_of()), COARSE
+    together = four_cells(phases, terms, coarse)
+    for one in phases:
+        alone = four_cells([one], terms, coarse)
+        assert together[0].epsilon > 1.2 * alone[0].epsilon
+        assert together[3].epsilon > 1.2 * alone[3].epsilon
 
 
 def test_a_round_that_is_done_again_has_nobody_in_it_and_costs_nothing():
@@ -294,6 +297,12 @@ def test_towards_the_server_nothing_is_amplified():
 def test_noise_is_solved_within_the_target():
     found = calibrate(plan_of(noise_multiplier=0.0), Targets(client_epsilon=2.0))
     assert 1.99 < guarantees(found)[0].epsilon <= 2.0
+
+
+def test_noise_is_solved_for_a_record_within_the_target_and_not_above_what_it_needs():
+    found = calibrate(plan_of(noise_multiplier=0.0), Targets(record_epsilon=2.0, record_observer="public"))
+    assert 1.99 < guarantees(found)[3].epsilon <= 2.0
+    assert of(found.noise_multiplier, 4).epsilon_by_absence(found.record_delta, QUICK) > 2.1
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,17 @@ def test_of_check_ins_the_best_attack_is_as_good_as_the_curve_says():
     assert ratios.right / ratios.runs == pytest.approx(best, abs=4.0 * (0.25 / 600) ** 0.5)
 
 
+@pytest.mark.slow
+def test_of_a_replaced_client_of_check_ins_too_the_best_attack_is_as_good_as_the_curve_says():
+    plan = plan_of("dp-agr-checkins", **{"server.rounds": "4", "server.noise_multiplier": "1.0"})
+    attack = attack_of(plan, "(record, public)")
+    ratios = Bench(plan=plan, runs=600, seed=4).ratios(attack)
+    best = (1.0 + attack.curve.total_variation(1.0)) / 2.0
+    assert best > 0.6
+    assert attack.curve.epsilon(1.0) == pytest.approx(plan.planned[3].epsilon)
+    assert ratios.right / ratios.runs == pytest.approx(best, abs=4.0 * (0.25 / 600) ** 0.5)
+
+
 def test_the_worlds_of_runs_are_tossed_and_their_noises_differ(plan):
     tosses = list(Bench(plan=plan, runs=200, seed=1)._tosses())
     assert 70 < sum(one for one, _ in tosses) < 130
