@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from dpfedmeta.federation.client import RealClient
@@ -113,6 +114,9 @@ def test_a_message_without_images_is_the_noise_of_an_honest_one(silos, tmp_path,
     """Null records in place of images: not images of zeros, which have a gradient, and not silence."""
     session = open_session(silos, tmp_path, algo, **given)
     party, bound = with_folder(session, tmp_path, one_class), 0.5
+    # At the initial weights gradients of equal images cancel.
+    coins = torch.Generator().manual_seed(1)
+    session.model = {name: value + torch.randn(value.shape, generator=coins) for name, value in session.model.items()}
     offered(session, party)
     question = session.question(0, bound=bound)
     body = opened_answer(party.answer(question), Said.VECTOR, question, silos.roster[0])
