@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from dpfedmeta.data.shape import EpisodeShape
 from dpfedmeta.federation.client import RealClient
 from dpfedmeta.federation.messages import Asked, Attempt, Offer, Said, opened_answer
-from dpfedmeta.federation.own_images import OwnImages
+from dpfedmeta.federation.own_images import NullImages, OwnImages
 from dpfedmeta.federation.promise import Promise
 from dpfedmeta.federation.signed_plan import sign_plan
 from dpfedmeta.parameters import dimension
@@ -90,15 +92,29 @@ def test_offers_of_other_sizes_count_no_images(silos, tmp_path):
     """Each fits up to a size that the server does not learn; nothing is charged for any of them."""
     session = open_session(silos, tmp_path, "dp-agrlr-micro", **MICRO)
     party, task = with_folder(session, tmp_path, few_images), session.signed.task
-    said, sizes = [], [(2, 1), (2, 2), (3, 1)]
-    for number, (ways, queries) in enumerate(sizes):
-        given = {"task.ways": str(ways), "task.shots": "1", "task.queries": str(queries), "task.shift": "14"}
-        plan = make_plan(silos.settings("dp-agrlr-micro", silos.everybody, **MICRO | given), task)
+    # Three classes, of which the folder has two; and images that cannot be moved so far.
+    said, sizes = [], [(2, 1, 14), (2, 2, 0), (3, 1, 0), (2, 1, 15)]
+    for number, (ways, queries, shift) in enumerate(sizes):
+        sized = {"task.ways": ways, "task.shots": 1, "task.queries": queries, "task.shift": shift}
+        given = MICRO | {name: str(value) for name, value in sized.items()}
+        plan = make_plan(silos.settings("dp-agrlr-micro", silos.everybody, **given), task)
         signed = sign_plan(plan, task, run=bytes([number]) * 32, server=Identity(silos.server), roster=silos.roster)
         said.append(offered(session, party, signed)[6])
     assert said == [Said.ACCEPTED] * len(sizes)
-    assert log_of(tmp_path).count("NOISE ALONE: ") == 1  # three classes, of which the folder has two
+    assert log_of(tmp_path).count("NOISE ALONE: ") == 2
     assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 1
+
+
+def test_no_number_of_a_null_record_is_one():
+    """Also where a message follows the support images alone."""
+    null = NullImages(clients=3, number=1, why=None, form=(1, 4, 4), shape=EpisodeShape(ways=2, shots=3, queries=1))
+    episode = null.episode(1)
+    assert (episode.support_images.shape, episode.query_images.shape) == ((6, 1, 4, 4), (2, 1, 4, 4))
+    assert episode.support_images.isnan().all()
+    assert episode.query_images.isnan().all()
+    for look in (null.episode, null.holdings):
+        with pytest.raises(IndexError, match="this machine holds client 1 of 3"):
+            look(0)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +129,9 @@ def test_a_message_without_images_is_the_noise_of_an_honest_one(silos, tmp_path,
     """Null records in place of images: not images of zeros, which have a gradient, and not silence."""
     session = open_session(silos, tmp_path, algo, **given)
     party, bound = with_folder(session, tmp_path, one_class), 0.5
+    # At the initial weights gradients of equal images cancel.
+    coins = torch.Generator().manual_seed(1)
+    session.model = {name: value + torch.randn(value.shape, generator=coins) for name, value in session.model.items()}
     offered(session, party)
     question = session.question(0, bound=bound)
     body = opened_answer(party.answer(question), Said.VECTOR, question, silos.roster[0])
