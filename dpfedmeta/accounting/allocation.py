@@ -187,9 +187,9 @@ class Allocation:
 @lru_cache(maxsize=256)
 def _replaced(came: Allocation, delta: float, points: int) -> float:
     """Tables ask for it twice: of a record that is taken away, and of one that is replaced."""
-    bound = came.epsilon_by_absence(delta, points)
+    bound = came.epsilon_by_absence(delta, min(QUICK, points))
     if not came.is_followed or bound > LARGEST_EPSILON:
-        return bound
+        return came.epsilon_by_absence(delta, points)
     # A few points first, since they say where to look with many.
     for count in sorted({min(QUICK, points), points}):
         bound = epsilon_below(came.of_opposites(count, NEGLIGIBLE * delta), bound, delta, _WITHIN)
