@@ -131,7 +131,7 @@ class Allocation:
     def delta(self, epsilon: float, points: int = FINE) -> float:
         """For a client that is added or removed: the larger of both, at epsilon, from above."""
         shown = self.share * float(gaussian_delta(epsilon, 1.0 / self.noise))
-        if not self._followed:
+        if not self.is_followed:
             return shown
         return min(shown, max(self.removed(epsilon, points), self.added(epsilon, points)))
 
@@ -142,32 +142,26 @@ class Allocation:
     def epsilon_removed(self, delta: float, points: int = FINE) -> float:
         """Of a client that is removed."""
         shown = known_round_epsilon(1.0 / self.noise, self.share, delta)
-        return min(shown, smallest_epsilon(lambda e: self.removed(e, points), delta)) if self._followed else shown
+        return min(shown, smallest_epsilon(lambda e: self.removed(e, points), delta)) if self.is_followed else shown
 
     def epsilon_added(self, delta: float, points: int = FINE) -> float:
         """Of a client that is added."""
         shown = known_round_epsilon(1.0 / self.noise, self.share, delta)
-        return min(shown, smallest_epsilon(lambda e: self.added(e, points), delta)) if self._followed else shown
+        return min(shown, smallest_epsilon(lambda e: self.added(e, points), delta)) if self.is_followed else shown
 
     def delta_replaced(self, epsilon: float, points: int = FINE) -> float:
         """For a client whose message is another one, at epsilon, from above."""
         shown = self.share * float(gaussian_delta(epsilon, 2.0 / self.noise))
-        if not self._followed or epsilon > LARGEST_EPSILON:
+        if not self.is_followed or epsilon > LARGEST_EPSILON:
             return shown
-        return min(shown, self._of_opposites(points, NEXT_TO_NEVER)(epsilon))
+        return min(shown, self.of_opposites(points, NEXT_TO_NEVER)(epsilon))
 
     def epsilon_replaced(self, delta: float, points: int = FINE) -> float:
         """For a client whose message is another one, in its slot or in one that it draws anew."""
-        bound = self.epsilon_by_absence(delta, points)
-        if not self._followed or bound > LARGEST_EPSILON:
-            return bound
-        rare = NEGLIGIBLE * delta
-        # A few points first, since they say where to look with many.
-        for count in sorted({min(QUICK, points), points}):
-            bound = epsilon_below(self._of_opposites(count, rare), bound, delta, _WITHIN)
-        return bound
+        return _replaced(self, delta, points)
 
-    def _of_opposites(self, points: int, rare: float) -> Callable[[float], float]:
+    def of_opposites(self, points: int, rare: float) -> Callable[[float], float]:
+        """Delta at each epsilon for a client whose messages become their opposites, exactly but for the grid."""
         return partial(delta_of_opposites, noise=self.noise, done=self.done, share=self.share, points=points, rare=rare)
 
     def epsilon_by_absence(self, delta: float, points: int = FINE) -> float:
@@ -185,8 +179,21 @@ class Allocation:
         return found
 
     @property
-    def _followed(self) -> bool:
+    def is_followed(self) -> bool:
+        """Whether noise is in the range of floats, and anything is left to amplify."""
         return _LEAST_NOISE <= self.noise <= _MOST_NOISE
+
+
+@lru_cache(maxsize=256)
+def _replaced(came: Allocation, delta: float, points: int) -> float:
+    """Tables ask for it twice: of a record that is taken away, and of one that is replaced."""
+    bound = came.epsilon_by_absence(delta, min(QUICK, points))
+    if not came.is_followed or bound > LARGEST_EPSILON:
+        return came.epsilon_by_absence(delta, points)
+    # A few points first, since they say where to look with many.
+    for count in sorted({min(QUICK, points), points}):
+        bound = epsilon_below(came.of_opposites(count, NEGLIGIBLE * delta), bound, delta, _WITHIN)
+    return bound
 
 
 def _exponential(epsilon: float) -> float:

@@ -87,9 +87,8 @@ def epsilon_below(delta_at: Callable[[float], float], known: float, delta: float
 
     if not 0 < known < math.inf or (below := excess(known)) > 0:
         return known
-    low, high, above = 0.0, known, excess(0.0)
-    if above <= 0:
-        return 0.0
+    # Delta is 1 at most; what it is at 0 is asked only where epsilon may be 0.
+    low, high, above, asked = 0.0, known, -math.log(delta), False
     slope, share = (above - below) / high, 0.2
     while high - low > within * high and -below > 0.5 * slope * within * high:
         # A little above where a line through both ends crosses delta, since only what is above may be the result.
@@ -100,5 +99,9 @@ def epsilon_below(delta_at: Callable[[float], float], known: float, delta: float
             high, below = middle, value
         else:
             low, above = middle, value
+        if low == 0 and high < 0.5 * known and not asked:
+            above, asked = excess(0.0), True
+            if above <= 0:
+                return 0.0
         slope = (above - below) / (high - low)
     return high

@@ -55,7 +55,8 @@ NEGLIGIBLE, NEXT_TO_NEVER = 1e-4, 1e-21
 _MOST_POINTS = 700
 # Share of a grid's points that are dense around 0; the others are dense around the mean.
 _AROUND_ZERO = 0.4
-# Means below this, in units of a, were once too low to become positive again; they may lie on the lowest point.
+# A mean of all factors that one part makes lower than this, in units of -a, hardly becomes positive again: such parts
+# lie on the lowest point.
 _HOPELESS = 5.0
 # Deviations within which L' is usually found.
 _USUAL = 4.0
