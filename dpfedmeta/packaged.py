@@ -31,7 +31,8 @@ def read_named(path: Path, folders: Sequence[str]) -> str:
     wanted = path.as_posix().removeprefix("configs/").removesuffix(_ENDING)
     found = dict(_packaged(folders))
     if wanted not in found:
-        remedy = nearest(wanted, found) or f"; with the package come {', '.join(sorted(found))}"
+        shortest = sorted(name for name in found if name.partition("/")[0] != folders[0])
+        remedy = nearest(wanted, found) or f"; with the package come {', '.join(shortest)}"
         raise FileNotFoundError(0, f"there is no such file{remedy}", str(path))
     return found[wanted].read_text(encoding="utf-8")
 

@@ -18,6 +18,7 @@ from dpfedmeta.api.run import Run
 from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.enough import check_shape
 from dpfedmeta.data.shape import EpisodeShape
+from dpfedmeta.data.values import data_of_run
 from dpfedmeta.errors import InputError
 from dpfedmeta.evaluation import Benchmark, Classification, FineTuning, Question, choose_fine_tuning, investigate
 from dpfedmeta.evaluation.accuracy import Accuracy
@@ -87,7 +88,8 @@ def evaluations(
     runs = [open_run(path, request.data_folder) for path in request.runs]
     check_comparable(request, runs)
     trained = runs[0].settings
-    opens = partial(open_dataset, trained.dataset, request.data_folder, trained.task.ways)
+    data = data_of_run(trained.dataset, request.data_folder)
+    opens = partial(open_dataset, data, request.data_folder, trained.task.ways)
     dataset = opens()
     if dataset.task.shared_classes is None:
         # Before the first minute of work.

@@ -132,7 +132,7 @@ def _server(words: Sequence[str], console: Console) -> int:
     settings = resolve(options.algo, options.dataset, options.config, given)
     if settings.run.name is None:
         settings = replace(settings, run=replace(settings.run, name=options.keys.absolute().name))
-    check_first(settings, options.data_dir)
+    check_first(settings, options.data_dir, simulated=False)
     from dpfedmeta.federation.running import run_server
     from dpfedmeta.run_directory import REPORT
     from dpfedmeta.tracking.screen import Terminal

@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from dpfedmeta.dotted import Given
+from dpfedmeta.errors import InputError
 
 # Presets are for images; what they say of the network has no meaning for other records.
 _NETWORKS: Mapping[str, str] = {"vectors": "mlp", "tokens": "text"}
@@ -17,6 +18,29 @@ _DECIDED = ("model.name", "population.clients", "population.kind")
 def found_again(dataset: str) -> str:
     """The path of data, absolute, so that a run can be resumed and evaluated from any folder; a name as it is."""
     return dataset if _built_in(dataset) or not Path(dataset).exists() else str(Path(dataset).absolute())
+
+
+def data_of_run(dataset: str, data_folder: Path | None) -> str:
+    """The data of a run where they are now: in the folder that was named, else where the run found them.
+
+    Args:
+        dataset: As the run's settings have it.
+        data_folder: --data-dir; None: none was named.
+
+    Raises:
+        InputError: The folder does not hold them, and would be ignored.
+    """
+    path = Path(dataset)
+    if data_folder is None or not path.is_absolute():
+        return dataset
+    if (data_folder / path.name).exists():
+        return str((data_folder / path.name).absolute())
+    if path.exists():
+        raise InputError(
+            f"--data-dir {data_folder}: holds no {path.name}, the data of this run; put it there, or leave --data-dir "
+            f"out to read {path}"
+        )
+    return dataset
 
 
 def with_data_values(dataset: str, given: Mapping[str, Given]) -> dict[str, Given]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpfedmeta.data.sources.image_files import check_all_read, image_files
+from dpfedmeta.data.sources.image_files import check_all_read, check_none_deeper, image_files
 from dpfedmeta.data.sources.image_folder import class_folders
 from dpfedmeta.errors import InputError
 
@@ -21,4 +21,5 @@ def chosen_files(folder: Path) -> list[tuple[Path, list[Path]]]:
     chosen = [(inside, image_files(inside)) for inside in found.get("train", found.get(None, []))]
     if not chosen:
         raise InputError(f"{folder}: no class with images in its part train")
+    check_none_deeper(folder, [file for _, own in chosen for file in own])
     return chosen

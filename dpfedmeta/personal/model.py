@@ -22,6 +22,7 @@ from dpfedmeta.models.registry import build_network
 from dpfedmeta.models.spec import NetworkSpec
 from dpfedmeta.parameters import Params, is_finite
 from dpfedmeta.personal.images import ImageForm, Images
+from dpfedmeta.run_directory import CONFIG
 
 FORMAT = "dpfedmeta personal model 1"
 _KEY = "dpfedmeta"
@@ -81,6 +82,8 @@ class PersonalModel:
             InputError: The folder does not exist or cannot be written.
         """
         target = Path(path)
+        if not target.parent.is_dir():
+            raise InputError(f"{target}: cannot be written: there is no folder {target.parent}; make it first")
         content = {
             "format": FORMAT,
             "network": asdict(self.network),
@@ -109,6 +112,12 @@ def load_personal(path: str | os.PathLike[str]) -> PersonalModel:
         InputError: Missing, damaged, not a personal model, or its tensors do not fit its network.
     """
     source = Path(path)
+    if source.is_dir():
+        run = (source / CONFIG).is_file()
+        raise InputError(
+            f"{source}: is {'the directory of a run' if run else 'a folder'}; a personal model is one file, which "
+            "PersonalModel.save writes" + (f"; the run's initialisation: dp.load({str(source)!r})" if run else "")
+        )
     try:
         content, tensors = _read(source)
         if content.get("format") != FORMAT:

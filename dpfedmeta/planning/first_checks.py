@@ -19,8 +19,13 @@ from dpfedmeta.settings import Settings
 from dpfedmeta.validation import nearest
 
 
-def check_first(settings: Settings, data_folder: Path | None = None) -> None:
+def check_first(settings: Settings, data_folder: Path | None = None, *, simulated: bool = True) -> None:
     """Refuse at once what the plan would refuse after seconds of imports; it checks all of it again, and more.
+
+    Args:
+        settings: What the user gave.
+        data_folder: --data-dir.
+        simulated: Whether clients are made of the training classes here; else these are not used.
 
     Raises:
         InputError: A name, a folder or a value cannot be used.
@@ -32,7 +37,8 @@ def check_first(settings: Settings, data_folder: Path | None = None) -> None:
     _check_model(settings)
     clip_limits(settings.clip)
     check_clip(settings)
-    check_said(task, splits, episode_shape(settings), "train")
+    if simulated:
+        check_said(task, splits, episode_shape(settings), "train")
     for split in ("val", "test"):
         check_said(task, splits, evaluation_shape(settings), split)
     _check_asked(settings, task)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dpfedmeta.config import resolve
 from dpfedmeta.data.task import Task, load_task
+from dpfedmeta.data.values import data_of_run
 from dpfedmeta.errors import InputError
 from dpfedmeta.ledger.ledger import read_content
 from dpfedmeta.meta.adaptation import Adaptation
@@ -71,7 +72,7 @@ def open_run(path: Path, data_folder: Path | None = None) -> TrainedRun:
     if not (path / CONFIG).is_file():
         raise InputError(f"{path}: is this the directory of a run? it holds no {CONFIG}")
     settings = resolve(None, None, path / CONFIG)
-    task, _ = load_task(settings.dataset, data_folder)
+    task, _ = load_task(data_of_run(settings.dataset, data_folder), data_folder)
     spec = network_spec(settings, task)
     network = build_network(spec)
     if stage in ("running", "stopped") and not directory.weights.exists():

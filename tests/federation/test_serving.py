@@ -217,9 +217,9 @@ def test_a_roster_has_to_be_one(silos):
 
 
 def test_too_few_clients_to_agree_on_who_survived_are_refused(silos):
-    """Six, of whom two may be silent and one lies: two lists could each have their supporters."""
+    """Six, of whom two may be silent and one lies: two lists could each have supporters. A fifth of six is one."""
     given = SECURE | {"population.clients": "6", "population.cohort": "6"}
-    for dropout, refused in (("0.2", True), ("0", False)):
+    for dropout, refused in (("0.35", True), ("0.2", False), ("0", False)):
         settings = silos.settings("dp-agrlr-secure", **given | {"aggregation.dropout": dropout})
         plan = make_plan(settings, open_dataset(settings.dataset, None, settings.task.ways).task)
         with pytest.raises(RefusedPlan, match="lower aggregation") if refused else nullcontext():

@@ -5,6 +5,7 @@ import pytest
 from rich.console import Console
 
 from dpfedmeta.tracking.bars import share_bar
+from dpfedmeta.tracking.heartbeat import Heartbeat
 from dpfedmeta.tracking.pace import Pace, clock
 from dpfedmeta.tracking.screen import Terminal
 from dpfedmeta.workers import InProcess, Watched
@@ -70,19 +71,47 @@ def test_on_a_narrow_screen_the_count_of_rounds_and_the_time_left_come_first():
 
 def test_where_nobody_looks_there_is_no_bar_and_no_control_character():
     assert shown([row(number) for number in range(3)], terminal=False).splitlines() == [
-        "round     3  validation 75.0% ± 2.0  clip 0.3  eps client/public 0.5  record/server 2.25 (zero-out)"
+        "round     1 of 10  eps client/public 0.5  eps record/server 2.25",
+        "round     2 of 10  eps client/public 0.5  eps record/server 2.25",
+        "round     3  validation 75.0% ± 2.0  clip 0.3  eps client/public 0.5  record/server 2.25 (zero-out)",
     ]
 
 
+def test_a_log_has_a_line_per_ten_seconds_where_rows_tell_their_times():
+    """A private run's rows have none: there every round has its line, since when lines come would tell of cohorts."""
+    now, console = [0.0], Console(file=io.StringIO(), width=200)
+    for times, numbers in (({"seconds": 4.0, "clients_per_second": 20.0}, [1, 4, 7, 10]), ({}, list(range(1, 13)))):
+        terminal = Terminal(console)
+        terminal._heart = Heartbeat(say=terminal._say, clock=lambda: now[0])
+        before = len(console.file.getvalue().splitlines())  # type: ignore[attr-defined]
+        for number in range(12):
+            now[0] = 4.0 * number
+            terminal.on_round(row(number) | times)
+        lines = console.file.getvalue().splitlines()[before:]  # type: ignore[attr-defined]
+        assert [int(line.split()[1]) for line in lines] == numbers
+
+
+def test_a_long_evaluation_says_how_far_it_is():
+    now, console = [0.0], Console(file=io.StringIO(), width=200)
+    terminal = Terminal(console)
+    terminal._heart = Heartbeat(say=terminal._say, clock=lambda: now[0]).started()
+    for share in range(11):
+        now[0] = 3.0 * share
+        terminal.on_evaluation("test", share / 10)
+    printed = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert printed == ["test classes: 40% evaluated", "test classes: 80% evaluated"]
+
+
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_share_that_is_done_is_shown_on_a_screen_alone(terminal):
+def test_a_share_that_is_done_is_a_bar_on_a_screen_and_one_line_in_a_log(terminal):
     console = Console(force_terminal=terminal, file=io.StringIO(), width=100)
     with share_bar(console) as tell:
         tell("40 episodes", 0.0)
         tell("40 episodes", 0.5)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
-    assert ("40 episodes" in printed, "50%" in printed) == (terminal, terminal)
-    assert terminal or not printed
+    assert "40 episodes" in printed
+    assert terminal == ("50%" in printed)
+    assert terminal or printed == "40 episodes: 0%\n"
 
 
 def test_watched_workers_give_the_same_and_tell_their_share():

@@ -104,8 +104,9 @@ def test_the_terminal_prints_a_line_per_validation():
     for row in ROWS:
         terminal.on_round(row)
     assert console.export_text().splitlines() == [
+        "round     1  eps client/public 0.1  eps record/public 0.01  100 clients/s",
         "round     3  validation 75.0% ± 2.0  clip 0.167 (holding)  eps client/public 0.3  "
-        "record/server inf (zero-out)  100 clients/s"
+        "record/server inf (zero-out)  100 clients/s",
     ]
 
 

@@ -11,7 +11,7 @@ from dpfedmeta.data.pixels import PixelRange
 from dpfedmeta.data.pool import ImageArray
 from dpfedmeta.data.shape import RecordForm
 from dpfedmeta.data.sources import image_folder
-from dpfedmeta.data.sources.image_files import check_all_read, folders_in, image_files, left_out
+from dpfedmeta.data.sources.image_files import check_all_read, check_none_deeper, folders_in, image_files, left_out
 from dpfedmeta.data.sources.image_folder import (
     class_folders,
     decoded_all,
@@ -100,6 +100,7 @@ def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[
         InputError: The folder holds none, or parts of it are empty or overlap.
     """
     check_all_read(path)
+    check_none_deeper(path, files_of(path))
     clients = _client_folders(path)
     if clients is not None:
         return cells(str(path), [row for row, _ in _rows(path, clients)], splits, ways)
@@ -127,6 +128,7 @@ def contents(
         InputError: No images, parts that are empty or overlap, or images that do not decode.
     """
     check_all_read(path)
+    check_none_deeper(path, files_of(path))
     channels, size, _ = form.shape
     clients = _client_folders(path)
     if clients is None:

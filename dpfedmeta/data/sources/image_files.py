@@ -59,6 +59,34 @@ def check_all_read(path: Path) -> None:
         )
 
 
+def check_none_deeper(path: Path, taken: Collection[Path]) -> None:
+    """Refuse images in folders below those of the classes: whoever put them there means them to be read.
+
+    Args:
+        path: The folder.
+        taken: Its images that are read.
+
+    Raises:
+        InputError: Counts them, and names the first.
+    """
+    depth = min((len(file.parts) for file in taken), default=0)
+    known = set(taken)
+    deeper = [
+        file
+        for file in _walked(path)
+        if len(file.parts) > depth > 0
+        and file.suffix.lower() in SUFFIXES
+        and file not in known
+        and not _why_hidden(path, file)
+    ]
+    if deeper:
+        raise InputError(
+            f"{path}: {len(deeper):,} images lie in folders below those of their class (first: "
+            f"{min(deeper).relative_to(path)}) and would be left out; move them into the folder of the class, or "
+            "remove them"
+        )
+
+
 def left_out(path: Path, taken: Collection[Path], *, only: Collection[Path] | None = None) -> tuple[str, ...]:
     """What of a folder is not taken, counted by extension, in words; nothing where all is.
 

@@ -183,6 +183,12 @@ def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:
             "files (a folder, or a list of them), where their pixels are scaled; if these are vectors, lay them flat: "
             "records.reshape(len(records), -1)"
         )
+    if what == "vectors" and records.dtype == np.uint8 and records.ndim == 2:
+        raise InputError(
+            f"{path}: records: bytes (uint8), which look like pixels and would reach the network as numbers up to "
+            f"{records.max(initial=0)}; scale them (records.astype('float32') / 255), or say that they are numbers "
+            "(records.astype('int16'))"
+        )
     if records.ndim < 2 or records.dtype.kind not in "fiub" or not records.size:
         raise InputError(f"{path}: records: expected numbers [n, d], found {records.dtype} {list(records.shape)}")
     lengths = {name: len(array) if array.ndim == 1 else list(array.shape) for name, array in held.items()}
