@@ -83,3 +83,19 @@ def test_what_training_clients_leave_is_not_told_to_everybody(tmp_path):
     (said,) = folder.remarks(root, public=True)
     assert "2 .txt" in said
     assert "4 .txt" in folder.remarks(root, public=False)[0]
+
+
+@pytest.mark.parametrize("where", ["c0/more/a.png", "c0/more/most/a.png"])
+def test_images_below_those_of_their_class_are_refused_as_they_would_be_left_out(tmp_path, where):
+    for number in range(9):
+        place = tmp_path / f"c{number}"
+        place.mkdir()
+        for image in range(3):
+            Image.new("L", (8, 8)).save(place / f"{image}.png")
+    assert len(chosen_files(tmp_path)) == 9
+    deeper = tmp_path / where
+    deeper.parent.mkdir(parents=True)
+    Image.new("L", (8, 8)).save(deeper)
+    for refused in (lambda: chosen_files(tmp_path), lambda: open_dataset(str(tmp_path))):
+        with pytest.raises(InputError, match=r"1 images lie in folders below those of their class \(first: c0/more"):
+            refused()

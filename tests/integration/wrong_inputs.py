@@ -19,6 +19,8 @@ from PIL import Image
 
 # What can be refused without data or a run has to come within so many CPU seconds.
 QUICK = 2.0
+# check-task says on standard output, with the rest of its report, that data cannot be used.
+REPORT = "(stdout) "
 TINY = """
 name: tiny
 source: {reader: strokes, seed: 1, variation: 1.0}
@@ -161,19 +163,22 @@ CASES = (
     _any("resume of nothing", "train", "--resume", "none", says=("--resume none",)),
     _any("resume of what is no run", "train", "--resume", "images", says=("images",)),
     _any("resume with an algorithm", "train", "--resume", "runs/done", "--algo", "maml", says=("--algo",)),
-    _any("resume with other rounds", "train", "--resume", "runs/done", "--rounds", "9", says=("--extend",)),
+    _any("resume with other rounds", "train", "--resume", "runs/done", "--rounds", "9", says=("--extend",),
+         quick=False),
     _any("extend without rounds", "train", "--extend", "runs/done", says=("--rounds",)),
     _any("evaluate nothing", "evaluate", "none", says=("none",)),
     _any("evaluate a folder of runs", "evaluate", "runs", says=("runs",)),
     _any("evaluate with no shots", "evaluate", "runs/done", "--shots", "0", says=("shots = 0",)),
     _any("evaluate with one episode", "evaluate", "runs/done", "--episodes", "1", says=("episodes = 1",)),
-    _any("evaluate on another folder", "evaluate", "runs/done", "--data-dir", "images", says=("--data-dir",)),
+    _any("evaluate on another folder", "evaluate", "runs/done", "--data-dir", "images", says=("--data-dir",),
+         quick=False),
     _any("evaluate more ways than classes", "evaluate", "runs/done", "--ways", "99", says=("99",), quick=False),
     _any("report on nothing", "report", "none", says=("none",)),
     _any("report on a file", "report", "list.yaml", says=("list.yaml",)),
     _any("a table for a paper as text", "report", "runs/done", "--latex", "a.txt", says=("--latex",)),
     _any("verify nothing", "account", "--verify", "none", says=("none",)),
-    _any("verify a damaged ledger", "account", "--verify", "runs/damaged", says=("ledger.jsonl", "line")),
+    _any("verify a damaged ledger", "account", "--verify", "runs/damaged", says=("ledger.jsonl", "line"),
+         quick=False),
     _any("archive of nothing", "archive", "none", says=("none",)),
     _any("archive into a missing folder", "archive", "runs/done", "--out", "none/a.zip", says=("none",)),
     _any("a picture as text", "account", "--algo", "dp-agr", "--plot", "a.txt", says=("--plot", ".png")),
@@ -357,7 +362,7 @@ def main(folder: Path, table: Path, only: str = "", skip: str = "0") -> None:
         verdict = "fine"
         if code == 0:
             verdict = "SILENT"
-        elif code != 2 or not line.startswith(("error: ", "warning: ")):
+        elif code != 2 or not line.startswith(("error: ", "warning: ", REPORT)):
             verdict = "CODE"
         elif lacking:
             verdict = f"LACKS {lacking}"

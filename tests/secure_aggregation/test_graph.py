@@ -165,6 +165,8 @@ def test_few_silos_may_miss_as_many_as_are_whole_clients(dropout, malicious):
         assert max(found.enough, found.quorum if malicious else 0) <= clients - gone
         assert clients - gone - found.colluding >= 2
         assert not malicious or 2 * found.threshold > found.degree + found.colluding
+        # Honest clients sign one list, so no two lists can both have signatures enough.
+        assert not malicious or 2 * found.quorum > clients + found.colluding
 
 
 @pytest.mark.parametrize(("clients", "degree", "colluding", "silent"), [(11, 4, 2, 2), (11, 4, 3, 2), (12, 4, 1, 3)])
