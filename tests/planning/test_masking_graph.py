@@ -68,7 +68,7 @@ def test_masks_withstand_who_knows_its_own_noise():
 
 def test_every_cohort_that_may_be_drawn_counts():
     """Of the expected size there is one; the smallest that is used would be left with too few honest clients."""
-    plan = replace(PLAN, sampler="poisson", cohort=40, secure=replace(PLAN.secure, adversarial=0.7, dropout=0.1))
+    plan = replace(PLAN, sampler="poisson", cohort=40, secure=replace(PLAN.secure, adversarial=0.85, dropout=0.1))
     assert masking_graph(plan) is not None
     assert plan.at(0).whole.least < 12
     with pytest.raises(RefusedPlan, match="fewer than two honest"):
