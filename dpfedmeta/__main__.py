@@ -63,7 +63,7 @@ def _run(words: Sequence[str]) -> None:
 
 
 def _called(command: ModuleType, words: Sequence[str], console: Console) -> int:
-    """As usual, or on the ranks that torchrun has started."""
+    """Call a command as usual, or on the ranks that torchrun has started."""
     from dpfedmeta.ranks.launch import launched
 
     launch = launched()

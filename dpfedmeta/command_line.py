@@ -1,4 +1,4 @@
-"""What the commands share: settings as options, and errors as one line with an exit code."""
+"""Common parts of the commands: settings as options, and errors as one line with an exit code."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def to_yaml(settings: Settings) -> str:
 
 
 def of_preset(algo: str, dataset: str | None) -> Settings:
-    """What holds where nothing is given but a preset.
+    """Return the settings of a preset where nothing else is given.
 
     Args:
         algo: Its name.

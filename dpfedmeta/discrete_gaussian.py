@@ -27,7 +27,7 @@ LARGEST_VARIANCE = 2.0**36
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Table:
-    """Where the distribution function of |X| passes from one value to the next, as whole numbers of 2^-63."""
+    """Thresholds at which the distribution function of |X| passes from one value to the next, in units of 2^-63."""
 
     thresholds: npt.NDArray[np.uint64]
     guide: IntArray
@@ -61,7 +61,7 @@ def discrete_gaussian(variance: float, size: int, words: Words) -> IntArray:
 
 @lru_cache(maxsize=16)
 def table(variance: float) -> Table:
-    """Of one variance.
+    """Return the table of a variance.
 
     Raises:
         ValueError: The variance is not above 0, or larger than any table.

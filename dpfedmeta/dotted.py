@@ -24,12 +24,12 @@ OPEN = ("clip.own.", "meta.own.")
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """One value and where it was given.
+    """Value of a setting, and where it was given.
 
     Attributes:
         value: The value.
         level: The higher, the stronger: 1 preset, 2 file, 3 command line or Python.
-        where: For people.
+        where: The same for error messages.
     """
 
     value: Any
@@ -152,7 +152,7 @@ def _not_a_truth_value(name: str, entry: Given, annotation: Any) -> Any:
 
 
 def _whole(value: Any, annotation: Any) -> Any:
-    """Where a whole number is wanted, 1e6 is one; YAML reads it as text."""
+    """Convert a value such as 1e6, which YAML reads as text, to an integer where a setting takes one."""
     kinds = set(_alternatives(annotation))
     if int not in kinds or isinstance(value, bool) or not isinstance(value, str | float):
         return value

@@ -35,7 +35,7 @@ def draw_fresh() -> str:
 
 
 def attempt_bytes(fresh: str, asked: str) -> bytes:
-    """What the streams of an attempt are keyed by besides the secret key.
+    """Return the bytes that key the streams of an attempt besides the secret key.
 
     Args:
         fresh: As `draw_fresh` gave it; empty: the attempt has none, and no stream.
@@ -134,5 +134,5 @@ def new_source(chosen: int | None, *, secure_rng: bool = False) -> SecretSource:
 
 
 def name_of(source: KeyedSource | FreshSource) -> str:
-    """How it comes from its seed to numbers, as a file that keeps the seed names it."""
+    """Return the name of the generator that turns the seed into numbers, as a file that keeps the seed states it."""
     return FRESH_GENERATOR if isinstance(source, FreshSource) else GENERATOR

@@ -1,4 +1,4 @@
-"""What to type where this Python lacks what dpfedmeta needs; imports nothing but the standard library."""
+"""Check for missing dependencies, with the command that installs them; imports only the standard library."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _NEEDED = (
 
 
 def missing() -> list[str]:
-    """What this Python lacks of what dpfedmeta imports."""
+    """Return the modules that dpfedmeta imports and this Python lacks."""
     return [name for name in _NEEDED if find_spec(name) is None]
 
 
 def remedy() -> str:
-    """What to type: in a checkout through its constraints, and from PyTorch's own index where that keeps CUDA out."""
+    """Return the install command: in a checkout with its constraints, and with a note on leaving CUDA out."""
     root, python = Path(__file__).parents[1], sys.executable
     if not (root / "constraints.txt").exists():
         return f"type: {python} -m pip install dpfedmeta"

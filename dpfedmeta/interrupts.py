@@ -17,13 +17,13 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def terminate_like_ctrl_c() -> None:
-    """From now on SIGTERM raises KeyboardInterrupt too."""
+    """Make SIGTERM raise KeyboardInterrupt from now on, as Ctrl-C does."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _interrupt)
 
 
 def interrupt_once() -> None:
-    """From now on Ctrl-C and SIGTERM count once: a launcher passes on what the terminal has sent already."""
+    """Make Ctrl-C and SIGTERM count once from now on: a launcher passes on what the terminal has sent already."""
 
     def first(number: int, frame: FrameType | None) -> None:
         for each in _SIGNALS:

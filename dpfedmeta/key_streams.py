@@ -60,15 +60,15 @@ class MessageGenerator:
         return StreamGenerator(key_stream(hashed.digest()))
 
     def words(self, count: int) -> npt.NDArray[np.uint64]:
-        """As `SecretGenerator`."""
+        """Return `count` independent uniform words of 64 bits."""
         return self._coins.words(count)
 
     def binomial(self, trials: int, probability: float) -> int:
-        """As `SecretGenerator`."""
+        """Return a binomial draw."""
         return self._coins.binomial(trials, probability)
 
     def sample(self, population: int, size: int) -> npt.NDArray[np.int64]:
-        """As `SecretGenerator`."""
+        """Return `size` distinct integers of range(population), uniformly, in random order."""
         return self._coins.sample(population, size)
 
     def normal(self, size: int) -> npt.NDArray[np.float64]:

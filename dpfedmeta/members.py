@@ -38,7 +38,7 @@ def one_of(folder: str) -> AfterValidator:
 
 
 def find(setting: str, name: str, folder: str) -> Any:
-    """What a name stands for.
+    """Return the member that a name stands for.
 
     Args:
         setting: Whose value the name is, for errors.
@@ -75,7 +75,7 @@ def name_of(setting: str, member: object) -> str:
 
 
 def own_settings(section: str, name: str, member: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a member takes besides the settings of its section, as its dataclass `Settings`: {"own": ...}.
+    """Return a member's own settings as its dataclass `Settings`: {"own": ...}; {} where it takes none.
 
     Args:
         section: Whose key `own` it is.

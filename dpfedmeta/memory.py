@@ -1,4 +1,4 @@
-"""How much memory processes have held."""
+"""Peak memory of processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def own_peak_mb() -> float:
 
 
 def peak_memory_mb(workers: Workers) -> float:
-    """Of all processes together; workers of this machine are each taken as large as the largest that answered."""
+    """Peak memory of all processes together; each worker of this machine counts as the largest that answered."""
     own = own_peak_mb()
     if isinstance(workers, InProcess):
         return own

@@ -20,7 +20,7 @@ _UNIT = 2.0**-53
 
 
 def _edges() -> npt.NDArray[np.float64]:
-    """Where layers end, the base first: as wide as its area, tail included, over its height. The last one is 0."""
+    """Edges of the layers, the base first: its area, tail included, over its height. The last one is 0."""
     height = math.exp(-0.5 * TAIL**2)
     area = TAIL * height + math.sqrt(0.5 * math.pi) * math.erfc(TAIL / math.sqrt(2.0))
     edges = [area / height, TAIL]
@@ -69,7 +69,7 @@ def fill_normal(words, values, edges, heights):
 
 @compiled
 def _at_the_edge(words, layer, value, edges, heights):
-    """Where a layer is only partly under the density.
+    """Decide a value in the part of a layer that the density covers only partly.
 
     Returns:
         (value, words used with the first or 0 where there are too few, whether the value counts).

@@ -1,4 +1,4 @@
-"""Where a command shall write: checked before any work, so that nothing is computed in vain or put elsewhere."""
+"""Checks of output paths before any work, so that nothing is computed in vain or written elsewhere."""
 
 from __future__ import annotations
 

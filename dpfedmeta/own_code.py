@@ -19,7 +19,7 @@ _OF_A_RUN = "ledger.jsonl"
 
 
 def own_object(setting: str, name: str) -> Any:
-    """What package.module:name stands for: the module is installed, or lies in the current directory.
+    """Return the object that package.module:name names; the module is installed, or lies in the current directory.
 
     The current directory comes last, so that no file in it hides a module of somebody else's. It stays where Python
     looks for modules, since worker processes look where this process does.
@@ -73,7 +73,7 @@ def _absent(setting: str, name: str, module: str, here: str) -> InputError:
 
 
 def raised(error: BaseException) -> str:
-    """What code of the user's own raised, and in which line of it; one line."""
+    """Describe in one line what the user's own code raised, and in which line of it."""
     said = " ".join(str(error).split())
     what = f"{type(error).__name__}: {said}" if said else type(error).__name__
     if isinstance(error, SyntaxError):  # says itself where
@@ -97,7 +97,7 @@ def looked_for_here() -> str:
 
 
 def _is_own(filename: str) -> bool:
-    """Whether a line of code belongs to neither Python, nor PyTorch, nor this package."""
+    """Return whether a line of code belongs to neither Python, nor PyTorch, nor this package."""
     path, paths = Path(filename), sysconfig.get_paths()
     torch = getattr(sys.modules.get("torch"), "__file__", None)
     others = [Path(__file__).parent, *([Path(torch).parent] if torch else [])]

@@ -78,7 +78,7 @@ def own_words(roots: Iterable[str]) -> str:
 
 
 def _is_known(package: str) -> bool:
-    """Whether something else says which code it is: this package's digest, and Python's version."""
+    """Return whether a package's code is identified elsewhere: by this package's digest, or by Python's version."""
     return package == __package__ or (package in sys.stdlib_module_names and package != "__main__")
 
 
@@ -157,7 +157,7 @@ def _read(name: str, path: Path) -> tuple[str, list[str]]:
 
 
 def _is_hidden(node: ast.AST) -> bool:
-    """Whether it may run code that no import statement names. Networks have an eval() of another kind."""
+    """Return whether a call may run code that no import names. Networks have an eval() of another kind."""
     if not isinstance(node, ast.Call):
         return False
     if isinstance(node.func, ast.Name):

@@ -28,7 +28,7 @@ def length_of(values: Tensor) -> float:
 
 
 def is_finite(params: Mapping[str, Tensor]) -> bool:
-    """Whether every scalar is finite."""
+    """Return whether every scalar is finite."""
     return not params or bool(torch.isfinite(flatten(params)).all())
 
 

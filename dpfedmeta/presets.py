@@ -68,18 +68,18 @@ def name_of_today(algo: str, values: Mapping[str, Any]) -> str:
 
 
 def remark_of(algo: str) -> str | None:
-    """What whoever chooses a preset should know of it; None: nothing, or no preset."""
+    """Return a note on a preset for its users; None: there is none, or no such preset."""
     return _content(algo).get("remark") if algo in algorithm_names() else None
 
 
 def claimed_of(algo: str) -> dict[str, str] | None:
-    """What a preset says of the claim of its origin; None: no origin of it claims an epsilon."""
+    """Return a preset's entries on the claim of its origin; None: no origin of it claims an epsilon."""
     claimed: dict[str, str] | None = _content(algo).get("claimed")
     return claimed
 
 
 def preset_values(algo: str, dataset: str) -> dict[str, Given]:
-    """What a preset says, by dotted names.
+    """Return the values of a preset by dotted names.
 
     Raises:
         InputError: There is none of this name.
@@ -109,7 +109,7 @@ def _content(algo: str) -> dict[str, Any]:
 
 
 def displaced(given: Mapping[str, Given]) -> dict[str, Given]:
-    """Of a noise and a target of one cell, keep the one given at the stronger level.
+    """Resolve a noise and a target that are given for one cell: keep the one given at the stronger level.
 
     Raises:
         InputError: Both are given at the same level.

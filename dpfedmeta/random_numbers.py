@@ -1,4 +1,4 @@
-"""From random bytes to random numbers: normal and discrete normal values, coins, and choices."""
+"""Random numbers from random bytes: normal and discrete normal values, binomial draws, and samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORDS, _SPARE = 8192, 8
 
 
 class SecretGenerator(Protocol):
-    """One stream of secret randomness."""
+    """Stream of secret randomness."""
 
     def normal(self, size: int) -> npt.NDArray[np.float64]:
         """`size` independent standard normal values."""
@@ -34,7 +34,7 @@ class SecretGenerator(Protocol):
         ...
 
     def binomial(self, trials: int, probability: float) -> int:
-        """One binomial draw."""
+        """Return a binomial draw."""
         ...
 
     def sample(self, population: int, size: int) -> npt.NDArray[np.int64]:
@@ -75,7 +75,7 @@ class StreamGenerator:
         return discrete_gaussian(variance, size, self.words)
 
     def binomial(self, trials: int, probability: float) -> int:
-        """One binomial draw."""
+        """Return a binomial draw."""
         from scipy.stats import binom  # most of a second, and a plan draws nothing
 
         # Inversion of 53 bits. ppf(0) is -1 by scipy's convention.
@@ -89,7 +89,7 @@ class StreamGenerator:
         return self._shuffled(population)[:size] if 2 * size > population else self._distinct(population, size)
 
     def _shuffled(self, population: int) -> npt.NDArray[np.int64]:
-        """Everybody, in the order of random words; where two are equal that order is no fair one, so all are new."""
+        """Return a uniformly random order of range(population); all words are drawn anew if two are equal."""
         while True:
             words = self.words(population)
             order = np.argsort(words)

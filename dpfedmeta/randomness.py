@@ -37,7 +37,7 @@ _PERSON = b"dpfedmeta stream"
 
 
 class Purpose(IntEnum):
-    """What a generator is for; part of its key, so that two purposes never share a stream."""
+    """Purpose of a generator; part of its key, so that two purposes never share a stream."""
 
     COHORT = 1
     SERVER_NOISE = 2
@@ -99,7 +99,7 @@ class SecretSource(Protocol):
 
     @property
     def reproducible(self) -> bool:
-        """Whether the same key gives the same stream again."""
+        """True if the same key gives the same stream again."""
         ...
 
     def generator(self, purpose: Purpose, *key: int) -> SecretGenerator:
@@ -108,7 +108,7 @@ class SecretSource(Protocol):
 
     @property
     def needs_fresh(self) -> bool:
-        """Whether an attempt draws nothing without fresh bytes that are kept beside its charge."""
+        """True if an attempt can draw only with fresh bytes, which are kept beside its charge."""
         ...
 
     def again(self, key: tuple[int, ...], fresh: bytes = b"") -> SecretSource:
@@ -121,7 +121,7 @@ class SecretSource(Protocol):
         ...
 
     def of_clients(self, round_: int, clients: Sequence[int]) -> SecretSource:
-        """What a machine needs that computes these clients in this round, and no more: their own streams."""
+        """Return only what a machine needs to compute these clients in this round: their own streams."""
         ...
 
 
@@ -267,7 +267,7 @@ class ClientKeys:
         raise LookupError("keys of clients are of one attempt")
 
     def of_clients(self, round_: int, clients: Sequence[int]) -> ClientKeys:
-        """Of fewer clients."""
+        """Return the keys of these clients alone."""
         return replace(self, keys={client: self.keys[client] for client in clients})
 
 

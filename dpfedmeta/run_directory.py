@@ -159,7 +159,7 @@ def check_no_analysis(path: Path, config: str) -> None:
 
 
 def config_of(path: Path) -> str:
-    """What the first line of a folder's ledger says that was asked for; nothing where there is none."""
+    """Return the config text in the first line of a folder's ledger; empty where there is none."""
     try:
         with (path / LEDGER).open(encoding="utf-8") as file:
             return str(json.loads(file.readline())["identity"]["config"])

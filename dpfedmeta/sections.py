@@ -28,7 +28,7 @@ from dpfedmeta.setting_values import (
 @explained("population.")
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class PopulationSettings:
-    """Who there is and who is drawn."""
+    """Clients of the population, and how cohorts are drawn."""
 
     clients: Annotated[
         Count, Field(description="N, clients in the population; of data that name clients: as many as they name")
@@ -89,7 +89,7 @@ class ScheduleSettings:
 @explained("server.")
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ServerSettings:
-    """What the server does with an aggregate."""
+    """Server's use of aggregates: rounds, noise and optimizer."""
 
     rounds: Annotated[Count, Field(description="T")] = 200
     noise_multiplier: Annotated[NotNegative | None, Field(description="z; null: solved from the target")] = None
@@ -148,7 +148,7 @@ class ServerSettings:
 @explained("aggregation.")
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class AggregationSettings:
-    """Who adds messages up."""
+    """Aggregation: how messages are added up, and by whom."""
 
     mode: Annotated[
         str,
@@ -313,7 +313,7 @@ class RecordSettings:
 @explained("privacy.client.")
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ClientTarget:
-    """What a client is promised."""
+    """Privacy target of a client."""
 
     epsilon: Annotated[Epsilon | None, Field(description="target; null: the noise is given")] = None
     limit: Annotated[
@@ -339,7 +339,7 @@ class ClientTarget:
 @explained("privacy.record.")
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RecordTarget:
-    """What a record is promised."""
+    """Privacy target of a record."""
 
     epsilon: Annotated[Epsilon | None, Field(description="target; null: the noises are given")] = None
     delta: Annotated[Probability, Field(description="delta of the record cells")] = 1e-5
@@ -442,7 +442,7 @@ class EvaluationSettings:
 @explained("track.")
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TrackSettings:
-    """Where released quantities are logged, beside the run directory."""
+    """Logging of released quantities, beside the run directory."""
 
     public_clients: Annotated[
         int, Field(ge=0, description="clients made of public data whose updates' variance and scale are logged")

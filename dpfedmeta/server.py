@@ -27,7 +27,7 @@ class Moments:
 
 
 class Rule(Protocol):
-    """From moments to a direction: what a member of dpfedmeta.optimizers is.
+    """Rule of dpfedmeta.optimizers, which turns moments into a direction.
 
     Guarantee:
         Post-processing: the moments are functions of releases, and nothing else comes in.
@@ -132,7 +132,7 @@ def step(
     *,
     averages: bool,
 ) -> ServerState:
-    """One server step.
+    """Compute one server step.
 
     Args:
         optimizer: The server's optimizer.

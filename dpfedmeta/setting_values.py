@@ -1,4 +1,4 @@
-"""What a setting may be, and how a wrong one is refused: what all tables of settings share."""
+"""Types of setting values, and their error messages, shared by all tables of settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def explained(place: str) -> Callable[[_Form], _Form]:
 
 
 def problem(form: type, error: ValidationError, place: str) -> str:
-    """What is wrong with a table that was built by hand, by the full name of the setting."""
+    """Describe what is wrong with a table that was built by hand, by the full name of the setting."""
     words = first_problem(error, form, place)
     hint = getattr(form, "missing_words", None)
     return f"{words}; {hint}" if hint and error.errors()[0]["type"] == "missing" else words

@@ -116,7 +116,7 @@ def _by_full_name(values: Mapping[str, Any], short: Mapping[str, Any]) -> dict[s
 
 
 def _plain(value: Any) -> Any:
-    """Where a path or a whole number of a library stands, the text or the number."""
+    """Convert a path, or a whole number of another library, to plain text or int."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value

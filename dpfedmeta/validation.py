@@ -1,4 +1,4 @@
-"""From a failed pydantic validation to one sentence with the key, the value and the nearest known key."""
+"""Validation errors of pydantic in one sentence: the key, the value and the nearest known key."""
 
 from __future__ import annotations
 

@@ -43,12 +43,12 @@ class Workers(Protocol):
 
     @property
     def count(self) -> int:
-        """How many calls run at a time."""
+        """Number of calls that run at a time."""
         ...
 
     @property
     def trusted(self) -> bool:
-        """Whether they may know what the server knows: its secret seed. Those of another machine may not."""
+        """True if the workers may know the server's secret seed; those of another machine may not."""
         ...
 
     def map(self, function: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
@@ -82,7 +82,7 @@ def _added(results: Iterable[tuple[IntArray, int]], shape: Shape) -> tuple[IntAr
 
 
 class OfThisMachine:
-    """What all workers of this machine have in common."""
+    """Common base of the workers on this machine."""
 
     trusted = True
 
@@ -93,7 +93,7 @@ class OfThisMachine:
     def total(
         self, function: Summand, common: tuple[object, ...], shares: Iterable[tuple[object, ...]], shape: Shape
     ) -> tuple[IntArray, int]:
-        """As the results come."""
+        """Return the sums, added up as the results come."""
         return _added(self.map(function, ((*common, *share) for share in shares)), shape)
 
     def elsewhere(self, function: Callable[..., T], *arguments: object) -> list[T]:
@@ -107,7 +107,7 @@ class InProcess(OfThisMachine):
     count = 1
 
     def map(self, function: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
-        """One after the other."""
+        """Run the calls one after the other."""
         return (function(*task) for task in tasks)
 
 
@@ -119,7 +119,7 @@ class Processes(OfThisMachine):
         self._answered = False
 
     def map(self, function: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
-        """As many at a time as there are workers.
+        """Run as many calls at a time as there are workers.
 
         Raises:
             RuntimeError: A worker process died.
@@ -146,16 +146,16 @@ class Watched:
 
     @property
     def count(self) -> int:
-        """Of the others."""
+        """Number of calls that the watched workers run at a time."""
         return self._workers.count
 
     @property
     def trusted(self) -> bool:
-        """As the others are."""
+        """True if the watched workers are trusted."""
         return self._workers.trusted
 
     def map(self, function: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
-        """As the others do."""
+        """Run the calls on the watched workers, and report the share that is done."""
         listed = list(tasks)
         self._tell(0.0)
         for done, result in enumerate(self._workers.map(function, listed), start=1):
@@ -214,7 +214,7 @@ class _FreshContext(multiprocessing.context.SpawnContext):
 
 
 def fresh_processes() -> multiprocessing.context.SpawnContext:
-    """How processes of this package start: by themselves, whether a script, a notebook or `python -c` asks for them."""
+    """Return a context that starts worker processes without running the caller's script, notebook or `-c` again."""
     return _FreshContext()
 
 
@@ -231,7 +231,11 @@ def _unpacked(packed: bytes) -> Any:
 
 
 def answered(packed: bytes) -> bytes:
-    """One call in a worker process: from a packed function and its arguments to its packed result or exception."""
+    """Run a call in a worker process, given as a packed function with its arguments.
+
+    Returns:
+        The packed result, or the packed exception where the caller's script defines its class; others are raised.
+    """
     function, task = pickle.loads(packed)
     try:
         return _packed(_Done(result=function(*task)))

@@ -32,18 +32,18 @@ _NO_SECRET = "count on no secret; clients keep their rounds apart and count them
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is known of a federation.
+    """Size and privacy target of a federation for which noise is to be chosen.
 
     Attributes:
-        clients: N.
+        clients: N, clients of the federation.
         rounds: T.
         cohort: L, messages of a round.
-        participations: R, rounds that one client joins at most.
+        participations: R, the most rounds that one client joins.
         epsilon: Target of (client, public).
-        delta: At this delta.
+        delta: Delta of the target.
 
     Raises:
-        InputError: So many messages are more than the clients may send.
+        InputError: The rounds need more messages than the clients may send.
     """
 
     clients: int
@@ -70,17 +70,17 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """One way to the target.
+    """Noise and sampler that reach the target, with the resulting error and assumptions.
 
     Attributes:
-        name: Of the noise, or of who draws whom.
-        options: How to ask for it.
-        adjacency: What neighbours differ in.
-        assumes: What the promise rests on.
-        noise: z, deviation of the noise that is drawn over C; None: refused.
-        cohort: Messages of a round, in expectation.
-        error: In the sum of all releases, in C.
-        refused: Why it is not there.
+        name: Name of the noise or of the sampler.
+        options: Command-line options that select it.
+        adjacency: Neighbouring relation of the guarantee.
+        assumes: Assumptions of the guarantee.
+        noise: z, deviation of the fresh noise over C; None: refused.
+        cohort: Expected messages of a round.
+        error: Root mean square error of the sum of all releases, in units of C.
+        refused: Reason for the refusal; None: it is available.
     """
 
     name: str

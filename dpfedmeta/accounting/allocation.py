@@ -69,11 +69,11 @@ _SHARES = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """What is known of a client that came once.
+    """Privacy accounting for a client that takes part in one of t rounds (random allocation).
 
     Attributes:
         noise: z towards the observer.
-        slots: t.
+        slots: t, rounds among which each client chose one.
         done: r, rounds that were released, at most t.
     """
 
@@ -83,7 +83,9 @@ class Allocation:
 
     @classmethod
     def of(cls, phases: Sequence[Phase]) -> Allocation:
-        """From rounds of one plan, in any number of copies; in further attempts there is nobody.
+        """Build the allocation from rounds of one plan, in any number of copies of the run.
+
+        Further attempts at a round have no clients and count nothing.
 
         Raises:
             RefusedPlan: They are not rounds of one allocation with Gaussian noise, or there are more than slots.
@@ -110,7 +112,7 @@ class Allocation:
 
     @property
     def share(self) -> float:
-        """How likely the client has come."""
+        """Probability r/t that the client has taken part so far."""
         return self.done / self.slots
 
     def removed(self, epsilon: float, points: int = FINE) -> float:
@@ -140,12 +142,12 @@ class Allocation:
         return max(self.epsilon_removed(delta, points), self.epsilon_added(delta, points))
 
     def epsilon_removed(self, delta: float, points: int = FINE) -> float:
-        """Of a client that is removed."""
+        """Epsilon at `delta` for a client that is removed, from above."""
         shown = known_round_epsilon(1.0 / self.noise, self.share, delta)
         return min(shown, smallest_epsilon(lambda e: self.removed(e, points), delta)) if self.is_followed else shown
 
     def epsilon_added(self, delta: float, points: int = FINE) -> float:
-        """Of a client that is added."""
+        """Epsilon at `delta` for a client that is added, from above."""
         shown = known_round_epsilon(1.0 / self.noise, self.share, delta)
         return min(shown, smallest_epsilon(lambda e: self.added(e, points), delta)) if self.is_followed else shown
 
@@ -229,7 +231,7 @@ def closed_bounds(noise: float, slots: int, delta: float) -> tuple[float, float]
 
 @lru_cache(maxsize=256)
 def _mean(noise: float, count: int, points: int) -> Spread:
-    """Of `count` factors; halves are shared between counts."""
+    """Distribution of the mean of `count` factors; halves are cached and shared between counts."""
     if count == 1:
         return _factor(noise, points)
     half = 1 << (count.bit_length() - 1)

@@ -1,4 +1,4 @@
-"""What stands behind an epsilon, in words: what is seen, and what is composed."""
+"""Text for a guarantee: the rounds that the observer sees and the composition behind the epsilon."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FIXED_PAIR = "the symmetric pair of (1-q) N(0, z^2) + q N(2, z^2) against N(0, z
 
 
 def composition(method: ComposedBy, pair: str) -> str:
-    """What was composed, and how; a closed bound says why it stands there."""
+    """Describe the method of composition and the pair that it composes; for a closed bound, say why it is used."""
     if method == "pld":
         return f"PLD of {pair}"
     how = "RDP" if method == "rdp" else "GDP without sampling"
@@ -50,7 +50,7 @@ def of_one_release(phases: Sequence[Phase], moved: float) -> str | None:
 
 
 def rounds_seen(phases: Sequence[Phase]) -> str:
-    """How many rounds of which kind, with what noise."""
+    """Describe the rounds of each phase: their number, the sampling and the noise."""
     return (
         ", then ".join(f"{phase.rounds} rounds ({_drawn(phase.event)}) with {_noise(phase.event)}" for phase in phases)
         or "no round"

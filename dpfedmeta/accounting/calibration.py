@@ -1,4 +1,4 @@
-"""From targets to a plan: the smallest noise, the most rounds or the largest cohort that meets them."""
+"""Calibration of a plan to its targets: the smallest noise, the most rounds or the largest cohort that meets them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _LITTLE_GROWTH = 1.01
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """What shall be promised; None where a noise was given instead.
+    """Privacy targets of a plan; None where a noise was given instead.
 
     Attributes:
         client_epsilon: For (client, client_observer), at the plan's client_delta.
-        client_observer: Towards whom the client target counts; server where it sees sums alone.
+        client_observer: Observer of the client target; server only where it sees sums alone.
         record_epsilon: For (record, record_observer), at the plan's record_delta.
-        record_observer: Towards whom the record target counts.
+        record_observer: Observer of the record target.
     """
 
     client_epsilon: float | None = None
@@ -72,10 +72,10 @@ def calibrate(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
 
 
 def _check_left(plan: PrivacyPlan, targets: Targets) -> None:
-    """Whether what was spent before leaves anything of the targets.
+    """Check that earlier releases have not used up a target.
 
     Raises:
-        RefusedPlan: It does not.
+        RefusedPlan: The epsilon that is spent already reaches a target.
     """
     if not plan.before:
         return
@@ -198,7 +198,7 @@ def _of_record(plan: PrivacyPlan, targets: Targets) -> Guarantee:
 
 
 def _calibrate_sum(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
-    """One noise is there for all cells: the largest that a target asks for."""
+    """Calibrate the noise of the sum, which serves all cells: the largest noise that a target needs."""
     noise = plan.noise_multiplier or 0.0
     if targets.client_epsilon is not None and targets.client_observer == "public":
         noise = _calibrate_client(plan, targets.client_epsilon).noise_multiplier or 0.0

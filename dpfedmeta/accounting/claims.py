@@ -1,4 +1,4 @@
-"""What the original documentation of each algorithm would print for the same noise, beside what holds."""
+"""Epsilon that the original documentation of each algorithm would print for the same noise, beside the true one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _TOLD_RECORDS = 60_000
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One preset's cell, as its origin counts it.
+    """Epsilon of one preset's cell by the original accounting, beside the one that holds.
 
     Attributes:
-        cell: The cell that the origin speaks of.
-        source: Who says so.
-        claimed: Epsilon by the origin's accountant.
+        cell: The cell that the original documentation speaks of.
+        source: The documentation that makes the claim.
+        claimed: Epsilon by the original accounting.
         holds: Epsilon of the same cell for the same noise here.
         reason: Why they differ.
     """
@@ -40,14 +40,14 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """What a preset says of its origin, under `claimed`.
+    """Statement of a preset about the original documentation, under `claimed`.
 
     Attributes:
-        cell: The cell that the origin speaks of, as '(client, public)'.
-        by: Who says so.
-        counting: How: moments, without-the-factor-of-two, records-of-one-pool or local-steps.
-        reason: Why what holds is another number.
-        dataset: The data set that the two are compared on.
+        cell: The cell that the original documentation speaks of, as '(client, public)'.
+        by: The documentation that makes the claim.
+        counting: Its accounting: moments, without-the-factor-of-two, records-of-one-pool or local-steps.
+        reason: Why the epsilon that holds is another number.
+        dataset: The data set for which the two are compared.
     """
 
     cell: str

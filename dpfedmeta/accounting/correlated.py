@@ -114,7 +114,7 @@ def largest_row(coefficients: FloatArray, participations: int = 1, separation: i
 
 
 def joined(c: FloatArray, count: int, separation: int) -> FloatArray:
-    """What `count` participations move, each `separation` rounds after the one before: their columns, added up."""
+    """Sum of the columns of C for `count` participations, each `separation` rounds after the one before."""
     total = np.zeros_like(c)
     for j in range(count):
         total[j * separation :] += c[: len(c) - j * separation]
@@ -152,7 +152,7 @@ class Errors:
     mean: float
 
     def times(self, factor: float) -> Errors:
-        """Of Z of another deviation."""
+        """Errors for Z of deviation `factor` instead of 1."""
         return Errors(last=factor * self.last, largest=factor * self.largest, mean=factor * self.mean)
 
 

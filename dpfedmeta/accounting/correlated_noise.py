@@ -1,4 +1,4 @@
-"""What correlated noise costs: all rounds of a run together are one Gaussian release.
+"""Privacy cost of correlated noise: all rounds of a run together are one Gaussian release.
 
 Proof, with everything in units of the round's clip bound C_t. Let x_t be the contributions of one client to round t,
 of length 1 at most, and Z_t the independent noise of deviation z. What is released is
@@ -9,8 +9,8 @@ fresh. What x_t is may depend on all that was seen, and so may C_t, which is a f
 joins at most R rounds, at least b apart, so sum_t |(C x)_t|^2 <= sens^2, and a sequence of Gaussian releases with
 adaptive shifts whose squares never add up to more is sens/z-GDP (Smith, Thakurta 2022,
 https://arxiv.org/abs/2210.17520; for matrices Denisov et al. 2022, https://arxiv.org/abs/2202.08312, theorem 2.1).
-Nobody's part has to be secret: the coins of the other clients are independent of this client's, and nothing is
-amplified.
+No client's participation has to be secret: the coins of the other clients are independent of this client's, and
+nothing is amplified.
 
 A round that is done again with new noise makes a tree of releases: each has fresh Z, and its shift is the sum of c over
 the client's rounds on its own path, at most `largest_row`. The course of the run that goes on is charged as above; each
@@ -51,12 +51,12 @@ _BUFFERS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Correlation:
-    """What a plan says of its correlated noise.
+    """Parameters of a plan's correlated noise.
 
     Attributes:
-        separation: b, rounds between two participations of one client, at least.
-        buffers: How many vectors the mechanism may remember; None: what its strategy takes.
-        numbers: What its coefficients are made of, as they were fitted; () before.
+        separation: b, the fewest rounds between two participations of one client.
+        buffers: Vectors that the mechanism may remember; None: as many as its strategy needs.
+        numbers: Fitted numbers that its coefficients are made of; () before the fit.
     """
 
     separation: int
@@ -115,7 +115,7 @@ class CorrelatedNoise:
         raise NotImplementedError
 
     def sensitivity(self, rounds: int | None = None) -> float:
-        """Of the first `rounds` rounds, all of them by default, in clip bounds.
+        """L2 sensitivity of the first `rounds` rounds (by default all) to one client, in clip bounds.
 
         Raises:
             RefusedPlan: More rounds than it was fitted for.
@@ -124,7 +124,7 @@ class CorrelatedNoise:
 
     @property
     def largest_row(self) -> float:
-        """How far one release may move that the run did not go on from."""
+        """Largest change by one client of a release that a further attempt replaced, in clip bounds."""
         return _moved(replace(self, multiplier=1.0), self.rounds)[1]
 
     def together(self, rounds: int, further: int = 0) -> GaussianNoise:
@@ -148,15 +148,15 @@ class CorrelatedNoise:
         )
 
     def profile(self, epsilons: FloatArray, distance: float) -> FloatArray:
-        """That of all rounds."""
+        """Privacy profile of all rounds together."""
         return self.together(self.rounds).profile(epsilons, distance)
 
     def largest_loss(self, distance: float) -> float:
-        """That of all rounds."""
+        """Largest privacy loss of all rounds together."""
         return self.together(self.rounds).largest_loss(distance)
 
     def mu(self, distance: float) -> float:
-        """That of all rounds."""
+        """Mu of all rounds together."""
         return self.together(self.rounds).mu(distance)
 
     def replaced(self, rate: float, grid: float) -> PrivacyLossDistribution | None:
@@ -169,7 +169,7 @@ class CorrelatedNoise:
 
     @property
     def words(self) -> str:
-        """With z, and what all rounds are."""
+        """Description for people: z, the spacing of the clients and the sensitivity of all rounds."""
         return (
             f"noise of z = {self.multiplier:.4g} that is correlated over rounds ({self._name}); a client that joins at "
             f"most {self.participations} rounds, {self.separation} apart, moves all {self.rounds} by "

@@ -1,4 +1,4 @@
-"""What a plan of correlated noise has to be, and the noise that follows from it."""
+"""Checks of a plan with correlated noise, and the noise that follows from the plan."""
 
 from __future__ import annotations
 

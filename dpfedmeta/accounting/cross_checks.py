@@ -117,15 +117,15 @@ def _of_allocation(phases: Sequence[Phase], delta: float) -> tuple[str, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How far two computations of one number agree over many settings.
+    """Agreement of two computations of one number over many settings.
 
     Attributes:
-        ours: What we compute.
-        other: Who computes the same.
-        settings: How many settings were compared.
+        ours: Our computation.
+        other: The computation of the other library.
+        settings: Number of settings that were compared.
         highest: Largest ours/other - 1.
         lowest: Smallest ours/other - 1.
-        bound: Whether `other` is only an upper bound, so that `highest` <= 0 is all there is to agree on.
+        bound: Whether `other` is only an upper bound, so that agreement means `highest` <= 0.
     """
 
     ours: str
@@ -152,7 +152,7 @@ def all_settings() -> list[Setting]:
 
 
 def agreements(settings: Sequence[Setting]) -> Iterator[Agreement]:
-    """One row for each pair of computations, over the settings with a useful epsilon."""
+    """Yield one row for each pair of computations, over the settings with a useful epsilon."""
     useful = [s for s in settings if _affordable(s, "poisson") and USEFUL[0] <= _add_remove(s) <= USEFUL[1]]
     fixed = [s for s in settings if _affordable(s, "fixed") and USEFUL[0] <= _fixed(s) <= USEFUL[1]]
     yield _compare("sampled Gaussian (PLD)", "dp-accounting PLD", useful, _add_remove, _with(dp_accounting_pld))
@@ -195,7 +195,7 @@ def _phases(setting: Setting, sampler: SamplerName = "poisson") -> tuple[Phase, 
 
 
 def _affordable(setting: Setting, sampler: SamplerName) -> bool:
-    """Whether even the loose bound is of a size that anybody would look at more closely."""
+    """Return whether even the loose RDP bound is small enough for a tight computation to be of interest."""
     return rdp_epsilon(_phases(setting, sampler), setting[3]) <= 4.0 * USEFUL[1]
 
 

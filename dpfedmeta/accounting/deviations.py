@@ -1,4 +1,4 @@
-"""How much noise the release of a round carries, as far as the plan fixes it beforehand."""
+"""Deviation of the noise in a round's release, as far as the plan fixes it beforehand."""
 
 from __future__ import annotations
 

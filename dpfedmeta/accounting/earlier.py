@@ -1,4 +1,4 @@
-"""What a server has learned of a client before a plan begins, from releases that other ledgers charge."""
+"""Knowledge that a server has of a client before a plan begins, from releases that other ledgers charge."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpfedmeta.accounting.whole_noise import Coordinates, summed_coordinates
 
 @dataclass(frozen=True, kw_only=True)
 class SeenBefore:
-    """What a server has learned before, that sees sums alone and knows who took part in which.
+    """Earlier releases as seen by a server that sees sums alone and knows who took part in which round.
 
     Attributes:
         squared: Sum of mu^2 of Gaussian differential privacy; inf where a sum had no noise of the clients'.

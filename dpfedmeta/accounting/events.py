@@ -1,4 +1,4 @@
-"""What rounds cost: the one vocabulary of plan, ledger, accountant and report."""
+"""Privacy cost of rounds: the types that plan, ledger, accountant and report share."""
 
 from __future__ import annotations
 
@@ -17,31 +17,33 @@ Neighbours = Literal["add-remove", "replace-one"]
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What one round costs; public constants only.
+    """Privacy cost of one round; public constants only.
 
     Attributes:
-        sampler: How a cohort is drawn.
+        sampler: Sampler that draws the cohort.
         clients: N.
         cohort: L, the public denominator: the expected size (poisson) or the size (fixed).
-        rate: q, how likely a client is in the cohort for an observer who knows its own part: L/N, and L/(N - c) under
-            fixed-size sampling, where c colluding clients who were not drawn leave the places to the others; bL/N of a
-            client whose group's turn it is (cyclic).
-        noise: What an observer of the release faces who colludes: z, or z_eff where clients add noise of their own.
-            None without a client-level mechanism, or where it adds nothing.
-        largest_cohort: M of shared mode; None where nothing limits the cohort.
+        rate: q, probability that a client is in the cohort for an observer who knows its own part: L/N, and
+            L/(N - c) under fixed-size sampling, where c colluding clients who were not drawn leave the places to the
+            others; bL/N of a client whose group's turn it is (cyclic).
+        noise: Noise of the release towards an observer who colludes with clients: z, or z_eff where clients add noise
+            of their own. None without a client-level mechanism, or where it adds nothing.
+        largest_cohort: M, the largest cohort (shared mode, check-ins, sums of whole numbers); None where nothing limits
+            it.
         hostile: H, messages of a round whose own noise is not counted, since they may come without it; 0 where the
             server adds it all.
-        surplus_probability: P(more than M clients are drawn, or more than H hostile ones) in one round.
+        surplus_probability: P(more than M clients are drawn, or more than H hostile ones) in one round; with a sum of
+            whole numbers also P(too few are drawn, or one client decides whether the round is aborted).
         total_noise: z, or z_T where clients add noise of their own: all noise of the sum over its sensitivity, if every
             client adds its own. None without a client-level mechanism.
-        assured_noise: What is left of it when H messages come without theirs.
+        assured_noise: The part of it that is left when H messages come without theirs.
         message_noise: Deviation of the noise that each client adds to its own message over C; 0 where the server adds
             it all.
         support_noise: z_s; None without noisy support steps.
         support_steps: K; None likewise.
         query_noise: z_q; None without a noisy query release.
         whole: The sum of whole numbers, where the server sees nothing but that; else None.
-        sum_noise: What such a server faces, with the clients that it works with; None: another server, or no noise.
+        sum_noise: Noise towards such a server and the clients that collude with it; None: another server, or no noise.
         slots: t, rounds of which each client drew one for itself (check-ins); None: the server draws cohorts.
     """
 
@@ -65,11 +67,11 @@ class Event:
 
     @property
     def joint(self) -> bool:
-        """Whether such rounds are accounted for all together: their noise ties them, or clients chose among them."""
+        """Return whether such rounds are accounted for jointly: by correlated noise, or by the clients' own choice."""
         return self.slots is not None or isinstance(self.noise, JointNoise)
 
     def as_json(self) -> dict[str, Any]:
-        """As a line of the ledger holds it; what only a sum of whole numbers has is left out elsewhere."""
+        """Return the JSON for a ledger line; fields that belong to sums of whole numbers appear for such a sum only."""
         content = {**asdict(self), "noise": stated(self.noise)}
         del content["whole"], content["sum_noise"]
         if self.slots is None:
@@ -124,7 +126,7 @@ class Earlier:
     phases: tuple[Phase, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """As the first line of a later ledger holds it."""
+        """Return the JSON for the first line of a later ledger."""
         phases = [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in self.phases]
         return {"run": self.run, "head": self.head, "phases": phases}
 
@@ -153,22 +155,22 @@ def first_rounds(phases: Sequence[Phase], rounds: int) -> tuple[Phase, ...]:
 
 
 def have_noise(phases: Sequence[Phase]) -> bool:
-    """Whether there are rounds, and every one has noise."""
+    """Return whether there are rounds and every one has noise."""
     return bool(phases) and all(phase.event.noise for phase in phases)
 
 
 def any_fixed(phases: Sequence[Phase]) -> bool:
-    """Whether a cohort of fixed size is drawn in one of these rounds."""
+    """Return whether any of these rounds draws a cohort of fixed size."""
     return any(phase.event.sampler == "fixed" for phase in phases)
 
 
 def are_allocated(phases: Sequence[Phase]) -> bool:
-    """Whether clients chose their rounds among these (check-ins)."""
+    """Return whether clients chose their own round among these (check-ins)."""
     return bool(phases) and phases[0].event.slots is not None
 
 
 def are_correlated(phases: Sequence[Phase]) -> bool:
-    """Whether the noise of some of these rounds is taken back by later ones: `as_released` makes them one release."""
+    """Return whether any of these rounds has correlated noise; `as_released` makes such rounds one release."""
     return any(isinstance(phase.event.noise, JointNoise) for phase in phases)
 
 
@@ -206,7 +208,7 @@ def as_released(phases: Sequence[Phase]) -> Sequence[Phase]:
 
 
 def is_one_release(released: Sequence[Phase]) -> bool:
-    """Whether that is a single release, of nobody in secret."""
+    """Return whether these phases are a single release without secret sampling (rate 1)."""
     return len(released) == 1 and released[0].rounds == 1 and released[0].event.rate == 1.0
 
 
@@ -221,5 +223,5 @@ def neighbours_of_a_client(sampler: SamplerName) -> Neighbours:
 
 
 def neighbours_of(phases: Sequence[Phase]) -> Neighbours:
-    """Where one round shows that nobody was added, a client's data is replaced, in all of them."""
+    """Neighbouring relation of these rounds: replace-one for all if any has a fixed cohort size, else add-remove."""
     return neighbours_of_a_client("fixed" if any_fixed(phases) else "poisson")

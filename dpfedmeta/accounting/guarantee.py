@@ -1,4 +1,4 @@
-"""What is promised to whom: (epsilon, delta) for one unit towards one observer, and how it was bounded."""
+"""Guarantee for one unit towards one observer: (epsilon, delta), and how it was bounded."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Method = Literal["pld", "rdp", "prv", "gdp", "gdp-mixture", "zcdp", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """One way to bound a cell.
+    """Bound on the epsilon of one cell by one method.
 
     Attributes:
-        method: How epsilon is computed.
-        epsilon: inf where this way gives nothing.
-        event: What the observer sees, with its numbers.
+        method: Method that computes epsilon.
+        epsilon: inf where the method gives no bound.
+        event: Description of the releases that the observer sees, with their numbers.
         formula: The mathematics, in the words of docs/guarantees.md.
-        loose: It holds, and may lie many times above what a distribution of privacy losses would give.
+        loose: It holds, and may be many times larger than a distribution of privacy losses would give.
     """
 
     method: Method
@@ -64,7 +64,7 @@ class Guarantee:
 
     @property
     def method(self) -> Method:
-        """How epsilon was computed."""
+        """Method that computed epsilon; "none" where epsilon is infinite."""
         return self.binding.method if math.isfinite(self.epsilon) else "none"
 
     @property

@@ -20,7 +20,7 @@ ORDERS = tuple(order for part in PARTS for order in part)
 
 
 def round_event(event: Event) -> DpEvent | None:
-    """One round as dp-accounting describes it, for any accountant that reads its events; None: it cannot.
+    """Return the dp-accounting event of one round, for any accountant that reads such events; None: there is none.
 
     Under fixed-size sampling the event is for replace-one accountants that do not double the sensitivity
     (dp-accounting's RDP), so its multiplier is std/(2C).
@@ -83,7 +83,10 @@ def moments_of(phases: Sequence[Phase], orders: tuple[int, ...]) -> FloatArray |
 
 @lru_cache(maxsize=2048)
 def divergences(event: Event, relation: NeighboringRelation, orders: tuple[int, ...]) -> FloatArray | None:
-    """Of one round, by order: a search over rounds, and an audit of what was planned, ask for the same ones again."""
+    """Renyi divergences of one round, by order; None where dp-accounting does not support the event.
+
+    Cached, since a search over rounds and an audit of a plan ask for the same ones again.
+    """
     accountant, described = RdpAccountant(orders, relation), round_event(event)
     if described is None or not accountant.supports(described):
         return None

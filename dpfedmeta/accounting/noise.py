@@ -1,4 +1,4 @@
-"""What the noise of one release costs: the one word for it in mechanism, ledger, accountant and report."""
+"""Privacy cost of the noise of one release: the types that mechanism, ledger, accountant and report share."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ class Noise(Hashable, Protocol):
         ...
 
     def replaced(self, rate: float, grid: float) -> PrivacyLossDistribution | None:
-        """Of one Poisson-sampled round in which a unit is replaced, rounded up to a grid; None: the general bound."""
+        """Loss distribution of one Poisson-sampled round in which a unit is replaced, rounded up to a grid.
+
+        None: the general bound applies.
+        """
         ...
 
     def dp_event(self, distance: float) -> DpEvent | None:
@@ -134,7 +137,7 @@ class GaussianNoise:
 
     @property
     def words(self) -> str:
-        """With z."""
+        """Description for people, with z."""
         return f"Gaussian noise of z = {self.multiplier:.4g}"
 
 
@@ -170,7 +173,10 @@ class ThresholdedNoise:
         return (1.0 - self.missed) * gaussian_delta(epsilons, distance / self.multiplier) + self.missed
 
     def largest_loss(self, distance: float) -> float:
-        """That of the noise; what is beyond has probability p and counts as certain failure."""
+        """Largest privacy loss of the Gaussian noise alone.
+
+        Losses beyond it count as certain failure; so does p, the probability that the threshold fails.
+        """
         return GaussianNoise(multiplier=self.multiplier).largest_loss(distance)
 
     def mu(self, distance: float) -> float:
@@ -187,7 +193,7 @@ class ThresholdedNoise:
 
     @property
     def words(self) -> str:
-        """With z and p."""
+        """Description for people, with z and p."""
         return f"Gaussian noise of z = {self.multiplier:.4g} and a threshold (p = {self.missed:.2g})"
 
 
@@ -214,7 +220,7 @@ def noise_of(name: str, multiplier: float) -> Noise:
 
 
 def stated(noise: Noise | None) -> dict[str, Any] | None:
-    """As the ledger keeps it: its name and its fields; None where there is none."""
+    """Return the form in which a ledger keeps the noise: its name and its fields; None where there is none."""
     if noise is None:
         return None
     kind = type(noise)

@@ -150,7 +150,7 @@ def _dense(middle: float, width: float, low: float, high: float, points: int) ->
 
 
 def _mean(count: int, grid: _Grid, known: dict[int, Spread]) -> Spread:
-    """Of `count` factors; halves are shared between counts."""
+    """Distribution of the mean of `count` factors; halves are cached and shared between counts."""
     if count not in known:
         half = 1 << (count - 1).bit_length() >> 1
         if count == 1:

@@ -1,4 +1,4 @@
-"""What one participation costs the unit, towards the server: cells, client ledgers and sweeps all ask here."""
+"""Cost of one participation for the unit, towards the server; used by the cells, client ledgers and sweeps."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from dpfedmeta.accounting.record_layer import RecordLayer
 
 @dataclass(frozen=True, kw_only=True)
 class Participation:
-    """One participation in a plan.
+    """Cost of one participation in a plan.
 
     Attributes:
-        mu: What it does to the unit, as a Gaussian mechanism would; inf: the server sees the exact message.
-        formula: Of mu, for people.
+        mu: Mu of a Gaussian mechanism with the same cost for the unit; inf: the server sees the exact message.
+        formula: Formula of mu, for people.
     """
 
     mu: float
     formula: str = ""
 
     def roles(self) -> tuple[float, ...]:
-        """Of the worse role."""
+        """Return mu for the worse of the unit's roles, as a tuple of one."""
         return (self.mu,)
 
 
 def change_of(unit: UnitName, record: RecordLayer | None, change: float) -> float:
-    """How far the unit moves a sum, over its clip bound.
+    """Largest change by the unit of a sum, over its clip bound.
 
     Args:
-        unit: Whose protection is asked for.
+        unit: The unit that is protected.
         record: The record-level layer, or None.
-        change: How far a record moves a sum of parts: 1 under zero-out, 2 where it is replaced.
+        change: Largest change by a record of a sum of parts: 1 under zero-out, 2 where it is replaced.
     """
     # Where no part is clipped on its own, a record may change its client's whole message.
     return change / record.query_records if unit == "record" and record is not None and record.of_sum else 2.0
@@ -42,14 +42,14 @@ def change_of(unit: UnitName, record: RecordLayer | None, change: float) -> floa
 def participation(
     event: Event, record: RecordLayer | None, server_sees: str, unit: UnitName, change: float = 1.0
 ) -> Participation:
-    """What one participation in a round does to the unit.
+    """Compute the cost of one participation in a round for the unit.
 
     Args:
         event: The round.
         record: The record-level layer of the plan, or None.
         server_sees: messages or sum.
         unit: record, or client: all of its data is replaced.
-        change: How far a record moves a sum over its clip bound: 1 under zero-out, 2 where it is replaced.
+        change: Largest change by a record of a sum over its clip bound: 1 under zero-out, 2 where it is replaced.
 
     Guarantee:
         Given all that was released before, the participation is mu-GDP for the unit towards a server that knows who

@@ -1,4 +1,4 @@
-"""How often one client takes part: a number that the sampler draws and no data can move."""
+"""Number of participations of one client: the sampler draws it, and it does not depend on data."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def mixture_epsilon(
 
 
 def _with(patterns: _Patterns, phase: Phase, squared: float, cap: int | None) -> _Patterns:
-    """One more phase of rounds."""
+    """Add the participations of one more phase to the patterns."""
     counts, mass, beyond = _numbers_of(phase, cap)
     more = np.broadcast_to(counts, (len(patterns.mass), len(counts)))
     if cap is not None:

@@ -1,4 +1,4 @@
-"""What a run spends, fixed before its first round: every constant that an epsilon depends on."""
+"""Privacy plan of a run, fixed before its first round: every constant that an epsilon depends on."""
 
 from __future__ import annotations
 
@@ -138,15 +138,15 @@ class PrivacyPlan:
 
     @property
     def begun(self) -> PrivacyPlan:
-        """As it was before it was extended."""
+        """The plan before its first extension; itself where it was never extended."""
         return replace(self, rounds=self.ends[0], ends=()) if self.ends else self
 
     def in_force(self, round_: int) -> int:
-        """How many rounds the plan had when this round was done."""
+        """Number of rounds that the plan had when this round was first due."""
         return next(end for end in (*self.ends, self.rounds) if round_ < end)
 
     def at(self, round_: int) -> Event:
-        """What one round costs, and the constants that it is made with."""
+        """Return the event of one round: its privacy cost and the constants of its mechanism."""
         passed = 0
         for phase in self.phases:
             passed += phase.rounds
@@ -227,7 +227,7 @@ class PrivacyPlan:
 
     @property
     def allowed(self) -> float:
-        """How likely each rare event may be in one round; it stays what it was where a plan is extended."""
+        """Probability allowed to each rare event in one round; extending a plan does not change it."""
         return RARE_SHARE * min(self.client_delta, self.record_delta) / self.begun.rounds
 
     def _limit(self, cohort: float) -> tuple[int, float]:

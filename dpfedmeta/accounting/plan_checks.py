@@ -1,4 +1,4 @@
-"""What no plan is made of: values out of range, and combinations for which nothing is proved."""
+"""Checks that refuse a plan: values out of range, and combinations for which nothing is proved."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _check_rounds(plan: PrivacyPlan) -> None:
 
 
 def _check_check_ins(plan: PrivacyPlan) -> None:
-    """What is proved of rounds that clients choose (accounting.allocation), and no more."""
+    """Check that a plan of check-ins is one that the proof in accounting.allocation covers."""
     check("ends", plan.ends, not plan.ends, "no extension: every client has come")
     check("cohort", plan.cohort, plan.cohort == plan.clients / plan.rounds, "N/T: each client comes in one round")
     check("max_participations", plan.max_participations, plan.max_participations == 1, "1: each client comes once")

@@ -1,4 +1,4 @@
-"""What published settings claim, and what the cells say about the same noise: one correction a line."""
+"""Published settings: the epsilon that they claim and the ones that hold, one correction a line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dpfedmeta.accounting.sampled_gaussian import sampled_epsilon
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What was claimed, for which cell."""
+    """Published (epsilon, delta) of one cell."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     cell: str
@@ -30,24 +30,24 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """One published setting, as a file of configs/paper/ holds it.
+    """Published setting, as a file of configs/paper/ holds it.
 
     Attributes:
-        title: What it is.
+        title: Title of the setting.
         kind: Whether its accountant counts clients (DP-AGR) or records (DP-AGRLR).
         clients: N, tasks of one pass.
         cohort: L, its lot.
         noise_multiplier: z of the outer step.
         order: `fixed`: the tasks are read in order, each once in a pass.
         claimed: The claim.
-        bound_from: What its clip bound is computed from.
+        bound_from: The data that its clip bound is computed from.
         support_noise: z_s of an inner step.
         support_steps: K.
         support_records: n_s.
         query_records: n_q.
         second_order: Whether the meta-gradient differentiates through the inner steps.
-        told_records: How many records its accountant was told there are.
-        told_support_steps: How many inner steps of a client its accountant was told.
+        told_records: Number of records that its accountant was told.
+        told_support_steps: Number of inner steps of a client that its accountant was told.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -70,7 +70,7 @@ class Published:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One line of a comparison: how it is counted, what follows, and why it differs from the line before."""
+    """Line of a comparison: the accounting, its epsilon, and why it differs from the line before."""
 
     counted: str
     epsilon: float
@@ -86,7 +86,7 @@ def published_settings() -> list[Published]:
 
 
 def compare(published: Published) -> tuple[Line, ...]:
-    """From the claim to what holds."""
+    """Compare the claim of a published setting with what holds, one correction a line."""
     claim = published.claimed
     said = Line(counted="claimed", epsilon=claim.epsilon, reason=f"{claim.cell}, delta = {claim.delta:g}")
     return (said, *(_clients(published) if published.kind == "clients" else _records(published)))
@@ -182,7 +182,7 @@ def _most(holds: Callable[[int], bool], limit: int) -> int:
 
 
 def as_json(published: Published, lines: tuple[Line, ...]) -> dict[str, Any]:
-    """One comparison for --json; an infinite epsilon is null."""
+    """Return a comparison as JSON for --json; an infinite epsilon is null."""
     return {
         "title": published.title,
         "cell": published.claimed.cell,

@@ -55,12 +55,12 @@ class Concentrated:
 
 
 def concentrated(coordinates: Coordinates, distance: float, rounds: int) -> Concentrated:
-    """One of `rounds` releases with this noise.
+    """Renyi divergence of one of `rounds` releases with this noise.
 
     Args:
-        coordinates: Of all these releases.
-        distance: How far the sums of two neighbours lie apart, in steps of the grid.
-        rounds: How many releases the coordinates are of.
+        coordinates: Coordinates of all these releases.
+        distance: Distance between the sums of two neighbours, in steps of the grid.
+        rounds: Number of releases that the coordinates belong to.
     """
     differ = coordinates.count / rounds * coordinates.blended
     return Concentrated(rho=distance**2 / (2.0 * coordinates.variance), tau=2.0 * differ)

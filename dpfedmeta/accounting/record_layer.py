@@ -1,4 +1,4 @@
-"""What a client releases of its records, as numbers."""
+"""Record-level layer of a client: the number and noise of its releases about its records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AccountantName = Literal["pld", "rdp", "prv"]
 
 @dataclass(frozen=True, kw_only=True)
 class RecordLayer:
-    """What a client releases of its records in one round, and how much noise is on it.
+    """Releases of a client about its records in one round, and the noise on them.
 
     A client may release K noisy support steps, a noisy sum over its query records (or over other parts of its records
     that share none), or both; its message is the last of them.
@@ -23,11 +23,11 @@ class RecordLayer:
         query_noise: z_q; None: there is no query release, and the message is the sum of the support steps.
         support_steps: K; 1 without support release.
         support_records: n_s.
-        query_records: n_q: what the query release adds up, each clipped to C_q.
-        parts: What these are called.
+        query_records: n_q: number of terms of the query release, each clipped to C_q.
+        parts: Name of these terms, for people.
         query_to_message_bound: C_q/C, used in stacked mode.
-        batch_rate: How likely a record is in the mini-batch of a support step, by a coin of the client's own.
-        accountant: What composes mini-batched steps.
+        batch_rate: Probability that a record is in the mini-batch of a support step, by a coin of the client's own.
+        accountant: Accountant that composes mini-batched steps.
         of_sum: Whether parts carry no noise of their own, since the server sees their sum over a whole cohort alone.
     """
 

@@ -120,7 +120,7 @@ def _of_distribution(phases: Sequence[Phase], neighbours: Neighbours, delta: flo
 
 
 def _allocated(phases: Sequence[Phase], neighbours: Neighbours, delta: float, grids: tuple[float, ...]) -> float:
-    """Of clients that came in a round of their own choice; a single grid asks for a quick bound."""
+    """Epsilon of clients that chose their own round; a single grid asks for a quick, looser bound."""
     came, points = Allocation.of(phases), FINE if len(grids) > 1 else QUICK
     return came.epsilon(delta, points) if neighbours == "add-remove" else came.epsilon_replaced(delta, points)
 

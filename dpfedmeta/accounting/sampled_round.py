@@ -1,4 +1,4 @@
-"""What one sampled round tells: its privacy loss distribution, rounded up to a grid."""
+"""Privacy loss distribution of one sampled round, rounded up to a grid."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def largest_loss(sampler: SamplerName, rate: float, noise: Noise) -> float:
 def one_round(
     sampler: SamplerName, rate: float, noise: Noise, neighbours: Neighbours, grid: float
 ) -> PrivacyLossDistribution:
-    """Of a client that is added or removed, or replaced.
+    """Loss distribution of one sampled round for a client that is added or removed, or replaced.
 
     Raises:
         ValueError: Adding or removing under fixed-size sampling, which has no meaning there.

@@ -1,4 +1,4 @@
-"""Where a bound meets its target: the largest whole number within it, and the smallest noise, in few evaluations."""
+"""Search for the point where a bound meets its target: the largest whole number or the smallest noise that does."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _guess(low: int, below: float, high: int, above: float, upwards: bool) -> in
 
 
 def smallest_noise(reached: Callable[[float], float], epsilon: float, cell: str, start: float) -> float:
-    """Where a decreasing function of the noise meets epsilon: never above it, within TOLERANCE below.
+    """Find the noise at which a decreasing function meets epsilon: never above it, within TOLERANCE below.
 
     Interpolates between the logarithms of noise and epsilon, since epsilon is close to a power of the noise there.
     """

@@ -1,4 +1,4 @@
-"""What a round costs where the server sees the sum of its messages alone, and the clients make its noise."""
+"""Privacy cost of a round in which the server sees only the sum of the messages and the clients make its noise."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class SecureRounds:
 
 
 def secure_event(plan: PrivacyPlan, secure: SecureRounds) -> Event:
-    """One round of the plan.
+    """Compute the event of one round of the plan.
 
     Raises:
         RefusedPlan: Cohorts too small for their noise, or too many clients may be missing.
@@ -120,7 +120,7 @@ def with_bits(plan: PrivacyPlan, bits: int) -> PrivacyPlan:
 
 
 def is_fine(plan: PrivacyPlan, growth: float) -> bool:
-    """Whether its bits are enough, and rounding lengthens a message by at most `growth`."""
+    """Return whether the bits suffice: rounding grows a message by a factor of `growth` at most, and noise blends."""
     try:
         whole = plan.phases[0].event.whole
     except RefusedPlan:

@@ -1,4 +1,4 @@
-"""How often, and how far apart, one client takes part: what correlated noise counts with, and who keeps it."""
+"""Spacing of one client's participations: their number and distance, which correlated noise depends on."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dpfedmeta.errors import RefusedPlan
 
 @dataclass(frozen=True, kw_only=True)
 class Spacing:
-    """What every client keeps to, whatever the server does.
+    """Limits on one client's participations that every client keeps, whatever the server does.
 
     Attributes:
-        participations: R, rounds that a client joins at most.
-        separation: b: any two of them are at least so many rounds apart.
+        participations: R, the most rounds that a client joins.
+        separation: b, the fewest rounds between any two of them.
     """
 
     participations: int
@@ -29,11 +29,11 @@ class Spacing:
         check("separation", self.separation, self.separation >= 1, "at least 1")
 
     def allows(self, round_: int, taken: int, latest: int | None) -> bool:
-        """Whether a client may join a round.
+        """Return whether a client may join a round.
 
         Args:
             round_: Number of the round.
-            taken: How often it was invited so far, over all attempts at all rounds.
+            taken: Number of its invitations so far, over all attempts at all rounds.
             latest: The last round of those; None: never.
 
         Guarantee:

@@ -1,4 +1,4 @@
-"""What the four cells depend on besides the rounds themselves."""
+"""Terms of the four cells: everything that they depend on besides the rounds themselves."""
 
 from __future__ import annotations
 

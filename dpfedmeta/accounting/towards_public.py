@@ -1,4 +1,4 @@
-"""What everybody learns who sees only what is released: of a client, and of a record."""
+"""Guarantees towards the public, who sees only what is released: for a client and for a record."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _by_absence(phases: Sequence[Phase], delta: float) -> Bound:
 
 
 def _composed_bound(phases: Sequence[Phase], composed: tuple[float, ComposedBy], pair: str, *, moved: float) -> Bound:
-    """Of rounds that are composed, or of one release."""
+    """Build the bound of rounds that are composed, or of one joint release."""
     epsilon, method = composed
     one = of_one_release(phases, moved)
     return Bound(
@@ -125,7 +125,10 @@ def _composed_bound(phases: Sequence[Phase], composed: tuple[float, ComposedBy],
 
 
 def _of_what_else_is_seen(own: Sequence[Phase], terms: Terms, delta: float, change: float) -> list[Bound]:
-    """What the public sees is computed from what the server sees, and a sum of whole numbers from its addends."""
+    """Return further bounds on (record, public) that hold because the release is computed from what others see.
+
+    Mini-batched steps: the bound towards the server. Sums of whole numbers: the published bound on their addends.
+    """
     record, found = terms.record, []
     if record is not None and record.batch_rate < 1:
         found.append(record_server(own, terms, change).binding)

@@ -1,4 +1,4 @@
-"""What the server learns of a client and of a record: it knows who took part, so nothing is amplified."""
+"""Guarantees towards the server, for a client and a record: it knows who took part, so nothing is amplified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What discrete noise costs more than Gaussian noise: a change of measure between the two, of all coordinates at once.
+"""Extra privacy cost of discrete over Gaussian noise: a change of measure between the two, over all coordinates.
 
 The proof is in docs/guarantees.md. In short: for whole numbers, adding N(0, sigma^2 - 1/12) and rounding is
 post-processing of the Gaussian mechanism. The log-ratio of that noise (P) and of the discrete Gaussian (Q) depends on
@@ -43,7 +43,7 @@ class Coordinates:
 
 
 def released_coordinates(phases: Sequence[Phase]) -> list[Coordinates]:
-    """What everybody sees: sums whose noise the server topped up."""
+    """Coordinates that the public sees: sums whose noise the server topped up."""
     found = []
     for phase in phases:
         whole, noise = phase.event.whole, phase.event.noise
@@ -57,7 +57,7 @@ def released_coordinates(phases: Sequence[Phase]) -> list[Coordinates]:
 
 
 def summed_coordinates(phases: Sequence[Phase]) -> list[Coordinates]:
-    """What a server sees: sums with the noise of the clients alone."""
+    """Coordinates that a server sees: sums with the noise of the clients alone."""
     found = []
     for phase in phases:
         if (whole := phase.event.whole) is not None:

@@ -87,7 +87,7 @@ class WholeSum:
 
     @property
     def growth(self) -> float:
-        """How many times longer than its clip bound a part may be after rounding."""
+        """Largest length of a rounded part over its clip bound."""
         return self.sensitivity / self.units
 
     @property

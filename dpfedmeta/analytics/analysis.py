@@ -1,4 +1,4 @@
-"""What an analysis is: public constants, what a client answers, and what is read from the released sum."""
+"""Interface of an analysis: public constants, a client's answer, and the reading of the released sum."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Handing:
 
 @dataclass(frozen=True, kw_only=True)
 class SumForm:
-    """What is added up: `parts` vectors of `length` whole numbers modulo 2^bits; public.
+    """Form of what is added up: `parts` vectors of `length` whole numbers modulo 2^bits; public.
 
     `most`: how many clients' vectors it is made for; further ones are left out. None: any number.
     """
@@ -76,11 +76,11 @@ class Sums(Protocol):
 
     @property
     def entered(self) -> int:
-        """How many clients' vectors it is the sum of."""
+        """Number of clients' vectors in the sum."""
         ...
 
     def part(self, index: int) -> IntArray:
-        """One part of the sum modulo 2^bits, [length]."""
+        """Return one part of the sum modulo 2^bits, [length]."""
         ...
 
 
@@ -113,7 +113,7 @@ class Analysis(Protocol):
         ...
 
     def form(self, plan: PrivacyPlan) -> SumForm:
-        """What is added up."""
+        """Return the form of the sum of the clients' vectors."""
         ...
 
     def told(self, asking: Asking, ground: Ground) -> bytes:
@@ -121,10 +121,10 @@ class Analysis(Protocol):
         ...
 
     def check_told(self, told: bytes, plan: PrivacyPlan, held: Held) -> None:
-        """Whether a client can be told that: looked at before it charges, and whatever it holds.
+        """Check the bytes that a client is told, before it is charged and whatever data it holds.
 
         Raises:
-            InputError: It cannot.
+            InputError: A client cannot be told this.
         """
         ...
 

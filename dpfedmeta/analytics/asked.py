@@ -25,11 +25,11 @@ from dpfedmeta.training import data as training_data
 
 
 class Clients(Protocol):
-    """Whom an analysis asks."""
+    """Clients that an analysis asks."""
 
     @property
     def ground(self) -> Ground:
-        """What is public of them."""
+        """Public information about the clients: settings, training plan and model."""
         ...
 
     @property
@@ -83,7 +83,7 @@ class Asked:
 
     @cached_property
     def ground(self) -> Ground:
-        """What is public of them."""
+        """Public information about the clients: settings, training plan and model."""
         return Ground(self.request, self.data_folder)
 
     @cached_property
@@ -95,7 +95,7 @@ class Asked:
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
     def check(self, analysis: Analysis) -> None:
-        """As `Clients`."""
+        """Refuse, before the charge, an analysis that the clients could not answer (see `Clients`)."""
         if self.clients != self.request.clients:
             raise InputError(f"{self.request.clients:,} clients were asked for, and the data have {self.clients:,}")
         analysis.check(self.ground)
@@ -118,7 +118,7 @@ class Asked:
 
     @property
     def clients(self) -> int:
-        """How many there are."""
+        """Number of clients."""
         return len(self._lines) if self.request.names else self._population.clients
 
     @cached_property
@@ -160,7 +160,7 @@ class IdealSums:
         return len(self._clients)
 
     def part(self, index: int) -> IntArray:
-        """As `Sums`."""
+        """Return one part of the sum modulo 2^bits, [length]."""
         form = self.analysis.form(self.asking.plan)
         total = np.zeros(form.length, dtype=np.int64)
         for client in self._clients.tolist():

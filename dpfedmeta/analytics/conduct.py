@@ -39,7 +39,7 @@ _DATA = "data.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a new analysis is kept.
+    """Folder in which a new analysis is kept.
 
     Attributes:
         folder: The parent folder.
@@ -128,7 +128,7 @@ def resume(path: Path, data_folder: Path | None = None, *, asked_of: AskedOf | N
 
 
 def plan_content(request: Request, plan: PrivacyPlan) -> dict[str, Any]:
-    """What plan.json states."""
+    """Return the content of plan.json."""
     return {
         "analysis": request.kind,
         "planned": [cell.as_json() for cell in guarantees(plan)],
@@ -138,7 +138,7 @@ def plan_content(request: Request, plan: PrivacyPlan) -> dict[str, Any]:
 
 
 def summary_content(request: Request, content: LedgerContent, found: Mapping[str, Any]) -> dict[str, Any]:
-    """What summary.json states: public values only."""
+    """Return the content of summary.json: public values only."""
     sampler = {} if request.fixed is None else {"sampler": "fixed"}
     return {
         "status": "completed",
@@ -193,7 +193,7 @@ def _complete(
 
 
 def _next(plan: PrivacyPlan, content: LedgerContent, source: SecretSource, request: Request) -> Charge:
-    """One more attempt; one that was charged with the same inputs is the same release."""
+    """Return the charge of a further attempt; an attempt that was charged with the same inputs is the same release."""
     attempt, own = len(content.charges), own_sources(_own_code(request))
     inputs = hashlib.sha256((content.identity.config + (json.dumps(own) if own else "")).encode()).hexdigest()
     if not source.reproducible or unseen(own):

@@ -38,7 +38,7 @@ class CountGrid:
 
     @property
     def width(self) -> float:
-        """Of a step, in counts."""
+        """Width of a step, in counts."""
         return 1.0 / self.steps
 
     def centred(self, total: IntArray) -> IntArray:
@@ -77,7 +77,7 @@ def planned_counts(plan: PrivacyPlan, dimension: int, longest: float) -> Privacy
 
 
 def counted_form(plan: PrivacyPlan) -> SumForm:
-    """One vector of counts."""
+    """Return the form of the sum: one vector of counts."""
     whole = plan.at(0).whole
     assert whole is not None
     return SumForm(bits=whole.bits, length=whole.dimension)
@@ -155,7 +155,7 @@ def sent(
 
 
 def fits(vector: IntArray, whole: WholeSum, grid: CountGrid) -> bool:
-    """Whether a vector is one of whole numbers, of the plan's dimension, and no longer than the plan says."""
+    """Return whether a vector has whole numbers, the plan's dimension, and no larger norm than the plan says."""
     if vector.shape != (whole.dimension,) or vector.dtype != np.int64:
         return False
     return math.sqrt(math.fsum(float(value) ** 2 for value in vector[vector != 0])) <= (

@@ -1,4 +1,4 @@
-"""What everybody may know of those who are asked: the plan of the training that an analysis serves, and its model."""
+"""Public information about the clients of an analysis: the plan of the training that it serves, and its model."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Ground:
 
     @property
     def settings(self) -> Settings:
-        """Who the clients are and what they compute.
+        """Settings of the training: who the clients are and what they compute.
 
         Raises:
-            InputError: A file of names says all.
+            InputError: The request has no settings, since a file of names says all.
         """
         if self.request.settings is None:
             raise InputError("--algo and --dataset are needed: they say who the clients are and what they compute")
@@ -48,7 +48,7 @@ class Ground:
 
     @cached_property
     def plan(self) -> Plan:
-        """Of the training."""
+        """Plan of the training that the analysis serves."""
         return make_plan(self.settings, self.task, earlier=())
 
     def check_holdings(self) -> None:

@@ -1,4 +1,4 @@
-"""What clients hold, and what each of them computes from it: in a simulation as on a machine of its own."""
+"""Data that clients hold, and each client's computation on them: in a simulation as on a machine of its own."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class HeldImages:
     _learners: dict[bytes, Adapted] = field(default_factory=dict)
 
     def holdings(self, client: int) -> Mapping[str, int]:
-        """As `Held`."""
+        """Return the number of images of each class (see `Held`)."""
         try:
             return holdings(self.population, client)
         except MemoryError:
@@ -84,7 +84,7 @@ class HeldImages:
         return self.holdings(client)
 
     def message_norm(self, client: int) -> float | None:
-        """As `Held`."""
+        """Return the norm of the client's message of round 0 before clipping (see `Held`)."""
         (message,) = self._side.exact_messages(self._start, 0, [client])
         if message is None:
             return None
@@ -94,7 +94,7 @@ class HeldImages:
         return median(norm({name: value[part] for name, value in message.items()}) for part in parts)
 
     def check_model(self, model: bytes) -> None:
-        """As `Held`."""
+        """Check that the bytes are finite weights of the network (see `Held`)."""
         count = dimension(self._initial)
         if len(model) != _FLOAT.itemsize * count:
             raise InputError(f"a model of {len(model):,} bytes, expected {count:,} weights of 4")
@@ -102,7 +102,7 @@ class HeldImages:
             raise InputError("a model that is not finite")
 
     def accuracies(self, client: int, model: bytes) -> tuple[float, float] | None:
-        """As `Held`."""
+        """Return the accuracy before and after adapting a model to the client's own images (see `Held`)."""
         held = self._side.data_form.held(self.population, client)
         if held is None:
             return None

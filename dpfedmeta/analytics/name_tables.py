@@ -37,7 +37,7 @@ class DecodingFailed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Limbs:
-    """How numbers of the field add up modulo 2^32 and never wrap round: each is cut into pieces that are short enough.
+    """Split of numbers of the field into pieces so short that their sums modulo 2^32 never wrap round.
 
     Attributes:
         most: How many numbers are added at most; public.
@@ -47,10 +47,10 @@ class Limbs:
 
     @property
     def bits(self) -> int:
-        """Of a piece.
+        """Bits of a piece.
 
         Raises:
-            InputError: So many would not leave any.
+            InputError: So many numbers are added that too few bits would be left.
         """
         found = (((1 << SUM_BITS) - 1) // max(self.most, 1) + 1).bit_length() - 1
         if found < _FEWEST_BITS:

@@ -1,4 +1,4 @@
-"""What is asked of whom, as the ledger of an analysis keeps it: all of it public."""
+"""Request of an analysis, as its ledger keeps it: what is asked and which clients are asked, all of it public."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FixedCohort:
 
     @classmethod
     def of(cls, settings: Settings) -> FixedCohort:
-        """As the settings of a training have it."""
+        """Return the options that the settings of a training have."""
         together, client = settings.aggregation, settings.privacy.client
         return cls(
             dropout=together.dropout,
@@ -56,7 +56,7 @@ class FixedCohort:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One analysis.
+    """Request of one analysis.
 
     Attributes:
         kind: Name of a member of analyses/.
@@ -65,9 +65,9 @@ class Request:
         cohort: Expected number of clients that are asked; each is drawn by a coin of its own, unless `fixed`.
         clients: N.
         own: The member's options.
-        settings: Who the clients are and what they compute; None: `names` says all.
+        settings: Settings of the training: who the clients are and what they compute; None: `names` says all.
         names: A file with the names of one client a line, tabs between them; None: those of the clients' classes.
-        run: The run whose model is adapted; None: none is.
+        run: Folder of the run whose model is adapted; None: none is.
         noise_seed: Given, the analysis is a simulation and promises nothing.
         fixed: Given, exactly `cohort` clients are asked.
     """

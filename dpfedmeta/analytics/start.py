@@ -1,4 +1,4 @@
-"""Where the clip bound begins, found privately: an analysis before training, which training counts as spent."""
+"""First clip bound, found privately: an analysis before training, which training counts as spent."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _begun(request: Request, place: Place, data_folder: Path | None, *, secure_r
 
 
 def analysis_name(run: str) -> str:
-    """Of the analysis that a run of this name begins with."""
+    """Return the name of the analysis that a run of this name begins with."""
     return f"{run}-quantile"
 
 

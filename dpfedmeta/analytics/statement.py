@@ -1,4 +1,4 @@
-"""What an analysis released, to whom it promises what, and who sees what else: one page of text."""
+"""Statement of an analysis, one page of text: its result, its guarantees, and what the server sees besides."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ STATEMENT = "statement.txt"
 
 
 def statement(summary: Mapping[str, Any], words: Sequence[str], cells: Sequence[Guarantee] = ()) -> str:
-    """From summary.json and the words of the analysis.
+    """Return the statement of an analysis, from summary.json and the lines on its result.
 
     Args:
-        summary: Of summary.json.
-        words: Of what was found.
-        cells: The guarantees of the summary, for the reason why one lies above another; none: as it was said before
-            there was a reason.
+        summary: Content of summary.json.
+        words: Lines on the result.
+        cells: The guarantees of the summary, for the reason why one lies above another; none: the text of versions that
+            gave no reason.
     """
     lines = [
         f"{summary['analysis']}: {summary['clients']:,} clients, {_asked(summary)} asked once",
@@ -40,7 +40,7 @@ def statement(summary: Mapping[str, Any], words: Sequence[str], cells: Sequence[
 
 
 def cell_words(cell: Mapping[str, Any]) -> str:
-    """One guarantee in a line."""
+    """Return one guarantee in a line."""
     epsilon = math.inf if cell["epsilon"] is None else cell["epsilon"]
     return (
         f"({cell['unit']}, {cell['observer']}): epsilon = {number(epsilon)} at delta = {cell['delta']:g}, "

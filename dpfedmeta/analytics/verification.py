@@ -1,4 +1,4 @@
-"""What the folder of an analysis proves: recomputed from its ledger, compared with every file beside it."""
+"""Verification of the folder of an analysis: recomputed from its ledger, compared with every file beside it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class VerifiedAnalysis:
 
 
 def is_analysis(path: Path) -> bool:
-    """Whether a folder holds the ledger of an analysis."""
+    """Return whether a folder holds the ledger of an analysis."""
     return config_of(path).startswith(ANALYSIS)
 
 
@@ -72,10 +72,10 @@ def verify(run: RunDirectory) -> VerifiedAnalysis:
 
 
 def check_request(path: Path, content: LedgerContent) -> Request:
-    """What an analysis was asked for, which gives the plan in its ledger; `path` is for errors.
+    """Return the request of an analysis, after checking that it gives the plan in its ledger; `path` is for errors.
 
     Raises:
-        InputError: It gives another one.
+        InputError: It gives another plan.
     """
     request = Request.from_text(content.identity.config, f"{path}, line 1: identity.config")
     _same(path, "plan", plan_content(request, content.plan), plan_content(request, request.planned()))
@@ -83,10 +83,10 @@ def check_request(path: Path, content: LedgerContent) -> Request:
 
 
 def check_counted(folders: Sequence[str]) -> list[str]:
-    """Whether the analyses that a training counts as spent before charge what they were asked for; remarks.
+    """Check that the analyses that a training counts as spent before charge what they were asked for; return remarks.
 
     Args:
-        folders: `privacy.spent_before`; one that is gone cannot be looked at.
+        folders: `privacy.spent_before`; one that is gone cannot be checked, and is passed over.
 
     Raises:
         InputError: A ledger was written anew with other noise.

@@ -1,1 +1,1 @@
-"""What Python and the commands call."""
+"""Python interface, which the commands call too."""

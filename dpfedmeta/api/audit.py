@@ -31,7 +31,7 @@ Watch = Callable[[str, float], None]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Audit:
-    """What audits found.
+    """Result of audits.
 
     Attributes:
         findings: A line for each cell and audit.
@@ -47,7 +47,7 @@ class Audit:
 
     @property
     def refuted(self) -> tuple[Finding, ...]:
-        """Where a second sample confirmed that the promise is broken: the program is wrong there."""
+        """Findings in which a second sample confirmed that the promise is broken: the program is wrong there."""
         return () if self.expected else tuple(each for each in self.findings if each.refutes)
 
     @property
@@ -56,7 +56,7 @@ class Audit:
         return tuple(each for each in self.findings if each.second and not each.above)
 
     def as_json(self) -> dict[str, Any]:
-        """As --json prints it and audit.json holds it."""
+        """Return the content that --json prints and audit.json holds."""
         cells = [each.as_json() for each in self.findings]
         return {"cells": cells, "size": self.size, "expected": self.expected, "seed": self.seed}
 
@@ -77,7 +77,7 @@ class Audit:
         return table
 
     def unseen(self) -> list[str]:
-        """What these audits cannot look at, and why; a line each."""
+        """Return a line for each cell that these audits cannot look at, with the reason."""
         return [f"{each.cell}: not audited: {each.method}" for each in self.findings if each.audited is None]
 
     def draw(self, path: Path) -> None:
@@ -142,7 +142,7 @@ def audit(
 def audit_of_run(
     request: AuditRequest, path: Path, watch: Watch = lambda what, done: None, *, expected: bool = False
 ) -> Audit:
-    """Of the settings of a run; kept beside it, unless nothing was run.
+    """Audit the program with the settings of a run; kept beside the run, unless nothing was run.
 
     Raises:
         InputError: It is no run, or none that releases.

@@ -37,7 +37,7 @@ STEPS_PLOT, CLIENTS_PLOT = "evaluation-steps.png", "evaluation-clients.png"
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Evaluation:
-    """What one run reaches on held-out classes; evaluation.json says the same.
+    """Evaluation of one run on held-out classes; evaluation.json says the same.
 
     Attributes:
         name: Of the run, where several are compared.
@@ -55,18 +55,18 @@ class Evaluation:
 
     @property
     def protocol(self) -> str:
-        """How was measured."""
+        """Description of the measurement."""
         return str(self.content["protocol"])
 
     @property
     def results(self) -> Sequence[Mapping[str, Any]]:
-        """One for each number of ways and shots: `accuracy` and what it is compared with, `by_steps`, `clients`."""
+        """Results for each number of ways and shots: `accuracy`, its baselines, `by_steps` and `clients`."""
         found: Sequence[Mapping[str, Any]] = self.content["results"]
         return found
 
     @property
     def accuracy(self) -> Accuracy:
-        """Of the first result, after adaptation."""
+        """Accuracy of the first result, after adaptation."""
         return Accuracy.from_json(self.results[0]["accuracy"])
 
     def __repr__(self) -> str:
@@ -133,7 +133,7 @@ class NotKept(OSError):
 
 
 def _folders(request: EvaluationRequest, runs: Sequence[TrainedRun], names: Sequence[str]) -> dict[Path, Path]:
-    """Where each run's evaluation is kept; a folder holds those of one run.
+    """Return the folder of each run's evaluation; a folder holds those of one run.
 
     Raises:
         InputError: The folder that was given holds evaluations of another run.
@@ -153,7 +153,7 @@ def _folders(request: EvaluationRequest, runs: Sequence[TrainedRun], names: Sequ
 
 
 def _of_run(run: TrainedRun) -> dict[str, Any]:
-    """Whose weights these are, and whether they are those of its end."""
+    """Return the name of the run and the state that its weights are of: status, rounds done, rounds planned."""
     name = run.directory.path.resolve().name
     return {"run": name, "status": run.stage, "rounds": run.rounds, "planned_rounds": run.planned_rounds}
 

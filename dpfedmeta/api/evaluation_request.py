@@ -1,4 +1,4 @@
-"""What an evaluation was asked, and the reasons to refuse it."""
+"""Request for an evaluation, and the reasons to refuse it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ COMPARISON = "evaluation-comparison.png"
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRequest:
-    """What an evaluation was asked.
+    """Request for an evaluation.
 
     Attributes:
         runs: Run directories of one benchmark.
         shots: Support images per class; empty: as trained.
         ways: Classes per episode; empty: as trained.
-        steps: Numbers of gradient steps after which is asked, besides 0 and K; empty: every number from 0 to K.
+        steps: Numbers of gradient steps to evaluate after, besides 0 and K; empty: every number from 0 to K.
         seeds: One sequence of episodes each; empty: the seed of the (first) run.
         episodes: Episodes per evaluation and seed.
         transductive: Statistics from support and query images together.
@@ -81,12 +81,12 @@ class EvaluationRequest:
 
     @property
     def folder(self) -> Path | None:
-        """Where everything goes; None: to each run."""
+        """Folder of everything that is written; None: the run directories."""
         return None if self.out is None or (self.out.suffix == ".png" and not self.out.is_dir()) else self.out
 
     @property
     def picture(self) -> Path | None:
-        """Where the picture that compares the runs goes; None: nobody said."""
+        """Path of the picture that compares the runs; None: not given."""
         return self.out if self.folder is None else self.folder / COMPARISON
 
     def at(self, trained: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What a run would promise."""
+"""Planning of a run from Python: the guarantees that it would have."""
 
 from __future__ import annotations
 

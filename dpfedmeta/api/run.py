@@ -30,7 +30,7 @@ _SHOWN = ("round", "clip", "aggregate_norm", "noise_norm_expected", "epsilon_cli
 
 
 class Rounds(list[dict[str, Any]]):
-    """One row a round, all with the same columns; None where a round has no such number, or where it is infinite.
+    """Rows of the rounds, all with the same columns; None where a round has no such number, or where it is infinite.
 
     round, clip (the bound), clip_mode, aggregate_norm, noise_norm_expected, signal_to_noise; epsilon_client_public,
     epsilon_client_server, epsilon_record_server, epsilon_record_public (spent so far); validation_accuracy and
@@ -75,7 +75,7 @@ class Run:
 
     @property
     def settings(self) -> Settings:
-        """As its config.yaml says."""
+        """Settings in the run's config.yaml."""
         return resolve(None, None, self.path / CONFIG)
 
     @property
@@ -86,7 +86,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """How it ended: completed, budget (the budget ended it), or interrupted (it can be resumed).
+        """State of the run: completed, budget (the budget ended it), or interrupted (it can be resumed).
 
         Else running, while a process writes it, or stopped: killed, or crashed, and it can be resumed.
         """
@@ -100,13 +100,13 @@ class Run:
 
     @property
     def guarantees(self) -> Guarantees:
-        """What was spent, from the ledger."""
+        """Guarantees of what was spent, from the ledger."""
         ledger = self._ledger()
         return Guarantees(spent(ledger.plan, ledger.charges))
 
     @property
     def planned(self) -> Guarantees:
-        """What was promised before round 0, from the ledger's plan."""
+        """Guarantees that were promised before round 0, from the ledger's plan."""
         return Guarantees(guarantees(self._ledger().plan))
 
     @property
@@ -132,7 +132,7 @@ class Run:
 
     @cached_property
     def initialisation(self) -> Initialisation:
-        """What was learned, as load("runs/NAME") gives it."""
+        """Learned initialisation, as load("runs/NAME") gives it."""
         return load(self.path)
 
     def adapt(

@@ -45,7 +45,10 @@ def evaluate_runs(request: EvaluationRequest, console: Console, workers: Workers
 
 
 def _keep(evaluation: Evaluation, console: Console) -> None:
-    """What was printed is not lost where it cannot be written: a run may be somebody else's, or on a read-only disk."""
+    """Write the evaluation's files; where the folder is read-only, say so and go on.
+
+    What was printed is then not lost: a run may be somebody else's, or on a read-only disk.
+    """
     try:
         evaluation = kept(evaluation)
     except NotKept as error:

@@ -129,7 +129,7 @@ def _started(
     *,
     secure_rng: bool,
 ) -> Settings:
-    """With the C_0 that clip.start asks for."""
+    """Return the settings with the C_0 that a private start (clip.start) has found."""
     if population is not None:
         raise InputError(
             "clip.start = quantile: asks the clients of the settings, not a population of your own; drop one"
@@ -160,7 +160,10 @@ def with_members(
 def _kept_settings(
     run: RunDirectory, given: Settings | None, clip_policy: ClipPolicy[Any] | None, *, brought: bool
 ) -> Settings:
-    """What the run began with; of what is given only what changes no result may differ."""
+    """Return the settings of a run that goes on: those it began with.
+
+    Settings that are given may differ from them only in what changes no result.
+    """
     kept = settings_of_run(run, {}, brought=brought)
     if given is None:
         return kept

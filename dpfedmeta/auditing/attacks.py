@@ -24,16 +24,16 @@ class Attack(Protocol):
 
     @property
     def worlds(self) -> Worlds:
-        """What it tells apart."""
+        """The two worlds that the attack tells apart."""
         ...
 
     @property
     def curve(self) -> TradeOff | None:
-        """Of the promise; None: it is not known with another noise."""
+        """Trade-off curve of the promise; None: it is not known for another noise."""
         ...
 
     def ratio(self, seen: Observed) -> float:
-        """Of one run: the log of how much likelier it is in the one world than in the other."""
+        """Return the log-likelihood ratio of one run: how much likelier it is in the one world than in the other."""
         ...
 
 

@@ -21,7 +21,7 @@ Watch = Callable[[str, float], None]
 
 
 def findings(request: AuditRequest, watch: Watch = lambda what, done: None) -> Iterator[Finding]:
-    """One cell and audit after the other; where a bound is above the promise, the same from a second sample.
+    """Yield the findings of each cell and audit; where a bound is above the promise, also those of a second sample.
 
     Raises:
         InputError: Nothing is promised that could be audited, or something that was given does not fit.

@@ -51,7 +51,7 @@ class RandomDirections:
 
 @dataclass(frozen=True, kw_only=True)
 class SameDirection:
-    """One for all: all ones, over sqrt(d)."""
+    """The same direction for all canaries: all ones, over sqrt(d)."""
 
     def of(self, number: int, dimension: int) -> Tensor:
         """[d]."""

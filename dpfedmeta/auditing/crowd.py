@@ -40,12 +40,12 @@ _FEWEST_COORDINATES = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Crowd:
-    """One run with many canaries.
+    """A single run with many canaries.
 
     Attributes:
-        plan: What is audited.
+        plan: The plan that is audited.
         canaries: m: the first clients of the population.
-        seed: Of the audit: directions, coins and noise.
+        seed: Seed of the audit: directions, coins and noise.
     """
 
     plan: Plan

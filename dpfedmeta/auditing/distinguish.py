@@ -52,12 +52,12 @@ class Ratios:
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """How runs are made.
+    """Runs of two worlds, as an audit makes them.
 
     Attributes:
-        plan: What is audited.
-        runs: How many.
-        seed: Of the audit: which world each run is of, and the noise seed of each.
+        plan: The plan that is audited.
+        runs: Number of runs.
+        seed: Seed of the audit: which world each run is of, and the noise seed of each.
         whole: Whether each run keeps its books, in a folder that is removed; else its rounds alone are done.
         training: Another loop, for tests with a planted mistake.
         source: Secret randomness of a run from its seed.
@@ -71,7 +71,7 @@ class Bench:
     source: Callable[[int], SecretSource] = KeyedSource
 
     def ratios(self, attack: Attack, watch: Watch = lambda done: None) -> Ratios:
-        """Of all runs."""
+        """Make all runs, and return their log-likelihood ratios."""
         found: dict[bool, list[float]] = {True: [], False: []}
         for number, (one, source) in enumerate(self._tosses()):
             found[one].append(self._ratio(attack, one, source))
@@ -125,7 +125,7 @@ def confirmation_of(first: Finding, found: Ratios, again: Ratios, cell: Guarante
 
 
 def expected_epsilon(curve: TradeOff, runs: int, miss: float) -> float:
-    """What so many runs of a mechanism that is exactly as private as promised would show, about."""
+    """Return roughly the bound that so many runs would show of a mechanism exactly as private as promised."""
     return epsilon_of_curve(round(runs * (1.0 + curve.total_variation(1.0)) / 2.0), runs, curve, miss)
 
 

@@ -1,4 +1,4 @@
-"""What an audit found, for people and for files."""
+"""Findings of an audit, for people and for files."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ AUDITS: tuple[AuditName, ...] = ("distinguish", "one-run", "one-shot", "many-run
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Of one cell and one audit.
+    """Finding of one audit on one cell.
 
     Attributes:
         unit: client or record.
         observer: server or public.
         promised: Epsilon of the cell.
-        delta: Of the cell.
+        delta: Delta of the cell.
         audited: A lower bound on epsilon, or an estimate of it; None: this audit cannot look at the cell.
-        confidence: Of the bound; None: `audited` is an estimate.
-        audit: Which.
+        confidence: Confidence of the bound; None: `audited` is an estimate.
+        audit: Name of the audit.
         method: How the bound comes from what was seen; or why there is none.
         runs: How many runs it is from.
         canaries: How many canaries each of them had.
@@ -59,7 +59,7 @@ class Finding:
         right: int | None = None,
         second: bool = False,
     ) -> Finding:
-        """What an audit says of this cell."""
+        """Make the finding of an audit on this cell."""
         return cls(
             unit=cell.unit,
             observer=cell.observer,
@@ -77,7 +77,7 @@ class Finding:
 
     @property
     def cell(self) -> str:
-        """As people write it."""
+        """The cell as (unit, observer)."""
         return f"({self.unit}, {self.observer})"
 
     @property
@@ -89,16 +89,19 @@ class Finding:
 
     @property
     def above(self) -> bool:
-        """Whether a lower bound is above the promise, as one in twenty first samples of a right program is."""
+        """True if a lower bound is above the promise.
+
+        At 95% confidence, one in twenty first samples of a program that keeps its promise may be above it by chance.
+        """
         return self.confidence is not None and self.audited is not None and self.audited > self.promised
 
     @property
     def refutes(self) -> bool:
-        """Whether a second, independent sample confirms that the promise is broken."""
+        """True if a second, independent sample confirms that the promise is broken."""
         return self.second and self.above
 
     def as_json(self) -> dict[str, Any]:
-        """As audit.json and --json hold it; an infinite promise is null."""
+        """Return the finding as audit.json and --json hold it; an infinite promise is null."""
         return {
             "unit": self.unit,
             "observer": self.observer,

@@ -1,4 +1,4 @@
-"""What an attacker expects to find: the canary's message in either world, without noise."""
+"""Messages that an attacker expects: the canary's message in either world, without noise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_NOISE = 1e-12
 
 @dataclass(kw_only=True, eq=False)
 class Known:
-    """What the canary sends in either world, without noise, as the loop would clip it.
+    """Messages of the canary in either world, without noise, as the loop would clip them.
 
     Attributes:
         worlds: The two worlds.
@@ -63,7 +63,7 @@ def exact_message(side: ClientSide, release: Seen) -> Tensor:
 
 
 def message_of(side: ClientSide, release: Seen, clients: list[int]) -> Tensor:
-    """What some clients send in a round, as the loop sums it."""
+    """Return the sum of some clients' messages in a round, as the loop computes it."""
     numbers = side.whole_numbers(release.bound, dimension(side.form(release.model)))
     return numbers.values(side.clipped_sum(release.model, release.bound, release.round, clients)[0])
 

@@ -22,15 +22,15 @@ _LEAST = 1e-6
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Seen:
-    """What an observer knows of one round.
+    """Knowledge of an observer about one round.
 
     Attributes:
         round: Number of the round.
         bound: C, or C_q: released with the round before.
-        model: Before the round.
+        model: Model before the round.
         total: [d] float64: the released sum: the aggregate times its public denominator; None: nothing was released.
-        deviation: Of the noise of that sum, per coordinate, as it is stated; above 0, so that an attack on a release
-            that states none finds what is there in place of dividing by nothing.
+        deviation: Deviation of the noise of that sum, per coordinate, as it is stated; above 0, so that an attack on a
+            release that states none finds what is there, and does not divide by 0.
     """
 
     round: int

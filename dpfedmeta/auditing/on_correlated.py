@@ -50,7 +50,7 @@ class OnCorrelatedReleases:
         )
 
     def ratio(self, seen: Observed) -> float:
-        """Of all rounds together.
+        """Return the log-likelihood ratio of all rounds together.
 
         Raises:
             ValueError: A round released nothing: correlated noise has no such rounds.
@@ -102,7 +102,7 @@ class OnCorrelatedReleases:
 
     @cached_property
     def _deviations(self) -> list[float]:
-        """Of the noise of each round, over that of fresh noise."""
+        """Deviation of the noise of each round, over that of fresh noise."""
         return list(map(float, noise_deviations(self.noise.coefficients(self.plan.privacy.rounds))))
 
     @cached_property

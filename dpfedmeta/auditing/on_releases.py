@@ -37,7 +37,10 @@ class OnReleases:
 
     @cached_property
     def curve(self) -> TradeOff | None:
-        """That of the plan's own rounds; a normal one where nobody is sampled, and for records inside clients."""
+        """Trade-off curve of the plan's own rounds; None where their noise is not Gaussian.
+
+        It is a normal curve where nobody is sampled, and for records inside clients.
+        """
         phases = self.plan.privacy.phases
         if not all(isinstance(phase.event.noise, GaussianNoise) for phase in phases):
             return None
@@ -77,7 +80,7 @@ class OnReleases:
         return min(self.plan.privacy.colluding, self.plan.privacy.clients - 1)
 
     def _known(self, seen: Observed, release: Seen) -> Tensor | float:
-        """What those who collude sent."""
+        """Return the sum of the messages of the clients that collude, which they know; 0 if there are none."""
         if not self._colluding:
             return 0.0
         return message_of(seen.clients, release, list(range(CANARY + 1, CANARY + 1 + self._colluding)))

@@ -39,12 +39,12 @@ _MOST_EPSILON, _MOST_MU = 500.0, 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Guesses:
-    """How an attack fared.
+    """Guesses of an attack about the canaries, and how many were right.
 
     Attributes:
         canaries: m, those that were in the run with probability 1/2 each, by coins that no other thing depends on.
-        made: r, how many of them it ventured on; fixed beforehand.
-        right: v.
+        made: r, how many of them were guessed; fixed beforehand.
+        right: v, how many guesses were right.
     """
 
     canaries: int
@@ -53,7 +53,7 @@ class Guesses:
 
 
 def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
-    """How likely so many right guesses are, at most, of a program that is (epsilon, delta)-DP.
+    """Bound from above the probability of so many right guesses of a program that is (epsilon, delta)-DP.
 
     P[X >= v] + 2 m delta max over i of (P[X >= v - i] - P[X >= v]) / i, X ~ Bin(r, e^eps / (1 + e^eps)).
     """
@@ -77,7 +77,7 @@ def epsilon_of(guesses: Guesses, delta: float, miss: float) -> float:
 
 
 def gaussian_rejected(guesses: Guesses, mu: float, miss: float) -> bool:
-    """Whether so many right guesses are too many for a mu-GDP program: the recursion of arXiv 2410.22235."""
+    """Return whether so many right guesses are too many for a mu-GDP program: the recursion of arXiv 2410.22235."""
     right, wrong = miss * guesses.right / guesses.canaries, miss * (guesses.made - guesses.right) / guesses.canaries
     for left in range(guesses.right - 1, -1, -1):
         larger = max(wrong, float(ndtr(ndtri(right) - mu)))
@@ -204,6 +204,6 @@ def _hull(inside: FloatArray, outside: FloatArray) -> list[tuple[int, int]]:
 
 
 def _below(first: tuple[int, int], middle: tuple[int, int], last: tuple[int, int]) -> bool:
-    """Whether the middle one is on or below the line between the others."""
+    """Return whether the middle point is on or below the line between the others."""
     rise, run = last[0] - first[0], last[1] - first[1]
     return (middle[0] - first[0]) * run <= rise * (middle[1] - first[1])

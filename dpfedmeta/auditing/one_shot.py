@@ -21,13 +21,13 @@ FALSE_POSITIVES = (0.01, 0.05, 0.25)
 
 @dataclass(frozen=True, kw_only=True)
 class OneShot:
-    """What one run shows; an estimate, no bound.
+    """Estimate of epsilon from one run; no bound.
 
     Attributes:
-        epsilon: Of two normal laws, with the mean and deviation of the canaries' cosines and of the null's.
+        epsilon: Between two normal laws, with the mean and deviation of the canaries' cosines and of the null's.
         canaries: m.
-        mean: Of their cosines, over the null's deviation.
-        deviation: Likewise.
+        mean: Mean of their cosines, over the null's deviation.
+        deviation: Deviation of their cosines, likewise.
         found: At each share of false positives: (share of canaries above the null's quantile, least, most) by Clopper
             and Pearson at 95%.
     """
@@ -40,12 +40,12 @@ class OneShot:
 
 
 def one_shot(cosines: FloatArray, dimension: int, delta: float) -> OneShot:
-    """From the cosine of each canary's direction with what was released.
+    """Estimate epsilon from the cosine of each canary's direction with what was released.
 
     Args:
-        cosines: Of directions that were drawn uniformly, independently of all else.
+        cosines: Cosines of directions that were drawn uniformly, independently of all else.
         dimension: d. The null, of a direction that nobody sent, is N(0, 1/d) for large d, and exact for a smaller one.
-        delta: Of the cell.
+        delta: Delta of the cell.
     """
     spread = 1.0 / math.sqrt(dimension)
     count, mean, deviation = len(cosines), float(np.mean(cosines)) / spread, float(np.std(cosines, ddof=1)) / spread

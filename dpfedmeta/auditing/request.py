@@ -1,4 +1,4 @@
-"""What is audited, and how much of it; what proves nothing is refused."""
+"""Request of an audit: its subject and its size; a request that can prove nothing is refused."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def fresh_seed() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRequest:
-    """What is audited, and how.
+    """Request of an audit: its subject, its methods and its size.
 
     Attributes:
         algo: As for training.
-        dataset: Likewise.
-        config: Likewise; of a run its config.yaml.
+        dataset: As for training.
+        config: As for training; of a run its config.yaml.
         given: Settings that were typed.
-        audits: Which.
-        runs: Of the audits of many runs.
-        canaries: Of the audits of one run.
-        confidence: Of lower bounds.
+        audits: Audits that are made.
+        runs: Number of runs of the audits of many runs.
+        canaries: Number of canaries of the audits of one run.
+        confidence: Confidence of lower bounds.
         units: Cells of these units are looked at.
         observers: And of these observers.
         as_planned: Whether the sizes stay those of the preset.
         whole: Whether each run keeps its books.
-        seed: Of the audit itself: worlds, coins, directions, noise. A new one each time, so that a sample that is
+        seed: Seed of the audit itself: worlds, coins, directions, noise. A new one each time, so that a sample that is
             above a kept promise by chance is not repeated for ever.
     """
 
@@ -90,11 +90,11 @@ class AuditRequest:
 
     @property
     def miss(self) -> float:
-        """One less the confidence."""
+        """Probability with which a bound may fail: 1 - confidence."""
         return 1.0 - self.confidence
 
     def settings(self, more: Mapping[str, str] | None = None) -> Settings:
-        """What is audited, with the sizes of the audit."""
+        """Return the settings that are audited, with the sizes of the audit."""
         return audited_settings(self.algo, self.dataset, self.config, self.given, as_planned=self.as_planned, more=more)
 
     def plan(self, more: Mapping[str, str] | None = None) -> Plan:

@@ -1,4 +1,4 @@
-"""What a promise says of every attack, and what the right guesses of the best attack say of the promise.
+"""Trade-off curve of a promise, and the bounds on epsilon that the right guesses of the best attack give.
 
 A program is run in one of two neighbouring worlds, by the toss of a coin, and the attack says which one it was. Of the
 mechanism that is promised the best attack is known (Neyman, Pearson), and so is how often it can be right:
@@ -33,7 +33,7 @@ class TradeOff(Protocol):
     """The trade-off curve of a promise, and of the same mechanism with another noise."""
 
     def total_variation(self, noise: float) -> float:
-        """Of the two worlds, from above, where all noise is `noise` times what is promised."""
+        """Bound from above the total variation of the two worlds, where all noise is `noise` times what is promised."""
         ...
 
     def epsilon(self, noise: float) -> float:
@@ -86,7 +86,7 @@ class SampledCurve:
         return sampled_delta(self._with(noise), self.neighbours, 0.0)
 
     def epsilon(self, noise: float) -> float:
-        """As every promise is computed."""
+        """Return epsilon at `delta`, computed as for every promise."""
         return sampled_epsilon(self._with(noise), self.neighbours, self.delta)
 
     def _with(self, noise: float) -> Sequence[Phase]:
@@ -127,7 +127,7 @@ def epsilon_of_curve(right: int, runs: int, curve: TradeOff, miss: float) -> flo
 
 @dataclass(frozen=True, kw_only=True)
 class ThresholdTest:
-    """One test of the bound that assumes no curve.
+    """A single test of the bound that assumes no curve.
 
     Attributes:
         value: Log-likelihood ratio from which the attack says which world it was.

@@ -74,7 +74,7 @@ class ClientWorlds:
     other: int = 0
 
     def clients(self, one: bool, source: SecretSource) -> ClientSide:
-        """With the canary of that world."""
+        """Return all clients, with the canary of that world."""
         sign, nobody = self.one if one else self.other, Nobody(clients=self.plan.privacy.clients)
         side = client_side(self.plan, nobody, source, _CPU)
         return with_canaries(side, {CANARY: sign} if sign else {}, SameDirection(), others=False)
@@ -96,7 +96,7 @@ class RecordWorlds:
     glaring: float
 
     def clients(self, one: bool, source: SecretSource) -> ClientSide:
-        """With the population of that world."""
+        """Return all clients, with the population of that world."""
         return client_side(self.plan, self._population(one), source, _CPU)
 
     def _population(self, one: bool) -> RecordPopulation:
@@ -113,14 +113,14 @@ class RecordWorlds:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordPopulation:
-    """One client that holds records, one of which may be missing; all others hold nothing.
+    """Population of one client that holds records, one of which may be missing; all others hold nothing.
 
     Attributes:
         clients: N.
         image: Form of a record.
-        ways: Classes.
-        shots: Support records of each.
-        queries: Query records of each.
+        ways: Number of classes.
+        shots: Support records of each class.
+        queries: Query records of each class.
         canary: Every number of the canary's record; NaN: it cannot be read.
     """
 
@@ -158,7 +158,7 @@ class Noting:
     sums: list[tuple[Cohort, Bounded[Client, Params]]] = field(default_factory=list)
 
     def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[Client, Params]:
-        """As of the backend."""
+        """Return the backend's sum, and note it."""
         found = self.backend.cohort_sum(model, bound, cohort)
         self.sums.append((cohort, found))
         return found
@@ -166,7 +166,7 @@ class Noting:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Observed:
-    """One run of one world, as its observers saw it.
+    """Record of one run in one world, as its observers saw it.
 
     Attributes:
         releases: What everybody saw.
@@ -186,7 +186,7 @@ def observe(
     folder: Path | None = None,
     training: type[AuditedTraining] = AuditedTraining,
 ) -> Observed:
-    """One run.
+    """Run a plan once, and return what its observers saw.
 
     Args:
         plan: The plan.

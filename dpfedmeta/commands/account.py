@@ -1,4 +1,4 @@
-"""Who is promised what: the four cells for a plan, for a run, or from a run's ledger. Needs no data."""
+"""Privacy guarantees of a plan, a run or a run's ledger: the four cells. Needs no data."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def parameters(plan: PrivacyPlan) -> dict[str, object]:
 
 
 def _correlated(plan: PrivacyPlan) -> dict[str, object]:
-    """What only correlated noise has: the multiplier over it is 1/mu of all rounds together."""
+    """Return the constants of correlated noise; the multiplier over its sensitivity is 1/mu of all rounds together."""
     from dpfedmeta.accounting.correlated_noise import CorrelatedNoise
 
     noise = plan.at(0).noise

@@ -99,7 +99,7 @@ def _table(question: Question, rows: tuple[Advice, ...], chosen: Advice) -> Tabl
 
 
 def _assumptions(rows: tuple[Advice, ...]) -> list[str]:
-    """Who counts on what, once for all that count on the same."""
+    """List the assumptions, each with the names of the rows that rest on it."""
     return [
         f"{', '.join(row.name for row in rows if row.assumes == words)}: {words}"
         for words in dict.fromkeys(row.assumes for row in rows)

@@ -165,7 +165,7 @@ _MOST = 20_000
 
 
 def _settings(options: argparse.Namespace, given: dict[str, str]) -> Settings | None:
-    """Who the clients are; None: a file says it."""
+    """Return the settings that describe the clients; None: a file does."""
     place = {"run.dir", "run.name"}
     if options.names is not None:
         if options.algo or options.dataset or options.config or set(given) - place:

@@ -1,4 +1,4 @@
-"""One file of a run to publish, without what is secret."""
+"""Archive of a run for publication: one file, without secrets."""
 
 from __future__ import annotations
 

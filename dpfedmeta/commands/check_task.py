@@ -66,7 +66,7 @@ _ASKED = ("task.ways", "task.shots", "task.queries", "evaluation.queries")
 
 
 def _episodes(given: dict[str, str]) -> Episodes:
-    """What training would draw, by the settings of the same names."""
+    """Return the episodes that training would draw, by the settings of the same names."""
     from dpfedmeta.data.inspection import Episodes
     from dpfedmeta.data.shape import EpisodeShape
 

@@ -1,4 +1,4 @@
-"""What account.py compares: published claims, presets, other accountants."""
+"""Comparisons that account.py makes: published claims, presets, other accountants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each noise costs: how well one round's aggregate points where it would without noise. For simulations."""
+"""Cost of each noise: how well a round's aggregate keeps its noise-free direction. For simulations."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def add_real_clients(made: argparse.ArgumentParser, *, required: bool, before: s
 
 
 def server_options(options: argparse.Namespace) -> ServerOptions:
-    """What was given, without a page."""
+    """Return the given options of the server, without a page."""
     from dpfedmeta.federation.running import ServerOptions
 
     return ServerOptions(

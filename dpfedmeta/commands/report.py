@@ -82,7 +82,7 @@ def main(words: Sequence[str], console: Console) -> int:
 
 
 def _options(words: Sequence[str]) -> argparse.Namespace:
-    """What is asked for; whatever can be wrong with it is said before anything is read.
+    """Parse the options; everything that can be wrong with them is reported before any file is read.
 
     Raises:
         InputError: A file or folder does not fit.

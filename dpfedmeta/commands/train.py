@@ -68,7 +68,7 @@ def on_workers(words: Sequence[str], console: Console, workers: Workers | None, 
 
 
 def _goes_on(settings: Settings, launch: Launch, mark: Mapping[str, object]) -> bool:
-    """Whether this is the next try of a launch at a run that one before has begun.
+    """Return whether this is a further try of a launch at a run that an earlier try has begun.
 
     Raises:
         InputError: No later try could find the run.

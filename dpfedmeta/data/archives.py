@@ -31,13 +31,13 @@ def without_downloads() -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:
-    """One file of a publisher.
+    """File of a published data set, with its address and the digests that are accepted.
 
     Attributes:
-        file: Its name in the data set's folder.
-        url: Where the publisher keeps it; None where there is no stable address.
+        file: Name in the data set's folder.
+        url: Download address at the publisher; None if there is no stable one.
         digests: Accepted digests, "algorithm:hex"; publishers and mirrors re-pack the same content.
-        size: Bytes of the publisher's file; None: not known.
+        size: Size of the publisher's file in bytes; None if unknown.
     """
 
     file: str
@@ -56,7 +56,7 @@ def digest_of(path: Path, algorithm: str = "sha256") -> str:
 
 
 def known(path: Path, archive: Archive) -> bool:
-    """Whether the file has one of the accepted digests."""
+    """Return whether the file has one of the accepted digests."""
     return any(
         digest_of(path, algorithm) == expected
         for algorithm, _, expected in (entry.partition(":") for entry in archive.digests)

@@ -1,4 +1,4 @@
-"""What a source holds before it is decoded: classes, their splits, and a way to decode them in order."""
+"""Contents of a data source before decoding: classes, their splits, and a way to decode them in order."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class ClassEntry:
-    """One class of a source.
+    """Class of a data source, with its split and number of records.
 
     Attributes:
-        name: Its name.
-        split: The split that it belongs to.
-        images: How many records it has.
-        client: Whose records they are; empty where the data name no clients.
+        name: Name of the class.
+        split: Split that the class belongs to.
+        images: Number of records.
+        client: Client that owns the records; empty if the data name no clients.
     """
 
     name: str
@@ -81,7 +81,7 @@ def check_classes(where: str, classes: tuple[ClassEntry, ...]) -> None:
 
 
 def _check_clients(where: str, classes: tuple[ClassEntry, ...]) -> None:
-    """What a model is judged on must be of nobody who trained it."""
+    """Check that no client is in two splits: held-out data must come from clients that did not train."""
     splits: dict[str, Split] = {}
     for entry in classes:
         if entry.client and splits.setdefault(entry.client, entry.split) != entry.split:

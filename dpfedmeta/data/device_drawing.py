@@ -25,7 +25,7 @@ _MOST_VALUES = 2**27
 
 
 def drawn_there(pool: ClassPool, device: torch.device) -> bool:
-    """Whether the device can hold the images of a pool, and knows how to make records of them."""
+    """Return whether the records of a pool can be made on the device: images of uint8 that fit its memory."""
     images = pool.images
     if images.dtype != np.uint8 or images.ndim != 4:
         return False

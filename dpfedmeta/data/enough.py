@@ -1,4 +1,4 @@
-"""Whether a data set holds enough for the episodes that are asked of it. Needs no PyTorch."""
+"""Checks that a data set holds enough records for the episodes drawn from it. Needs no PyTorch."""
 
 from __future__ import annotations
 

@@ -53,15 +53,15 @@ def is_sound(
     queries: bool = True,
     vocabulary: int | None = None,
 ) -> bool:
-    """Whether an episode has records, and all have the form of the task.
+    """Return whether an episode has records and all of them have the form of the task.
 
     Args:
-        episode: What a client holds.
-        image: Channels, height and width, or how many numbers.
+        episode: Data of a client.
+        image: Shape of a record: (channels, height, width), or (numbers,).
         ways: Labels are in range(ways).
-        counts: (n_s, n_q) where they are public constants; None: any number above 0.
-        queries: Whether there must be a query set.
-        vocabulary: Tokens are whole numbers below it; None: records are no tokens.
+        counts: (n_s, n_q) if they are public constants; None: any numbers above 0.
+        queries: Whether a query set is required.
+        vocabulary: Tokens are whole numbers below this; None if records are not tokens.
     """
     parts = [(episode.support_images, episode.support_labels), (episode.query_images, episode.query_labels)]
     if not queries and episode.query_labels.shape == (0,):
@@ -80,7 +80,7 @@ def is_sound(
 
 
 def are_tokens(records: Tensor, vocabulary: int) -> bool:
-    """Whether records are sequences of whole numbers in range(vocabulary), none of them nothing but padding (0)."""
+    """Return whether all records are sequences of whole numbers in range(vocabulary), none only padding (0)."""
     whole = bool(((records >= 0) & (records < vocabulary) & (records == records.floor())).all())
     return whole and bool((records > 0).any(1).all())
 
@@ -159,7 +159,7 @@ def choose_episode(pool: ClassPool, generator: np.random.Generator, shape: Episo
 
 
 def choose_from(pool: ClassPool, generator: np.random.Generator, shape: EpisodeShape, held: Sequence[int]) -> Chosen:
-    """As `choose_episode`, from these classes of the pool."""
+    """Choose an episode like `choose_episode`, from the given classes of the pool only."""
     classes = drawn_classes(generator, shape, held)
     turns = generator.integers(pool.rotations, size=shape.ways).tolist()
     wanted = shape.shots + shape.queries

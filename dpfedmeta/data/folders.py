@@ -1,4 +1,4 @@
-"""Where published files lie."""
+"""Folder of the published data files on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client holds of which class: names and numbers of records, no contents."""
+"""Numbers of records that each client holds, by class name; no contents."""
 
 from __future__ import annotations
 

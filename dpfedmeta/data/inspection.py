@@ -1,4 +1,4 @@
-"""What a data set holds: counts, sizes, modes, files that do not decode, images that occur twice, a contact sheet."""
+"""Inspection of a data set: counts, sizes, modes, unreadable files, repeated images and a contact sheet."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _TILE, _GAP = 42, 2
 
 @dataclass(frozen=True, kw_only=True)
 class SplitReport:
-    """One split.
+    """Counts and sizes of one split of a data set.
 
     Attributes:
-        classes: How many.
-        images: Of all of them.
+        classes: Number of classes.
+        images: Number of images in all classes.
         fewest: Images of the smallest class.
         most: Images of the largest class.
         smallest: Name of the smallest class.
-        clients: How many the data name; 0: they name none.
-        able: SECRET of training clients: how many of them hold enough for an episode; None: not asked.
-        numbers: Of vectors the smallest, mean and largest number; of tokens the shortest and longest sequence and the
-            number of different ids; else empty.
+        clients: Number of clients that the data name; 0 if they name none.
+        able: SECRET for training clients: number of clients with enough records for an episode; None: not asked.
+        numbers: Vectors: the smallest, mean and largest number. Tokens: the shortest and longest sequence and the
+            number of different ids. Images: empty.
     """
 
     classes: int
@@ -55,11 +55,11 @@ class SplitReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Episodes:
-    """What training and evaluation would draw from a data set.
+    """Shape of the episodes that training and evaluation would draw from a data set.
 
     Attributes:
-        shape: Of a client.
-        evaluation_queries: Query records per class of validation and test episodes.
+        shape: Episode shape of a training client.
+        evaluation_queries: Query records per class in validation and test episodes.
     """
 
     shape: EpisodeShape
@@ -82,22 +82,22 @@ class Episodes:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskReport:
-    """What check_task.py found.
+    """Report of check_task.py on a task.
 
     Attributes:
-        name: Of the task.
-        records: What every record is, in words.
-        kind: What they are.
-        image_size: Height and width after decoding; None: no images.
-        channels: 1 or 3; likewise.
-        splits: By name; empty where the task could not be opened.
-        sizes: Of a folder's files, "width x height" to how many.
-        modes: Of a folder's files, Pillow's mode to how many.
-        unreadable: A folder's files that do not decode, with the reason.
-        repeated: Images that occur more than once, by content after decoding (the copies, not the first).
+        name: Name of the task.
+        records: Form of a record, in words.
+        kind: Kind of the records.
+        image_size: Height and width after decoding; None if records are not images.
+        channels: 1 or 3; None if records are not images.
+        splits: Report of each split by its name; empty if the task could not be opened.
+        sizes: Number of a folder's files by "width x height".
+        modes: Number of a folder's files by Pillow's mode.
+        unreadable: Files of a folder that do not decode, with the reason.
+        repeated: Number of copies of images that came before, by content after decoding.
         across_splits: Contents that occur in two splits, as "split/class, split/class".
-        problem: Why training would refuse the task; None: it would not.
-        remarks: SECRET, as the data are: how they were read, what looks like an accident, and what was left out.
+        problem: Reason for which training would refuse the task; None if it would not.
+        remarks: SECRET like the data: how they were read, likely mistakes, and files that were left out.
     """
 
     name: str
@@ -116,7 +116,7 @@ class TaskReport:
 
     @property
     def sound(self) -> bool:
-        """Whether it can be trained on, and no image of a held-out class is also a training image."""
+        """True if the task can be trained on, all files decode, and no image occurs in two splits."""
         return self.problem is None and not self.unreadable and not self.across_splits
 
 
@@ -170,7 +170,7 @@ def inspect_task(
 
 
 def _remarks(own: OwnSource | None) -> tuple[str, ...]:
-    """How data of the user's own were read; what is wrong with them is told as the problem."""
+    """Return remarks on how the user's own data were read; errors are left to `problem`."""
     try:
         return READERS[own.reader].remarks(Path(own.path), public=False) if own else ()
     except InputError:
@@ -218,7 +218,7 @@ def _files(files: Sequence[Path], task: Task) -> tuple[dict[str, int], dict[str,
 
 
 def _repeats(pools: dict[Split, ClassPool]) -> tuple[int, tuple[str, ...]]:
-    """How many images repeat another one, and which contents stand in two splits."""
+    """Count images that repeat an earlier one, and list the contents that occur in two splits."""
     seen: dict[bytes, tuple[Split, str]] = {}
     repeated, across = 0, []
     for split, pool in pools.items():

@@ -129,7 +129,7 @@ def _check_client(client: int, clients: int) -> None:
 def _chosen(
     pool: ClassPool, shape: EpisodeShape, seed: int, client: int, classes: list[int], slots: list[IntArray]
 ) -> Chosen:
-    """With turns, reflections and shifts of the client's own, and its images in an order of its own."""
+    """Complete a client's choice of images with rotations, reflections and shifts drawn for this client."""
     generator = public_generator(seed, Purpose.CLIENT_DATA, client)
     turns = generator.integers(pool.rotations, size=shape.ways).tolist()
     wanted = shape.shots + shape.queries
@@ -137,7 +137,7 @@ def _chosen(
 
 
 def _blocks(pool: ClassPool, shape: EpisodeShape) -> IntArray:
-    """How many clients the images of each class suffice for."""
+    """Return the number of clients for which the images of each class suffice."""
     return np.asarray(pool.counts, dtype=np.int64) // (shape.shots + shape.queries)
 
 

@@ -41,7 +41,7 @@ def part_of(name: str) -> Split | None:
 
 
 def parts_taken(written: Iterable[str]) -> tuple[str, ...]:
-    """What was taken as what, in words; nothing where the names are train, val and test themselves."""
+    """Describe which split each name was read as; empty if all names are train, val or test."""
     other = [(name, part) for name in sorted(set(written)) if (part := part_of(name)) and name != part]
     return (f"parts by name: {', '.join(f'{name} is {part}' for name, part in other)}",) if other else ()
 
@@ -102,5 +102,5 @@ def check_parts(where: str, deep: Mapping[str, Split], others: Iterable[str]) ->
 
 
 def wrapped(path: Path, inner: Path) -> InputError:
-    """Of a folder that holds nothing but the folder that was meant."""
+    """Build the error for a folder whose images are all in one subfolder."""
     return InputError(f"{path}: all images are one folder deeper; name {inner} instead")

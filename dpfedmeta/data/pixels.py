@@ -1,4 +1,4 @@
-"""From bytes of an image file to an array, and from one size to another."""
+"""Decoding of image files to arrays, and resizing."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ class UnknownRange(ValueError):
 
 
 def decode_image(content: bytes, channels: int, size: int | None, pixel_range: PixelRange | None = None) -> ImageArray:
-    """One image, uint8 [channels, height, width].
+    """Decode one image to uint8 [channels, height, width].
 
     Args:
-        content: A PNG, JPEG or whatever Pillow reads.
-        channels: 1 (luminance) or 3 (RGB). What is transparent becomes white.
-        size: Height and width: the centre square, resized; None: as it is.
-        pixel_range: Of pixels wider than 8 bits: what is black and what is white; values beyond are cut off. A public
-            constant. None: that of the type, 0 to 65,535 or, of floats, 0 to 1.
+        content: Bytes of a PNG, a JPEG or another format that Pillow reads.
+        channels: 1 (luminance) or 3 (RGB). Transparent pixels become white.
+        size: Height and width to which the centre square is resized; None: the image keeps its size.
+        pixel_range: Values of black and white for pixels wider than 8 bits; values beyond are clamped. A public
+            constant. None: the range of the type, 0 to 65,535 or, for floats, 0 to 1.
 
     Raises:
-        UnknownRange: Pixels wider than 8 bits are not in the range of their type.
-        One of UNREADABLE: It does not decode.
+        UnknownRange: Pixels wider than 8 bits do not use the range of their type, so black and white are unknown.
+        One of UNREADABLE: The image does not decode.
     """
     try:
         opening = Image.open(io.BytesIO(content))
@@ -85,7 +85,7 @@ def _type_range(opened: Image.Image) -> PixelRange | None:
 
 
 def _sixteen_bit_colours(opened: Image.Image) -> bool:
-    """Whether Pillow cuts colours of 16 bits to 8 when it reads them."""
+    """Return whether Pillow reduces 16-bit colours to 8 bits when it reads this image."""
     return opened.mode not in _WIDE and any(";16" in str(tile[-1]) for tile in getattr(opened, "tile", ()))
 
 
@@ -161,10 +161,10 @@ def open_zip(path: Path) -> zipfile.ZipFile:
 
 
 def member_image(archive: zipfile.ZipFile, path: Path, member: str, channels: int, size: int | None) -> ImageArray:
-    """One image of an archive, uint8 [channels, height, width].
+    """Decode one image of an archive to uint8 [channels, height, width].
 
     Raises:
-        InputError: It does not decode; names the archive and the member.
+        InputError: The image does not decode; the message names the archive and the member.
     """
     try:
         return decode_image(archive.read(member), channels, size)

@@ -1,4 +1,4 @@
-"""From the host's memory to a device's, without waiting for what the device is doing."""
+"""Copies from host memory to a device that do not wait for the device's running work."""
 
 from __future__ import annotations
 

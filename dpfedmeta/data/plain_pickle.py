@@ -35,7 +35,7 @@ class _Located:
 
 
 class _Kind:
-    """What stands for a numpy.dtype."""
+    """Placeholder for a numpy.dtype while a pickle is read."""
 
     def __init__(self, name: Any, *_: Any) -> None:
         self.name = name if isinstance(name, str) else bytes(name).decode("ascii")
@@ -52,7 +52,7 @@ class _Kind:
 
 
 class _Array:
-    """What stands for a numpy.ndarray until the whole pickle is read."""
+    """Placeholder for a numpy.ndarray until the whole pickle is read."""
 
     def __init__(self, *_: Any) -> None:
         self.parts: tuple[Any, _Kind, Any, bool] | None = None
@@ -201,7 +201,7 @@ def load_pickle(source: Path | bytes, where: str) -> Any:
 
 
 def _is_page(source: Path | bytes) -> bool:
-    """Whether a program for the web would show it: downloads that ask for a log-in give such a page."""
+    """Return whether a file is an HTML or XML page: a download that needs a log-in often gives one."""
     if isinstance(source, bytes):
         beginning = source[:512]
     else:

@@ -95,7 +95,7 @@ class ClassPool:
         return _standardised(pixels, self.mean, self.deviation)
 
     def byte_values(self) -> FloatImages:
-        """What a network sees for each byte: float32 [channels, 256]."""
+        """Return the network's input for each byte value: float32 [channels, 256]."""
         return _byte_values(self.images.shape[1], self.mean, self.deviation)
 
     def numbers(self, places: IntArray) -> FloatRecords:

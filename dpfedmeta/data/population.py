@@ -33,7 +33,7 @@ class Population(Protocol):
 
     @property
     def clients(self) -> int:
-        """How many there are."""
+        """Number of clients."""
         ...
 
     def episode(self, client: int) -> Episode:
@@ -176,15 +176,15 @@ def _real(population: RealPopulation) -> RealPopulation:
 
 @dataclass(frozen=True, kw_only=True)
 class PopulationStatement:
-    """What the clients of a simulation are made of.
+    """Description of the clients of a simulation: their number and the images they are made from.
 
     Attributes:
-        kind: As in the settings, or "own".
-        clients: N.
-        records: Support and query records of all clients (expected, where sizes differ); 0: the data decide.
-        images: Training images that they are made of, rotations and reflections not counted; None: not known.
-        clients_per_image: Clients in which an image occurs, expected over clients and on average over images.
-        text: One sentence.
+        kind: population.kind of the settings, or "own".
+        clients: N, the number of clients.
+        records: Support and query records of all clients (expected number if sizes differ); 0: the data decide.
+        images: Training images that clients are made from, without rotations and reflections; None if unknown.
+        clients_per_image: Expected number of clients that hold an image, averaged over images; None if unknown.
+        text: The description in one sentence.
     """
 
     kind: str

@@ -40,7 +40,7 @@ class RealPopulation:
     most_shots: int | None = None
 
     def most_clients(self) -> int:
-        """How many the data name."""
+        """Return the number of clients that the data name."""
         return len(set(self.pool.clients))
 
     def episode(self, client: int) -> Episode:

@@ -29,11 +29,11 @@ class EpisodeShape:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordForm:
-    """What every record of a data set is; all are float32.
+    """Form of every record of a data set: shape and vocabulary; all records are float32.
 
     Attributes:
-        shape: (channels, height, width) of an image, (numbers,) of a vector, (length,) of a sequence of tokens.
-        vocabulary: Tokens are whole numbers from 1 to below this; 0 pads a shorter sequence. None: no tokens.
+        shape: (channels, height, width) for images, (numbers,) for vectors, (length,) for token sequences.
+        vocabulary: Tokens are whole numbers from 1 to below this; 0 pads shorter sequences. None if not tokens.
     """
 
     shape: tuple[int, ...]
@@ -41,7 +41,7 @@ class RecordForm:
 
     @property
     def kind(self) -> Kind:
-        """What it is."""
+        """Kind of the records: images, vectors or tokens."""
         if self.vocabulary is not None:
             return "tokens"
         return "images" if len(self.shape) == 3 else "vectors"

@@ -1,4 +1,4 @@
-"""Whether two data sets hold the same images, whatever their paths and names."""
+"""Test for images that two data sets share, regardless of their paths and names."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class MnistSource:
 
 
 def source_name(source: ArchiveSource | OwnSource | MnistSource | DrawnSource) -> str:
-    """Where images come from: the same for every path to a folder, and for every choice out of published images."""
+    """Return the name of a data source: the same for all paths to one folder and all subsets of published images."""
     if isinstance(source, OwnSource):
         return f"{source.reader} {Path(source.path).resolve()}"
     if isinstance(source, DrawnSource):
@@ -78,28 +78,28 @@ _Size = Annotated[int, Field(ge=1, le=1_000_000)]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One task file.
+    """Content of a task file: data source, form of the records, classes and preprocessing.
 
     Attributes:
         name: Name of the benchmark.
-        source: Where images come from.
-        split: A CSV file with the columns class,split beside the task file; or, for made images, the number
-            of classes per split; or, for a folder, nothing: the folders train, val and test, or a hash of the name.
-        image_size: Height and width, of images.
-        channels: 1 or 3, of images.
-        features: How many numbers a vector has.
-        length: Tokens of a sequence; shorter ones are padded.
-        vocabulary: How many ids there are, 0 for padding among them; a public constant.
-        images_per_class: The same for every class; None: as many as there are.
-        train_rotations: 4 makes every rotation by 90 degrees of a training class a further class.
+        source: Source of the records.
+        split: A CSV file with the columns class,split beside the task file; for made images, the number of classes per
+            split; for a folder, None: the folders train, val and test, or a hash of the name, decide.
+        image_size: Height and width of images.
+        channels: Channels of images, 1 or 3.
+        features: Length of a vector.
+        length: Tokens of a sequence; shorter sequences are padded.
+        vocabulary: Number of token ids, including 0 for padding; a public constant.
+        images_per_class: Images of every class; None: as many as there are.
+        train_rotations: 4 turns every rotation of a training class by 90 degrees into a class of its own.
         train_flip: Whether training images are mirrored at random.
-        mean: Per channel, of pixels in [0, 1], or per number of a vector (one value: for all); taken off. A public
-            constant, whatever the images.
-        deviation: Likewise; divided by.
-        pixel_range: Of image files of the user's own that have more than 8 bits per pixel: which values are black and
-            white, as [-1000, 1000] of CT; what is beyond is cut off. A public constant. None: that of the type.
-        shared_classes: How many classes all splits and all clients share: one classifier for all is learned from
-            clients of two shards. None: few-shot, every split has classes of its own.
+        mean: Mean that is subtracted, per channel (pixels in [0, 1]) or per number of a vector (one value: for all). A
+            public constant that does not depend on the images.
+        deviation: Standard deviation that is divided by, given like `mean`.
+        pixel_range: Values of black and white for the user's own image files with more than 8 bits per pixel, such as
+            [-1000, 1000] for CT; values beyond are clamped. A public constant. None: the range of the type.
+        shared_classes: Number of classes that all splits and clients share: one classifier is learned from clients of
+            two shards. None: few-shot, every split has classes of its own.
     """
 
     __pydantic_config__ = _STRICT
@@ -122,7 +122,7 @@ class Task:
 
     @property
     def form(self) -> RecordForm:
-        """What every record is."""
+        """Form of every record."""
         if self.features is not None:
             return RecordForm(shape=(self.features,))
         if self.length is not None:
@@ -278,7 +278,7 @@ def _check_form(task: Task, where: str) -> None:
 
 
 def _check_numbers(task: Task, where: str) -> None:
-    """What has no meaning for vectors and tokens."""
+    """Check that a task of vectors or tokens has no settings that apply to images only."""
     if task.train_rotations != 1 or task.train_flip:
         raise InputError(f"{where}: train_rotations, train_flip: only images are turned and mirrored; drop them")
     if task.images_per_class is not None:

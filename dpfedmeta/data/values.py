@@ -1,4 +1,4 @@
-"""What data of the user's own say about settings that nobody gave, and where a run finds them again."""
+"""Settings derived from the user's own data, and the path under which a run finds the data again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every evaluation returns, and what it can be asked."""
+"""Interface and result type shared by all evaluations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Accuracy:
 
     @classmethod
     def of(cls, values: Sequence[float], counted: str = "episodes") -> Accuracy:
-        """From the accuracy of each episode or image; at least 2."""
+        """Compute the mean accuracy from the accuracies of at least 2 episodes or images."""
         count = len(values)
         deviation = float(np.std(values, ddof=1))
         return cls(
@@ -48,7 +48,7 @@ class Accuracy:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Accuracy:
-        """What `as_json` wrote."""
+        """Read an accuracy that `as_json` wrote."""
         counted = "episodes" if "episodes" in found else "images"
         return cls(mean=found["mean"], ci95=found["ci95"], episodes=found[counted], counted=counted)
 
@@ -61,11 +61,11 @@ class Accuracy:
 
 
 class HeldOutEvaluation(Protocol):
-    """How a model is judged on public data: by few-shot episodes, or as one classifier for all."""
+    """Evaluation of a model on public data: by few-shot episodes, or as one classifier for all."""
 
     @property
     def protocol(self) -> str:
-        """What the accuracies mean."""
+        """Evaluation protocol in words, stating the conditions of the accuracies."""
         ...
 
     @property
@@ -80,7 +80,7 @@ class HeldOutEvaluation(Protocol):
     def accuracy(
         self, workers: Workers, network: NetworkSpec, model: Params, adaptation: Adaptation, episodes: int
     ) -> Accuracy:
-        """Of one model."""
+        """Compute the accuracy of one model."""
         ...
 
     def compete(
@@ -92,5 +92,5 @@ class HeldOutEvaluation(Protocol):
         adaptation: Adaptation,
         episodes: int,
     ) -> dict[str, Accuracy]:
-        """Of the trained model and of what it competes with, by their names in summary.json."""
+        """Compute the accuracies of the trained model and of the baselines, by their names in summary.json."""
         ...

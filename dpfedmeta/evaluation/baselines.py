@@ -1,4 +1,4 @@
-"""What competes on the same episodes: adapted networks, and nearest neighbours that adapt nothing."""
+"""Baselines on the same episodes: adapted networks, and nearest-neighbour methods without adaptation."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class FeaturePrototype:
     weights: Arrays
 
     def accuracies(self, episode: Episode, *, transductive: bool) -> list[float]:
-        """One."""
+        """Return the accuracy on the query set, as a list of one value."""
         support = episode.support_labels.shape[0]
         both = channels_last(torch.cat([episode.support_images, episode.query_images]))
         with torch.no_grad():
@@ -86,7 +86,7 @@ class PixelPrototype:
     vocabulary: int | None = None
 
     def accuracies(self, episode: Episode, *, transductive: bool) -> list[float]:
-        """One."""
+        """Return the accuracy on the query set, as a list of one value."""
         support, query = (_plain(images, self.vocabulary) for images in (episode.support_images, episode.query_images))
         return [_accuracy(_nearest_mean(support, query, episode.support_labels), episode)]
 
@@ -102,7 +102,7 @@ class PixelNeighbour:
     vocabulary: int | None = None
 
     def accuracies(self, episode: Episode, *, transductive: bool) -> list[float]:
-        """One."""
+        """Return the accuracy on the query set, as a list of one value."""
         distance = torch.cdist(
             _plain(episode.query_images, self.vocabulary), _plain(episode.support_images, self.vocabulary)
         )

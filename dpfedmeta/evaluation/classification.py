@@ -1,4 +1,4 @@
-"""One classifier for all: accuracy on images that no client holds."""
+"""Evaluation of one classifier for all: its accuracy on images that no client holds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Classification:
 
     @property
     def protocol(self) -> str:
-        """What the accuracies mean."""
+        """Evaluation protocol in words, stating the conditions of the accuracies."""
         return "single model, no adaptation, held-out test images"
 
     @property

@@ -61,7 +61,7 @@ class Benchmark:
 
     @property
     def protocol(self) -> str:
-        """What the accuracies mean."""
+        """Evaluation protocol in words, stating the conditions of the accuracies."""
         return TRANSDUCTIVE_PROTOCOL if self.transductive else PROTOCOL
 
     @property
@@ -70,13 +70,13 @@ class Benchmark:
         return {"ways": self.shape.ways, "shots": self.shape.shots, "queries": self.shape.queries}
 
     def episodes_digest(self, workers: Workers, episodes: int) -> str | None:
-        """Of the images and labels of the first `episodes` episodes."""
+        """Return the digest of the images and labels of the first `episodes` episodes."""
         return episodes_digest(workers, (self,), episodes)
 
     def accuracy(
         self, workers: Workers, network: NetworkSpec, model: Params, adaptation: Adaptation, episodes: int
     ) -> Accuracy:
-        """Of the model after adaptation."""
+        """Compute the accuracy of the model after adaptation."""
         network, model = with_ways(network, model, self.shape.ways)
         return adapted_accuracy(workers, network, model, self, adaptation, episodes)
 
@@ -89,14 +89,14 @@ class Benchmark:
         adaptation: Adaptation,
         episodes: int,
     ) -> dict[str, Accuracy]:
-        """Of the trained model and of what it competes with."""
+        """Compute the accuracies of the trained model and of the baselines, by their names in summary.json."""
         _, untrained = with_ways(network, untrained, self.shape.ways)
         network, trained = with_ways(network, trained, self.shape.ways)
         return compete(workers, network, trained, untrained, self, adaptation, episodes)
 
 
 def episodes_digest(workers: Workers, benchmarks: Sequence[Benchmark], episodes: int) -> str:
-    """Of all images and labels of the first `episodes` episodes of each; they are drawn once more for it."""
+    """Return the digest of all images and labels of each benchmark's first `episodes` episodes, drawn again for it."""
     tasks = ((each, start, end) for each in benchmarks for start, end in _chunks(episodes))
     return hashlib.blake2b(b"".join(workers.map(_digests, tasks)), digest_size=16).hexdigest()
 
@@ -113,10 +113,10 @@ def _chunks(episodes: int) -> Iterator[tuple[int, int]]:
 def outcomes(
     workers: Workers, benchmark: Benchmark, learners: Mapping[str, Learner], episodes: int
 ) -> dict[str, Outcomes]:
-    """Everybody on the same episodes; each episode is drawn once.
+    """Run all learners on the same episodes; each episode is drawn once.
 
     Returns:
-        By learner: accuracies [episodes, numbers of steps it is asked after].
+        Accuracies of each learner by its name, [episodes, numbers of steps after which it is evaluated].
     """
     tasks = ((benchmark, learners, start, end) for start, end in _chunks(episodes))
     parts = list(workers.map(_chunk, tasks))

@@ -22,13 +22,13 @@ MOST_VALIDATION_EPISODES = 40
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuning:
-    """How the untrained network is fine-tuned.
+    """Fine-tuning of the untrained network: the baseline without meta-learning.
 
     Attributes:
         steps: Gradient steps on all layers.
-        lr: The step size that did best on validation classes after these steps.
+        lr: Step size with the best accuracy on validation classes after these steps.
         tried: Mean validation accuracy by step size.
-        episodes: Validation episodes.
+        episodes: Number of validation episodes.
     """
 
     steps: int
@@ -38,7 +38,7 @@ class FineTuning:
 
     @property
     def adaptation(self) -> Adaptation:
-        """As an inner loop."""
+        """Inner loop that does this fine-tuning."""
         return Adaptation(adapt="all", steps=self.steps, lr=self.lr)
 
     def as_json(self) -> dict[str, object]:
@@ -78,7 +78,7 @@ def choose_fine_tuning(
 
 
 def beyond(best: float, tried: Mapping[float, float]) -> tuple[float, ...]:
-    """What to try next where the best step size so far lies at an end of those tried; empty: it does not."""
+    """Return the next step size to try if the best one so far is at an end of those tried; else empty."""
     if best == max(tried):
         return tuple(lr for lr in FURTHER if lr > best)[:1]
     if best == min(tried):

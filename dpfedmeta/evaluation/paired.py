@@ -35,7 +35,7 @@ class KeptEpisodes:
 
     @classmethod
     def of(cls, what: str, protocol: str, content: Mapping[str, Any]) -> KeptEpisodes | None:
-        """What `as_json` wrote; None: an evaluation of an earlier version, or one without episodes."""
+        """Read episodes that `as_json` wrote; None for evaluations of earlier versions or without episodes."""
         if "episodes_digest" not in content:
             return None
         return cls(
@@ -74,10 +74,10 @@ class PairedDifference:
 
     @classmethod
     def of(cls, first: Sequence[float], second: Sequence[float]) -> PairedDifference:
-        """From accuracies on the same episodes, in the same order; at least 2.
+        """Compute the paired difference from accuracies on the same episodes, in the same order; at least 2.
 
         Raises:
-            InputError: They are not of as many episodes.
+            InputError: The numbers of episodes differ, or are below 2.
         """
         count = len(first)
         if count != len(second) or count < 2:
@@ -89,7 +89,7 @@ class PairedDifference:
 
     @property
     def distinguishable(self) -> bool:
-        """Whether the interval leaves zero out."""
+        """True if the confidence interval excludes zero."""
         return abs(self.mean) > self.ci95
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class PairedDifference:
 
 
 def digest_of_episode(episode: Episode) -> bytes:
-    """Of its images and labels."""
+    """Return the digest of an episode's images and labels."""
     digest = hashlib.blake2b(digest_size=16)
     for part in (episode.support_images, episode.support_labels, episode.query_images, episode.query_labels):
         digest.update(str(tuple(part.shape)).encode())

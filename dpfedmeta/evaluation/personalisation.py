@@ -1,4 +1,4 @@
-"""What adaptation brings to single clients: by steps, by client, beside what needs no meta-learning."""
+"""Benefit of adaptation for single clients: by number of steps, by client, and beside the baselines."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _PATHS = ("accuracy", "accuracy_untrained", "accuracy_fine_tuned")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Question:
-    """Who competes, and after how many steps they are asked.
+    """Learners to compare, and the numbers of adaptation steps after which they are evaluated.
 
     Attributes:
-        network: For the number of classes of the episodes.
+        network: Network for the number of classes of the episodes.
         trained: Weights to evaluate.
         untrained: Weights before training.
-        adaptation: As held-out clients adapt; its steps are K.
-        at: Numbers of steps, ascending; holds 0 and K.
-        fine_tuning: How the untrained network is fine-tuned; None: this baseline is left out.
-        has_body: Whether the network has features to look at.
+        adaptation: Inner loop of held-out clients; its number of steps is K.
+        at: Numbers of steps, ascending; includes 0 and K.
+        fine_tuning: Fine-tuning of the untrained network; None: this baseline is left out.
+        has_body: Whether the network has a body that computes features.
     """
 
     network: NetworkSpec
@@ -56,7 +56,7 @@ class Question:
 
     @property
     def fine_tuned_at(self) -> tuple[int, ...]:
-        """Of `at`, what lies within the steps that the step size was chosen for; ends with these."""
+        """Numbers of steps in `at` below that of the fine-tuning, followed by the fine-tuning's own."""
         if self.fine_tuning is None:
             return ()
         last = self.fine_tuning.steps
@@ -65,14 +65,14 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Findings:
-    """What the episodes of one shape gave, over one or several seeds.
+    """Accuracies on the episodes of one shape, over one or several seeds.
 
     Attributes:
         shape: Size of an episode.
-        question: What was asked.
-        seeds: One for each sequence of episodes.
-        by_seed: Accuracies [episodes, steps] by learner, for each seed.
-        digest: Of all episodes.
+        question: Learners and numbers of steps that were evaluated.
+        seeds: Seed of each sequence of episodes.
+        by_seed: For each seed, accuracies [episodes, steps] by learner.
+        digest: Digest of all episodes.
     """
 
     shape: EpisodeShape
@@ -89,7 +89,7 @@ class Findings:
         return np.concatenate([found[name] for found in self.by_seed])
 
     def as_json(self) -> dict[str, object]:
-        """One entry of `results` in evaluation.json."""
+        """Return one entry of `results` in evaluation.json."""
         asked, shape = self.question, self.shape
         last = asked.at.index(asked.adaptation.steps)
         single = [name for name in self.by_seed[0] if name not in _PATHS]
@@ -177,7 +177,7 @@ def _contestants(question: Question) -> dict[str, Learner]:
 
 
 def distribution(values: Sequence[float]) -> dict[str, object]:
-    """How accuracy spreads over clients: mean of the worst tenth, and a histogram of BINS equal bins of [0, 1]."""
+    """Compute the spread of accuracy over clients: mean of the worst tenth, histogram of BINS equal bins of [0, 1]."""
     worst = sorted(values)[: math.ceil(WORST * len(values))]
     return {
         "worst_tenth": float(np.mean(worst)),

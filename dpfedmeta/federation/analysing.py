@@ -81,17 +81,20 @@ class RemoteClients:
 
     @cached_property
     def ground(self) -> Ground:
-        """What is public of them."""
+        """Public information about the clients: settings, training plan and model."""
         return Ground(self.request, self.company.data_folder)
 
     @cached_property
     def digest(self) -> str:
-        """Whose data they are, and of the model that is adapted: who is asked again gives the bytes that it gave."""
+        """Digest of the roster and of the model that is adapted, if any.
+
+        The clients' data are not in it: a client that is asked again sends the bytes that it sent before.
+        """
         model = self.ground.model if self.request.run else b""
         return sha256(b"".join(self.company.roster) + sha256(model).digest()).hexdigest()
 
     def check(self, analysis: Analysis) -> None:
-        """As `Clients`."""
+        """Refuse, before the charge, an analysis that the clients could not answer (see `Clients`)."""
         if self.request.names or self.request.settings is None:
             raise InputError("--names: a file says who the clients are; real ones hold images of their own: drop it")
         check_federation(self.request.settings, self.company.roster)
@@ -103,7 +106,7 @@ class RemoteClients:
         agreement_for(self.request, plan)
 
     def ready(self) -> None:
-        """As `Clients`: enough of them are connected."""
+        """Wait until enough clients are connected (see `Clients`)."""
         company = self.company
         wait_for(company.channel, company.roster, company.fewest, company.wait)
 
@@ -164,7 +167,7 @@ class RemoteSums:
     form: SumForm
 
     def part(self, index: int) -> IntArray:
-        """As `Sums`."""
+        """Return one part of the sum modulo 2^bits, [length]."""
         return self.total[self.form.length * index : self.form.length * (index + 1)]
 
 

@@ -22,15 +22,17 @@ _ANSWERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Heard:
-    """How one question to several clients went. For who runs the server: who takes part is as secret as the cohort.
+    """Counts of the answers to one question that several clients were asked.
+
+    For the operator of the server alone: who takes part is as secret as the cohort.
 
     Attributes:
-        asked: What for.
-        round: In which round.
-        clients: How many were asked.
-        answered: Of these, how many answered soundly.
-        declined: How many declined.
-        unsound: How many answered something that is not accepted.
+        asked: Kind of the question.
+        round: Number of the round.
+        clients: Number of clients that were asked.
+        answered: Number of these whose answer was accepted.
+        declined: Number of these that declined.
+        unsound: Number of these whose answer was not accepted.
     """
 
     asked: Asked
@@ -42,18 +44,20 @@ class Heard:
 
     @property
     def absent(self) -> int:
-        """How many were not heard of in time."""
+        """Number of clients that were not heard of in time."""
         return self.clients - self.answered - self.declined - self.unsound
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blame:
-    """Whose shares were wrong under secure aggregation. For who runs the server: who takes part may be secret.
+    """Clients whose shares were wrong under secure aggregation.
+
+    For the operator of the server alone: who takes part may be secret.
 
     Attributes:
-        round: In which round.
-        clients: Numbers: whose fault it is, of the one or of one of the two.
-        text: What it is, given a name for each number.
+        round: Number of the round.
+        clients: Numbers of the clients: the one at fault, or two of which one is at fault.
+        text: Describes the fault, given a function from a client's number to its name.
     """
 
     round: int
@@ -63,21 +67,22 @@ class Blame:
 
 @dataclass(kw_only=True, eq=False)
 class Asking:
-    """One run's questions.
+    """Questions of the server to the clients of one run or analysis.
 
     Attributes:
         channel: The wire.
-        signed: The plan.
+        signed: The signed plan or analysis.
         server: The server's identity.
         roster: Identities of all clients, by number.
         seconds: How long a question waits for answers.
-        heard: Told how each went.
-        blamed: Told whose shares were wrong.
-        left_out: SECRET: whose shares ended an attempt at a sum, beyond doubt: they are in no further one.
-        told: SECRET: who was said to have survived in the last attempt at a sum.
+        heard: Called with the counts of the answers to each question.
+        blamed: Called with the clients whose shares were wrong.
+        left_out: SECRET: clients whose shares ended an attempt at a sum, beyond doubt: they are in no further one.
+        told: SECRET: survivors that clients were told of in the last attempt at a sum.
 
     Guarantee:
-        None of its own: a client that declines, is late, or says what is not accepted is a client with a message of 0.
+        None of its own: a client that declines, is late, or sends an answer that is not accepted is a client with a
+        message of 0.
     """
 
     channel: Channel
@@ -124,7 +129,7 @@ class Asking:
         return self._ask(asked, attempt, {number: body for number, body in bodies.items() if number in accepted})
 
     def _with_plan(self, numbers: Sequence[int] | Mapping[int, bytes], attempt: Attempt) -> set[int]:
-        """Of these clients, those that accepted the plan; who did not say so yet is asked first."""
+        """Return the clients of these that accepted the plan; offer it first to those that have not yet."""
         new = [number for number in numbers if number not in self._accepted]
         if new:
             offers = {

@@ -17,15 +17,15 @@ class Channel(Protocol):
         ...
 
     def ask(self, questions: Mapping[bytes, bytes], seconds: float) -> Mapping[bytes, bytes]:
-        """What came back in time.
+        """Send the questions and return the answers that come back in time.
 
         Args:
-            questions: By identity of who is asked.
+            questions: Question to each client, by identity.
             seconds: How long to wait for all of them together.
 
         Returns:
-            Answers by identity. Who is missing, failed, came late, or answered with more than the channel's stated most
-            bytes is absent; a message that is too long is dropped, and never read into memory twice.
+            Answers by identity. A client that is missing, failed, came late, or answered with more bytes than the
+            channel's stated limit is absent; a message that is too long is dropped, and never read into memory twice.
         """
         ...
 

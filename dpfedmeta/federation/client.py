@@ -250,10 +250,10 @@ class RealClient:
         return body
 
     def _charged(self, joined: Taken, attempt: Attempt, asked: str) -> bool:
-        """One participation, on disk, before the images are touched; False: it was charged before.
+        """Charge one participation, on disk, before the images are touched; return False if it was charged before.
 
         Raises:
-            Refused: As `_chargeable`.
+            Refused: See `_chargeable`.
         """
         if not self._chargeable(joined, attempt, asked):
             return False
@@ -265,10 +265,11 @@ class RealClient:
         return True
 
     def _chargeable(self, joined: Taken, attempt: Attempt, asked: str) -> bool:
-        """Whether an answer would be charged; False: it was before.
+        """Return whether an answer would be charged; False if it was charged before.
 
         Raises:
-            Refused: The round is over, or was asked with something else, or would break the promise.
+            Refused: The round is over or not in the plan, it was asked with another question, the ledger or the run's
+                folder is not the one that it was charged with, or the answer would break the promise.
         """
         run, plan = joined.signed.run.hex(), joined.signed.privacy
         before = self._ledger.question(run, attempt.key)
@@ -297,7 +298,7 @@ class RealClient:
         return True
 
     def _fresh_of(self, attempt: Attempt) -> bytes:
-        """What the streams of an attempt are keyed by: of its charge, so noise is drawn after it alone."""
+        """Return the bytes that key an attempt's noise; they lie in its charge, so noise is drawn only after it."""
         return self._ledger.stream(attempt.run.hex(), attempt.key)
 
     def _adapted(self, joined: Joined, question: Question) -> bytes:

@@ -17,14 +17,14 @@ from dpfedmeta.secure_aggregation.refusals import Refused
 
 
 def round_of(signed: Signed, attempt: Attempt, protocol: int, start: Start) -> Round:
-    """What all parties of one attempt at the protocol hold in common; each computes it from the plan.
+    """Build the parameters that all parties of one attempt at the protocol share; each computes them from the plan.
 
-    Seat i is that of number i of the invited, and its identity is the one that the plan's roster has for it. The task
-    is in it too: clients who were asked different things understand nothing of each other, so that no sum has one
-    client's answer to one question among the others' answers to another.
+    Seat i belongs to the i-th of the invited clients, with the identity that the plan's roster has for it. The task is
+    a parameter too: clients that were given different tasks cannot read each other's messages, so no sum mixes answers
+    to different questions.
 
     Raises:
-        Refused: A cohort of a size that the plan does not count with.
+        Refused: The plan does not allow a cohort of this size.
     """
     invited = start.invited
     mark = b"".join(part.to_bytes(8, "big") for part in attempt.again)
@@ -39,17 +39,17 @@ def round_of(signed: Signed, attempt: Attempt, protocol: int, start: Start) -> R
 
 
 class MaskedRound:
-    """One client in one attempt at the protocol.
+    """State of one client in one attempt at the protocol of secure aggregation.
 
     Args:
-        joined: The run.
-        attempt: At which round.
-        protocol: Which attempt at the protocol; a number that only grows.
-        start: Who is invited, and what is computed.
+        joined: The run or analysis that the client takes part in.
+        attempt: The round, and which attempt at it.
+        protocol: Number of the attempt at the protocol; it only grows.
+        start: Invited clients, and their task.
         identity: The client's private key.
 
     Raises:
-        Refused: The client is not invited itself, or a cohort of a size that the plan does not count with.
+        Refused: The client is not invited, or the plan does not allow a cohort of this size.
     """
 
     def __init__(self, joined: Taken, attempt: Attempt, protocol: int, start: Start, identity: bytes) -> None:
@@ -64,11 +64,12 @@ class MaskedRound:
         self._agreed = self._consented = False
 
     def answer(self, phase: Phase, said: bytes) -> bytes:
-        """What the client says in a phase.
+        """Return the client's message of a phase.
 
         Raises:
-            Refused: No phase in which clients speak, or other survivors of this vector than were agreed to before.
-            Aborted: As the state machine.
+            Refused: Clients do not speak in this phase, an earlier phase is missing, or other survivors of this vector
+                were agreed to before.
+            Aborted: See the client's state machine in secure_aggregation.
         """
         if phase is Phase.KEYS:
             return self._client.advertise()

@@ -33,10 +33,10 @@ _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # o
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What a client shows of itself; public.
+    """Public card of a client: its name and public keys.
 
     Attributes:
-        name: A word for people, on the server's page and in its log.
+        name: Name for people, on the server's page and in its log.
         identity: Public Ed25519 key, 32 bytes.
         wire: Public key by which Flower knows the client's node: a point of P-256, compressed, 33 bytes.
     """
@@ -47,7 +47,7 @@ class Card:
 
     @property
     def wire_pem(self) -> bytes:
-        """As Flower compares it."""
+        """The wire key as PEM, in the form in which Flower compares keys."""
         key = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, self.wire)
         return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
@@ -151,7 +151,7 @@ def first_twice(values: Iterable[str]) -> str | None:
 
 
 def write_identity(path: Path, private: bytes) -> None:
-    """As PEM (PKCS 8), for its owner's eyes only.
+    """Write an identity as PEM (PKCS 8), readable by its owner alone.
 
     Raises:
         InputError: There is a file already: a key is never replaced.

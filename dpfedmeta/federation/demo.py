@@ -165,7 +165,7 @@ def _client_words(client: _Client, operator: Path) -> list[str]:
 
 @contextmanager
 def _process(name: str, words: Sequence[str], folder: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """One of the federation's processes, which does not outlive this one's call."""
+    """Start one process of the federation, and end it with the context."""
     command = [sys.executable, "-m", "dpfedmeta", "federate", *words]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     if folder is not None:
@@ -188,7 +188,7 @@ def _process(name: str, words: Sequence[str], folder: Path | None = None) -> Ite
 
 
 def _tried(client: _Client) -> str:
-    """How the client's own model does on drawings that were in no folder."""
+    """Return a line on the accuracy of the client's own model on drawings that were in no folder."""
     import numpy as np
 
     from dpfedmeta.federation.client import MODEL

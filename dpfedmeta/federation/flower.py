@@ -42,10 +42,12 @@ def prepare_flower(folder: Path | None = None) -> None:
 
 
 def check_flower() -> None:
-    """Whether the Flower that is here is the one that this was written for; in a process of Flower's, nothing else.
+    """Check that the installed Flower is the version that this was tested with.
+
+    Code that runs inside a process of Flower's own calls only this, in place of `prepare_flower`.
 
     Raises:
-        InputError: Flower is not installed, or not the one that this was tested with.
+        InputError: Flower is not installed, or not the version that this was tested with.
     """
     try:
         from flwr.supercore.version import package_version

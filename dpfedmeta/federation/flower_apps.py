@@ -127,10 +127,10 @@ def client_app() -> ClientApp:
 
 
 def _claim(home: Path, data: Path, private: bytes) -> None:
-    """As running.run_client does; what is wrong is for this machine alone.
+    """Claim the home as running.run_client does; the reason of a failure is shown on this machine alone.
 
     Raises:
-        Refused: These images belong to another home.
+        Refused: The home cannot be claimed, for example because the images belong to another home.
     """
     try:
         claim(home, data, private)

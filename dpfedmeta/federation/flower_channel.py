@@ -51,7 +51,7 @@ class FlowerChannel:
         return tuple(identity for identity, node in self._nodes().items() if node in online)
 
     def ask(self, questions: Mapping[bytes, bytes], seconds: float) -> Mapping[bytes, bytes]:
-        """What came back in time; see channel.py."""
+        """Send the questions and return the answers that come back in time (see channel.py)."""
         nodes = self._nodes()
         asked = {nodes[identity]: identity for identity in questions if identity in nodes}
         ttl = max(float(seconds), 1.0) + 1.0
@@ -120,7 +120,7 @@ class LinkGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Whose heartbeats arrive."""
+        """Return the numbers of the nodes whose heartbeats arrive."""
         return self._state.get_nodes(self._link.run)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:

@@ -102,7 +102,10 @@ def attend(
 
 
 def _turn(node: _Node, party: Party, say: Callable[[str], object]) -> None:
-    """One turn. What is refused after the connection is no end: a server that began anew has to let this in again."""
+    """Wait for one question and answer it; a refusal on an open connection is raised as a connection error.
+
+    So it does not end the client: a server that was started again first has to let this client in again.
+    """
     try:
         node.turn(party, say)
     except Refused as error:

@@ -1,6 +1,7 @@
-"""What stands before Flower's server: who may speak, how long a message may be, and waiting for news without polling.
+"""Gate before Flower's server: it checks who speaks, limits the length of messages, and lets nodes wait for news.
 
-Flower reads a whole request before it asks who sent it, and lets a node answer in another's name. This does neither.
+Flower reads a whole request before it asks who sent it, and lets a node answer in another's name. The gate does
+neither. Nodes wait without polling.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Gate:
             self._loop.call_soon_threadsafe(self._closing.set)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Serve one request."""
         if scope["type"] != "http":
             return
         self._loop = asyncio.get_running_loop()
@@ -150,7 +151,10 @@ class Gate:
         size = counted = 0
 
         def kept_free() -> bool:
-            """What is announced counts from the start, so that bodies that come slowly are not begun by the dozen."""
+            """Reserve room for the body, and return whether it fits.
+
+            The announced length counts from the start, so that a node cannot begin many slow bodies at once.
+            """
             nonlocal counted
             more = max(stated, size) - counted
             fits = self._reading[node] + more <= self._most
@@ -215,7 +219,7 @@ class Gate:
 
 
 def _in_own_name(body: bytes, node: int) -> bool:
-    """Whether a request to push messages holds one message of this node, in no more parts than it needs."""
+    """Check that a push request holds one message of this node, in no more parts than a message needs."""
     try:
         request = PushMessagesRequest.FromString(body)
     except DecodeError:
@@ -252,7 +256,7 @@ def _once(body: bytes, receive: Receive) -> Receive:
 
 
 def _kept(answer: list[Message]) -> Send:
-    """What the application behind says, kept for later."""
+    """Return a `Send` that keeps the messages of the application behind it for later."""
 
     async def keep(message: Message) -> None:
         answer.append(message)

@@ -34,13 +34,13 @@ class TooLong(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Wire:
-    """Where the server is, and by what the two know each other.
+    """Address of the server, and the keys by which server and client know each other.
 
     Attributes:
         server: HOST:PORT.
-        authority: PEM text of the certificate authority; nobody else's certificates are trusted.
+        authority: PEM text of the certificate authority; no other authority's certificates are trusted.
         private: The client's identity, 32 bytes.
-        most_bytes: The longest question; a longer one is not read.
+        most_bytes: Length of the longest question; a longer one is not read.
         patience: Seconds without a server before the client gives up.
     """
 
@@ -98,7 +98,7 @@ class _Bounded(httpx.BaseTransport):
         self._inner, self._most = inner, most
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """One request."""
+        """Send one request; a refusal raises, and the response is read only up to the stated length."""
         request.headers["accept-encoding"] = "identity"
         response = self._inner.handle_request(request)
         if "content-encoding" in response.headers:
@@ -147,7 +147,7 @@ def _reason(response: httpx.Response) -> str:
 
 
 def wrong_certificate(error: BaseException | None) -> str | None:
-    """What is wrong with the server's certificate, if that is what failed."""
+    """Return why the server's certificate or TLS version was rejected; None if something else failed."""
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return error.verify_message

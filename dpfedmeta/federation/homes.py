@@ -26,15 +26,18 @@ _DIGEST_CHARACTERS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Home:
-    """What a home belongs to; kept in it, and a copy in this machine's register.
+    """Identities and images that a client's home belongs to.
+
+    It is stored in the home, with a copy in this machine's register.
 
     Attributes:
         name: 32 hexadecimal digits that no other home has, wherever it is moved.
         identities: Public keys that took part from it, in hexadecimal, the latest last.
-        folders: Where its images were.
+        folders: Folders that its images were in.
         images: Digests of the content of every image that it ever took part with.
-        listed: Digest of names, sizes and times of the images when they were read last: unchanged, they are not read.
-        place: Where the home was last.
+        listed: Digest of the folder's path and the images' names and contents at the last claim; while it stays the
+            same, `folders` and `images` stay as they are.
+        place: The home's last place on disk.
     """
 
     name: str
@@ -108,7 +111,11 @@ def rotate(old: bytes, new: bytes, home: Path, following: Path) -> None:
 
 
 def check_rotation(old: bytes, home: Path, following: Path) -> None:
-    """As `rotate` does, before anything is written."""
+    """Check that `rotate` can give a home to a new key, before anything is written.
+
+    Raises:
+        InputError: There is no such home, it is another key's, or there is something in the new place already.
+    """
     if not (home / LEDGER).exists():
         raise InputError(
             f"{home}: no home of a client, so nothing was spent from it; say where it is (--home DIR), or make a key "

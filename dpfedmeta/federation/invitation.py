@@ -1,4 +1,4 @@
-"""What an operator keeps, and what it hands to its clients: a folder of keys, and one public file made from it."""
+"""Keys that an operator keeps in a folder, and the public invitation file that it gives to its clients."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 
 @dataclass(frozen=True, kw_only=True)
 class Invitation:
-    """What a client has to know of a server before it speaks to it. Public, but it must not be exchanged on the way.
+    """Invitation to a server: what a client needs before it connects. Public, but it must reach the client unaltered.
 
     Attributes:
         server: HOST:PORT.
-        identity: The server's public Ed25519 key: its questions are signed by it.
+        identity: The server's public Ed25519 key, which signs its questions.
         authority: PEM text of the certificate authority of its TLS certificate.
     """
 
@@ -67,7 +67,7 @@ def make_operator(folder: Path, hosts: Sequence[str], port: int, random: bytes) 
 
 
 def write_invitation(path: Path, invitation: Invitation) -> None:
-    """As a YAML file."""
+    """Write an invitation as a YAML file."""
     content = {
         "format": _FORMAT,
         "server": invitation.server,
@@ -115,7 +115,7 @@ def checked_address(address: str) -> str:
 
 
 def port_of(invitation: Invitation) -> int:
-    """Of the server."""
+    """Return the server's port."""
     return int(invitation.server.rpartition(":")[2])
 
 

@@ -83,11 +83,11 @@ class Joined:
         return self._computed(attempt, computed)
 
     def check(self, task: bytes) -> None:
-        """As `Taken`."""
+        """Check a task before it is charged (see `Taken`)."""
         Task.decode(task, self.dimension)
 
     def whole(self, task: bytes, attempt: Attempt, invited: int) -> IntArray:
-        """As `Taken`: its rounded message and its share of the noise."""
+        """SECRET: compute the rounded message with the client's share of the noise (see `Taken`)."""
         return self._whole(Task.decode(task, self.dimension), attempt, invited)
 
     def _whole(self, task: Task, attempt: Attempt, invited: int) -> IntArray:
@@ -119,11 +119,11 @@ class Joined:
         return computed(replace(side, population=self.null))
 
     def words(self, ledger: ClientLedger, promise: Promise) -> Iterator[str]:
-        """As `Taken`."""
+        """Yield log lines on the cost of taking part and on what would leave the machine."""
         return joined_words(self, ledger, promise)
 
     def sent_words(self, ledger: ClientLedger, promise: Promise, attempt: Attempt, task: bytes, what: str) -> str:
-        """As `Taken`."""
+        """Return a log line on what left the machine."""
         return sent_words(self, ledger, promise, attempt, Task.decode(task, self.dimension), what)
 
     def _at(self, attempt: Attempt) -> ClientSide:

@@ -47,14 +47,14 @@ class JoinedAnalysis:
     log: Callable[[str], None]
 
     def check(self, task: bytes) -> None:
-        """As `Taken`."""
+        """Check a task before it is charged (see `Taken`)."""
         try:
             self.signed.analysis.check_told(task, self.signed.privacy, self.held)
         except InputError as error:
             raise Refused(str(error)) from error
 
     def whole(self, task: bytes, attempt: Attempt, invited: int) -> IntArray:
-        """As `Taken`: its answer, with its share of the noise where the analysis has the clients make it."""
+        """SECRET: compute the answer, with the client's share of the noise where the analysis has one (see `Taken`)."""
         try:
             return self._answer(self.held, task, attempt, invited)
         except Exception as error:
@@ -71,11 +71,11 @@ class JoinedAnalysis:
         return np.concatenate([analysis.sent(handing, part) for part in range(analysis.form(plan).parts)])
 
     def words(self, ledger: ClientLedger, promise: Promise) -> Iterator[str]:
-        """As `Taken`."""
+        """Yield log lines on the cost of taking part and on what would leave the machine."""
         return answering_words(self, ledger, promise)
 
     def sent_words(self, ledger: ClientLedger, promise: Promise, attempt: Attempt, task: bytes, what: str) -> str:
-        """As `Taken`."""
+        """Return a log line on what left the machine."""
         return answered_words(self, promise, what)
 
 

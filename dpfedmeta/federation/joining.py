@@ -1,4 +1,4 @@
-"""From an offer to what a client takes part in: what is signed says by its first words what it is."""
+"""Open a signed offer by its format field, and build the matching participation."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from dpfedmeta.secure_aggregation.refusals import Refused
 
 
 def opened(text: bytes, signature: bytes, server: bytes) -> SignedPlan | SignedAnalysis:
-    """What this server signed, made again here.
+    """Open an offer that this server signed, and compute its numbers again here.
 
     Raises:
-        Refused: Another server's, of another version, or not what it says of itself.
+        Refused: Another server signed it, or its numbers are not what its settings or request give here.
+        InputError: It is of another version.
     """
     try:
         analysis = json.loads(text)["format"] == FORMAT

@@ -1,4 +1,4 @@
-"""What a client keeps of one run beside its ledger: its noise key, its last answer, and whose sum it agreed to."""
+"""State that a client keeps of one run beside its ledger: noise key, last answer, and survivors it agreed to."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ FreshOf = Callable[[Attempt], bytes]
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """One run's own folder at a client.
+    """Folder of one run at a client, with the state that must survive a restart.
 
     Attributes:
-        folder: Where it is.
+        folder: Path of the folder.
     """
 
     folder: Path
@@ -51,10 +51,10 @@ class Kept:
         replace_file(self.folder / _BEGUN, json.dumps(list(attempt.key)).encode(), SECRET)
 
     def began(self, attempt: Attempt) -> bool:
-        """Whether this is the folder that the attempt was charged with, and no new or older one.
+        """Return whether this is the folder that the attempt was charged with, rather than a new or older one.
 
-        Another one has another noise key, and does not know whose sum was agreed to: its answer would be a second
-        release for one charge.
+        Another folder has another noise key and no record of the survivors that were agreed to: its answer would be a
+        second release for one charge.
         """
         path = self.folder / _BEGUN
         try:
@@ -63,12 +63,14 @@ class Kept:
             return False
 
     def once(self, attempt: Attempt, asked: str, make: Callable[[], bytes]) -> bytes:
-        """What is asked again gets the same bytes: kept before they leave, and made where they never left.
+        """Return the kept answer if the question was asked before; else compute it, and keep it before it leaves.
+
+        So a question that is asked again gets the same bytes.
 
         Args:
-            attempt: At which round; the ledger holds it.
-            asked: Digest of the task.
-            make: Computes them.
+            attempt: The round, and which attempt at it; the ledger holds it.
+            asked: Digest of the task and the invited clients (`asked_digest`).
+            make: Computes the bytes.
         """
         path, name = self.folder / _ANSWER, _mark(attempt.key, asked)
         content = path.read_bytes() if path.exists() else b""
@@ -79,10 +81,10 @@ class Kept:
         return made
 
     def may_reveal(self, attempt: Attempt, survivors: frozenset[bytes]) -> bool:
-        """Whether to agree to these survivors: to one set for each vector, and again only to the same one.
+        """Return whether to agree to these survivors: to one set for each vector, and again only to the same set.
 
-        Two sums of the same vectors over two sets of clients would give a client away by their difference. Survivors
-        are compared by their identities: keys and lists are fresh in every attempt at the protocol.
+        Two sums of the same vectors over two sets of clients would reveal a client by their difference. Survivors are
+        compared by their identities: keys and lists are fresh in every attempt at the protocol.
         """
         before = self.survivors(attempt)
         if before is not None:
@@ -170,7 +172,10 @@ def forgotten(folder: Path, charged: Iterable[tuple[str, tuple[int, ...], str]])
 
 
 def asked_digest(task: bytes, invited: Sequence[int] = ()) -> str:
-    """What a participation is charged for: the same noise must never answer another task, or other company."""
+    """Digest of what a participation is charged for: the task and the invited clients.
+
+    The same noise must never answer another task, or the same task among other clients.
+    """
     found = sha256(task)
     found.update(np.asarray(invited, dtype="<i8").tobytes())
     return found.hexdigest()

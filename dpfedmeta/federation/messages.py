@@ -40,7 +40,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 class Asked(IntEnum):
-    """What a question asks for."""
+    """Kind of a question."""
 
     PLAN = 1  # to accept a plan
     VECTOR = 2  # a message, towards a server that sees messages
@@ -49,7 +49,7 @@ class Asked(IntEnum):
 
 
 class Said(IntEnum):
-    """What an answer is."""
+    """Kind of an answer."""
 
     DECLINED = 0  # and no word more
     ACCEPTED = 1
@@ -80,14 +80,14 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One question.
+    """Question of the server to one client.
 
     Attributes:
-        asked: What for.
-        attempt: At which round; round 0 where there is none.
+        asked: Kind of the question.
+        attempt: The round, and which attempt at it; round 0 where there is none.
         plan: SHA-256 of the plan that it counts on.
         recipient: Identity of the client.
-        body: As its kind says.
+        body: Content, in the layout of its kind.
     """
 
     asked: Asked
@@ -185,11 +185,11 @@ def unpacked_floats(body: bytes, count: int) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a client computes from: the released model, and the clip bound.
+    """Input of a client's computation: the released model and the clip bound.
 
     Attributes:
         bound: C, or C_q.
-        model: What is learned, [d].
+        model: Weights that are learned, [d].
     """
 
     bound: float
@@ -201,7 +201,7 @@ class Task:
 
     @classmethod
     def decode(cls, body: bytes, count: int) -> Task:
-        """From the body.
+        """Decode the body of a question.
 
         Raises:
             Refused: Another number of weights, one that is not finite, or a bound that bounds nothing, or is so small
@@ -220,7 +220,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One message of secure aggregation on its way: which attempt at the protocol, which phase, and what is said.
+    """Message of secure aggregation to a client: number of the attempt at the protocol, phase and content.
 
     Attributes:
         protocol: Number of this attempt at the protocol; it only grows.
@@ -240,10 +240,10 @@ class Step:
 
     @classmethod
     def decode(cls, body: bytes) -> Step:
-        """From the body.
+        """Decode the body of a question.
 
         Raises:
-            Refused: Cut short.
+            Refused: It is cut short.
         """
         if len(body) < cls.head.size:
             raise Refused("a step of the protocol that is cut short")
@@ -253,27 +253,28 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What opens secure aggregation: who sits where, and what is computed.
+    """Opening message of secure aggregation: the invited clients with their seats, and their task.
 
     Attributes:
-        invited: Numbers of the invited clients, ascending: seat i is that of number i of them.
-        task: What each of them computes from: a `Task`, or what an analysis tells.
+        invited: Numbers of the invited clients, ascending: seat i belongs to the i-th of them.
+        task: Input of each client's computation: a `Task`, or what an analysis tells.
     """
 
     invited: tuple[int, ...]
     task: bytes
 
     def encode(self) -> bytes:
-        """What is said in the first phase."""
+        """Encode the server's message of the first phase."""
         numbers = np.asarray(self.invited, dtype=">u4")
         return len(numbers).to_bytes(4, "big") + numbers.tobytes() + self.task
 
     @classmethod
     def decode(cls, said: bytes, clients: int) -> Start:
-        """From what is said.
+        """Decode the server's message of the first phase.
 
         Raises:
-            Refused: Numbers of nobody, twice or out of order.
+            Refused: Too few or too many clients are invited, a number is unknown, repeated or out of order, or the
+                message is cut short.
         """
         size = int.from_bytes(said[:4], "big")
         if not 2 <= size <= clients or len(said) < 4 + 4 * size:
@@ -304,10 +305,10 @@ class Offer:
 
     @classmethod
     def decode(cls, body: bytes) -> Offer:
-        """From the body.
+        """Decode the body of a question.
 
         Raises:
-            Refused: Cut short.
+            Refused: It is cut short.
         """
         if len(body) <= 4 + SIGNATURE_BYTES:
             raise Refused("a plan that is cut short")

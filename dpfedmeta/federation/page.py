@@ -33,11 +33,11 @@ _OF_THIS_MACHINE = ("localhost",)
 
 
 class Progress(Callback):
-    """What the page shows, kept as the run tells it.
+    """State of a run that the page shows, updated by the run's callbacks.
 
     Args:
-        names: Of the clients, by identity.
-        present: Identities of those that are connected.
+        names: Names of the clients, by identity.
+        present: Returns the identities of the connected clients.
 
     Guarantee:
         Holds the plan, rows of rounds.jsonl, and names of connected clients. Who was asked or answered in a round is as
@@ -51,7 +51,7 @@ class Progress(Callback):
         self._state: dict[str, Any] = {"status": "waiting", "run": "", "plan": {}, "rounds": [], "heard": None}
 
     def on_plan(self, planned: Planned) -> None:
-        """What is promised."""
+        """Record the plan and its guarantees."""
         settings = planned.settings
         self._all = settings.population.sampler == "fixed" and settings.population.cohort == settings.population.clients
         cells = [guarantee.as_json() for guarantee in planned.guarantees]
@@ -69,7 +69,7 @@ class Progress(Callback):
         self._set(status="running", run=path.name)
 
     def on_round(self, row: Row) -> None:
-        """One round."""
+        """Record the row of a round."""
         with self._lock:
             self._state["rounds"] = [*self._state["rounds"], dict(row)][-_MOST_ROUNDS:]
 
@@ -83,7 +83,7 @@ class Progress(Callback):
         self._set(status=str(summary.get("status", "ended")))
 
     def heard(self, heard: Heard) -> None:
-        """How a question went."""
+        """Record the counts of the answers to a question, if all clients are asked in every round."""
         if self._all:
             counts = {name: getattr(heard, name) for name in ("round", "clients", "answered", "declined", "absent")}
             self._set(heard=counts | {"asked": heard.asked.name.lower()})
@@ -159,7 +159,10 @@ class Page:
 
 
 def _named_so(hosts: Sequence[str], names: Collection[str]) -> bool:
-    """Whether a request names a host by which the page may be known: once, whatever its port (a tunnel has its own)."""
+    """Check that a request names its host once, and that the page may be known by that name, an address included.
+
+    The port does not matter: a tunnel has its own.
+    """
     if len(hosts) != 1:
         return False
     name = re.sub(r":[0-9]*$", "", hosts[0])

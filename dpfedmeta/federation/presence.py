@@ -1,4 +1,4 @@
-"""Whether enough clients are there, and take part, for a round to be worth its charge."""
+"""Checks, before a round is charged, that enough clients are connected and take part."""
 
 from __future__ import annotations
 
@@ -122,16 +122,16 @@ def offer_until_answered(
 
 
 def all_are_asked(asking: Asking) -> bool:
-    """Whether every client is asked in every round: else, who declined one is as secret as the cohort."""
+    """Return whether every client is asked in every round; otherwise who declined is as secret as the cohort."""
     plan = asking.signed.privacy
     return plan.sampler == "fixed" and plan.cohort == plan.clients
 
 
 def check_willing(asking: Asking) -> None:
-    """Whether a round can have a sum, as clients answered in the last one, or when they were offered the plan.
+    """Check that a round can have a sum, given who declined the plan or the last round.
 
     Raises:
-        TooFew: So many declined that none can.
+        TooFew: So many declined that no round can.
     """
     plan, declined, clients = asking.signed.privacy, len(asking.declining), len(asking.roster)
     whole = plan.at(0).whole

@@ -1,4 +1,4 @@
-"""What a client lets a server learn, and what a plan would make of that, as the client computes it."""
+"""A client's promise on what a server may learn, and the effect of a plan on it, as the client computes it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from dpfedmeta.secure_aggregation.refusals import Refused
 
 @dataclass(frozen=True, kw_only=True)
 class Floors:
-    """What a client demands of a plan under secure aggregation, whatever its epsilon says.
+    """Demands of a client on a plan under secure aggregation, whatever the plan's epsilon is.
 
     Attributes:
-        adversarial: Share of a cohort that masks withstand, at least.
-        colluding: Clients whose noise is not counted, at least.
+        adversarial: Least share of a cohort that the masks have to withstand.
+        colluding: Least number of clients whose noise is not counted.
     """
 
     adversarial: float = 0.0
@@ -39,14 +39,14 @@ class Floors:
             raise InputError(f"colluding = {self.colluding}: at least 0 clients")
 
     def check(self, plan: PrivacyPlan, *, rough: bool) -> None:
-        """Whether a plan is not below them.
+        """Check that a plan meets the demands; a plan without secure aggregation always does.
 
         Args:
-            plan: What is offered.
+            plan: The plan that is offered.
             rough: Whether it accepts so few bits that rounding costs a lot.
 
         Raises:
-            Refused: It is, or it is rough.
+            Refused: It does not, or it is rough.
         """
         secure = plan.secure
         if secure is None:
@@ -67,17 +67,17 @@ class Floors:
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """What a client promises to those whose records it holds, towards the server, over all runs together.
+    """Promise of a client to those whose records it holds, towards the server, over all runs together.
 
     Attributes:
         unit: record: one of its records is zeroed out; client: all of them are others.
-        epsilon: The most; None: the server is trusted not to look, and participations alone are counted.
-        delta: At which it counts.
+        epsilon: Largest epsilon; None: the server is trusted not to look, and participations alone are counted.
+        delta: Delta at which epsilon counts.
         participations: R, how often the client takes part at most; None: as often as epsilon allows.
-        floors: What else it demands of a plan.
+        floors: Further demands on a plan.
 
     Raises:
-        InputError: It promises nothing.
+        InputError: It promises nothing, or a value is out of its range.
     """
 
     unit: UnitName = "record"
@@ -99,7 +99,7 @@ class Promise:
             raise InputError(f"participations = {self.participations}: at least 1")
 
     def budget(self) -> RecordBudget:
-        """As the client's ledger keeps it."""
+        """Return the promise as the budget that the client's ledger keeps."""
         return RecordBudget(epsilon=self.epsilon, delta=self.delta, participations=self.participations)
 
     @property
@@ -115,10 +115,10 @@ class Promise:
 
 
 def participation(plan: PrivacyPlan, promise: Promise, round_: int) -> Participation:
-    """What one participation in a round does to the promised unit, towards the server.
+    """Return the effect of one participation in a round on the promised unit, towards the server.
 
     Raises:
-        Refused: A ledger cannot add it up.
+        Refused: A client's ledger cannot add it up.
     """
     record = plan.record
     if promise.unit == "record" and record is not None and record.batch_rate < 1:
@@ -127,22 +127,23 @@ def participation(plan: PrivacyPlan, promise: Promise, round_: int) -> Participa
 
 
 def run_cost(plan: PrivacyPlan) -> RunCost:
-    """What a run costs besides its participations, as the cells of the plan count it: for all of its rounds at once."""
+    """Return the cost of a run besides its participations, as the plan's cells count it: once for all of its rounds."""
     if plan.server_sees != "sum":
         return NO_COST
     return RunCost(rare=surplus(plan.phases), coordinates=tuple(summed_coordinates(plan.phases)))
 
 
 def left(plan: PrivacyPlan, promise: Promise, ledger: ClientLedger, run: str, rounds: Sequence[int]) -> int:
-    """How many of these rounds, in this order, a client may still answer: the one word on what is left of a promise.
+    """Count how many of these rounds, in this order, a client may still answer.
 
-    A dry run, an offer, an answer and the log ask it alike, so none of them can say more than another.
+    This is the only computation of what is left of a promise: a dry run, an offer, an answer and the log all call it,
+    so none of them can say more than another.
 
     Args:
-        plan: Of the run.
-        promise: The client's.
-        ledger: What it spent, in all runs.
-        run: Which run.
+        plan: Plan of the run.
+        promise: The client's promise.
+        ledger: Its ledger, with the spending of all runs.
+        run: Identifier of the run.
         rounds: Rounds of the run that are not answered yet.
     """
     most = most_participations(plan, promise) - len(ledger.keys(run))
@@ -177,7 +178,7 @@ def epsilon_after(plan: PrivacyPlan, promise: Promise, participations: int) -> f
 
 @lru_cache(maxsize=16)
 def most_participations(plan: PrivacyPlan, promise: Promise) -> int:
-    """How many of a plan's rounds the promise allows by itself; what other runs spent comes on top."""
+    """Count how many of a plan's rounds the promise allows by itself; spending of other runs comes on top."""
     most = plan.rounds if promise.participations is None else min(plan.rounds, promise.participations)
     if promise.epsilon is None:
         return most

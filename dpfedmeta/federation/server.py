@@ -67,7 +67,7 @@ class RemotePopulation:
         raise IndexError(f"client {client} holds its data itself")
 
     def digest(self) -> str:
-        """Whose data they are: a client that is asked again gives the bytes that it gave, or nothing."""
+        """Digest of the clients' identities: a client that is asked again sends the same bytes, or nothing."""
         return sha256(b"".join(self.roster)).hexdigest()
 
 
@@ -103,10 +103,10 @@ class Federation:
     _signed: SignedPlan | None = None
 
     def population(self, plan: Plan) -> Population:
-        """Who there is.
+        """Return the clients of the roster, after checking that the plan fits them.
 
         Raises:
-            InputError: The plan counts with another number.
+            InputError: The plan counts with another number of clients.
             RefusedPlan: Under secure aggregation too few clients would stay to agree on who survived.
         """
         if plan.privacy.clients != len(self.roster):
@@ -119,7 +119,7 @@ class Federation:
         return population
 
     def backend(self, made: Prepared, run: RunDirectory) -> Backend:
-        """Who adds their messages up: as aggregation.mode says what the server sees.
+        """Offer the plan to the clients, and return the backend that adds up their messages, as aggregation.mode says.
 
         Raises:
             InputError: So many clients decline the plan, or do not answer it, that no round of it is worth its charge.
@@ -281,11 +281,12 @@ def serve(
 
 
 def check_federation(settings: Settings, roster: Sequence[bytes]) -> None:
-    """What holds in a simulation and could not among real clients.
+    """Refuse settings that hold in a simulation but could not hold among real clients.
 
     Raises:
-        InputError: A roster with an identity that is none, or twice; or settings of simulated clients.
-        RefusedPlan: A promise would count on what nobody can see to.
+        InputError: The roster has an invalid or repeated identity, or another number of clients than the settings; or a
+            setting is of simulated clients.
+        RefusedPlan: A promise would count on what nobody can check.
     """
     if len({*roster}) != len(roster) or any(len(one) != IDENTITY_BYTES for one in roster):
         raise InputError(f"roster: {len(roster)} identities, each of {IDENTITY_BYTES} bytes and none twice, are needed")
@@ -313,10 +314,10 @@ def check_federation(settings: Settings, roster: Sequence[bytes]) -> None:
 
 
 def check_agreements(plan: Plan) -> None:
-    """Whether every cohort that may be invited withstands a server that picks it, and tells it different things.
+    """Check that every cohort that may be invited withstands a server that picks it and tells clients different things.
 
     Raises:
-        RefusedPlan: One does not.
+        RefusedPlan: A cohort does not.
     """
     whole = plan.privacy.at(0).whole
     if plan.privacy.secure is None or whole is None:

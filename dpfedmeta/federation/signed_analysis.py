@@ -86,22 +86,22 @@ class SignedAnalysis:
 
     @cached_property
     def digest(self) -> bytes:
-        """What questions name it by."""
+        """SHA-256 of the text, by which questions name the offer."""
         return sha256(self.text).digest()
 
     @property
     def analysis(self) -> Analysis:
-        """What is computed."""
+        """The analysis that is computed."""
         return self.request.analysis
 
     def agreement(self, round_: int, invited: int) -> Agreement:
-        """As `Signed`."""
+        """Return the parameters of secure aggregation for so many invited clients (see `Signed`)."""
         if invited != self.request.cohort:
             raise Refused(f"{invited} invited clients; the analysis asks {self.request.cohort:g}")
         return agreement_for(self.request, self.privacy)
 
     def words(self) -> Iterator[str]:
-        """As `Signed`."""
+        """Yield log lines that describe the offer."""
         return analysis_words(self, guarantees(self.privacy))
 
 
@@ -142,19 +142,19 @@ def sign_analysis(
     server: Identity,
     roster: Sequence[bytes],
 ) -> SignedAnalysis:
-    """What a server sends to its clients.
+    """Make and sign the text of an analysis that a server sends to its clients.
 
     Args:
-        request: What is asked.
-        privacy: What its release is charged as.
-        plan: Of the training that is served.
-        task: The form of the records; of images.
+        request: The request of the analysis.
+        privacy: Plan that its release is charged as.
+        plan: Plan of the training that is served.
+        task: Form of the records, which are images.
         run: 32 bytes that no other run has.
-        server: Who signs.
+        server: Identity that signs.
         roster: Identities of all clients, by number.
 
     Raises:
-        InputError: Something of it cannot be said to a client.
+        InputError: A part of it cannot be sent to a client.
     """
     assert request.settings is not None
     # Which folder of the server holds a model is nothing to clients: they are sent its weights.
@@ -212,7 +212,7 @@ def opened_analysis(text: bytes, signature: bytes, server: bytes) -> SignedAnaly
 
 @lru_cache(maxsize=2)
 def _made(text: bytes) -> tuple[Request, PrivacyPlan, Plan, Task]:
-    """What the request gives here: solving it takes a second, and clients of one process share it."""
+    """Compute the numbers from the request; cached, since it takes a second and clients of one process share it."""
     content = content_of(text, FORMAT, _KEYS)
     try:
         request = Request.from_text(content["request"], "the server's analysis")

@@ -82,21 +82,21 @@ class SignedPlan:
 
     @cached_property
     def digest(self) -> bytes:
-        """What questions name it by."""
+        """SHA-256 of the text, by which questions name the offer."""
         return sha256(self.text).digest()
 
     @property
     def privacy(self) -> PrivacyPlan:
-        """What a participation is charged as."""
+        """Privacy plan that a participation is charged as."""
         return self.plan.privacy
 
     @property
     def masked(self) -> bool:
-        """Whether its sums are those of secure aggregation."""
+        """True where sums are computed by secure aggregation."""
         return self.plan.privacy.secure is not None
 
     def agreement(self, round_: int, invited: int) -> Agreement:
-        """As `Signed`."""
+        """Return the parameters of secure aggregation for so many invited clients (see `Signed`)."""
         whole = self.plan.privacy.at(round_).whole
         assert whole is not None
         if not whole.least <= invited <= whole.most:
@@ -104,7 +104,7 @@ class SignedPlan:
         return agreement_of(self.plan, round_, invited)
 
     def words(self) -> Iterator[str]:
-        """As `Signed`."""
+        """Yield log lines that describe the offer."""
         return offered_words(self)
 
     @cached_property
@@ -119,17 +119,17 @@ class SignedPlan:
 
 
 def sign_plan(plan: Plan, task: Task, *, run: bytes, server: Identity, roster: Sequence[bytes]) -> SignedPlan:
-    """What a server sends to its clients.
+    """Make and sign the text of a plan that a server sends to its clients.
 
     Args:
-        plan: The run's.
-        task: Its data set; of images.
+        plan: Plan of the run.
+        task: Its data set, of images.
         run: 32 bytes that no other run has.
-        server: Who signs.
+        server: Identity that signs.
         roster: Identities of all clients, by number.
 
     Raises:
-        InputError: Something of the plan cannot be said to a client.
+        InputError: A part of the plan cannot be sent to a client.
     """
     plan, settings = plan.among_real_clients(), for_clients(plan.settings, task)
     named = tuple(roster) if plan.privacy.secure is not None else ()

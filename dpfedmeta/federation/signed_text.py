@@ -1,4 +1,7 @@
-"""What all texts of a server share: their form, whom they name, what clients are told of settings, what is refused."""
+"""Common parts of all texts that a server signs.
+
+Their form, the clients that they name, the settings that clients are told, and the settings that are refused.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,11 @@ _MEMBERS = ("aggregation.mode", "clip.policy", "meta.method", "model.name", "rec
 
 
 def content_of(text: bytes, form: str, keys: Set[str]) -> dict[str, Any]:
-    """What a signed text says, whose own version this is.
+    """Parse a signed text, and check that its form and version are those of this program.
 
     Raises:
-        Refused: It is none of this form.
+        Refused: It is not a text of this form.
+        InputError: It is of another version.
     """
     try:
         content = json.loads(text)
@@ -79,7 +83,7 @@ def task_of(content: Mapping[str, Any]) -> Task:
 
 
 def form_of(task: Task) -> dict[str, Any]:
-    """What clients have to know of the records: public constants."""
+    """Return the public constants of the records that clients have to know."""
     names = ("name", "image_size", "channels", "train_rotations", "train_flip", "mean", "deviation")
     ranged = {} if task.pixel_range is None else {"pixel_range": list(task.pixel_range)}
     return {name: getattr(task, name) for name in names} | ranged
@@ -104,10 +108,10 @@ def for_clients(settings: Settings, task: Task) -> Settings:
 
 
 def check_own(settings: Settings) -> None:
-    """Whether nothing of a server's settings names code or files.
+    """Check that no setting of a server names code or files.
 
     Raises:
-        Refused: Something does.
+        Refused: A setting does.
     """
     problem = foreign(settings)
     if problem is not None:
@@ -115,7 +119,7 @@ def check_own(settings: Settings) -> None:
 
 
 def foreign(settings: Settings) -> str | None:
-    """What of the settings names code or files, in words."""
+    """Return the first setting that names code or files, in words; None if there is none."""
     for name in _MEMBERS:
         section, key = name.split(".")
         value = getattr(getattr(settings, section), key)
@@ -127,7 +131,10 @@ def foreign(settings: Settings) -> str | None:
 
 
 def difference(own: Any, stated: Any, place: str) -> str | None:
-    """Where two numbers, or more, are not the same, in words."""
+    """Return the first place where two values differ, in words; None if they agree.
+
+    Numbers that differ by no more than rounding agree.
+    """
     if isinstance(own, Mapping) and isinstance(stated, Mapping) and own.keys() == stated.keys():
         found = (difference(own[key], stated[key], f"{place}.{key}") for key in own)
         return next((each for each in found if each), None)

@@ -1,4 +1,4 @@
-"""What a server signs and a client takes part in, whatever it is: rounds of training, or an analysis."""
+"""Interfaces of what a server signs and a client takes part in: rounds of training, or an analysis."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dpfedmeta.secure_aggregation.agreement import Agreement
 
 
 class Signed(Protocol):
-    """What is offered to clients, as both sides hold it."""
+    """Signed offer to clients, as both sides hold it: a plan or an analysis."""
 
     @property
     def text(self) -> bytes:
-        """What is signed."""
+        """Text that is signed."""
         ...
 
     @property
@@ -29,7 +29,7 @@ class Signed(Protocol):
 
     @property
     def digest(self) -> bytes:
-        """What questions name it by."""
+        """SHA-256 of the text, by which questions name the offer."""
         ...
 
     @property
@@ -49,12 +49,12 @@ class Signed(Protocol):
 
     @property
     def privacy(self) -> PrivacyPlan:
-        """What a participation is charged as."""
+        """Privacy plan that a participation is charged as."""
         ...
 
     @property
     def masked(self) -> bool:
-        """Whether its sums are those of secure aggregation."""
+        """True where sums are computed by secure aggregation."""
         ...
 
     def agreement(self, round_: int, invited: int) -> Agreement:
@@ -66,16 +66,16 @@ class Signed(Protocol):
         ...
 
     def words(self) -> Iterator[str]:
-        """What is offered, for a client's log."""
+        """Yield log lines that describe the offer."""
         ...
 
 
 class Taken(Protocol):
-    """What a client holds of something that it takes part in."""
+    """Participation of a client in a training run or an analysis."""
 
     @property
     def signed(self) -> Signed:
-        """What was offered."""
+        """The signed offer."""
         ...
 
     @property
@@ -85,14 +85,14 @@ class Taken(Protocol):
 
     @property
     def kept(self) -> Kept:
-        """What must survive."""
+        """State that must survive a restart."""
         ...
 
     def check(self, task: bytes) -> None:
-        """Whether it can be asked that; looked at before it is charged, and whatever the client holds.
+        """Check a task before it is charged, whatever data the client holds.
 
         Raises:
-            Refused: It cannot.
+            Refused: The client cannot be given this task.
         """
         ...
 
@@ -110,9 +110,9 @@ class Taken(Protocol):
         ...
 
     def words(self, ledger: ClientLedger, promise: Promise) -> Iterator[str]:
-        """What taking part would cost, and what would leave the machine."""
+        """Yield log lines on the cost of taking part and on what would leave the machine."""
         ...
 
     def sent_words(self, ledger: ClientLedger, promise: Promise, attempt: Attempt, task: bytes, what: str) -> str:
-        """What left."""
+        """Return a log line on what left the machine."""
         ...

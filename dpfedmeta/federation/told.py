@@ -1,4 +1,7 @@
-"""Whom a server told to have survived: clients agree to one set for a vector, so a further try is of the same."""
+"""Survivors that a server told its clients of.
+
+Clients agree to one set of survivors for a vector, so a further try uses the same set.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class Told:
     _kept: tuple[list[int], list[int]] | None = None
 
     def survivors(self, attempt: Attempt) -> frozenset[int] | None:
-        """Of this attempt; None: nobody was told of any yet."""
+        """Return the survivors that clients were told of in this attempt; None: no client was told of any yet."""
         if self._kept is None and self.path is not None and self.path.exists():
             content = json.loads(self.path.read_text(encoding="utf-8"))
             self._kept = content["key"], content["clients"]

@@ -1,4 +1,4 @@
-"""What a client's log says, in plain words."""
+"""Lines of a client's log, in plain words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def offered_words(signed: SignedPlan) -> Iterator[str]:
-    """What a plan is."""
+    """Yield log lines that describe a plan that is offered."""
     plan = signed.plan
     privacy, shape = plan.privacy, plan.shape
     yield (
@@ -52,12 +52,12 @@ def company_words(privacy: PrivacyPlan, company: str) -> str:
 
 
 def cell_words(cell: Guarantee) -> str:
-    """One of the plan's own guarantees."""
+    """Return a line with one of the plan's own guarantees."""
     return f"  the plan's ({cell.unit}, {cell.observer}): {epsilon_words(cell.epsilon)} at delta = {cell.delta:g}"
 
 
 def joined_words(joined: Joined, ledger: ClientLedger, promise: Promise) -> Iterator[str]:
-    """What taking part would cost, and what would leave the machine."""
+    """Yield log lines on the cost of taking part in a run and on what would leave the machine."""
     privacy = joined.signed.plan.privacy
     each, run = epsilon_after(privacy, promise, 1), joined.signed.run.hex()
     taken, more = len(ledger.keys(run)), left_of_run(privacy, promise, ledger, run)
@@ -83,13 +83,13 @@ def without_images(why: str) -> str:
 
 
 def spent_words(ledger: ClientLedger, promise: Promise) -> str:
-    """What is promised, and what earlier runs took of it."""
+    """Return a line on the promise, and on what earlier rounds and runs spent of it."""
     spent = "" if promise.epsilon is None else f", {epsilon_words(ledger.epsilon)} of them together"
     return f"promised here: {promise.words}; {ledger.participations} participations in earlier rounds and runs{spent}"
 
 
 def sent_words(joined: Joined, ledger: ClientLedger, promise: Promise, attempt: Attempt, task: Task, what: str) -> str:
-    """What left in a round."""
+    """Return a log line on what left the machine in a round."""
     privacy = joined.signed.plan.privacy
     run = joined.signed.run.hex()
     taken = len(ledger.keys(run))
@@ -103,7 +103,7 @@ def sent_words(joined: Joined, ledger: ClientLedger, promise: Promise, attempt: 
 
 
 def analysis_words(signed: SignedAnalysis, cells: Sequence[Guarantee]) -> Iterator[str]:
-    """What an analysis is."""
+    """Yield log lines that describe an analysis that is offered."""
     privacy, analysis = signed.privacy, signed.analysis
     yield (
         f"offered: an analysis of run {signed.run.hex()[:8]}, {signed.request.kind}: {privacy.cohort:g} of "
@@ -116,7 +116,7 @@ def analysis_words(signed: SignedAnalysis, cells: Sequence[Guarantee]) -> Iterat
 
 
 def answering_words(joined: JoinedAnalysis, ledger: ClientLedger, promise: Promise) -> Iterator[str]:
-    """What an answer would cost, and what would leave the machine."""
+    """Yield log lines on the cost of an answer and on what would leave the machine."""
     signed = joined.signed
     cost, form = epsilon_after(signed.privacy, promise, 1), signed.analysis.form(signed.privacy)
     yield spent_words(ledger, promise)
@@ -129,7 +129,7 @@ def answering_words(joined: JoinedAnalysis, ledger: ClientLedger, promise: Promi
 
 
 def answered_words(joined: JoinedAnalysis, promise: Promise, what: str) -> str:
-    """What left in an analysis."""
+    """Return a log line on what left the machine in an analysis."""
     signed = joined.signed
     form, spent = signed.analysis.form(signed.privacy), epsilon_after(signed.privacy, promise, 1)
     return (

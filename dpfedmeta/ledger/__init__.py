@@ -1,1 +1,1 @@
-"""What was charged, on disk before it is released."""
+"""Ledgers of privacy charges, on disk before the release."""

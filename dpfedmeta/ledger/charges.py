@@ -1,4 +1,4 @@
-"""What one round is charged with, and what makes doing it again the same release."""
+"""Charge of one round, and the inputs that make a repetition of it the same release."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FIELDS, _FRESH = {"round", "attempt", "inputs", "event"}, "fresh"
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """One line of the ledger; public constants only.
+    """Line of the ledger, the charge of one attempt at a round; public constants only.
 
     Attributes:
         round: Number of the round.
-        event: What it costs.
-        attempt: 0, or how often the round had been charged before.
+        event: Privacy cost of the round.
+        attempt: Number of earlier charges of the round.
         inputs: Digest of the released state and the environment that the round is computed from: what is done again
             with the same inputs is the same release. Random where nothing can be done again identically.
         fresh: Bytes of the operating system for this attempt alone, in hexadecimal; they are no secret without the key
@@ -36,18 +36,18 @@ class Charge:
 
     @property
     def again(self) -> tuple[int, ...]:
-        """What a further attempt adds to the keys of its noise and cohort: it never shares them with another one."""
+        """Extra key of the noise and cohort of a further attempt, shared with no other attempt; () for the first."""
         if not self.attempt:
             return ()
         return self.attempt, int.from_bytes(hashlib.sha256(self.inputs.encode()).digest()[:8], "big")
 
     @property
     def stream(self) -> bytes:
-        """What the streams of this attempt are keyed by, besides `again` and the secret key."""
+        """Key of this attempt's random streams, besides `again` and the secret key."""
         return attempt_bytes(self.fresh, self.inputs)
 
     def as_json(self) -> dict[str, Any]:
-        """As the line holds it."""
+        """Return the JSON of the ledger line."""
         line = {"round": self.round, "event": self.event.as_json(), "attempt": self.attempt, "inputs": self.inputs}
         return line | ({_FRESH: self.fresh} if self.fresh else {})
 
@@ -84,5 +84,5 @@ def _fresh_of(value: object) -> str:
 
 
 def planned_charge(plan: PrivacyPlan, round_: int) -> Charge:
-    """What round `round_` of the plan will be charged with."""
+    """Return the charge that the plan states for round `round_`."""
     return Charge(round=round_, event=plan.at(round_))

@@ -1,4 +1,4 @@
-"""What one client keeps about its own records: it can decline, whatever the server promised."""
+"""Ledger of one client about its own records, by which it can decline a round whatever the server promised."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Key = tuple[str, tuple[int, ...]]
 
 
 class Spending(Protocol):
-    """What a participation does, as far as a ledger counts: an accounting.participation.Participation is one."""
+    """Cost of a participation, as a ledger counts it; an accounting.participation.Participation is one."""
 
     def roles(self) -> tuple[float, ...]:
         """Mu of one participation towards the server, for each role that the unit may have."""
@@ -32,12 +32,12 @@ class Spending(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordBudget:
-    """What a client lets one of its records spend towards the server (zero-out adjacency).
+    """Budget that a client allows one of its records to spend towards the server (zero-out adjacency).
 
     Attributes:
         epsilon: None: the server is trusted, and participations alone are counted.
-        delta: At which epsilon counts.
-        participations: R, how often it takes part at most, in all runs together; None: no limit of its own.
+        delta: Delta of epsilon.
+        participations: R, the most participations in all runs together; None: no limit of its own.
     """
 
     epsilon: float | None
@@ -45,25 +45,26 @@ class RecordBudget:
     participations: int | None = None
 
     def header(self) -> dict[str, Any]:
-        """As a ledger's first line holds it; what came later stands there only where it says something."""
+        """Return the budget for the ledger's first line; `participations` appears only where it is limited."""
         stated = asdict(self)
         return stated if self.participations is not None else {key: stated[key] for key in ("epsilon", "delta")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunCost:
-    """What a run costs once, besides its participations: counted with the first of them.
+    """Cost of a run besides its participations, counted once, with the first of them.
 
     Attributes:
         rare: Taken off delta: the probability that what the run counts with does not hold.
-        coordinates: With discrete noise, which costs more than the Gaussian one of mu (accounting.whole_noise).
+        coordinates: Coordinates with discrete noise, which costs more than the Gaussian one of mu
+            (accounting.whole_noise).
     """
 
     rare: float = 0.0
     coordinates: tuple[Coordinates, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """As a line holds it; JSON has no infinity."""
+        """Return the JSON for a ledger line; an infinite number is null."""
         known = [[each.count, each.variance, _finite(each.blended)] for each in self.coordinates]
         return ({"rare": self.rare} if self.rare else {}) | ({"discrete": known} if known else {})
 
@@ -79,7 +80,7 @@ NO_COST = RunCost()
 
 
 class ClientLedger:
-    """One client's participations, on its own disk before it answers.
+    """Ledger of one client's participations, on its own disk before it answers.
 
     Guarantee:
         (record, server), zero-out: after every charged participation, sqrt(sum of mu^2)-GDP with the worse role's mu of
@@ -117,20 +118,20 @@ class ClientLedger:
 
     @property
     def participations(self) -> int:
-        """How many there were, in all runs."""
+        """Number of participations in all runs."""
         return len(self._rounds)
 
     def accepts(self, layer: Spending, *, run: str = "", cost: RunCost = NO_COST) -> bool:
-        """Whether one more participation under this layer stays within the budget."""
+        """Return whether one more participation under this layer stays within the budget."""
         return self.further([layer], run=run, cost=cost) == 1
 
     def further(self, layers: Sequence[Spending], *, run: str = "", cost: RunCost = NO_COST) -> int:
-        """How many of these participations, in this order, stay within the budget. NaN never does.
+        """Count how many of these participations, in this order, stay within the budget. An epsilon of NaN never does.
 
         Args:
-            layers: What each of them does.
-            run: Whose they are.
-            cost: Of that run, besides.
+            layers: Cost of each participation.
+            run: Run that they belong to.
+            cost: Cost of that run besides.
         """
         cap = self._budget.participations
         most = len(layers) if cap is None else min(len(layers), cap - self.participations)
@@ -148,21 +149,24 @@ class ClientLedger:
         return self._epsilon(squared, _together(self._cost, self._due(run, cost))) <= limit * _ROUNDING
 
     def _due(self, run: str, cost: RunCost) -> RunCost:
-        """Of a run it is counted once, also of one that an earlier version began without it."""
+        """Return the part of the run's cost that is not charged yet.
+
+        A run's cost is counted once, also where an earlier version began the run without it.
+        """
         return NO_COST if run in self._paid else cost
 
     def holds(self, round_: int, again: tuple[int, ...] = ()) -> bool:
-        """Whether this attempt at the round is charged already: the client then answers as it did."""
+        """Return whether this attempt at the round is charged already: the client then repeats its answer."""
         return ("", (round_, *again)) in self._rounds
 
     def question(self, run: str, key: tuple[int, ...]) -> str | None:
-        """What was asked when this attempt at a round of a run was charged; None: it never was."""
+        """Return the digest of the question that this attempt at a run's round was charged for; None: it never was."""
         return self._rounds.get((run, key))
 
     def stream(self, run: str, key: tuple[int, ...]) -> bytes:
-        """What the noise of an attempt at a round of a run is keyed by, besides the client's secret key.
+        """Return the key of the noise of an attempt at a run's round, besides the client's secret key.
 
-        b"" where it was charged without fresh bytes.
+        It is b"" where the attempt was charged without fresh bytes.
 
         Raises:
             LookupError: It is not charged, so nothing may be drawn for it.

@@ -88,7 +88,7 @@ class Ledger:
 
     @property
     def rounds(self) -> int:
-        """How many charges it holds."""
+        """Number of charges, further attempts included."""
         return len(self.charges)
 
     @property
@@ -98,7 +98,7 @@ class Ledger:
 
     @property
     def lines(self) -> int:
-        """How many lines it has."""
+        """Number of lines of the ledger."""
         return self._chain.lines
 
     @property
@@ -199,7 +199,7 @@ def spent(plan: PrivacyPlan, charges: Sequence[Charge]) -> tuple[Guarantee, ...]
 
 
 def check_rounds(plan: PrivacyPlan, charges: Sequence[Charge]) -> None:
-    """Whether the charges are rounds of the plan, each with all its attempts in order.
+    """Check that the charges are rounds of the plan, each with all its attempts in order.
 
     Raises:
         RefusedPlan: They are not; see `spent`.
@@ -237,7 +237,7 @@ def phases_of(charges: Sequence[Charge]) -> tuple[Phase, ...]:
 
 
 def _apart(charge: Charge) -> bool:
-    """Whether it is a further attempt that does not compose like one more round."""
+    """Return whether the charge is a further attempt that does not compose like one more round."""
     return charge.attempt > 0 and charge.event.joint
 
 
@@ -267,7 +267,7 @@ class Budget:
         return low
 
     def further_rounds(self, plan: PrivacyPlan, charges: Sequence[Charge], first: int) -> int:
-        """How many rounds of the plan, from round `first` on, may still be charged after `charges`."""
+        """Count how many rounds of the plan, from round `first` on, may still be charged after `charges`."""
         known = {charge.round for charge in charges}
 
         def allowed(more: int) -> bool:
@@ -284,7 +284,7 @@ class Budget:
         return low
 
     def allows(self, after: tuple[Guarantee, ...]) -> bool:
-        """Whether no cell would exceed its limit. NaN is never allowed."""
+        """Return whether every cell stays within its limit. NaN is never allowed."""
         return all(
             guarantee.epsilon <= limit and not math.isnan(guarantee.epsilon)
             for guarantee, limit in zip(after, self.limits, strict=True)

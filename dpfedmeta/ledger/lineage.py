@@ -36,7 +36,7 @@ class Latest:
 
 
 class Lineage:
-    """One run's entry, locked while a process of this machine writes the run or any copy of it.
+    """Entry of one run, locked while a process of this machine writes the run or any copy of it.
 
     Guarantee:
         On this machine, for this user, no two processes charge copies of one ledger at a time, and a copy without the
@@ -64,7 +64,7 @@ class Lineage:
 
     @property
     def latest(self) -> Latest | None:
-        """What was written last; None: nothing, or the entry is unreadable."""
+        """Last line that was written; None: there is none, or the entry is unreadable."""
         entry = _ENTRY.fullmatch(os.pread(self._handle, 128, 0))
         return Latest(lines=int(entry[1]), head=entry[2].decode()) if entry else None
 

@@ -1,4 +1,4 @@
-"""What one client keeps about the rounds that it joined: it keeps apart, whatever the server asks."""
+"""Ledger of the rounds that one client joined: it keeps them apart, whatever the server asks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VERSION = 1
 
 
 class SpacedLedger:
-    """One client's participations, on its own disk before it answers.
+    """Ledger of one client's participations, on its own disk before it answers.
 
     Guarantee:
         Over all attempts at all rounds the client answers no more often, and no sooner again, than the spacing that it
@@ -35,11 +35,11 @@ class SpacedLedger:
             raise InputError(f"{path}: a line of this client's ledger lacks its round") from error
 
     def holds(self, round_: int, again: tuple[int, ...] = ()) -> bool:
-        """Whether it joined this attempt at the round already: it then answers as it did."""
+        """Return whether the client joined this attempt at the round already: it then repeats its answer."""
         return (round_, *again) in self._joined
 
     def accepts(self, round_: int) -> bool:
-        """Whether it may join one more round."""
+        """Return whether the client may join this round, after those that it joined so far."""
         latest = max((joined[0] for joined in self._joined), default=None)
         return self._spacing.allows(round_, len(self._joined), latest)
 

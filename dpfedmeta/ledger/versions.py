@@ -20,11 +20,11 @@ VERSION = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Unsaid:
-    """What ledgers of an earlier version leave unsaid, because there was nothing to choose yet.
+    """Constants that ledgers of an earlier version do not state, because there was no choice yet.
 
     Attributes:
-        plan: Constants of the plan that held all the same.
-        settings: Settings that held all the same, by their dotted names.
+        plan: Values of those constants of the plan.
+        settings: Values of those settings, by their dotted names.
     """
 
     plan: Mapping[str, Any] = field(default_factory=dict)
@@ -142,7 +142,7 @@ def charge_of(line: Mapping[str, Any], plan: PrivacyPlan, version: int) -> Charg
 
 
 def old_phase(phase: Phase) -> dict[str, Any]:
-    """As plan.json stated a phase before version 5."""
+    """Return a phase in the form in which plan.json stated it before version 5."""
     event, noise = phase.event, phase.event.noise
     return {
         "rounds": phase.rounds,

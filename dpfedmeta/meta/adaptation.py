@@ -1,4 +1,4 @@
-"""How a client adapts: what, how far, how fast, and from where. Needs no PyTorch, so that plans need none."""
+"""Adaptation of a client to its support set: parameters, number of steps, step size and start. Needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Adapts = Literal["all", "head"]
 
 
 class InnerRule(Protocol):
-    """What an algorithm changes in the inner loop; a picklable value."""
+    """Changes that an algorithm makes to the inner loop; a picklable value."""
 
     def network(self, weights: Mapping[str, Tensor]) -> Params:
         """Those weights that belong to the network: an algorithm may learn others besides."""
@@ -39,11 +39,11 @@ class PlainRule:
         return dict(weights)
 
     def rates(self, weights: Mapping[str, Tensor], lr: float) -> float | Params:
-        """One for all."""
+        """Return `lr`: one step size for all parameters."""
         return lr
 
     def start(self, head: Params, features: Callable[[], Tensor], labels: Tensor, ways: int) -> Params:
-        """As it was learned."""
+        """Return the head as it was learned."""
         return head
 
 
@@ -52,13 +52,13 @@ PLAIN = PlainRule()
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptation:
-    """How a client adapts.
+    """Inner loop of a client: parameters that adapt, number of steps, step size and rule.
 
     Attributes:
         adapt: All parameters, or the head only.
-        steps: K.
+        steps: K, the number of gradient steps.
         lr: Step size of the mean support loss.
-        rule: What is special about its steps.
+        rule: Changes that the algorithm makes to the steps.
     """
 
     adapt: Adapts
@@ -68,8 +68,10 @@ class Adaptation:
 
     @property
     def one_body(self) -> bool:
-        """Whether clients share the body, so that one call computes several: convolutions that adapt differ from client
-        to client, and one call could only compute them as many small ones."""
+        """True if all clients share the body, so that one call computes several.
+
+        Convolutions that adapt differ from client to client; one call could compute them only as many small ones.
+        """
         return self.adapt == "head"
 
     def as_json(self) -> dict[str, object]:

@@ -1,9 +1,9 @@
-"""What a client computes in a round, and what that means for its records: the seam that an algorithm is added at.
+"""Interface of client algorithms: the computation of a round, its record-level guarantee, and how to add one.
 
 A method (meta/algorithms/, the name of `meta.method`) turns a client's data into a message for the server's optimizer.
-A release (meta/releases/, the name of `record.release`) does that with noise inside the client, for its records. Both
-are values that a worker process can be sent. Their files import PyTorch only where something is computed, so that plans
-and guarantees need none.
+A release (meta/releases/, the name of `record.release`) does the same with noise added inside the client, for its
+records. Both are values that can be sent to a worker process. Their files import PyTorch only where something is
+computed, so that plans and guarantees need none.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ Sends = Literal["query", "update"]
 
 
 class Division(Protocol):
-    """How a client cuts its records into smaller episodes.
+    """Way in which a client cuts its records into smaller episodes.
 
     Attributes:
-        linear_head: Whether it counts on a head that is one linear layer.
+        linear_head: Whether it requires a head that is one linear layer.
     """
 
     @property
@@ -53,18 +53,18 @@ class Division(Protocol):
         ...
 
     def fits(self, episode: Episode) -> bool:
-        """Whether the episode can be cut so."""
+        """Return whether the episode can be cut in this way."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataNeeds:
-    """What an algorithm counts on in the data of every client.
+    """Requirements of an algorithm on the data of every client.
 
     Attributes:
-        counts: (n_s, n_q) where they are public constants; None: any number above 0.
-        queries: Whether there must be a query set.
-        division: How records are cut into smaller episodes, or None.
+        counts: (n_s, n_q) if they are public constants; None: any numbers above 0.
+        queries: Whether a query set is required.
+        division: Way in which records are cut into smaller episodes, or None.
     """
 
     counts: tuple[int, int] | None = None
@@ -74,20 +74,21 @@ class DataNeeds:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClientContext:
-    """What the clients of one machine share while they compute.
+    """State that the clients of one machine share while they compute.
 
     Attributes:
         network: The network.
-        module: It, built; without state of its own.
-        learned: The released initialisation: what is learned and sent.
-        fixed: The rest of the weights, which everybody knows and nobody sends.
-        device: Where to compute.
-        engine: How per-record gradients are computed.
-        built: Another network of this machine, by its description.
+        module: The built network, without state of its own.
+        learned: The released initialisation: the weights that are learned and sent.
+        fixed: The other weights, which are public and never sent.
+        device: Device that computes.
+        engine: Engine of per-record gradients.
+        built: Builds another network on this machine from its specification.
         pieces: Applies a function to as many items at once as the device holds.
-        side_by_side: Whether several clients are to be computed by one call, where the algorithm can.
-        parts: Where the episodes that a method is given are parts of clients: how many in a row are one client's. They
-            may share a pass through the network, as long as no record of one enters the gradient of another.
+        side_by_side: Whether one call computes several clients, if the algorithm can.
+        parts: If the episodes given to a method are parts of clients: the number of consecutive episodes that belong to
+            one client. They may share a pass through the network, as long as no record of one enters the gradient of
+            another. Else None.
     """
 
     network: NetworkSpec
@@ -115,7 +116,7 @@ def in_pieces(
 
 @dataclass(frozen=True, kw_only=True)
 class ClientNoise:
-    """One client's own secret randomness of one round."""
+    """Secret random generators of one client in one round."""
 
     support: SecretGenerator
     query: SecretGenerator
@@ -124,15 +125,15 @@ class ClientNoise:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What a network is tried out with before the first round (planning.coupling): one client's data are changed.
+    """Test of a network before the first round (planning.coupling): the data of one client are changed.
 
     Attributes:
-        unit: What has to stay where it is, in words.
-        one: What is changed, in words.
-        each: Records of a class and role that a client holds.
-        ways: Classes of a client.
-        changed: How many of the first client's support and query images are others; None: all.
-        apart: Whether units share no arithmetic, only what a network keeps.
+        unit: The value that must not change, in words.
+        one: The data that are changed, in words.
+        each: Records that a client holds of each class, in the support set and in the query set.
+        ways: Number of classes of a client.
+        changed: Numbers of the first client's support and query images that are replaced; None: all.
+        apart: Whether units are computed separately, so that only state kept by the network can couple them.
     """
 
     unit: str
@@ -144,7 +145,7 @@ class Trial:
 
 
 class ClientAlgorithm(Hashable, Protocol):
-    """What all methods and releases have in common."""
+    """Interface shared by all methods and releases."""
 
     @property
     def adaptation(self) -> Adaptation:
@@ -153,7 +154,7 @@ class ClientAlgorithm(Hashable, Protocol):
 
     @property
     def needs(self) -> DataNeeds:
-        """What it counts on in the data of every client."""
+        """Requirements on the data of every client."""
         ...
 
     @property
@@ -163,16 +164,16 @@ class ClientAlgorithm(Hashable, Protocol):
 
     @property
     def parts(self) -> int:
-        """How many vectors a message is the mean of, each clipped on its own: more than 1 come as [parts, ...]."""
+        """Number of vectors that a message averages, each clipped on its own; if above 1, they come as [parts, ...]."""
         ...
 
     @property
     def releases(self) -> bool:
-        """Whether messages may be seen by the server as they are: each is released towards it."""
+        """True if every message is released towards the server, which may then see it."""
         ...
 
     def record_layer(self) -> RecordLayer | None:
-        """What it promises to a record; None: nothing. Noises that are not given yet have some value."""
+        """Return its record-level layer; None if it adds none. Noises that are not given yet have some value."""
         ...
 
     def with_noise(self, layer: RecordLayer) -> ClientAlgorithm:
@@ -192,19 +193,19 @@ class ClientAlgorithm(Hashable, Protocol):
         ...
 
     def together(self, engine: PerRecordGradients, device: str, chunk: int | None) -> int | None:
-        """How many clients one call of `messages` takes; None: all that there are."""
+        """Return the number of clients that one call of `messages` takes; None: all."""
         ...
 
     def messages(
         self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
     ) -> Iterator[Params | Released[Record, Params]]:
-        """One message for each client, before the message clip: SECRET, or released towards the server.
+        """Compute one message for each client, before the message clip: SECRET, or released towards the server.
 
         Args:
-            context: The machine.
-            episodes: The clients' data, of the form that `needs` states.
-            bound: C, or C_q of a release.
-            noises: The clients' own randomness.
+            context: Shared state of this machine.
+            episodes: Data of the clients, of the form that `needs` states.
+            bound: Clip bound: C, or C_q of a release.
+            noises: Secret random generators of the clients.
         """
         ...
 
@@ -213,7 +214,7 @@ class ClientAlgorithm(Hashable, Protocol):
         ...
 
     def trial(self, network: NetworkSpec) -> Trial:
-        """How a network is tried out with this algorithm."""
+        """Return the test of a network for this algorithm."""
         ...
 
     def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
@@ -236,12 +237,12 @@ class Method(ClientAlgorithm, Protocol):
     few_shot: ClassVar[bool]
 
     def shortened(self) -> Method:
-        """As of every algorithm."""
+        """Return the same method without the steps, mini-batches and divisions that show nothing more in a trial."""
         ...
 
     @classmethod
     def planned(cls, settings: Settings, task: Task) -> Method:
-        """From the settings.
+        """Build the method from the settings.
 
         Raises:
             InputError: A setting does not fit the method.
@@ -260,10 +261,10 @@ class Release(Protocol):
 
     @classmethod
     def planned(cls, settings: Settings, task: Task, method: Method) -> ClientAlgorithm:
-        """From the settings.
+        """Build the release from the settings.
 
         Raises:
-            InputError: A setting does not fit it.
+            InputError: A setting does not fit the release.
             RefusedPlan: Its guarantee would not hold for this method.
         """
         ...

@@ -1,4 +1,4 @@
-"""How often, and how, a client divides its records into support and query. Needs no PyTorch."""
+"""Repeated divisions of a client's records into support and query sets. Needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Divisions:
-    """How often, and how, a client divides its own records; or each part of them (a micro-episode) its own.
+    """Number and support size of the divisions of a client's records, or of each micro-episode's.
 
     Attributes:
-        count: S.
-        shots: Support records of a class in each; the others of the client, or of the part, are the query set.
+        count: S, the number of divisions.
+        shots: Support records per class in each division; the other records of the client, or of the micro-episode, are
+            the query set.
     """
 
     count: int
@@ -46,7 +47,7 @@ class Divisions:
         return cls(count=min(count, held), shots=shots)
 
     def fits(self, episode: Episode) -> bool:
-        """Whether a client holds as many records of each class, and more than go into a support set."""
+        """Return whether a client holds equally many records of each class, and more than a support set takes."""
         held = (episode.support_labels.bincount(minlength=1), episode.query_labels.bincount(minlength=1))
         ways = max(len(each) for each in held)
         counts = [sum(int(each[way]) for each in held if way < len(each)) for way in range(ways)]

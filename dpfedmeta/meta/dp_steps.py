@@ -196,5 +196,5 @@ def _sent(model: Mapping[str, Tensor], update: Params) -> Params:
 
 
 def _moved(theta: Params, gradient: Params, lr: float) -> Params:
-    """One step; the gradient may carry the head's own parameter names, in the same order."""
+    """Take one gradient step; the gradient may use the head's own parameter names, in the same order."""
     return difference(theta, scaled(dict(zip(theta, gradient.values(), strict=True)), lr))

@@ -23,10 +23,10 @@ from dpfedmeta.randomness import SecretGenerator
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSteps:
-    """How a client trains on all its records.
+    """Local training of a client on all its records.
 
     Attributes:
-        steps: K, gradient steps.
+        steps: K, the number of gradient steps.
         batch: B, records of a step; with record-level privacy the expected number. None: all records.
         lr: Step size of the mean loss over a mini-batch.
     """

@@ -27,9 +27,10 @@ MOST_PARTS = 32
 
 
 def parts_share_a_pass(context: ClientContext, adaptation: Adaptation, episodes: Episode) -> bool:
-    """Whether `part_gradients` can take the place of torch.func, and is quicker.
+    """Return whether `part_gradients` can replace torch.func and is faster.
 
-    It is for networks of this package whose head adapts, not too small, on a CPU. A function of public values alone.
+    It needs a network of this package that is not too small, an adaptation of the head only, and a CPU. The answer
+    depends on public values alone.
     """
     here = context.parts is not None and context.device.type == "cpu" and isinstance(context.engine, LayeredGradients)
     plain = adaptation.adapt == "head" and adaptation.rule == PLAIN

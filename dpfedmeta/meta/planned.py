@@ -1,4 +1,4 @@
-"""What several methods read from the settings in the same way."""
+"""Readers of settings that several methods share."""
 
 from __future__ import annotations
 

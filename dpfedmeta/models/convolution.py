@@ -26,14 +26,14 @@ def bfloat16_in_hardware() -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvolutionSpec:
-    """How a kernel moves over images, and what its products are made of.
+    """Stride, padding and precision of a convolution.
 
     Attributes:
-        stride: Of the kernel.
-        padding: With zeros.
-        precision: bfloat16: operands and result are rounded to it (Micikevicius et al. 2018,
-        https://arxiv.org/abs/1710.03740, Mixed Precision
-            Training), unless there are few input channels. tf32 is a switch of PyTorch's for GPUs.
+        stride: Stride of the kernel.
+        padding: Padding with zeros.
+        precision: bfloat16: operands and result are rounded to it (Micikevicius et al. 2018, Mixed Precision Training,
+            https://arxiv.org/abs/1710.03740), unless there are few input channels. tf32 is a switch of PyTorch's for
+            GPUs.
     """
 
     stride: tuple[int, int]
@@ -47,7 +47,7 @@ class ConvolutionSpec:
 
 
 def convolution(images: Tensor, weight: Tensor, spec: ConvolutionSpec) -> Tensor:
-    """As torch.nn.functional.conv2d, of the images' type; differentiable twice."""
+    """Compute torch.nn.functional.conv2d, in the type of the images; differentiable twice."""
     followed = torch.is_grad_enabled() and (images.requires_grad or weight.requires_grad)
     if not followed or under_torch_func(images) or under_torch_func(weight):
         return _forward(images, weight, spec)
@@ -56,7 +56,7 @@ def convolution(images: Tensor, weight: Tensor, spec: ConvolutionSpec) -> Tensor
 
 
 def under_torch_func(tensor: Tensor) -> bool:
-    """Whether a tensor stands for several, without memory of its own (vmap), or is followed by torch.func.grad."""
+    """Return whether a tensor is wrapped by torch.func: batched by vmap, or tracked by grad."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 

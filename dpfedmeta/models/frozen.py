@@ -37,10 +37,10 @@ class Fixed(nn.Module):
 
 
 def mixes_queries(network: nn.Module) -> bool:
-    """Whether a network of the user's own normalises over whatever batch it is given.
+    """Return whether the user's own network normalises over the whole batch, query images included.
 
-    Support and query images go through a network together, and PyTorch's batch normalisation cannot be told which
-    of them count; ReferenceBatchNorm can.
+    Support and query images pass through a network together. PyTorch's batch normalisation cannot be told which of
+    them count; ReferenceBatchNorm can.
     """
     return any(isinstance(module, _BatchNorm) for module in network.modules())
 

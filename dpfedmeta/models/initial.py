@@ -1,4 +1,4 @@
-"""Where training begins: random weights, or a body that is public already."""
+"""Initial weights of training: random, or with a body that is public already."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class SupportScale(nn.Module):
 
 
 class Body(nn.Module):
-    """From images, vectors or sequences to features."""
+    """Body of a network: maps images, vectors or sequences to features."""
 
     def __init__(self, layers: nn.ModuleList, scale: nn.Module) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ _LAYERS = (Block, nn.Linear, nn.Flatten, nn.ReLU, nn.AvgPool2d, nn.AdaptiveAvgPo
 
 
 def has_record_layers(module: nn.Module) -> bool:
-    """Whether `record_logits` knows all layers with weights: those of this package's uncoupled networks do."""
+    """Return whether `record_logits` supports the network: linear, or this package's without coupled records."""
     if type(module) is nn.Linear:
         return True
     coupled = any(isinstance(part, ReferenceBatchNorm | SupportScale) for part in module.modules())
@@ -40,7 +40,7 @@ def has_record_layers(module: nn.Module) -> bool:
 
 
 def has_part_layers(module: nn.Module) -> bool:
-    """Whether `part_features` knows all layers: those of this package's networks, and a linear head."""
+    """Return whether `part_features` supports the network: this package's networks with a linear head."""
     if type(module) is not FewShotNetwork or type(module.body) is not Body or type(module.head) is not nn.Linear:
         return False
     known = all(type(layer) in _LAYERS for layer in module.body.layers)
@@ -48,11 +48,11 @@ def has_part_layers(module: nn.Module) -> bool:
 
 
 def first_values(module: nn.Module, image: tuple[int, int]) -> int:
-    """How many values the first convolution makes of an image of this height and width; 0 where there is none.
+    """Return the number of values that the first convolution outputs for one image; 0 if there is none.
 
     Args:
-        module: `has_part_layers`.
-        image: As above.
+        module: A network for which `has_part_layers` is true.
+        image: Height and width of the image.
     """
     seen = torch.empty(1, 1, *image, device="meta")
     for layer in cast(FewShotNetwork, module).body.layers:
@@ -100,7 +100,7 @@ def part_features(module: nn.Module, weights: Mapping[str, Tensor], images: Tens
 
 
 def _hidden(body: Body, weights: Mapping[str, Tensor], images: Tensor, reference: int | None) -> Tensor:
-    """What the body's scale gets: [n, d]."""
+    """Compute the input of the body's scale: [n, d]."""
     hidden = channels_last(images)
     for index, layer in enumerate(body.layers):
         name = f"body.layers.{index}."
@@ -173,7 +173,7 @@ def _linear(inputs: Tensor, weights: Mapping[str, Tensor], name: str) -> Tensor:
 
 
 class _Linear(torch.autograd.Function):
-    """With one matrix for all units."""
+    """Linear layer with one matrix for all units, and a gradient of the matrix for each unit."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor) -> Tensor:
@@ -192,7 +192,7 @@ class _Linear(torch.autograd.Function):
 
 
 class _Convolution(torch.autograd.Function):
-    """With one kernel for all units."""
+    """Convolution with one kernel for all units, and a gradient of the kernel for each unit."""
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, weight: Tensor, how: ConvolutionSpec) -> Tensor:
@@ -261,7 +261,7 @@ def kernel_gradients(
 
 
 def _columns(around: Tensor, out: tuple[int, int], size: int, stride: tuple[int, ...]) -> Tensor:
-    """What lies under the kernel at each place: [n, height, width, c] -> [n, places, size * size * c]."""
+    """Copy the values under the kernel at each place: [n, height, width, c] -> [n, places, size * size * c]."""
     (count, _, _, channels), (high, wide) = around.shape, out
     columns = around.new_empty(count, high, wide, size * size, channels)
     for place in range(size * size):

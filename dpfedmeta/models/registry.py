@@ -1,4 +1,4 @@
-"""From a specification to a network, its initial weights, and the reasons to refuse it."""
+"""Construction of networks from a specification, their learned parameters, and the reasons to refuse one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dpfedmeta.parameters import Params
 
 
 class NetworkFactory(Protocol):
-    """What `model.name: package.module:factory` must name."""
+    """Signature of the factory that `model.name: package.module:factory` names."""
 
     def __call__(self, *, channels: int, image_size: int, ways: int, width: int, norm: Norm) -> nn.Module:
         """A module from [n, channels, image_size, image_size] to logits [n, ways].
@@ -95,7 +95,7 @@ def _downscale(spec: NetworkSpec) -> int:
 
 
 def _side(spec: NetworkSpec) -> int:
-    """Of the images that the first layer sees."""
+    """Return the height and width of the images that the first layer sees."""
     return spec.image_size // _downscale(spec)
 
 

@@ -1,4 +1,4 @@
-"""What determines a network."""
+"""Specification of a network."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class NetworkSpec:
 
     @property
     def form(self) -> RecordForm:
-        """What every record is."""
+        """Form of every record."""
         if self.records != "images":
             return RecordForm(shape=(self.channels,), vocabulary=self.vocabulary)
         return RecordForm(shape=(self.channels, self.image_size, self.image_size))

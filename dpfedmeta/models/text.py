@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 
 class TokenShares(nn.Module):
-    """How large a share of a sequence each token is; padding (0) is no token.
+    """Share of each token in a sequence; padding (0) does not count.
 
-    The mean of the tokens' embeddings is this times the matrix of all embeddings, so gradients of any order, those of
-    single records, and Opacus' know it as a linear layer.
+    The mean of the tokens' embeddings is this times the matrix of all embeddings. So it is a linear layer for
+    gradients of any order, for per-record gradients and for Opacus.
     """
 
     def __init__(self, vocabulary: int) -> None:

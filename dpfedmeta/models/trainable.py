@@ -1,4 +1,4 @@
-"""What of a network can be trained: weights that its author froze stay as they are, and some networks have none."""
+"""Parameters of a network that can be trained: frozen weights stay as they are, and some networks have none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client does with a trained initialisation: adapt it to own images, predict, keep the result in one file."""
+"""Use of a trained initialisation by a client: adapt it to own images, predict, and save the result in one file."""
 
 from dpfedmeta.personal.initialisation import Initialisation, load
 from dpfedmeta.personal.model import PersonalModel, load_personal

@@ -23,15 +23,15 @@ _LARGEST = 50.0
 
 @dataclass(frozen=True, kw_only=True)
 class ImageForm:
-    """What records a network takes.
+    """Form of the records that a network takes, with their standardisation.
 
     Attributes:
-        channels: 1 or 3; of vectors and sequences, their length.
-        size: Height and width; of vectors and sequences, 1.
-        mean: Per channel, of pixels in [0, 1]; taken off bytes. Per number of a vector. Empty: nothing is.
-        deviation: Per channel or number, what is then divided by; empty: 1.
-        records: What they are.
-        vocabulary: Tokens are whole numbers below it.
+        channels: 1 or 3; for vectors and sequences, their length.
+        size: Height and width; for vectors and sequences, 1.
+        mean: Mean that is subtracted, per channel (pixels in [0, 1], given as bytes) or number of a vector; empty: 0.
+        deviation: Standard deviation that is then divided by, per channel or number; empty: 1.
+        records: Kind of the records.
+        vocabulary: Tokens are whole numbers below this; None if records are not tokens.
     """
 
     channels: int

@@ -25,14 +25,14 @@ from dpfedmeta.runs.trained_run import open_run
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Initialisation:
-    """What the federation learned.
+    """Initialisation that the federation learned, with all that is needed to adapt it.
 
     Attributes:
         network: The network.
         weights: Its weights before adaptation.
-        adaptation: As held-out clients adapt.
-        form: What images it takes.
-        learned_by: Algorithm and data set of the run, for people.
+        adaptation: Inner loop of held-out clients.
+        form: Form of the records that it takes.
+        learned_by: Algorithm and data set of the run, for display.
     """
 
     network: NetworkSpec

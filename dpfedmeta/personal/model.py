@@ -152,7 +152,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Params]:
 
 
 def _check(model: PersonalModel, tensors: Mapping[str, Tensor]) -> None:
-    """Whether the parts fit each other; an image tells more than a list of shapes."""
+    """Check that the parts of a model fit each other, also by computing the logits of one image."""
     form, network = model.form, model.network
     if form.form != network.form:
         raise InputError("its images do not fit its network")

@@ -1,1 +1,1 @@
-"""From settings to a plan, one file for each question; or the reason why there is none."""
+"""Build a run's plan from its settings, one file per question, or say why there can be no plan."""

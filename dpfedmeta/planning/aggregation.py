@@ -1,4 +1,4 @@
-"""From settings to who adds messages up, and so to what the server sees."""
+"""Aggregation that the settings choose: which party adds the messages up, and so what the server sees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SETTING, _FOLDER = "aggregation.mode", "dpfedmeta.simulation.aggregations"
 
 
 def clients_make_the_noise(settings: Settings) -> bool:
-    """Whether the server sees sums alone, with noise that clients made: then no message needs noise of its own.
+    """Return whether clients make the noise and the server sees only sums; messages then need no noise of their own.
 
     Raises:
         InputError: There is no such aggregation.

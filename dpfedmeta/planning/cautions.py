@@ -1,4 +1,4 @@
-"""What a plan's guarantees do not say by themselves; shown wherever they are."""
+"""Cautions: limits of a plan's guarantees that the epsilons alone do not show. Printed wherever the guarantees are."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SMALL_COHORT = 0.8
 
 
 def cautions(settings: Settings, task: Task) -> tuple[str, ...]:
-    """One sentence each."""
+    """Return the cautions that apply to these settings, one sentence each."""
     return tuple(
         filter(
             None,
@@ -97,7 +97,7 @@ def _record_delta(settings: Settings, task: Task) -> str | None:
 
 
 def _public_classes(settings: Settings, task: Task) -> str | None:
-    """What a model is judged on is released without noise."""
+    """Caution that accuracies on validation and test classes are released without noise; None: does not apply."""
     private = bounds_clients(settings) or settings.record.enabled
     if not private or not isinstance(task.source, OwnSource):
         return None

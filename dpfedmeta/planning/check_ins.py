@@ -8,7 +8,7 @@ from dpfedmeta.settings import Settings
 
 
 def clients_choose(settings: Settings) -> bool:
-    """Whether each client comes in one round, of its own choice."""
+    """Return whether every client picks its own round, one in the whole run (sampler check-ins)."""
     return settings.population.sampler == "check-ins"
 
 
@@ -103,7 +103,7 @@ def _check_capacity(settings: Settings) -> None:
 
 
 def check_solvable(settings: Settings, solve: str) -> None:
-    """What follows from a target where clients choose their round: the noise.
+    """Check that only the noise is solved for where clients choose their round (sampler check-ins).
 
     Raises:
         InputError: Rounds or a cohort are asked for.

@@ -1,4 +1,4 @@
-"""From settings to what every client computes: episode, method, inner loop, network."""
+"""Client computation that the settings describe: episode, method, inner loop and network."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _METHODS, _RELEASES = "dpfedmeta.meta.algorithms", "dpfedmeta.meta.releases"
 
 
 def algorithm_of(settings: Settings, task: Task) -> ClientAlgorithm:
-    """What every client computes: a method, with a release of its records on it if they are promised something.
+    """Return the client algorithm: the method, with a record-level release on top if records are protected.
 
-    Noises that the targets decide about are not in it yet.
+    Noise that is solved from the targets is not in it yet.
 
     Raises:
         InputError: There is no such algorithm, it breaks its protocol, or a setting does not fit it.
@@ -76,7 +76,7 @@ def message_clip_ratio(settings: Settings, algorithm: ClientAlgorithm, noise_mod
 
 
 def evaluation_adaptation(settings: Settings, method: ClientAlgorithm) -> Adaptation:
-    """How held-out clients adapt; as in training where the settings leave it open."""
+    """Return how held-out clients adapt: as in training, except where the evaluation settings say otherwise."""
     trained, chosen = method.adaptation, settings.evaluation
     return Adaptation(
         adapt=chosen.adapt or trained.adapt,
@@ -112,7 +112,7 @@ def network_spec(settings: Settings, task: Task) -> NetworkSpec:
 
 
 def check_protocol(settings: Settings, task: Task) -> None:
-    """Whether the method fits the benchmark.
+    """Check that the method fits the benchmark.
 
     Raises:
         InputError: One classifier for all has no support and query sets to learn an initialisation from.
@@ -126,7 +126,7 @@ def check_protocol(settings: Settings, task: Task) -> None:
 
 
 def records_of_a_client(settings: Settings, task: Task) -> int:
-    """How many records a client holds; a public constant."""
+    """Number of records that a client holds; a public constant."""
     shape = episode_shape(settings)
     return settings.population.records if task.shared_classes else shape.support_records + shape.query_records
 

@@ -1,4 +1,4 @@
-"""From settings to a clip policy, or the reason why there is none."""
+"""Clip policy that the settings describe, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SETTING, _FOLDER = "clip.policy", "dpfedmeta.privacy.policies"
 
 
 def bounds_clients(settings: Settings) -> bool:
-    """Whether a client's message is clipped at all, so that something can be promised to a client.
+    """Return whether a client's message is clipped at all; only then can there be a client-level guarantee.
 
     Raises:
         InputError: There is no policy of this name.
@@ -26,7 +26,7 @@ def bounds_clients(settings: Settings) -> bool:
 
 
 def clip_policy(settings: Settings, privacy: PrivacyPlan) -> ClipPolicy[Any]:
-    """How the clip bound follows releases.
+    """Return the clip policy, which sets the clip bound of each round from earlier releases.
 
     Raises:
         InputError: The clip settings do not fit each other or the run, or the policy breaks its protocol.

@@ -1,4 +1,4 @@
-"""Who may sit beside a client in a cohort: whom the server draws as it says, or whomever it picks."""
+"""Number of colluding clients in a cohort, depending on whether the server draws cohorts honestly or picks them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from dpfedmeta.secure_aggregation.graph import counted
 
 
 def may_be_picked(plan: PrivacyPlan, invited: int) -> int:
-    """How many of a cohort may tell the server all they know, where it picks the cohort among all clients."""
+    """Return how many clients of a cohort may collude if the server picks the cohort among all clients."""
     assert plan.secure is not None
     adversarial = plan.secure.adversarial or 0.0
     return min(invited - 1, counted(adversarial, plan.clients))
 
 
 def check_company(plan: PrivacyPlan, company: str) -> None:
-    """Whether as many colluding clients are counted as a server of real clients can put into a cohort.
+    """Check that the plan counts as many colluding clients as a server of real clients can put into a cohort.
 
     Args:
         plan: Of real clients, whom the server knows by name.
-        company: `picked`: the server may choose whom it asks; `drawn`: it is trusted to draw cohorts as it says.
+        company: `picked`: the server may choose the clients of a cohort; `drawn`: it is trusted to draw cohorts as it
+            says.
 
     Guarantee:
         (record or client, server): the noise of a cohort counts without `privacy.client.colluding` clients, and masks
@@ -27,7 +28,7 @@ def check_company(plan: PrivacyPlan, company: str) -> None:
         one of a cohort.
 
     Raises:
-        RefusedPlan: Fewer are.
+        RefusedPlan: The plan counts fewer.
     """
     secure, whole = plan.secure, plan.at(0).whole
     if secure is None or whole is None or company == "drawn":

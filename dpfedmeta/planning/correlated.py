@@ -1,4 +1,4 @@
-"""What correlated noise is planned with (server.noise): how far clients keep apart, and the buffers of its state."""
+"""Constants of correlated noise (server.noise): separation of a client's rounds, and buffers of the noise's state."""
 
 from __future__ import annotations
 

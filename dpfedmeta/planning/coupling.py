@@ -1,4 +1,4 @@
-"""Whether a network lets one record, or one client, reach what belongs to another: tried out before the first round.
+"""Test before the first round that a network keeps records, micro-episodes and clients independent of each other.
 
 Types of modules tell about known ones only (models.check_records_uncoupled). Here clients compute on synthetic images,
 the data of one are changed, and all other records, micro-episodes and clients are compared.
@@ -144,7 +144,7 @@ def _refusal(rehearsal: Rehearsal, what: str, remedy: str) -> InputError:
 
 
 def _share(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
-    """How far a row other than the first of a phase moved at most, over the longer of its two values."""
+    """Largest change of any row but the first of each phase, relative to the longer of its two values."""
     found = 0.0
     for old, new in zip(before, after, strict=True):
         old, new = old[1:].double(), new[1:].double()

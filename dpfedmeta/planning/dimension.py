@@ -1,4 +1,4 @@
-"""How many numbers a message holds: what secure aggregation has to know beforehand."""
+"""Length of a message vector, which secure aggregation has to know beforehand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def message_dimension(settings: Settings, task: Task) -> int:
 
 
 def learned_dimension(settings: Settings, task: Task) -> int:
-    """How many weights of the network are learned."""
+    """Number of learned weights of the network."""
     from dpfedmeta.parameters import dimension
 
     algorithm, network = algorithm_of(settings, task), network_spec(settings, task)

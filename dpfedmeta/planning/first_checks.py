@@ -1,4 +1,4 @@
-"""What can be refused before anything heavy is imported: names, folders, settings that do not fit each other."""
+"""Checks made before anything heavy is imported: names, folders, settings that do not fit each other."""
 
 from __future__ import annotations
 

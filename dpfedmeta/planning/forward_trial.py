@@ -1,4 +1,4 @@
-"""Whether a network gives logits, and the same ones each time: tried out before the first round."""
+"""Test before the first round that a network returns logits, and the same ones each time."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def check_keeps_nothing(spec: NetworkSpec, network: nn.Module) -> None:
 
 
 def _statistic(network: nn.Module, name: str) -> bool:
-    """Whether a buffer is a running statistic, which nothing reads while its layer is in training mode."""
+    """Return whether a buffer is a running statistic, which nothing reads while its layer is in training mode."""
     layer = network.get_submodule(name.rpartition(".")[0])
     return isinstance(layer, nn.modules.batchnorm._NormBase) and layer.training
 
@@ -147,7 +147,10 @@ def draws_random_numbers(spec: NetworkSpec) -> DrawsRandomNumbers:
 
 
 def _or_another_thread() -> str:
-    """Nobody can tell the draws of one thread from those of another, where both come every time."""
+    """Second half of the error message: other threads that may be drawing instead; empty if there are none.
+
+    If draws occur on every try, those of the network and those of another thread cannot be told apart.
+    """
     others = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
     if not others:
         return ""
@@ -212,7 +215,7 @@ def _differing(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> str
 
 
 def _check_is_body_and_head(rehearsal: Rehearsal, images: Tensor) -> None:
-    """Where the head adapts, clients compute head(body(images)): forward must be that."""
+    """Check that forward is head(body(images)), which is what clients compute where only the head adapts."""
     spec, where = rehearsal.network, f"model.name = {rehearsal.network.name}"
     # Random weights: a head begins with zeros, behind which any body looks alike.
     model, rest = rehearsal.weights(1)

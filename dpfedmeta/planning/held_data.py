@@ -1,4 +1,4 @@
-"""What the clients of a run hold, kept as digests among its secrets: rounds done again must not see other data."""
+"""Digests of the data that clients hold, kept among a run's secrets: a repeated round must see the same data."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class HeldData:
 
     @property
     def known(self) -> bool:
-        """Whether other data would be noticed."""
+        """True if a change of the data would be noticed."""
         return not self.own or self.clients is not None
 
 
 def held_data(dataset: Dataset, own: Population | None) -> HeldData:
-    """What clients hold: those made of the data set, or the caller's own."""
+    """Return the digests of the clients' data, made of the data set or given by the caller."""
     decoded = dataset.train.decoded_digest()
     return HeldData(
         sha256=dataset.train.digest(decoded),
@@ -62,10 +62,10 @@ def keep_data(run: RunDirectory, held: HeldData) -> None:
 
 
 def kept_data(run: RunDirectory) -> HeldData:
-    """What the clients of a run held when it began.
+    """Read the digests of the data that the clients of a run held when it began.
 
     Raises:
-        InputError: Lost or damaged.
+        InputError: The file is lost or damaged.
     """
     path = run.secret / _DATA
     try:

@@ -1,4 +1,4 @@
-"""What `model.initial` may name, and what a plan says of it."""
+"""Allowed values of `model.initial`, and the note that a plan makes of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpfedmeta.settings import Settings
 
 
 def check_initial(settings: Settings, spec: NetworkSpec, task: Task) -> None:
-    """Whether there are such weights, and whether they can be public, as far as that shows without the images.
+    """Check that the initial weights exist and can count as public, as far as that shows without the images.
 
     Raises:
         InputError: They cannot be read, or belong to another network.
@@ -43,7 +43,7 @@ def _source_of(settings: Settings) -> str | None:
 
 
 def initial_words(settings: Settings) -> str | None:
-    """What the guarantees leave out; None where training begins with random weights."""
+    """Note on the initial weights, which no guarantee covers; None where training begins with random weights."""
     if settings.model.initial is None:
         return None
     known = "procedural images, nobody's data" if settings.model.initial in BUILT_IN else "taken as public"

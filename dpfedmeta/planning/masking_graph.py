@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingGraph:
-    """What every party of a round computes for itself (secure_aggregation.agreement).
+    """Parameters of a round's masking graph, which every party computes alone (secure_aggregation.agreement).
 
     Attributes:
-        clients: n, of a cohort of the expected size.
-        degree: k, with how many others each of them shares masks.
-        threshold: t, how many of these give a secret back.
-        fewest: V, with fewer survivors nothing is unmasked.
+        clients: n, the expected cohort size.
+        degree: k, the number of other clients with which each client shares masks.
+        threshold: t, how many of these suffice to restore a secret.
+        fewest: V, the fewest survivors; with fewer nothing is unmasked.
     """
 
     clients: int
@@ -43,7 +43,7 @@ def masking_graph(plan: PrivacyPlan) -> MaskingGraph | None:
 
 
 def check_graph(plan: PrivacyPlan) -> None:
-    """Whether every cohort that may be drawn can hide its messages, and answer.
+    """Check that every cohort that may be drawn has a masking graph, and that enough of its clients can answer.
 
     Raises:
         RefusedPlan: No graph exists for a cohort, it withstands fewer than are counted with, or most rounds would be

@@ -1,4 +1,4 @@
-"""From a plan's constants to the mechanism that releases its sums; or the reason why there is none."""
+"""Mechanism that releases a plan's sums, built from the plan's constants, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def mechanism_of(plan: PrivacyPlan) -> Mechanism:
 
 
 def check_mechanism(mechanism: Mechanism, plan: PrivacyPlan) -> None:
-    """Whether what the mechanism costs is what the plan promises, and whether the ledger can hold it.
+    """Check that the mechanism costs what the plan counts with, and that the ledger can store its noise.
 
     Raises:
         RefusedPlan: It states another event than the plan, or one that cannot be read back.

@@ -53,10 +53,12 @@ def secure_rounds(settings: Settings, task: Task, dimension: int | None = None) 
 
 
 def _check_answers(settings: Settings) -> None:
-    """How likely a round is aborted is known of drop-outs by equal coins alone; under fixed cohorts it tells nothing.
+    """Check that an abort tells nothing of the cohort, unless cohorts are fixed, where it cannot.
+
+    The probability of an abort is known only where clients drop out independently, all with the same probability.
 
     Raises:
-        RefusedPlan: Something else decides under Poisson sampling, so an abort would tell of a cohort.
+        RefusedPlan: Cohorts are not fixed, and something else decides which clients answer.
     """
     population, server = settings.population, settings.server
     if population.sampler == "fixed":

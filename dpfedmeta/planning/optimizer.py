@@ -1,4 +1,4 @@
-"""From a setting to the server's rule, tried out before the first round."""
+"""Server's update rule by the name in the settings, tested before the first round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the weights that a run begins with learned from the images that it wants to protect."""
+"""Checks that a run's initial weights did not learn from the images that the run wants to protect."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _learned_from(
 
 
 def _kept(origin: Origin) -> HeldData | None:
-    """Who publishes a run leaves its secrets out."""
+    """Return the data digests of an earlier run; None if they are gone, as in a published run, which has no secrets."""
     try:
         return kept_data(RunDirectory(origin.path))
     except InputError:

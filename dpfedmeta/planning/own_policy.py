@@ -36,7 +36,7 @@ def with_own_policy(settings: Settings, policy: ClipPolicy[Any]) -> Settings:
 
 
 def own_policy_name(policy: object) -> str:
-    """What a run remembers of it: its values where it is a dataclass, else its class."""
+    """Name by which a run remembers the policy: its values where it is a dataclass, else its class."""
     form = policy if isinstance(policy, type) else type(policy)
     where = f"{form.__module__}.{form.__qualname__}"
     return f"{where}: {policy!r}" if is_dataclass(policy) and not isinstance(policy, type) else where

@@ -1,4 +1,4 @@
-"""From settings to a plan: every constant of a run, its promise, and the reasons to refuse it."""
+"""Plan of a run: every constant, the promised guarantees, and the reasons to refuse it, derived from settings."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Plan:
 
     @property
     def private(self) -> bool:
-        """Whether there is a client-level mechanism."""
+        """True if the plan has a client-level mechanism."""
         return self.privacy.noise_multiplier is not None
 
     @cached_property
@@ -93,12 +93,12 @@ class Plan:
         return message_clip_ratio(self.settings, self.algorithm, self.privacy.noise_mode)
 
     def message_bound(self, bound: float) -> float:
-        """How far one client moves the sum of a round with this clip bound."""
+        """Return the largest norm by which one client moves the sum of a round at this clip bound."""
         return moved_by_a_client(bound, self.policy.attachment, self.message_clip_ratio)
 
     @property
     def shortened(self) -> bool:
-        """Whether privacy.client.limit ends the run before server.rounds."""
+        """True if privacy.client.limit ends the run before server.rounds."""
         return self.privacy.rounds < self.settings.server.rounds
 
     @property
@@ -119,7 +119,7 @@ class Plan:
         return replace(self, privacy=replace(self.privacy, secure=replace(secure, malicious=True)))
 
     def sampler(self, round_: int) -> Sampler:
-        """Who draws the cohort of a round."""
+        """Return the sampler that draws the cohort of this round."""
         spacing = spacing_of(self.privacy)
         if spacing is None or self.privacy.sampler == "cyclic":
             return sampler_of(self.privacy.at(round_), self.privacy.max_participations)
@@ -129,17 +129,17 @@ class Plan:
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """What releases the sums."""
+        """Mechanism that releases the sums."""
         return mechanism_of(self.privacy)
 
     @cached_property
     def rule(self) -> Rule:
-        """From moments of releases to the server's step."""
+        """Rule that turns the moments of releases into the server's step."""
         return rule_of(self.settings.server.optimizer)
 
     @property
     def policy(self) -> ClipPolicy[Any]:
-        """How the clip bound follows releases."""
+        """Clip policy, which sets the clip bound from earlier releases."""
         return clip_policy(self.settings, self.privacy) if self.own_policy is None else self.own_policy
 
 

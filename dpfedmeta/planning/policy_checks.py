@@ -1,4 +1,4 @@
-"""What a clip policy has to be, whichever way it came in: a name of this package, package.module:name, or an object."""
+"""Requirements on a clip policy, given as a name of this package, as package.module:name, or as an object."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _check_attachment(settings: Settings, policy: ClipPolicy[Any], name: str) ->
 
 
 def _as_made_here(attachment: Attachment) -> bool:
-    """Whether nothing but its scale and its edges was chosen."""
+    """Return whether the attachment is the one that its class makes of its scale and edges alone."""
     names = {field.name for field in fields(attachment)}  # type: ignore[arg-type]
     if {*vars(attachment)} != names:
         return False

@@ -1,4 +1,4 @@
-"""From settings to the clients of a run, and the reasons to refuse them."""
+"""Clients of a run, built from the settings, and the reasons to refuse them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,10 @@ def _check_protocol(own: object) -> None:
 
 
 def _check_form(own: Population, pool: ClassPool) -> None:
-    """What a population says of its records is public, as the task is; nobody's data are looked at."""
+    """Refuse a population whose stated image form differs from that of the task.
+
+    The form that a population states is public, as the task is; nobody's data are read.
+    """
     stated = getattr(own, "image", None)
     expected = tuple(pool.images.shape[1:])
     if stated is None or tuple(stated) == expected:

@@ -1,4 +1,4 @@
-"""From settings to what is promised: every constant of the accountant, solved from targets, or a refusal."""
+"""Privacy plan: every constant of the accountant, solved from the targets in the settings, or a refusal."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _solved(plan: PrivacyPlan, targets: Targets, solve: Solve, limit: float | No
 
 
 def check_asked(settings: Settings, task: Task) -> None:
-    """What can be refused without the accountant.
+    """Make the checks on the settings that need no accountant.
 
     Raises:
         InputError: A value does not fit another one.
@@ -155,7 +155,7 @@ def _check_client_ledgers(settings: Settings, plan: PrivacyPlan) -> None:
 
 
 def _check_abort(settings: Settings) -> None:
-    """That a round was aborted is visible, so it may tell nothing of who was drawn or of what they hold.
+    """Check that an abort, which everybody sees, tells nothing about the drawn clients or their data.
 
     Cohorts of one size, whose clients fail by equal coins, are aborted with the same probability whoever is in them.
     """

@@ -1,4 +1,4 @@
-"""What is asked for has to be promised, and what is promised has to be asked for: by a target or a noise."""
+"""Check that every enabled privacy layer has a target epsilon or an explicit noise multiplier, and vice versa."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients compute, on synthetic images: their own functions, with as few records as show who moves whom."""
+"""Trial runs of the clients' own functions on synthetic images, with as few records as show which affect which."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _CLIENTS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """What is tried out; equal ones need it once.
+    """Setup of a trial run of the clients' computation; equal setups need to be tried only once.
 
     Attributes:
         network: The network.
         algorithm: What clients compute, shortened.
         engine: Of per-record gradients.
         side_by_side: Whether exact messages of several clients are computed at once.
-        promise: What would not hold, or None where nothing is promised.
+        promise: Level of privacy that would not hold if the trial fails; None where nothing is promised.
     """
 
     network: NetworkSpec
@@ -43,17 +43,17 @@ class Rehearsal:
 
     @property
     def trial(self) -> Trial:
-        """What has to stay apart."""
+        """Trial of the algorithm: which units must not affect each other."""
         return self.algorithm.trial(self.network)
 
     @property
     def shape(self) -> EpisodeShape:
-        """Of a client."""
+        """Shape of a client's episode."""
         trial = self.trial
         return EpisodeShape(ways=trial.ways, shots=trial.each, queries=trial.each)
 
     def weights(self, draw: int) -> tuple[Params, Params]:
-        """What is learned, and the rest: the initial values, or a random draw around them."""
+        """Return (learned weights, other weights): the initial values for draw 0, else a random draw around them."""
         weights = self.algorithm.initial(self.network, 0)
         model = self.algorithm.learned(self.network, weights)
         rest = {name: value for name, value in weights.items() if name not in model}
@@ -81,7 +81,7 @@ class Rehearsal:
         return brightness * torch.rand(count, *form.shape, generator=generator)
 
     def changed(self, episodes: Sequence[Episode], seed: int, brightness: float) -> list[Episode]:
-        """With other data of the first client, which belong to the first unit of every phase."""
+        """Return the episodes with other data in the first client, which belong to the first unit of every phase."""
         first, *others = episodes
         support, query = self.trial.changed
         generator = torch.Generator().manual_seed(seed)
@@ -102,7 +102,7 @@ class Rehearsal:
 
 
 def rehearsal_of(settings: Settings, network: NetworkSpec, algorithm: ClientAlgorithm, *, private: bool) -> Rehearsal:
-    """What a plan has its clients compute.
+    """Build the trial run of what a plan has its clients compute.
 
     Args:
         settings: For the engine, and where clients are computed.

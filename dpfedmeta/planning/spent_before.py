@@ -1,4 +1,4 @@
-"""From `privacy.spent_before` to what other ledgers charge the same clients with."""
+"""Charges of other ledgers to the same clients, read from the folders in `privacy.spent_before`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def earlier_releases(settings: Settings) -> tuple[Earlier, ...]:
-    """What the ledgers in these folders charge, to be counted in every cell of the plan.
+    """Return the charges of the ledgers in these folders, which count in every cell of the plan.
 
     Guarantee:
         Every line of each ledger counts, whether its release was ever looked at.

@@ -1,4 +1,4 @@
-"""What will be trained, in words, before the first round."""
+"""Description of what will be trained, printed before the first round."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_NAMES = 3
 
 
 def trained_lines(plan: Plan, task: Task) -> tuple[str, ...]:
-    """What goes in and out of the network, which of its weights are learned, and what images were brought to."""
+    """Describe the network's input and output, its learned weights, and the size that images are brought to."""
     spec = plan.network
     weights = plan.algorithm.initial(spec, plan.settings.run.seed)
     learned, frozen = plan.algorithm.learned(spec, weights), frozen_names(build_network(spec))
@@ -39,7 +39,10 @@ def trained_lines(plan: Plan, task: Task) -> tuple[str, ...]:
 
 
 def _read_words(task: Task) -> tuple[str, ...]:
-    """How data of the user's own were read: by names and public records alone, since it is printed for anybody."""
+    """Describe how the user's own data were read.
+
+    The text is printed for anybody, so it is made of names and public records alone.
+    """
     source = task.source
     if not isinstance(source, OwnSource) or not Path(source.path).exists():
         return ()
@@ -47,7 +50,7 @@ def _read_words(task: Task) -> tuple[str, ...]:
 
 
 def _image_words(dataset: str, task: Task) -> tuple[str, ...]:
-    """Where no task file says the size of images, the headers of public files decide."""
+    """Describe the size of images where no task file gives it; it then comes from the headers of public files."""
     source = task.source
     if not isinstance(source, OwnSource) or Path(source.path) != Path(dataset):
         return ()
@@ -58,7 +61,7 @@ def _image_words(dataset: str, task: Task) -> tuple[str, ...]:
 
 
 def _words(weights: Mapping[str, Tensor], names: Collection[str]) -> str:
-    """How many weights these are, and where they stand: a part of the network, or the first few tensors."""
+    """Describe a set of weights by their number and place: parts of the network, or the first few tensors."""
     count = dimension({name: weights[name] for name in names})
     parts = {name.partition(".")[0] for name in names}
     whole = {name for name in weights if name.partition(".")[0] in parts}

@@ -9,5 +9,5 @@ from dpfedmeta.privacy.clip_policy import ATTACHED, Attachment
 
 
 def with_attachment(model: Params, attachment: Attachment | None) -> Params:
-    """What a message looks like: the model's parameters, and the attached numbers."""
+    """Return the form of a message: the model's parameters, and zeros in place of the attached numbers."""
     return {**model, ATTACHED: torch.zeros(attachment.size)} if attachment else dict(model)

@@ -14,18 +14,18 @@ _LAST_DIGITS = 1e-6
 
 
 def check_charged(released: object, event: Event, round_: int, bound: float) -> None:
-    """Whether a mechanism released with the noise that the ledger was charged with, as far as it says.
+    """Check that a release states the noise that the ledger was charged with.
 
     Args:
-        released: What it returned.
-        event: Of the plan: what the round was charged with.
+        released: Value that the mechanism returned.
+        event: The plan's event, with which the round was charged.
         round_: The round.
-        bound: What clips a message: how far one client moves the sum.
+        bound: Clip bound of a message: the largest change of the sum by one client.
 
     Guarantee:
-        What passes states exactly the noise of the event, once, and where the plan fixes a deviation, that deviation.
-        That the numbers which a mechanism of the user's own adds have the law that it states is its author's word: no
-        program can tell from one release.
+        A release that passes states exactly the noise of the event, once, and where the plan fixes a deviation, that
+        deviation. That the numbers which a mechanism of the user's own adds have the law that it states is its author's
+        word: no program can tell from one release.
 
     Raises:
         RefusedPlan: It states another noise, several releases, or another deviation; nothing may leave.

@@ -1,4 +1,4 @@
-"""What a clip policy is: a pure state machine from released aggregates to the next clip bound."""
+"""Interface of a clip policy: a pure state machine from released aggregates to the next clip bound."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ATTACHED = "clip.attached"
 
 
 class PolicyState(Protocol):
-    """What every policy's state can say."""
+    """State of a clip policy, as far as all policies share it."""
 
     @property
     def bound(self) -> float:
@@ -32,7 +32,7 @@ class PolicyState(Protocol):
 
     @property
     def mode(self) -> Mode:
-        """What the policy is doing, for people."""
+        """Current mode of the policy, for people."""
         ...
 
 
@@ -40,17 +40,17 @@ State = TypeVar("State")
 
 
 class Attachment(Protocol):
-    """What each client adds to its message so that the policy learns about norms; released with the sum, never alone.
+    """Numbers that each client adds to its message to tell the policy about norms; released with the sum, never alone.
 
-    The numbers ride as further coordinates of the message, scaled by s C: the sum has sensitivity C sqrt(1 + s^2 a^2)
+    The numbers are further coordinates of the message, scaled by s C: the sum has sensitivity C sqrt(1 + s^2 a^2)
     and one isotropic noise of multiplier z covers both. That is the joint formula of Andrew et al. (2021,
-    https://arxiv.org/abs/1905.03871): for counts
-    of noise deviation b, 1/z^2 = 1/z_sum^2 + a^2/b^2, so the event of a round stays the same and the sum pays a little.
+    https://arxiv.org/abs/1905.03871): for counts of noise deviation b, 1/z^2 = 1/z_sum^2 + a^2/b^2, so the event of a
+    round stays the same and the sum gets a little more noise.
     """
 
     @property
     def size(self) -> int:
-        """How many numbers."""
+        """Number of values that a client attaches."""
         ...
 
     @property
@@ -90,7 +90,7 @@ class ClipPolicy(Protocol[State]):
 
     @property
     def attachment(self) -> Attachment | None:
-        """What it needs beside the aggregate; None: nothing."""
+        """Numbers that clients attach to their messages for the policy; None: it needs the aggregate alone."""
         ...
 
     def initial(self) -> State:
@@ -104,7 +104,7 @@ class ClipPolicy(Protocol[State]):
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What a policy is planned for.
+    """Properties of a run that a clip policy is planned for.
 
     Attributes:
         algo: The algorithm's name, for refusals.
@@ -128,7 +128,7 @@ LEAST_BOUND, MOST_BOUND = 1e-18, 1e18
 
 
 def bound_problem(bound: object) -> str | None:
-    """What is wrong with a clip bound, and what it may be; None: nothing."""
+    """Describe what is wrong with a clip bound and which values it may take; None: nothing is wrong."""
     number = isinstance(bound, float | int) and not isinstance(bound, bool)
     if number and LEAST_BOUND <= bound <= MOST_BOUND:  # type: ignore[operator]
         return None

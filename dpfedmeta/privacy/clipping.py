@@ -55,10 +55,10 @@ def clip_per_layer(contribution: Mapping[str, Tensor], bound: float) -> Params:
 
 
 def clip_rows(rows: Tensor, bound: float) -> Tensor:
-    """As `clip`, of several contributions at once; nothing waits for the device.
+    """Clip several contributions at once, as `clip` does, without waiting for the device.
 
     Args:
-        rows: [n, d], a contribution each.
+        rows: [n, d], one contribution in each row.
         bound: Radius of the ball.
 
     Returns:
@@ -72,12 +72,12 @@ def clip_rows(rows: Tensor, bound: float) -> Tensor:
 
 
 def clip_rows_per_layer(rows: Tensor, bound: float, form: Mapping[str, Tensor]) -> Tensor:
-    """As `clip_per_layer`, of several contributions at once.
+    """Clip several contributions at once, as `clip_per_layer` does.
 
     Args:
         rows: [n, d], contributions of this form in the order of `flatten`.
-        bound: Of the whole.
-        form: Names and shapes.
+        bound: Clip bound of a whole contribution.
+        form: Names and shapes of the parameters.
     """
     layers: dict[str, list[int]] = {}
     for place, name in enumerate(form):

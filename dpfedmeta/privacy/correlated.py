@@ -47,7 +47,7 @@ class CorrelatedMechanism:
 
     @cached_property
     def noise(self) -> CorrelatedNoise:
-        """What the plan states.
+        """Correlated noise that the plan states.
 
         Raises:
             ValueError: It states another noise.
@@ -68,7 +68,7 @@ class CorrelatedMechanism:
 
     @property
     def vectors(self) -> int:
-        """How many vectors, each as long as a message, it remembers."""
+        """Number of vectors, each as long as a message, that the mechanism remembers."""
         raise NotImplementedError
 
     def correlated(self, fresh: FloatArray, vectors: FloatArray, round_: int) -> tuple[FloatArray, FloatArray]:
@@ -117,7 +117,7 @@ class CorrelatedMechanism:
         return released, following
 
     def event(self, round_: int) -> Event:
-        """What the plan states."""
+        """Return the privacy cost of the round's release, which the ledger is charged with."""
         return self.plan.at(round_)
 
 

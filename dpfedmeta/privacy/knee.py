@@ -1,4 +1,4 @@
-"""How a policy walks to the knee where clipping begins, once it has an estimate of the elasticity there."""
+"""Walk of a policy's bound to the knee where clipping begins, once the elasticity there is estimated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpfedmeta.sections import ClipSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Walk:
-    """Where the centre of a search may be, and how it moves: pure functions of what releases said.
+    """Limits and steps of the centre of a search for the knee: pure functions of released values.
 
     Below the knee every contribution is clipped and the clipped mean grows in proportion to C: its elasticity
     d ln||signal|| / d ln C is 1. Above it nothing is clipped and the elasticity is 0, while the noise keeps growing.
@@ -19,7 +19,7 @@ class Walk:
     Attributes:
         lowest: C_min of the centre.
         highest: C_max of the centre.
-        target_elasticity: Where to sit: 1 clips everything, 0 clips nothing.
+        target_elasticity: Elasticity that the centre moves to: 1 clips everything, 0 clips nothing.
         probe: Ratio of the upper to the centre bound, and of the centre to the lower one.
         gain: Step of ln(centre) per unit of elasticity error.
     """

@@ -1,4 +1,4 @@
-"""Where secret values become released ones. Nothing else can construct a Released value."""
+"""Mechanisms, which turn secret values into released ones. Nothing else can construct a Released value."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def release_with(
 
 
 class Mechanism(Protocol):
-    """How the sums of all rounds are released, and what that costs.
+    """Mechanism that releases the sums of all rounds, and states the privacy cost.
 
     A member is made from the plan. Its state is SECRET and lies beside the noise seed; independent noise has none.
     """
@@ -131,7 +131,7 @@ class Mechanism(Protocol):
         ...
 
     def event(self, round_: int) -> Event:
-        """What the release of a round costs: what the ledger is charged with."""
+        """Return the privacy cost of the round's release, which the ledger is charged with."""
         ...
 
 

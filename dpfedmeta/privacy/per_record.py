@@ -22,7 +22,7 @@ class PerRecordGradients(Protocol):
 
     @property
     def batches(self) -> bool:
-        """Whether weights may differ from record to record, so that several clients fit into one call."""
+        """Return whether weights may differ from record to record, so that several clients fit into one call."""
         ...
 
     def __call__(
@@ -74,7 +74,7 @@ class VmapGradients:
 
 
 class LayeredGradients:
-    """One backward pass in which every layer returns its records' own gradients (models.record_layers)."""
+    """Per-record gradients by one backward pass in which every layer returns them (models.record_layers)."""
 
     batches = True
 

@@ -26,19 +26,19 @@ _MOST_TRIES = 1000
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoundedMessages:
-    """One round's grid; public, and the same for all of its clients.
+    """Grid to which the messages of one round are rounded; public, and the same for all of its clients.
 
     Attributes:
         whole: Public constants.
         bound: C: largest length of a part.
-        form: What a message looks like.
-        seed: run.seed, and the round: where the signs of the rotation come from.
+        form: Names and shapes of a message.
+        seed: run.seed; the signs of the rotation are drawn from it and the round.
         round: The round.
 
     Guarantee:
         A part that is zeroed out moves the sum by at most `whole.sensitivity` steps of the grid, whatever rotation and
-        rounding do, since its length is checked after rounding. Rotation, rounding and wrapping round depend on nobody
-        else's data.
+        rounding do, since its length is checked after rounding. Rotation, rounding and wrapping round depend on no
+        other client's data.
     """
 
     whole: WholeSum
@@ -49,12 +49,12 @@ class RoundedMessages:
 
     @property
     def width(self) -> float:
-        """Of a step of the grid, in what a message is measured in."""
+        """Width of one step of the grid, in the units of messages."""
         return self.bound / (self.whole.units * self.whole.parts)
 
     @cached_property
     def _signs(self) -> FloatArray:
-        """One for each coordinate, over sqrt(d)."""
+        """Random signs of the rotation, one for each coordinate, over sqrt(d)."""
         coins = public_generator(self.seed, Purpose.ROTATION, self.round).integers(0, 2, self.whole.dimension)
         return np.asarray((2.0 * coins - 1.0) / math.sqrt(self.whole.dimension), dtype=np.float64)
 
@@ -89,7 +89,7 @@ class RoundedMessages:
         return (total + half) % (2 * half) - half
 
     def read(self, released: Params) -> Params:
-        """What a released sum says, in the form of messages: post-processing."""
+        """Convert a released sum back to the form of messages. This is post-processing."""
         values = torch.cat([value.reshape(-1) for value in released.values()]).double().numpy().copy()
         whole_kernels.hadamard(values)
         size = sum(value.numel() for value in self.form.values())

@@ -1,4 +1,4 @@
-"""Who takes part in a round where clients rest between rounds: what correlated noise counts with."""
+"""Sampler for correlated noise, in which clients rest between the rounds that they join."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SpacedSampler:
         *,
         again: bool = False,
     ) -> Cohort:
-        """One cohort. Those who are drawn but have to rest stay away, as if each had tossed its coin for nothing."""
+        """Draw the cohort of a round. Clients that are drawn but have to rest stay away, as if they were not drawn."""
         drawn = generator.sample(self.clients, generator.binomial(self.clients, self.rates[round_]))
         free = [c for c in drawn.tolist() if self.spacing.allows(round_, participations.get(c, 0), latest.get(c))]
         return Cohort(round=round_, clients=np.sort(np.asarray(free, dtype=np.int64)))

@@ -44,7 +44,7 @@ class Threshold:
 
     @property
     def deviation(self) -> float:
-        """Of the noise on one count."""
+        """Deviation of the noise on one count."""
         return self.noise.multiplier * math.sqrt(self.names)
 
     @property

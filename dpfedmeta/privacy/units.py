@@ -31,11 +31,11 @@ Value = TypeVar("Value")
 
 
 class Grid(Protocol):
-    """How a sum of whole numbers is read, once it is released."""
+    """Grid of a sum of whole numbers, by which a released sum is read."""
 
     @property
     def width(self) -> float:
-        """Of one step."""
+        """Width of one step of the grid, in the units of messages."""
         ...
 
     def centred(self, total: IntArray) -> IntArray:
@@ -43,7 +43,7 @@ class Grid(Protocol):
         ...
 
     def read(self, released: Params) -> Params:
-        """What a released sum says, in the form of messages."""
+        """Convert a released sum back to the form of messages."""
         ...
 
 

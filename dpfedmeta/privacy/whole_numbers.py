@@ -21,7 +21,7 @@ _LEAST_EXPONENT = -1022
 
 @dataclass(frozen=True, kw_only=True)
 class WholeNumbers:
-    """How one round's messages become whole numbers; public, and the same for all of its clients.
+    """Conversion of one round's messages to whole numbers; public, and the same for all of its clients.
 
     Attributes:
         longest: Largest L2 norm of a message.

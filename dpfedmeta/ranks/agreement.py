@@ -1,4 +1,4 @@
-"""What all ranks must have in common, compared before round 0."""
+"""Comparison, before round 0, of everything that all ranks must have in common."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from dpfedmeta.workers import Workers
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Of one rank.
+    """Facts about one rank that are compared between ranks.
 
     Attributes:
-        command: Its command line.
+        command: Command line of the rank.
         code: Digest of the package's modules.
-        versions: Of Python and of the libraries that a result depends on.
-        switches: Environment variables that choose how these compute.
-        host: Its machine's name.
-        machine: Its processor, and what of it is used.
-        gpu: The number of its GPU, as torchrun counts processes of a machine.
-        gpus: How many its machine has.
+        versions: Versions of Python and of the libraries that a result depends on.
+        switches: Environment variables that change the computations of these libraries.
+        host: Name of its machine.
+        machine: Processor of its machine, and the instruction set that PyTorch uses.
+        gpu: Number of its GPU, which is torchrun's number of the process on its machine.
+        gpus: Number of GPUs of its machine.
     """
 
     command: str
@@ -56,7 +56,7 @@ _SAME = {
 
 
 def facts_of(launch: Launch, words: Sequence[str]) -> Facts:
-    """Of this rank."""
+    """Return the facts of this rank."""
     return Facts(
         command=", ".join(_options(words)),
         code=source_digest(),
@@ -111,19 +111,19 @@ def check_together(
     opened: Callable[[], Dataset],
     roots: Sequence[str] = (),
 ) -> bool:
-    """Whether ranks can compute one federation together, and whether all of their processors compute alike.
+    """Check that ranks can compute one federation together; return whether all their processors are alike.
 
     Args:
         workers: The ranks.
-        dataset: As rank 0 has opened it.
-        own: Clients of the caller's own.
-        device: Where clients are computed.
-        opened: What opened it; a rank whose machine has not decoded these images yet calls it too.
-        roots: Modules of the user's own, by which clients compute.
+        dataset: Data set as rank 0 opened it.
+        own: The caller's own clients.
+        device: Device that computes clients.
+        opened: Function that opened it; a rank whose machine has not decoded these images yet calls it too.
+        roots: The user's own modules that clients use.
 
     Raises:
-        InputError: A rank holds other data or none, or other code of the user's own, or a machine has fewer GPUs than
-            processes.
+        InputError: A rank holds other data or none, or another version of the user's own code, or a machine has fewer
+            GPUs than processes.
     """
     pools = (dataset.train, dataset.val, dataset.test)
     found = workers.elsewhere(_data_digest, pools, own, opened)
@@ -161,12 +161,12 @@ def _check_own_code(workers: Workers, roots: Sequence[str]) -> None:
 
 
 def own_facts() -> Facts:
-    """Of the process that asks."""
+    """Return the facts of the calling process."""
     return facts_of(launched() or Launch(rank=0, size=1), sys.argv[1:])
 
 
 def check_gpus(facts: Sequence[Facts]) -> None:
-    """One process for each GPU.
+    """Check that each process has a GPU of its own.
 
     Raises:
         InputError: A machine has fewer GPUs than processes.

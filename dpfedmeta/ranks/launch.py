@@ -1,4 +1,4 @@
-"""What torchrun tells a process of its launch, from the environment; nothing heavy is imported."""
+"""Facts about a launch by torchrun, read from the environment; imports no heavy library."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _NAMELESS = ("", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """One process of a launch.
+    """Process of a launch by torchrun.
 
     Attributes:
         rank: Number of this process.
-        size: How many there are.
-        local_rank: Number of this process on its machine; also of its GPU.
-        restarts: How often torchrun has started all of them again.
-        may_restart: How often it would.
-        name: What a restart of this launch has in common with it, and no other launch.
-        timeout: Seconds after which a process that says nothing counts as hung.
+        size: Number of processes.
+        local_rank: Number of this process on its machine, and of its GPU.
+        restarts: Times that torchrun has restarted all processes.
+        may_restart: Times that torchrun may restart them.
+        name: Name that only this launch and its restarts have.
+        timeout: Seconds without a message after which a process counts as hung.
     """
 
     rank: int

@@ -1,4 +1,4 @@
-"""What ranks tell each other, over torch.distributed: objects from rank 0 to all or to one, answers, and sums."""
+"""Communication between ranks over torch.distributed: objects from rank 0, answers to it, and sums."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Line(Protocol):
 
     @property
     def rank(self) -> int:
-        """Of this process."""
+        """Rank of this process."""
         ...
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         ...
 
     def announce(self, message: Any = None) -> Any:
@@ -149,7 +149,7 @@ class GroupLine:
 
 
 class _heard:
-    """What torch.distributed raises, as what it means here."""
+    """Context manager that turns communication errors of torch.distributed into `Lost`."""
 
     def __enter__(self) -> None:
         pass

@@ -50,7 +50,7 @@ class Ranks:
 
     @property
     def count(self) -> int:
-        """With rank 0."""
+        """Number of ranks, including rank 0."""
         return self._line.size
 
     def map(self, function: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
@@ -77,7 +77,7 @@ class Ranks:
     def total(
         self, function: Summand, common: tuple[object, ...], shares: Iterable[tuple[object, ...]], shape: Shape
     ) -> tuple[IntArray, int]:
-        """As `Workers.total` says; every rank sends its own sum, once.
+        """Return the total of `Workers.total`; every rank sends its own sum, once.
 
         Raises:
             RuntimeError: A rank is lost, or failed.
@@ -210,7 +210,7 @@ class Ranks:
         self._leaving = self._leaving or isinstance(error, KeyboardInterrupt)
 
     def _speak(self) -> None:
-        """One job after the other; between them the others hear now and then that rank 0 is there."""
+        """Run posted jobs one after the other; when there is none, send the other ranks a greeting now and then."""
         while True:
             try:
                 job = self._jobs.get(timeout=self._timeout / 4)

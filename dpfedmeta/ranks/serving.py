@@ -1,4 +1,4 @@
-"""What every rank but rank 0 does: compute what it is handed. It prints nothing and writes nothing."""
+"""Work of every rank but rank 0: compute the given jobs. It prints nothing and writes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Everywhere:
-    """One call on every rank."""
+    """Call of one function on every rank."""
 
     function: Callable[..., Any]
     arguments: tuple[object, ...]
@@ -52,7 +52,7 @@ class Failed:
 
 
 def failed(error: Exception) -> Failed:
-    """What rank 0 is told of it."""
+    """Build the message that tells rank 0 of an error."""
     known = isinstance(error, InputError)
     return Failed(words=str(error) if known else f"{type(error).__name__}: {error}", bad_input=known)
 

@@ -1,4 +1,4 @@
-"""From torchrun's environment to a command on rank 0 and to the others that serve it."""
+"""Start of a command under torchrun: rank 0 runs it, the other ranks serve it."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _leave(code: int) -> None:
 
 
 def prepare(launch: Launch) -> None:
-    """One thread, and one GPU where there is one."""
+    """Set this process to one thread, and to its own GPU if there is one."""
     torch.set_num_threads(1)
     keep_freed_memory()
     if launch.local_rank < torch.cuda.device_count():

@@ -1,1 +1,1 @@
-"""From a run directory to HTML and PNG; reads released quantities only."""
+"""Reports in HTML and PNG, made from a run directory; they read released quantities only."""

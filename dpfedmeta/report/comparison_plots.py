@@ -26,7 +26,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def _looks(groups: Sequence[Group]) -> list[Look]:
-    """One for each, the same in all pictures of a comparison."""
+    """Return a look for each group, the same in all pictures of a comparison."""
     return looks_of([str(group.summaries[0]["algo"]) for group in groups])
 
 
@@ -135,7 +135,11 @@ def _smooth_signal(rows: Rows) -> list[float]:
 def _curves(
     axis: Any, groups: Sequence[Group], quantity: Callable[[Rows], list[float]], *, in_logarithms: bool
 ) -> list[float]:
-    """One line for each setting, the mean over its seeds (of the logarithms, if asked); the values that it drew."""
+    """Draw a line for each setting, the mean over its seeds (of the logarithms, if asked).
+
+    Returns:
+        The largest value over the seeds in each round; empty where nothing was drawn.
+    """
     drawn: list[float] = []
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     for index, (group, (colour, style)) in enumerate(zip(groups, _looks(groups), strict=True)):

@@ -1,4 +1,4 @@
-"""How every picture looks: colours that colour-blind people tell apart, sizes, titles, axes in percent."""
+"""Common style of all pictures: colours for colour-blind readers, sizes, titles, axes in percent."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def looks_of(algorithms: Sequence[str]) -> list[Look]:
 
 
 def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
-    """One set of axes; sizes in inches."""
+    """Return a figure with one set of axes; sizes in inches."""
     figure, axis = plt.subplots(figsize=(width, height))
     return figure, axis
 

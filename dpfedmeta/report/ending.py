@@ -1,4 +1,4 @@
-"""How a run ended, or where it stands, as its page says it."""
+"""End of a run, or its present state, in the words of its page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REFRESH = 10
 
 
 def ending_words(snapshot: Snapshot, summary: Mapping[str, Any]) -> str:
-    """One sentence: how it ended and what it took, or where it stands."""
+    """Return a sentence that says how the run ended and how long it took, or what its present state is."""
     if snapshot.words is not None:
         return f"{snapshot.words}."
     speed = f"{summary['clients_per_second']:.0f} clients/s"
@@ -29,7 +29,7 @@ def ending_words(snapshot: Snapshot, summary: Mapping[str, Any]) -> str:
 
 
 def warning(snapshot: Snapshot) -> str | None:
-    """What has to be known about every number of the page; None: the run ended as planned."""
+    """Return the warning about all numbers of the page; None where the run completed, or its budget ended it."""
     rounds = f"{snapshot.rounds} of {snapshot.content.plan.rounds} rounds"
     if snapshot.stage == "interrupted":
         return f"INTERRUPTED: everything here is of {rounds}; go on with: {how_to_go_on(snapshot.run)}"

@@ -28,13 +28,13 @@ _ROOM = 0.07
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One algorithm.
+    """Curve of one algorithm.
 
     Attributes:
         algo: Its name.
         cell: The guarantee that it is for; None: it has none.
         points: (epsilon, accuracy), in order of epsilon, which is 0 where there is no guarantee.
-        untrained: Before training, where it was measured.
+        untrained: Accuracy before training, where it was measured.
     """
 
     algo: str
@@ -44,9 +44,10 @@ class Curve:
 
 
 def epsilon_plot(path: Path, groups: Sequence[Group]) -> None:
-    """One panel for each guarantee, one curve for each algorithm; what has no privacy is a horizontal line in each.
+    """Draw a panel for each guarantee with a curve for each algorithm.
 
-    The cell is (record, server) where that is finite, else (client, public). Intervals are those of `pooled`.
+    An algorithm without privacy is a horizontal line in every panel. The cell is (record, server) where that is finite,
+    else (client, public). Intervals are those of `pooled`.
 
     Raises:
         InputError: The runs are of several data sets, ways or shots, or none was evaluated.
@@ -110,7 +111,7 @@ def _label(axis: Axes, cell: Cell | None, places: Sequence[float]) -> None:
 
 
 def tick_words(places: Sequence[float]) -> dict[float, str]:
-    """What stands under each epsilon of a logarithmic axis: nothing where the number before it would run into it.
+    """Return the label of each epsilon on a logarithmic axis, empty where it would run into the label before it.
 
     An epsilon of 0 has no place there.
     """

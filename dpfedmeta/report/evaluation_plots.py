@@ -54,7 +54,7 @@ def steps_plot(path: Path, name: str, evaluation: Evaluation) -> None:
 
 
 def clients_plot(path: Path, name: str, evaluation: Evaluation) -> None:
-    """How accuracy after adaptation spreads over clients, trained against untrained."""
+    """Draw how accuracy after adaptation spreads over clients, trained against untrained."""
     results = evaluation["results"]
     figure, panels = _panels(results)
     for axis, result in zip(panels, results, strict=True):

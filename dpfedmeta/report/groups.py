@@ -32,7 +32,7 @@ _MOST_WORDS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """One setting.
+    """Runs of one setting.
 
     Attributes:
         label: What makes it differ from the others.
@@ -44,7 +44,7 @@ class Group:
 
     @classmethod
     def of(cls, label: str, paths: Iterable[Path]) -> Group:
-        """From the folders of runs."""
+        """Make a group from the folders of runs."""
         return cls(label=label, runs=tuple(RunDirectory(path) for path in paths))
 
     @cached_property
@@ -58,7 +58,7 @@ class Group:
         return [run.rounds() for run in self.runs]
 
     def accuracy(self, name: str = "accuracy") -> Measured | None:
-        """One of the accuracies of summary.json over the seeds; None where nothing was evaluated."""
+        """Return an accuracy of summary.json, pooled over the seeds; None where nothing was evaluated."""
         values = [Measured.of(summary[name]) for summary in self.summaries if summary[name]]
         return pooled(values) if values else None
 
@@ -87,7 +87,7 @@ class Group:
 
     @property
     def minutes(self) -> float | None:
-        """Of training, in the mean; None: some run has not ended."""
+        """Mean minutes of training; None if a run has not ended."""
         seconds = [summary["seconds"] for summary in self.summaries]
         return None if None in seconds else float(sum(seconds)) / len(seconds) / 60
 

@@ -43,7 +43,7 @@ def _classifies(found: list[dict[str, Any]]) -> bool:
 
 
 def _measured(content: Mapping[str, Any]) -> str:
-    """What was measured, and of which state of the run."""
+    """Describe what an evaluation measured, and of which state of the run."""
     (result,) = content["results"]
     words = [size(result)]
     if "ways" in result:

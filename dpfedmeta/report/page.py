@@ -116,12 +116,12 @@ def _too_long(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _cautions(run: RunDirectory) -> list[str]:
-    """What the plan says beside its guarantees; runs of earlier versions say nothing."""
+    """Return the cautions that the plan states beside its guarantees; plans of earlier versions have none."""
     return list(run.read_json(PLAN).get("cautions", [])) if (run.path / PLAN).exists() else []
 
 
 def write_comparison(groups: Sequence[Group], path: Path) -> Path:
-    """One page for several settings, side by side; its pictures lie beside it too.
+    """Write a page that shows several settings side by side, with its pictures beside it.
 
     Raises:
         InputError: A file of a run is missing, damaged or incomplete, or there is nowhere to write.
@@ -151,7 +151,7 @@ def write_comparison(groups: Sequence[Group], path: Path) -> Path:
 
 @contextmanager
 def _complete(*runs: Path) -> Iterator[None]:
-    """What a file of a run lacks is the file's fault, in one line."""
+    """Report an entry that a file of a run lacks as an error of that file, in one line."""
     try:
         yield
     except (LookupError, TypeError, ValueError, UndefinedError) as error:

@@ -33,7 +33,7 @@ class PairOfRuns:
 
 
 def kept_episodes(run: RunDirectory) -> list[KeptEpisodes]:
-    """What a run keeps of single episodes: of its own test at the end, and of evaluate.py.
+    """Return what a run keeps of single episodes: of its own test at the end, and of evaluate.py.
 
     Raises:
         InputError: A file is damaged; says which.
@@ -51,7 +51,7 @@ def kept_episodes(run: RunDirectory) -> list[KeptEpisodes]:
 
 
 def episodes_of(content: Mapping[str, Any]) -> list[KeptEpisodes]:
-    """Of the content of one file."""
+    """Return the kept episodes in the content of a file."""
     protocol = str(content.get("protocol", ""))
     results = content.get("results", [content])
     kept = [KeptEpisodes.of(size(result), protocol, result) for result in results]

@@ -1,4 +1,4 @@
-"""What goes into a paper: the runs as a LaTeX table and as CSV, and their pictures as PDF."""
+"""Files for a paper: the runs as a LaTeX table and as CSV, and their pictures as PDF."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def write_paper(
 
 
 def row_of(group: Group, run: RunDirectory, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """One run by the names of the CSV's columns; None: not measured, or nothing is promised (epsilon is infinite)."""
+    """Return a run's values by CSV column; None: not measured, or nothing is promised (epsilon is infinite)."""
     plan = read_content(run.ledger).plan
     row: dict[str, Any] = {
         "run": str(run.path),
@@ -86,7 +86,7 @@ def row_of(group: Group, run: RunDirectory, summary: Mapping[str, Any]) -> dict[
 
 
 def csv_table(groups: Sequence[Group]) -> str:
-    """One row for each run. Empty: not there; an infinite epsilon is inf."""
+    """Return the runs as CSV, one row each. Empty: not there; an infinite epsilon is inf."""
     rows = [row_of(group, run, s) for group in groups for run, s in zip(group.runs, group.summaries, strict=True)]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -102,7 +102,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def latex_table(groups: Sequence[Group]) -> str:
-    """One line for each setting, seeds pooled, as in the page of a comparison."""
+    """Return the settings as a LaTeX table, one line each, with seeds pooled as on a comparison page."""
     head = ["setting", "algorithm", "data", r"accuracy (\%)", r"untrained (\%)", "$N$", "$L$", "$T$", "$z$"]
     head += [rf"$\varepsilon$ ({unit}, {observer})" for unit, observer in _CELLS]
     lines = [" & ".join(_line(group)) + r" \\" for group in groups]
@@ -141,7 +141,7 @@ def _line(group: Group) -> list[str]:
 
 
 def _notes(groups: Sequence[Group]) -> Iterator[str]:
-    """What a caption has to say besides."""
+    """Yield the further statements that the table's caption needs."""
     yield "accuracy: mean and 95% interval on held-out test classes, over episodes, or over several seeds"
     measured = (size_and_count(summary.get("accuracy") or {}) for group in groups for summary in group.summaries)
     yield from dict.fromkeys(filter(None, measured))

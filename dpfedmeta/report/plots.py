@@ -179,7 +179,7 @@ def curve_plot(path: Path, rounds: Sequence[int], curves: Mapping[str, Sequence[
 
 
 def guarantee_plot(path: Path, guarantees: Sequence[Mapping[str, Any]]) -> None:
-    """Who is promised what: epsilon of the four cells on a logarithmic scale, which has no beginning: so dots."""
+    """Draw epsilon of the four cells as dots on a logarithmic axis; it has no zero, so bars would have no base."""
     figure, axis = new_figure(7.6, 2.8)
     names = [f"{cell['unit']} towards {cell['observer']}, delta = {cell['delta']:g}" for cell in guarantees]
     values = [cell["epsilon"] for cell in guarantees]

@@ -26,7 +26,7 @@ class Measured:
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Measured:
-        """From the form of summary.json."""
+        """Read the value in the form of summary.json."""
         return cls(mean=float(value["mean"]), ci95=float(value["ci95"]))
 
     def as_json(self) -> dict[str, float | int]:

@@ -1,4 +1,4 @@
-"""How a run can be made again: the settings in which it differs from its preset, and the command that gives them."""
+"""Repetition of a run: the settings in which it differs from its preset, and the command that gives them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNSAID = ("run.noise_seed",)
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One setting of a run.
+    """Setting of a run, beside the value that its preset gives.
 
     Attributes:
         name: Dotted.
@@ -37,7 +37,7 @@ class Setting:
 
     @property
     def differs(self) -> bool:
-        """Whether the run was asked for something else than its preset."""
+        """True if the run's value is another one than its preset's."""
         return self.preset is not None and self.value != self.preset
 
 

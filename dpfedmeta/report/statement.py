@@ -1,4 +1,4 @@
-"""What report.html states about privacy: made from the ledger, and read back from the page."""
+"""Privacy statements of report.html: made from the ledger, and read back from the page."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def plan_words(proven: Proven, rounds: int) -> str:
 
 
 def server_words(proven: Proven) -> str:
-    """What the server sees of a round before it releases anything."""
+    """Describe what the server sees of a round before it releases anything."""
     plan = proven.content.plan
     if plan.server_sees == "messages":
         return "The server sees every message, and who sent it"
@@ -146,7 +146,7 @@ _COLUMNS = ("unit", "towards", "epsilon promised", "epsilon spent", "delta", "ad
 
 
 class _Page(HTMLParser):
-    """What a page shows, as text.
+    """Text that a page shows.
 
     Attributes:
         paragraphs: Of the body.

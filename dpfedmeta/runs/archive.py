@@ -93,7 +93,11 @@ def public_files(run: RunDirectory) -> Iterator[str]:
 
 
 def _check_nothing_secret(run: RunDirectory, contents: dict[str, bytes]) -> int:
-    """How many secret files are left out; none of them is among the contents under another name."""
+    """Check that no content of the archive is a secret file under another name.
+
+    Returns:
+        The number of secret files, which are left out.
+    """
     secrets = [path for path in sorted(run.secret.rglob("*")) if path.is_file()] if run.secret.is_dir() else []
     kept = {path: path.read_bytes() for path in secrets}
     by_digest = {_digest(content): path for path, content in kept.items() if len(content) >= _TELLING}
@@ -117,7 +121,7 @@ def _seed(content: bytes) -> str | None:
 
 
 def manifest(run: RunDirectory, contents: dict[str, bytes]) -> bytes:
-    """What is in the archive, with SHA-256 as `sha256sum` gives it."""
+    """Return the archive's table of contents, with SHA-256 as `sha256sum` gives it."""
     content = {
         "dpfedmeta": __version__,
         "run": run.path.resolve().name,
@@ -129,7 +133,7 @@ def manifest(run: RunDirectory, contents: dict[str, bytes]) -> bytes:
 
 
 def check_manifest(run: RunDirectory) -> list[str]:
-    """Whether an unpacked archive is as it was packed; nothing is said of a directory that is none.
+    """Check that an unpacked archive is as it was packed; a directory without a manifest passes without a remark.
 
     What was made since (a report, an evaluation) is not in the manifest and is passed over.
 

@@ -90,7 +90,7 @@ def _vectors_taken_out(value: Any, tensors: Params) -> Any:
 
 
 def _vectors_put_back(value: Any, tensors: Params) -> Any:
-    """What `_vectors_taken_out` was given; takes them from `tensors`."""
+    """Undo `_vectors_taken_out`: put the vectors back, and remove them from `tensors`."""
     if isinstance(value, dict):
         if set(value) == {_POLICY}:
             return tensors.pop(value[_POLICY]).numpy()

@@ -1,4 +1,4 @@
-"""What the files beside a ledger state about privacy, compared with it, claim by claim."""
+"""Claims about privacy in the files beside a ledger, each compared with the ledger."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class Proven:
 
     @classmethod
     def of(cls, path: Path, content: LedgerContent) -> Proven:
-        """From a ledger; `path` is for errors."""
+        """Compute the facts from a ledger; `path` is for errors."""
         settings, cells = settings_of_ledger(path, content), spent(content.plan, content.charges)
         return cls(content=content, settings=settings, spent=cells, planned=guarantees(content.plan))
 
     @property
     def simulation(self) -> str | None:
-        """What is said where somebody chose the noise seed."""
+        """Warning that nothing is promised, where the noise seed was chosen; else None."""
         return SIMULATION if self.settings.run.noise_seed is not None else None
 
     @property
@@ -68,7 +68,7 @@ class Proven:
         return sum(not event.attempt for event in self.content.charges)
 
     def as_of(self, head: object) -> Proven:
-        """What the ledger proved when its last line had this hash; itself where it never had."""
+        """Return what the ledger proved when its last line had this hash; itself if it never had."""
         heads = self.content.heads
         if head not in heads[:-1]:
             return self
@@ -183,7 +183,10 @@ def check_claims(path: Path, stated: Mapping[str, Any], proven: Proven) -> None:
 
 
 def _check_length(snapshot: Snapshot, stated: Mapping[str, Any], proven: Proven) -> None:
-    """How many rounds were released: all that were charged, but for what an interruption or a spent budget left."""
+    """Check the number of released rounds against the ledger.
+
+    All charged rounds were released, except for those that an interruption or a spent budget left undone.
+    """
     run, status, rounds = snapshot.run, stated["status"], stated["rounds"]
     path = run.path / SUMMARY
     again = len(proven.content.charges) > proven.rounds
@@ -243,7 +246,7 @@ _OLD = frozenset(
 
 
 def _younger(proven: Proven, found: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    """What files of an earlier version may lack."""
+    """Names that files of an earlier version may lack."""
     return frozenset() if proven.content.version == VERSION else frozenset(n for f in found for n in f) - _OLD
 
 
@@ -253,7 +256,7 @@ def _numbers(words: str) -> list[str]:
 
 
 def check(path: Path, key: str, stated: Any, found: Any, *, may_lack: Collection[str] = ()) -> None:
-    """Whether a file states what was found, down to each number of a list or an object.
+    """Check that a file states the recomputed value, down to each number of a list or an object.
 
     Raises:
         InputError: Names the first difference, with both values.
@@ -286,13 +289,13 @@ def _same(stated: object, found: object) -> bool:
 
 
 def json_of(value: Any) -> Any:
-    """As it comes back from a file."""
+    """Return the value in the form in which it would come back from a JSON file."""
     return json.loads(json.dumps(value))
 
 
 @contextmanager
 def complete(path: Path) -> Iterator[None]:
-    """What a file lacks is the file's fault, in one line."""
+    """Report an entry that a file lacks as an error of that file, in one line."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:

@@ -28,7 +28,7 @@ _OF_THE_CLIENTS = "secure.malicious"
 
 
 def settings_of_ledger(path: Path, content: LedgerContent) -> Settings:
-    """What the run was asked for: the config.yaml in the ledger's first line, and what its version left unsaid.
+    """Read the settings of a run: the config.yaml in the ledger's first line, and what its version left unsaid.
 
     Raises:
         InputError: There is none, or it cannot be read.

@@ -1,4 +1,4 @@
-"""What the numbers of a round depend on besides data and seeds: code, libraries, processor, device."""
+"""Environment that a round's numbers depend on besides data and seeds: code, libraries, processor, device."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def environment_of(device: torch.device, chunk: int | None = None, own: Mapping[
 
 
 def versions() -> dict[str, str]:
-    """Of Python and the libraries that the numbers come from."""
+    """Return the versions of Python and of the libraries that compute the numbers."""
     return {"Python": platform.python_version(), **{name: metadata.version(name) for name in _LIBRARIES}}

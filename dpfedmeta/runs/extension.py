@@ -21,7 +21,7 @@ _OF_THE_END = (SUMMARY, REPORT, EPISODES, EVALUATION, "evaluations", "checkpoint
 
 
 def promise(settings: Settings, begun: PrivacyPlan) -> Budget:
-    """What a run may not exceed however often it is extended: the targets in its settings; inf where there is none.
+    """Return the epsilons that a run may not exceed however often it is extended: its targets; inf where there is none.
 
     A client that keeps a ledger of its own holds the server to what the plan said at first, so that is a limit too.
     """
@@ -101,10 +101,10 @@ def _check_promise(run: RunDirectory, limits: Budget, longer: PrivacyPlan) -> No
 
 
 def check_extension(run: RunDirectory, settings: Settings, content: LedgerContent) -> None:
-    """Whether what a ledger says it was extended to was within its promise.
+    """Check that the rounds to which a ledger was extended are within the run's promise.
 
     Raises:
-        RefusedPlan: It was not.
+        RefusedPlan: They are not.
     """
     if content.plan.ends:
         _check_promise(run, promise(settings, content.plan.begun), content.plan)

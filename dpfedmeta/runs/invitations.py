@@ -22,7 +22,7 @@ Key = tuple[int, ...]
 
 
 def participations_file(run: RunDirectory) -> Path:
-    """Where they are kept, for the server alone."""
+    """Path of the participations file, kept for the server alone."""
     return run.secret / "participations.jsonl"
 
 
@@ -49,7 +49,7 @@ class Participations:
         self._count(cohort)
 
     def cohort(self, round_: int, again: tuple[int, ...]) -> Cohort:
-        """Who was invited to an attempt at a round."""
+        """Return the cohort that was invited to an attempt at a round."""
         key = (round_, *again)
         return self._cohorts[key]
 
@@ -157,7 +157,7 @@ def _drawn_again(plan: Plan, source: SecretSource, kept: Sequence[Cohort], event
 
 
 def repeatable(source: SecretSource, event: Charge) -> bool:
-    """Whether what an attempt drew can be drawn again."""
+    """Return whether the draws of an attempt can be repeated identically."""
     return source.reproducible and bool(event.fresh or not source.needs_fresh)
 
 

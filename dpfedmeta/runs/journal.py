@@ -1,4 +1,4 @@
-"""What a run charges and releases: a round is charged once, however often it is done again identically."""
+"""Journal of a run's charges and releases: a round is charged once, however often it is done again identically."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Journal:
 
     @property
     def reproducible(self) -> bool:
-        """Whether a round can be done again identically."""
+        """True if a round can be done again identically."""
         return self.source.reproducible and self.environment is not None
 
     def begin(self, state: ServerState, *, anew: bool = False) -> Cohort | None:
@@ -109,7 +109,7 @@ class Journal:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def repeats(self, round_: int, release: str) -> bool:
-        """Whether a round that was released before came out as it did then."""
+        """Return whether a round came out as in its earlier release; also true if it has none."""
         return self.released.get(round_, release) == release
 
 

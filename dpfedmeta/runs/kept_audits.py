@@ -1,4 +1,4 @@
-"""What audits found of the program with a run's settings, kept beside the run: never in its ledger or its secrets."""
+"""Findings of audits of the program with a run's settings, kept beside the run: never in its ledger or its secrets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def keep_audit(run: RunDirectory, content: Mapping[str, Any]) -> None:
 
 
 def audited_cells(folder: Path) -> dict[str, Any]:
-    """What a new summary.json says of an audit that is kept: {} where there is none.
+    """Return the entry that a kept audit adds to a new summary.json: {} where there is none.
 
     A damaged one does not stand in the way of a summary: the report, which reads it next, says what is wrong with it.
     """
@@ -33,7 +33,7 @@ def audited_cells(folder: Path) -> dict[str, Any]:
 
 
 def kept_audit(folder: Path) -> Mapping[str, Any] | None:
-    """What was found; None: the run was not audited.
+    """Read the findings of a run's audit; None: the run was not audited.
 
     Raises:
         InputError: The file is damaged.

@@ -1,4 +1,4 @@
-"""What was measured of a run on held-out data: a file for each thing, and the latest request in evaluation.json."""
+"""Measurements of a run on held-out data: a file for each, and the latest request in evaluation.json."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def _place(path: Path) -> list[tuple[int, str]]:
 
 
 def _single(content: Content) -> list[dict[str, Any]]:
-    """One for each result."""
+    """Split an evaluation into evaluations with one result each."""
     return [{**content, "results": [result]} for result in content["results"]]
 
 
 def name_of_evaluation(content: Content) -> str:
-    """What was measured, as a plain name: two evaluations have the same one if they measured the same."""
+    """Name an evaluation after what it measured, so that repeated measurements get the same name."""
     (result,) = content["results"]
     words = []
     if "ways" in result:

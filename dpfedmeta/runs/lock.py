@@ -1,4 +1,4 @@
-"""One writer for a run directory."""
+"""Lock of a run directory, which allows one writer at a time."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def ending(path: Path) -> Iterator[None]:
 
 
 def goes_on(path: Path) -> bool:
-    """Whether a process holds a run and is not this one at its end."""
+    """Return whether a process holds a run, other than this process while it ends the run."""
     return being_written(path) and path.resolve() not in _ENDING
 
 
 def being_written(path: Path) -> bool:
-    """Whether a process of this machine holds the lock of a run directory; nothing is written to find out."""
+    """Return whether a process of this machine holds the lock of a run directory; nothing is written to find out."""
     try:
         handle = os.open(path / LOCK, os.O_RDONLY)
     except OSError:

@@ -18,7 +18,7 @@ _PATIENCE = 5.0
 
 
 def made_by() -> dict[str, str | int | None]:
-    """What summary.json keeps of it.
+    """Return the provenance that summary.json keeps: code, day and machine.
 
     Guarantee:
         A property of the installation, not of anybody's data. The day is that on which the summary was written; no
@@ -52,7 +52,7 @@ def commit() -> str | None:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """What git prints; None where it fails."""
+    """Return the output of a git command; None where it fails."""
     # A hook's variables would name another repository.
     plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:

@@ -1,4 +1,4 @@
-"""From a run directory, however its last process ended, to where the run goes on; or the reason why it cannot."""
+"""Reopening of a run directory, however its last process ended: where the run goes on, or why it cannot."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TEMPORARY = re.compile(r"\..+\.\d+")
 
 @dataclass(frozen=True, kw_only=True)
 class Reopened:
-    """Where a run goes on.
+    """State from which a run goes on.
 
     Attributes:
         journal: Its charges so far.
@@ -96,7 +96,7 @@ def reopen(
 
 
 def _remove_temporaries(run: RunDirectory) -> None:
-    """What a killed process was writing beside its target."""
+    """Remove the temporary files that a killed process left unfinished."""
     for folder in (run.path, run.path / "checkpoint", run.secret):
         for path in folder.iterdir():
             if _TEMPORARY.fullmatch(path.name) and path.is_file():
@@ -176,7 +176,7 @@ def _check_released(
 
 
 def _progress(journal: Journal, state: ServerState) -> Iterable[str]:
-    """What a resumed run says first."""
+    """Yield the first lines that a resumed run prints."""
     charged = len({event.round for event in journal.ledger.charges})
     if not charged:
         return

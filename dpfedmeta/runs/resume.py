@@ -74,7 +74,7 @@ def check_same_sums(run: RunDirectory) -> None:
 
 
 def identity_of(run: RunDirectory) -> Identity:
-    """Whose ledger it is."""
+    """Return the identity in the first line of a run's ledger."""
     return read_content(run.ledger, torn=True).identity
 
 
@@ -92,7 +92,7 @@ def keep_launch(run: RunDirectory, mark: Mapping[str, object] | None) -> None:
 
 
 def begun_by(path: Path, mark: Mapping[str, object]) -> bool:
-    """Whether this launch, with the same words, began the run in a folder before it was started again."""
+    """Return whether this launch, with the same words, began the run in this folder before it was restarted."""
     return (path / _LAUNCH).exists() and RunDirectory(path).read_json(_LAUNCH) == mark
 
 
@@ -142,7 +142,10 @@ def finished(run: RunDirectory) -> str | None:
 
 
 def reported(run: RunDirectory) -> bool:
-    """Whether the page of a finished run is of its end: a crash, or a full disk, may have come between the two."""
+    """Return whether the page of a finished run is at least as new as its summary.
+
+    A crash, or a full disk, may have come between the two.
+    """
     try:
         page, summary = ((run.path / name).stat().st_mtime_ns for name in (REPORT, SUMMARY))
     except OSError:

@@ -25,17 +25,18 @@ TOO_LONG, RELEASED = "longer_than_honest", "released_norm"
 
 
 def charged_after(ledger: Ledger, round_: int) -> tuple[Phase, ...]:
-    """What the row of round `round_` counts: every charge; its own and those of the rounds before where all have one.
+    """Return the charges that the row of round `round_` counts.
 
-    Without a further attempt the charges are those of rounds 0, 1, 2, ...: a round that is done again identically gets
-    the row that it had, though later rounds may have been charged since.
+    These are the round's own and those of the rounds before, or all charges once there was a further attempt. Without
+    one the charges are those of rounds 0, 1, 2, ...: a round that is done again identically gets the row that it had,
+    though later rounds may have been charged since.
     """
     repeated = bool(ledger.charges) and ledger.rounds > ledger.charges[-1].round + 1
     return ledger.phases if repeated else first_rounds(ledger.phases, round_ + 1)
 
 
 def round_row(plan: Plan, charged: Sequence[Phase], state: ServerState, released: Released[Any, Any]) -> dict[str, Any]:
-    """One line of rounds.jsonl: released quantities only.
+    """Make a row of rounds.jsonl: released quantities only.
 
     Args:
         plan: The plan.
@@ -104,7 +105,7 @@ def aborted_row(plan: Plan, charged: Sequence[Phase], state: ServerState) -> dic
 
 
 def running_epsilons(plan: Plan, charged: Sequence[Phase]) -> Mapping[str, float | None]:
-    """What the charges add up to; None: infinite.
+    """Compute the epsilons that the charges add up to; None: infinite.
 
     Guarantee:
         Upper bounds, from the ledger's own charges, within 1% of the tight ones. Never above the plan's epsilon: the

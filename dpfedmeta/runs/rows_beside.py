@@ -145,7 +145,7 @@ def _epsilons(row: Row, proven: Proven) -> dict[str, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Along:
-    """What was spent after each round.
+    """Epsilons spent after each round, with which rows are compared.
 
     Where nothing was done again, that is one number, which a row may exceed by its coarser grid. Where something was,
     a row counts the attempts that had been charged when it was written: at least those up to its round's last one, at
@@ -191,7 +191,7 @@ class _Along:
         return {cell(g): min(g.epsilon, p.epsilon) for g, p in zip(done, self.proven.planned, strict=True)}
 
     def _charged(self, round_: int) -> tuple[Phase, ...]:
-        """What the row of a round counts at least."""
+        """Return the fewest charges that the row of a round may count."""
         content = self.proven.content
         if not self._again or not self.finished or content.version < _ROWS_COUNT_ATTEMPTS:
             return content.plan.first(round_ + 1)

@@ -1,4 +1,4 @@
-"""What a run directory says at one moment, also while another process writes it.
+"""Snapshot of a run directory at one moment, also while another process writes it.
 
 A round writes its charge first, then its release, then its row; the summary comes last. So whatever is read in the
 opposite order fits together: the page, the summary, the rows, and the ledger, which has a charge for each of them.
@@ -48,7 +48,7 @@ class Snapshot:
 
     @property
     def ended(self) -> bool:
-        """Whether its summary is that of its end, or of the interruption at which it stands."""
+        """True if the summary is that of the run's end, or of the interruption at which it stands."""
         return self.stage not in ("running", "stopped")
 
     @property
@@ -58,7 +58,7 @@ class Snapshot:
 
     @property
     def words(self) -> str | None:
-        """Where a run that has not ended stands, and what to do about it; None: it has ended."""
+        """State of a running or stopped run, and what to do about it; None: it has ended or was interrupted."""
         so_far = f"{self.rounds} of {self.content.plan.rounds} rounds"
         if self.stage == "running":
             return f"running: {so_far} so far"
@@ -71,7 +71,7 @@ class Snapshot:
 
 
 def stage_of(run: RunDirectory) -> Stage:
-    """Whether somebody writes a run, or how its summary says that it ended; the ledger is not asked."""
+    """Return whether a run is being written, or how it ended according to its summary; the ledger is not read."""
     # Asked first: a run that ends meanwhile has its summary by the time that this is looked for.
     written = goes_on(run.path)
     return _stage(run, written, run.read_json(SUMMARY) if (run.path / SUMMARY).exists() else None)
@@ -123,7 +123,7 @@ def _page(run: RunDirectory) -> str | None:
 
 
 def _went_on(summary: Mapping[str, Any], content: LedgerContent) -> bool:
-    """Whether the ledger has lines behind the one that the summary ends with."""
+    """Return whether the ledger has lines after the one that the summary ends with."""
     stated = summary.get("ledger")
     head = stated.get("head") if isinstance(stated, Mapping) else None
     return head in content.heads[:-1]

@@ -67,7 +67,7 @@ def summary_of(
 
 
 def summary_so_far(snapshot: Snapshot, proven: Proven) -> dict[str, Any]:
-    """What there is to say of a run without a summary of its end, in the form of one; None: not known yet."""
+    """Summary so far of a run that has not ended, in the form of summary.json; None: not known yet."""
     run, settings, plan = snapshot.run, proven.settings, proven.content.plan
     planned = run.read_json(PLAN) if (run.path / PLAN).exists() else {}
     population = {name: getattr(plan, name) for name in ("clients", "cohort", "sampler", "max_participations")}
@@ -91,7 +91,7 @@ def summary_so_far(snapshot: Snapshot, proven: Proven) -> dict[str, Any]:
 
 
 def aggregation(mode: str, plan: PrivacyPlan) -> dict[str, object]:
-    """Who adds messages up, and the constants of the plan that this rests on.
+    """Return how messages are added up, and the constants of the plan that this rests on.
 
     How many rounds were aborted for want of survivors is not among them: nobody but the server may tell such a round
     from another one.
@@ -122,7 +122,7 @@ def what_it_took(plan: Plan, rounds: int, seconds: float, memory: float) -> dict
 
 
 def versions() -> dict[str, str]:
-    """What produced the result."""
+    """Return the versions of the software that produced the result."""
     packages = ("torch", "opacus", "dp-accounting", "numpy", "scipy", "numba")
     found = {name: importlib.metadata.version(name) for name in packages}
     return {"dpfedmeta": __version__, "python": platform.python_version(), **found}

@@ -17,7 +17,7 @@ _SECONDS = "seconds.jsonl"
 
 
 def hides_times(plan: Plan) -> bool:
-    """Whether a run tells no exact time: it promises something, and is no simulation with a chosen noise seed.
+    """Return whether a run hides exact times: it has a guarantee, and its noise seed was not chosen (no simulation).
 
     Guarantee:
         Where this holds, rows and trackers get no time at all, and what is told at the end is `coarse`. That bounds
@@ -50,7 +50,7 @@ def keep_seconds(run: RunDirectory, round_: int, seconds: float) -> None:
 
 
 def seconds_before(run: RunDirectory) -> float:
-    """What the rounds of a run took so far; a line that was lost is missing in the total, and nowhere else."""
+    """Return the seconds that a run's rounds took so far; a lost line is missing in the total, and nowhere else."""
     path = run.secret / _SECONDS
     total = sum(float(row.get("seconds") or 0.0) for row in run.rounds())
     if not path.exists():

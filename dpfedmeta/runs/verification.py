@@ -1,4 +1,4 @@
-"""What a run directory proves about its privacy: recomputed from the ledger, checked against the files beside it."""
+"""Verification of a run directory: its privacy recomputed from the ledger, and compared with the other files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Audit:
 
     @property
     def simulation(self) -> str | None:
-        """What is said where somebody chose the noise seed."""
+        """Warning that nothing is promised, where the noise seed was chosen; else None."""
         return self.proven.simulation if self.proven else None
 
     @property
@@ -105,7 +105,7 @@ def audit(run: RunDirectory) -> Audit:
 
 
 def compose(runs: Sequence[RunDirectory]) -> Audit | None:
-    """What the copies of one run spent together; None: they are not copies of one run.
+    """Compute what the copies of one run spent together; None: they are not copies of one run.
 
     Guarantee:
         Charges are the same release only as long as all charges before them are the same too. From the first difference

@@ -1,4 +1,4 @@
-"""What all parties hold in common before the first message: numbers, identities, and which round it is."""
+"""Agreement of all parties before the first message: the numbers, the identities and the round."""
 
 from __future__ import annotations
 
@@ -143,13 +143,12 @@ def agreed(
 
 @dataclass(frozen=True, kw_only=True)
 class Identities:
-    """Who sits in which seat: public Ed25519 keys, from a file of one's own, or from the first contact.
+    """Public Ed25519 key of each seat, from a file of one's own or from the first contact.
 
     Attributes:
         keys: Key by seat.
-        first_contact: Accept the first key that the server shows for a seat without one. That trusts the server
-            once: it could
-            sit in that seat itself. `Client.identities` has what was seen, to be kept.
+        first_contact: Accept the first key that the server shows for a seat without one. That trusts the server once:
+            it could sit in that seat itself. `Client.identities` has what was seen, to be kept.
     """
 
     keys: Mapping[int, bytes]
@@ -163,10 +162,10 @@ class Identities:
             raise InputError("identities: one key sits in two seats")
 
     def check(self, clients: int) -> None:
-        """Whether everybody who is invited has a key here.
+        """Check that every invited client has a key here.
 
         Raises:
-            InputError: Somebody has none, and it is not the first contact; or a seat does not exist.
+            InputError: A client has none, and it is not the first contact; or a seat does not exist.
         """
         beyond = [seat for seat in self.keys if not 0 <= seat < clients]
         if beyond:
@@ -178,21 +177,24 @@ class Identities:
             )
 
     def digest(self, clients: int) -> bytes:
-        """Of the whole list, so that all must hold the same one. On first contact nobody holds it."""
+        """Digest of the whole list, so that all parties must hold the same one.
+
+        On first contact the list is left out, since no party holds it.
+        """
         listed = b"" if self.first_contact else b"".join(self.keys[seat] for seat in range(clients))
         return sha256(bytes([self.first_contact]) + listed).digest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One attempt at one round of one run: what every signature, derived key and sealed share is bound to.
+    """Attempt at a round of a run, to which every signature, derived key and sealed share is bound.
 
     Attributes:
         run: 32 bytes that no other run has.
         round: Counted from 0.
         attempt: Counted from 0; a round that failed may be tried again with fresh keys.
         agreement: The numbers.
-        identities: Who sits where.
+        identities: Public key of each seat.
         server: The server's public Ed25519 key.
     """
 
@@ -214,7 +216,7 @@ class Round:
 
     @cached_property
     def digest(self) -> bytes:
-        """Of all of it."""
+        """Digest of all the fields."""
         place = struct.pack(">H32sII", VERSION, self.run, self.round, self.attempt)
         listed = self.identities.digest(self.agreement.clients)
         return sha256(

@@ -1,4 +1,4 @@
-"""What stands between the header and the signature of a message, by phase (lists and sets: `layout`)."""
+"""Bodies of messages, between header and signature, by phase (lists and sets: `layout`)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Keys:
 
     @classmethod
     def decode(cls, body: bytes) -> Keys:
-        """From the body.
+        """Decode the message from its body.
 
         Raises:
             Refused: Keys of the wrong size.
@@ -74,7 +74,7 @@ class KeyList:
 
     @classmethod
     def decode(cls, body: bytes) -> KeyList:
-        """From the body.
+        """Decode the message from its body.
 
         Raises:
             Refused: Cut, repeated or out of order.
@@ -83,13 +83,13 @@ class KeyList:
 
 
 class Dealt(NamedTuple):
-    """What one client dealt another.
+    """Sealed shares from one client to another, and the commitments to them.
 
     Attributes:
         seat: In SHARES the recipient's, in SHARE_LIST the sender's.
         sealed: Both shares.
         seed: The sender's commitment to the share of its seed.
-        key: To the share of its mask key.
+        key: The sender's commitment to the share of its mask key.
     """
 
     seat: int
@@ -117,7 +117,7 @@ class Ciphertexts:
 
     @classmethod
     def decode(cls, body: bytes) -> Ciphertexts:
-        """From the body.
+        """Decode the message from its body.
 
         Raises:
             Refused: Cut, repeated or out of order.
@@ -138,7 +138,7 @@ class ShareList:
 
     @classmethod
     def decode(cls, body: bytes, agreement: Agreement) -> ShareList:
-        """From the body.
+        """Decode the message from its body.
 
         Raises:
             Refused: Cut, repeated, out of order, or seats that do not exist.
@@ -168,7 +168,7 @@ class Agree:
 
     @classmethod
     def decode(cls, body: bytes) -> Agree:
-        """From the body.
+        """Decode the message from its body.
 
         Raises:
             Refused: Cut, repeated or out of order.
@@ -189,7 +189,7 @@ class Masked:
 
     @classmethod
     def decode(cls, body: bytes, agreement: Agreement) -> Masked:
-        """From the body.
+        """Decode the message from its body.
 
         Raises:
             Refused: Another length than d coordinates of b bits take.
@@ -213,7 +213,7 @@ class Survivors:
 
     @classmethod
     def decode(cls, body: bytes, agreement: Agreement) -> Survivors:
-        """From the body.
+        """Decode the message from its body.
 
         Raises:
             Refused: Another length, or seats that do not exist.
@@ -236,7 +236,7 @@ class Signatures:
 
     @classmethod
     def decode(cls, body: bytes) -> Signatures:
-        """From the body.
+        """Decode the message from its body.
 
         Raises:
             Refused: Cut, repeated or out of order.
@@ -259,7 +259,7 @@ class Reveal:
 
     @classmethod
     def decode(cls, body: bytes) -> Reveal:
-        """From the body.
+        """Decode the message from its body.
 
         Raises:
             Refused: Cut, repeated, out of order, or a share outside the field.

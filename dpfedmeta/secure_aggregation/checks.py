@@ -1,4 +1,4 @@
-"""What a client checks of what a server says, before it answers: each refusal names what is wrong."""
+"""Checks by a client of the server's messages before it answers: each refusal names what is wrong."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dpfedmeta.secure_aggregation.refusals import Refused
 
 
 def at_least(wanted: int, got: int, what: str) -> None:
-    """Whether enough are left.
+    """Check that enough are left.
 
     Raises:
-        Refused: Fewer.
+        Refused: Fewer than wanted.
     """
     if got < wanted:
         raise Refused(f"{got} {what}, at least {wanted} are needed")
@@ -28,17 +28,17 @@ _SIGNED = {Phase.AGREE: "the sharers", Phase.CONSENT: "the survivors"}
 
 
 def consent(told: Survivors, agreement: Agreement) -> bytes:
-    """What is signed of a list of survivors."""
+    """Digest of a list of survivors, which clients sign."""
     return sha256(b"survivors" + told.encode(agreement)).digest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checks:
-    """One client's.
+    """Checks of one client.
 
     Attributes:
-        round_: What it agreed to.
-        seat: Its own.
+        round_: Round that the client agreed to.
+        seat: Its own seat.
         verify: Whether to check signatures of keys where the server is not malicious.
     """
 
@@ -87,16 +87,16 @@ class Checks:
                 raise Refused(f"the signature of seat {seat} on its keys fails")
 
     def sharers(self, told: ShareList, neighbours: Collection[int], listed: Collection[int] | None) -> None:
-        """Whether a list of who shared can be true: of each neighbour on it, and of nobody else, the shares are there.
+        """Check that a list of sharers can be true, with shares of exactly the neighbours on it.
 
         Args:
             told: The list, and the shares.
-            neighbours: Who the client shared with.
-            listed: Whose keys it was shown, where these are everybody's.
+            neighbours: Seats that the client shared with.
+            listed: Seats whose keys it was shown, where the server shows all of them; else None.
 
         Raises:
-            Refused: A sharer without keys, shares of a neighbour that are missing or of somebody who is none, the
-                client itself not on the list, or too few clients or neighbours on it.
+            Refused: A sharer without keys, shares of a neighbour that are missing, shares of a seat that is no
+                neighbour, the client itself not on the list, or too few clients or neighbours on it.
         """
         came = {dealt.seat for dealt in told.sealed.entries}
         for seat in sorted(came - set(neighbours)):
@@ -114,11 +114,11 @@ class Checks:
         at_least(self.round_.agreement.threshold, len(around), "neighbours who shared")
 
     def survivors(self, told: Survivors, sharers: frozenset[int]) -> None:
-        """Whether a list of survivors can be true, and is one whose sum may be unmasked.
+        """Check that a list of survivors can be true, and that its sum may be unmasked.
 
         Args:
             told: The list.
-            sharers: Who shared, as it was agreed on before the client masked.
+            sharers: Seats that shared, as agreed before the client masked.
 
         Raises:
             Refused: Survivors who are silent too or never shared, a sharer who is neither, too few, or the client
@@ -140,14 +140,14 @@ class Checks:
     def signatures(
         self, phase: Phase, bound: bytes, body: bytes, shown: Signatures, among: frozenset[int], identities: Identities
     ) -> None:
-        """Whether a quorum signed the list that this client was told.
+        """Check that a quorum signed the list that this client was told.
 
         Args:
-            phase: AGREE, of who shared, or CONSENT, of who survived.
-            bound: What the signatures cover beside their header and body.
-            body: What was signed.
+            phase: AGREE for the list of sharers, CONSENT for the list of survivors.
+            bound: Digest that the signatures cover beside their header and body.
+            body: Body that was signed.
             shown: The signatures.
-            among: Who may sign: those on the list.
+            among: Seats that may sign: those on the list.
             identities: Their keys.
 
         Guarantee:
@@ -155,7 +155,7 @@ class Checks:
             were told the same.
 
         Raises:
-            Refused: Too few signatures, one that fails, or one of somebody who is not on the list.
+            Refused: Too few signatures, one that fails, or one of a seat that is not on the list.
         """
         what = _SIGNED[phase]
         for seat, signature in shown.entries:

@@ -1,4 +1,4 @@
-"""One client of one round: a state machine over bytes.
+"""Client of one round of secure aggregation: a state machine over bytes.
 
 Bonawitz et al. (CCS 2017), https://eprint.iacr.org/2017/281, with the graph of Bell et al. (CCS 2020),
 https://arxiv.org/abs/2008.07545.
@@ -37,31 +37,31 @@ from dpfedmeta.secure_aggregation.refusals import Aborted, Refused
 
 
 class Client:
-    """One client. Each method answers one message, in this order: advertise, share, (agree,) mask, (consent,) unmask.
+    """Client of one round. Each method answers one message.
+
+    Their order is advertise, share, (agree,) mask, (consent,) unmask; agree and consent are for a malicious server.
 
     It does no input or output, knows no clock, and draws from `randomness` alone.
 
     Args:
-        round_: What it agreed to: numbers that it computed itself, identities that it got from elsewhere.
-        seat: Its own.
+        round_: Round that it agreed to: numbers that it computed itself, identities that it got from elsewhere.
+        seat: Its own seat.
         identity: Its private Ed25519 key, 32 bytes.
         history: From its own ledger; whoever calls writes this round into it before `advertise` is sent.
         verify: Whether to check the signature of every neighbour's keys. Always done against a malicious server.
-            Not needed towards one that follows
-            the protocol (it checks them itself, and relays what it got), and a third of a client's time.
-        randomness: A secret source of bytes; the operating system's, but in tests.
+            Not needed towards one that follows the protocol (it checks them itself, and relays what it got), and a
+            third of a client's time.
+        randomness: Secret source of bytes: the operating system's, except in tests.
 
     Guarantee:
         What leaves the client says no more of its vector than the sum over all survivors modulo 2^bits, of whom there
-        are at least `fewest`, to a server
-        that acts within the agreement together with at most `colluding` of the other clients; except with probability
-        2^-40 over the graph, and as long
-        as X25519, HKDF-SHA256, ChaCha20 and Shamir's sharing hold. For each neighbour it reveals a share of one of two
-        secrets, once.
-        Anything else that it is told ends its round (`Aborted`).
+        are at least `fewest`, to a server that acts within the agreement together with at most `colluding` of the other
+        clients; except with probability 2^-40 over the graph, and as long as X25519, HKDF-SHA256, ChaCha20 and Shamir's
+        sharing hold. For each neighbour it reveals a share of one of two secrets, once. Anything else that it is told
+        ends its round (`Aborted`).
 
     Raises:
-        InputError: A key of the wrong size, or not the one that the seat has.
+        InputError: A seat that does not exist, a key of the wrong size, or not the one that the seat has.
         Aborted: Its own ledger forbids the round.
     """
 
@@ -99,7 +99,7 @@ class Client:
 
     @contextmanager
     def _answering(self, step: Step, following: Step) -> Iterator[Secrets]:
-        """One step, after which there is no way back; what is refused ends the round."""
+        """Run one step, which cannot be repeated; a message that is refused, or any other error, ends the round."""
         secrets = self._secrets
         if self.step is not step or secrets is None:
             raise self._aborted(f"{step.value} was asked of a client whose next step is {self.step.value}")
@@ -208,7 +208,10 @@ class Client:
 
     @property
     def sharers(self) -> frozenset[int] | None:
-        """Whom it was told to have shared, from `agree` (from `mask`, where the server is not malicious) on."""
+        """Seats that the server said have shared; None where no secrets are held.
+
+        Set by `agree` (by `mask`, where the server is not malicious); empty before.
+        """
         return self._secrets.sharers if self._secrets is not None else None
 
     def mask(self, message: bytes, vector: npt.NDArray[np.integer]) -> bytes:
@@ -259,7 +262,7 @@ class Client:
 
     @property
     def survivors(self) -> frozenset[int] | None:
-        """Whom it was told to have survived, between `consent` and `unmask`."""
+        """Seats that the server said have survived, between `consent` and `unmask`; else None."""
         told = self._secrets.told if self._secrets is not None else None
         return None if told is None else told.survivors
 

@@ -1,4 +1,4 @@
-"""What a client deals a neighbour, and what it makes of what a neighbour dealt it."""
+"""Shares between neighbours: dealing one's own, and opening those that a neighbour dealt."""
 
 from __future__ import annotations
 

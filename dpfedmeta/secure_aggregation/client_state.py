@@ -1,4 +1,4 @@
-"""Where a client stands in a round, and the secrets that it holds meanwhile."""
+"""State of a client in a round, and the secrets that it holds meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPENT = Pair(bytes(SECRET_BYTES))
 
 
 class Step(Enum):
-    """What a client does next."""
+    """Next step of a client."""
 
     ADVERTISE = "advertise"
     SHARE = "share"
@@ -28,12 +28,12 @@ class Step(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """What a client's own ledger says.
+    """Participations by the client's own ledger.
 
     Attributes:
-        taken: Rounds that it took part in, failed ones too.
-        most: R, the rounds that it promised at most. None: no limit.
-        last: (round, attempt) of the last one of this run, if any.
+        taken: Number of rounds that it took part in, failed ones too.
+        most: R, the most rounds that it may join. None: no limit.
+        last: (round, attempt) of its last participation in this run, if any.
     """
 
     taken: int = 0
@@ -43,7 +43,7 @@ class History:
 
 @dataclass(kw_only=True)
 class Secrets:
-    """What is forgotten as soon as it has been used."""
+    """Secrets of a client in a round; each is forgotten as soon as it has been used."""
 
     mask_keys: Pair
     share_keys: Pair

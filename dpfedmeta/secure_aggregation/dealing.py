@@ -15,12 +15,12 @@ SECRET = {Kind.SEED: "seed", Kind.KEY: "mask key"}
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What was wrong with somebody's shares, for whoever runs the server.
+    """Fault found in clients' shares, for the operator of the server.
 
     Attributes:
-        seats: Whose fault it is: of the one, or of one of the two.
-        words: What it is, with {} for each of those that it names.
-        named: Their seats.
+        seats: Seats of which one is at fault: a single one, or two of which it is either.
+        words: Description of the fault, with {} for each seat that it names.
+        named: Seats that the description names.
     """
 
     seats: tuple[int, ...]
@@ -28,10 +28,10 @@ class Fault:
     named: tuple[int, ...]
 
     def text(self, name: Callable[[int], str] = "seat {}".format) -> str:
-        """What it is.
+        """Return the description of the fault.
 
         Args:
-            name: Who sits in a seat.
+            name: Function from a seat to the name of its client.
         """
         return self.words.format(*map(name, self.named))
 
@@ -67,10 +67,13 @@ class Dealings:
         self.rejected[holder] = named
 
     def judge(self, colluding: int) -> None:
-        """Whose fault rejected shares are: of one of two, and beyond doubt of who is named with more than may collude.
+        """Record the faults behind rejected shares.
+
+        A client in dispute with more others than may collude is at fault for certain. Else the fault is the dealer's or
+        the holder's.
 
         Args:
-            colluding: How many clients may lie; of more than so many at least one says the truth.
+            colluding: Number of clients that may lie; of more than that many, at least one tells the truth.
         """
         pairs = sorted((dealer, holder) for holder, dealers in self.rejected.items() for dealer in dealers)
         dealers, holders = (Counter(pair[place] for pair in pairs) for place in (0, 1))
@@ -86,7 +89,7 @@ class Dealings:
                 self.faults.append(Fault(seats=(dealer, holder), words=words, named=(holder, dealer)))
 
     def held(self, dealer: int, holders: Collection[int]) -> int:
-        """How many of these holders have shares of the dealer that they can use."""
+        """Count how many of these holders have shares of the dealer that they can use."""
         return sum(holder in holders and dealer not in self.rejected.get(holder, ()) for holder in self.dealt[dealer])
 
     def reveal(self, holder: int, wanted: Sequence[tuple[int, Kind]], revealed: Reveal) -> None:
@@ -128,5 +131,5 @@ class Dealings:
 
 
 def certain(faults: Iterable[Fault]) -> frozenset[int]:
-    """Who is at fault beyond doubt."""
+    """Seats that are certainly at fault."""
     return frozenset(seat for fault in faults if len(fault.seats) == 1 for seat in fault.seats)

@@ -1,4 +1,4 @@
-"""Who shares masks with whom: the degree and threshold that a federation needs, and the graph itself.
+"""Graph of the clients that share masks: the degree and threshold that a federation needs, and the graph itself.
 
 Bell, Bonawitz, Gascon, Lepoint, Raykova (CCS 2020), https://arxiv.org/abs/2008.07545 ("CCS'20" below).
 """
@@ -77,7 +77,7 @@ def parameters(
 
 
 def counted(share: float, clients: int) -> int:
-    """How many clients a share of them is, rounded up."""
+    """Number of clients in a share of them, rounded up."""
     return math.ceil(share * clients - _ROUNDING)
 
 
@@ -130,7 +130,10 @@ def _complete(clients: int, colluding: int, gone: int, malicious: bool) -> tuple
 
 
 def holds_together(clients: int, degree: int, colluding: int, silent: int) -> bool:
-    """Whether honest survivors stay connected, except with probability 2^-41, whomever a malicious server silences."""
+    """Return whether honest survivors stay connected, except with probability 2^-41.
+
+    This holds for any choice by a malicious server of `silent` clients to silence.
+    """
     return log_cut(clients, degree, colluding, silent) < math.log(SECURITY)
 
 
@@ -211,14 +214,14 @@ def neighbours(seed: bytes, clients: int, degree: int) -> npt.NDArray[np.int64]:
 
 
 def neighbours_of(seat: int, seed: bytes, clients: int, degree: int) -> npt.NDArray[np.int64]:
-    """One row of `neighbours`."""
+    """Return one row of `neighbours`."""
     ring = _order(seed, clients)
     place = int(np.flatnonzero(ring == seat)[0])
     return np.sort(ring[(place + _steps(clients, degree)) % clients])
 
 
 def _steps(clients: int, degree: int) -> npt.NDArray[np.int64]:
-    """How far along the ring the neighbours are."""
+    """Offsets of the neighbours along the ring."""
     if degree == clients - 1:
         return np.arange(1, clients)
     half = np.arange(1, degree // 2 + 1)

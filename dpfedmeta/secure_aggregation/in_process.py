@@ -53,11 +53,11 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True)
 class InProcessRound:
-    """What `run_round` returns.
+    """Result of `run_round`.
 
     Attributes:
         sum: The release.
-        traffic: Who sent how much.
+        traffic: Bytes that each party sent.
     """
 
     sum: Sum
@@ -97,7 +97,7 @@ class Here:
         self._told: dict[int, bytes] = {}
 
     def answers(self, phase: Phase, inbox: Mapping[int, bytes]) -> Iterator[bytes]:
-        """What they say, each to its message of the server. One that aborts says nothing more."""
+        """Yield the clients' answers to the server's messages. A client that aborts answers no more."""
         for seat, message in inbox.items():
             try:
                 yield self._one(phase, seat, message)
@@ -193,23 +193,23 @@ def run_round(
     verify: bool = True,
     randomness: Callable[[int], Randomness] | None = None,
 ) -> InProcessRound:
-    """One round among clients who follow the protocol.
+    """Run one round among clients who follow the protocol.
 
     Args:
         vectors: Whole numbers, shape [dimension], by seat.
-        agreement: The numbers.
-        silent: From which phase on a client says nothing: KEYS, SHARES, AGREE, MASKED, CONSENT or REVEAL.
+        agreement: Numbers of the round.
+        silent: Phase from which on a client sends nothing, by seat: KEYS, SHARES, AGREE, MASKED, CONSENT or REVEAL.
         run: 32 bytes; random where absent.
-        round_: Which round.
-        attempt: Which attempt at it.
+        round_: Number of the round.
+        attempt: Number of the attempt.
         verify: Whether clients check signatures of their neighbours' keys; see `Client`.
         processes: Worker processes for clients and for unmasking; 1: this one alone.
-        randomness: A source of bytes for each seat and for -1, the makers of identities; the operating system where
-            absent. It must be
-            picklable where there are worker processes.
+        randomness: A source of bytes for each seat, and for -1 the one that identities are drawn from; the operating
+            system where absent. It must be picklable where there are worker processes.
 
     Returns:
-        The sum: the vectors of all who were not silent before or in MASKED, added up modulo 2^bits, bit for bit.
+        The sum and the traffic. The sum is exact: the vectors of all who were not silent before or in MASKED, added up
+        modulo 2^bits.
 
     Raises:
         Aborted: Too few were left; nothing is released.

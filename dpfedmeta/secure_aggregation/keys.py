@@ -44,7 +44,7 @@ class Identity:
 
 
 def signed_by(public: bytes, signature: bytes, content: bytes) -> bool:
-    """Whether the holder of this key signed this content."""
+    """Return whether the holder of this key signed this content."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, content)
     except (InvalidSignature, ValueError):
@@ -77,7 +77,7 @@ class Pair:
 
 
 def check_public(key: bytes) -> None:
-    """Whether an X25519 key is one to agree with.
+    """Check that an X25519 key can agree on a secret.
 
     Raises:
         Refused: A point of low order.
@@ -96,7 +96,7 @@ def derived(secret: bytes, context: bytes, size: int = 32) -> bytes:
 
 
 def committed(secret: bytes, context: bytes) -> bytes:
-    """What shows later that the secret was chosen before; it says nothing of 256 random bits."""
+    """Commitment to a secret, by which it can be checked later; of 256 random bits it reveals nothing."""
     return sha256(b"commitment" + context + secret).digest()
 
 
@@ -106,7 +106,7 @@ def sealed(key: bytes, content: bytes, context: bytes) -> bytes:
 
 
 def unsealed(key: bytes, content: bytes, context: bytes) -> bytes:
-    """What was sealed.
+    """Decrypt sealed content and check its tag.
 
     Raises:
         Refused: The tag fails.

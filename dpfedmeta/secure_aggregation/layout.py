@@ -40,7 +40,7 @@ def packed_list(record: struct.Struct, entries: Sequence[tuple[object, ...]]) ->
 
 
 def packed_sets(sets: Sequence[frozenset[int]], agreement: Agreement) -> bytes:
-    """One bit for each seat and set, the lowest first, every set from a whole byte on."""
+    """Pack sets of seats, one bit for each seat, the lowest first; every set begins with a whole byte."""
     bits = np.zeros((len(sets), agreement.clients), dtype=np.uint8)
     for row, seats in zip(bits, sets, strict=True):
         row[sorted(seats)] = 1
@@ -48,7 +48,7 @@ def packed_sets(sets: Sequence[frozenset[int]], agreement: Agreement) -> bytes:
 
 
 def unpacked_sets(body: bytes, count: int, agreement: Agreement) -> list[frozenset[int]]:
-    """What `packed_sets` wrote.
+    """Unpack the sets that `packed_sets` wrote.
 
     Raises:
         Refused: Another length, or seats that do not exist.

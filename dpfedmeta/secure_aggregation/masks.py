@@ -49,10 +49,10 @@ def packed(words: Words, bits: int) -> bytes:
 
 
 def unpacked(content: bytes, dimension: int, bits: int) -> Words:
-    """What `packed` wrote.
+    """Unpack the vector that `packed` wrote.
 
     Raises:
-        ValueError: Another length, or something behind the last coordinate.
+        ValueError: Another length, or bits other than 0 behind the last coordinate.
     """
     if len(content) != packed_size(dimension, bits):
         raise ValueError(

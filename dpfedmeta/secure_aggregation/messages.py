@@ -63,10 +63,10 @@ def signed(
 
 
 def sender_of(message: bytes) -> int:
-    """Who claims to have sent it.
+    """Return the seat that a message names as its sender, unchecked.
 
     Raises:
-        Refused: No header of a message.
+        Refused: The message is too short for a header and a signature.
     """
     if len(message) < _HEADER.size + SIGNATURE_BYTES:
         raise Refused(f"a message of {len(message)} bytes is cut short")
@@ -88,10 +88,10 @@ def opened(
 
 
 def check_header(round_: Round, phase: Phase, sender: int, recipient: int, message: bytes) -> None:
-    """Whether a message says that it is this one.
+    """Check that a message's header names this round, phase, sender and recipient.
 
     Raises:
-        Refused: It says something else; which.
+        Refused: It names something else; the text says what.
     """
     sender_of(message)
     magic, version, run, number, attempt, its_phase, its_sender, its_recipient = _HEADER.unpack_from(message)

@@ -1,4 +1,4 @@
-"""What two neighbours derive from their keys: the seed of their mask, and a key for the shares of each direction."""
+"""Keys that two neighbours derive together: the seed of their mask, and a key for the shares of each direction."""
 
 from __future__ import annotations
 
@@ -14,34 +14,33 @@ from dpfedmeta.secure_aggregation.shamir import SHARE_BYTES
 
 
 def graph_seed(round_: Round, listed: KeyList | None) -> bytes:
-    """What the graph is drawn from: the round, and with a malicious server all clients' commitments and keys.
+    """Seed of the graph, from the round and, with a malicious server, all clients' commitments and keys.
 
     Guarantee:
         With a malicious server every honest client's keys are in it, and all who accept one another's signatures hold
-        the same list. A server that
-        tries many lists with its colluding clients before it publishes one multiplies the 2^-40 of `graph.parameters`
-        by their number.
+        the same list. A server that tries many lists with its colluding clients before it publishes one multiplies
+        the 2^-40 of `graph.parameters` by their number.
     """
     return sha256(b"graph" + bound_to(round_, listed)).digest()
 
 
 def bound_to(round_: Round, listed: KeyList | None) -> bytes:
-    """What everything after the keys is bound to, up to the list of who shared."""
+    """Digest to which everything after the keys is bound, up to the list of sharers."""
     return sha256(b"keys" + round_.digest + (b"" if listed is None else listed.encode())).digest()
 
 
 def bound_to_sharers(bound: bytes, sharers: Collection[int]) -> bytes:
-    """What everything after the list of who shared is bound to: the masks too, and the signatures that fix the list.
+    """Digest to which everything after the list of sharers is bound: the masks, and the signatures that fix the list.
 
     Args:
-        bound: What the list itself is bound to (`bound_to`).
+        bound: Digest that the list itself is bound to (`bound_to`).
         sharers: Seats of the clients who shared, each with all of its neighbours on the list.
     """
     return sha256(b"sharers" + bound + b"".join(seat.to_bytes(4, "big") for seat in sorted(sharers))).digest()
 
 
 def pair_context(bound: bytes, seat: int, keys: Keys, other: int, others: Keys) -> bytes:
-    """What both of a pair derive keys from, beside their secret: which pair of which round, and what both showed."""
+    """Context from which both of a pair derive keys, beside their secret: the round, the two seats and their keys."""
     if seat > other:
         seat, keys, other, others = other, others, seat, keys
     return b"".join((bound, seat.to_bytes(4, "big"), other.to_bytes(4, "big"), keys.encoded, others.encoded))
@@ -82,10 +81,10 @@ def share_commitment(bound: bytes, dealer: int, holder: int, kind: Kind, share: 
 
 @dataclass(frozen=True)
 class Channel:
-    """How shares are sealed between two neighbours: a key for each direction; one for both would use its nonce twice.
+    """Sealing of shares between two neighbours: a key for each direction, since a single one would use its nonce twice.
 
     Attributes:
-        context: Of the pair.
+        context: Context of the pair.
         out: Key towards the neighbour.
         back: Key from the neighbour.
     """
@@ -99,7 +98,7 @@ class Channel:
         return sealed(self.out, content, header(round_, Phase.SHARES, seat, other) + self.context)
 
     def unsealed(self, round_: Round, seat: int, other: int, content: bytes) -> bytes:
-        """From the neighbour.
+        """Open shares that the neighbour sealed.
 
         Raises:
             Refused: The tag fails.

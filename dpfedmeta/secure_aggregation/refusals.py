@@ -1,8 +1,11 @@
-"""How a round goes wrong: one message that is not accepted, or the end of a party's round."""
+"""Errors of a round: a message that is not accepted, or the end of a party's round."""
 
 
 class Refused(Exception):
-    """One message is not accepted; the text says why. Who sent it counts as absent, and nothing else changes."""
+    """Error for a message that is not accepted; the text says why.
+
+    The sender counts as absent, and nothing else changes.
+    """
 
 
 class Aborted(Exception):

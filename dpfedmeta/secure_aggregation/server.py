@@ -33,11 +33,11 @@ from dpfedmeta.secure_aggregation.unmasking import Map, corrections, missing_sec
 
 @dataclass(frozen=True, kw_only=True)
 class Sum:
-    """What a round releases.
+    """Release of a round.
 
     Attributes:
         total: The survivors' vectors added up modulo 2^bits, shape [dimension], from 0 to 2^bits - 1.
-        survivors: Whose vectors; in ascending order.
+        survivors: Seats whose vectors are in it, in ascending order.
     """
 
     total: npt.NDArray[np.uint32]
@@ -80,7 +80,7 @@ class Server:
         self._done = False
 
     def receive(self, message: bytes) -> int:
-        """One client's message of this phase, in any order; whose it was.
+        """Accept one client's message of this phase, in any order, and return the client's seat.
 
         Raises:
             Refused: It is not accepted, and nothing has changed.
@@ -229,7 +229,10 @@ class Server:
         return answer
 
     def _well_connected(self) -> dict[int, list[int]]:
-        """Who shared and has t neighbours who did: nobody masks with a client whose secrets cannot be put together."""
+        """Return the clients that shared and have t neighbours that did, with these neighbours.
+
+        The others are left out, so that no client masks with one whose secrets cannot be put together.
+        """
         around = {seat: self._graph[seat] for seat in sorted(self._dealings.dealt)}
         while True:
             there = {seat: [other for other in others if other in around] for seat, others in around.items()}
@@ -305,12 +308,12 @@ class Server:
 
     @property
     def survivors(self) -> frozenset[int]:
-        """Who sent a masked vector, so far."""
+        """Seats that have sent a masked vector so far."""
         return frozenset(self._survivors)
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """What was wrong with clients' shares so far, for whoever runs the server."""
+        """Faults found in clients' shares so far, for the operator of the server."""
         return tuple(self._dealings.faults)
 
     def _to_all(self, phase: Phase, bodies: Mapping[int, bytes]) -> dict[int, bytes]:

@@ -11,13 +11,13 @@ SHARE_BYTES = 33
 
 
 def split(secret: int, points: Sequence[int], threshold: int, randomness: Callable[[int], bytes]) -> list[int]:
-    """One share for each point.
+    """Split a secret into shares, one for each point.
 
     Args:
-        secret: Below PRIME.
-        points: Where the polynomial is evaluated: distinct, from 1 to PRIME - 1.
-        threshold: How many shares give the secret back.
-        randomness: The next so many bytes of a secret source.
+        secret: Number below PRIME.
+        points: Points at which the polynomial is evaluated: distinct, from 1 to PRIME - 1.
+        threshold: Number of shares that give the secret back.
+        randomness: Function that returns the next n bytes of a secret source.
 
     Guarantee:
         Fewer than `threshold` shares are within 2^-255 of independent of the secret, as long as the source is uniform.
@@ -33,7 +33,7 @@ def split(secret: int, points: Sequence[int], threshold: int, randomness: Callab
 
 
 def powers(point: int, count: int) -> list[int]:
-    """From the power 0 on."""
+    """Powers of a point modulo PRIME, from the power 0 on."""
     found = [1] * count
     for i in range(1, count):
         found[i] = found[i - 1] * point % PRIME

@@ -1,4 +1,4 @@
-"""What the server takes off the sum of masked vectors, from the shares that survivors revealed."""
+"""Masks that the server takes off the sum of masked vectors, from the shares that survivors revealed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from dpfedmeta.secure_aggregation.keys import SECRET_BYTES, Pair
 
 @dataclass(frozen=True, kw_only=True)
 class Missing:
-    """One client's secret that masks hang on. Tasks are independent, so that several processes can share them.
+    """Task to recover one client's secret, and the masks that follow from it.
+
+    Tasks are independent, so that several processes can share them.
 
     Attributes:
-        seat: Whose.
+        seat: Seat of the client.
         kind: Its seed, where it survived, or its mask key, where it fell silent.
         shares: Revealed ones by point, t at least, each what its dealer committed to.
-        keys: What it showed of itself.
-        survivors: Neighbours that masked with it, and what they showed; nobody for a seed.
+        keys: Its public keys and commitment.
+        survivors: Neighbours that masked with it, and their public keys; empty for a seed.
     """
 
     seat: int
@@ -37,12 +39,13 @@ class Missing:
 
 @dataclass(frozen=True, kw_only=True)
 class Corrected:
-    """What comes off for some clients.
+    """Masks of some clients, as the server takes them off the sum.
 
     Attributes:
-        total: What their masks add to the sum of survivors, modulo 2^16 or 2^32.
-        corrected: (seat, which secret) of those of whose shares some do not fit the others.
-        lost: Of those whose shares do not give what they showed, however few of them are wrong; `total` lacks these.
+        total: Sum of these masks, as they are in the sum of survivors, modulo 2^16 or 2^32.
+        corrected: (seat, kind of secret) where some shares did not fit the others; the secret was found all the same.
+        lost: (seat, kind of secret) where the shares do not give what the client showed, however few of them are
+            wrong; `total` lacks these.
     """
 
     total: masks.Words
@@ -61,7 +64,7 @@ def one_after_the_other(function: Callable[..., Corrected], tasks: Iterable[tupl
 
 
 def corrections(round_: Round, bound: bytes, missing: Sequence[Missing], run: Map) -> Iterable[Corrected]:
-    """What comes off for all, in parts."""
+    """Compute the masks to take off for all clients, in parts."""
     parts = (missing[i : i + _TASKS_AT_ONCE] for i in range(0, len(missing), _TASKS_AT_ONCE))
     return run(correction, ((round_, bound, part) for part in parts))
 
@@ -84,7 +87,7 @@ def missing_secrets(
 
 
 def correction(round_: Round, bound: bytes, missing: Sequence[Missing]) -> Corrected:
-    """What these clients' masks add to the sum of survivors."""
+    """Compute the masks of these clients, as they are in the sum of survivors."""
     agreement = round_.agreement
     total = np.zeros(agreement.dimension, dtype=masks.word(agreement.bits))
     doubtful, lost = [], []

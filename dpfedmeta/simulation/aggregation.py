@@ -1,4 +1,4 @@
-"""Who adds up a cohort's messages, and what the server sees of it: the seam that an aggregation is added at."""
+"""Interface of aggregations: the sum of a cohort's messages, the server's view of it, and how to add one."""
 
 from __future__ import annotations
 

@@ -23,19 +23,19 @@ ROUNDS_A_DAY = 24
 
 @dataclass(frozen=True, kw_only=True)
 class Availability:
-    """How invited clients fail to answer.
+    """Model of invited clients that do not answer, or answer too late.
 
     Attributes:
         dropout: Share of invited clients that never answer, on average.
-        pattern: independent: each by a coin of its own; correlated: whole regions at a time; diurnal: by the local time
-            of day, so that the share swings around its average.
+        pattern: independent: each client by its own coin; correlated: whole regions at a time; diurnal: by the local
+            time of day, so that the share swings around its average.
         spread: Standard deviation of the logarithm of a client's time to answer, whose median is 1.
-        timeout: The round ends after this time, in medians; who answers later is left out. None: the round waits.
+        timeout: The round ends after this time, in medians; later answers are left out. None: the round waits.
 
     Guarantee:
-        Who answers depends on client numbers, the round and the server's secret randomness, never on data. So a missing
-        client is a client with a message of 0: noise and denominator stay, every cell stays an upper bound, and how
-        many are missing is as secret as the cohort.
+        Which clients answer depends on client numbers, the round and the server's secret randomness, never on data. So
+        a missing client counts as a message of 0: noise and denominator stay, every cell stays an upper bound, and
+        the number of missing clients is as secret as the cohort.
     """
 
     dropout: float = 0.0
@@ -45,7 +45,7 @@ class Availability:
 
     @classmethod
     def of(cls, settings: Settings) -> Availability:
-        """As the settings say."""
+        """Build the availability from the settings."""
         population = settings.population
         return cls(
             dropout=population.dropout,
@@ -67,7 +67,7 @@ class Availability:
         return replace(invited, clients=invited.clients[there])
 
     def _absent(self, clients: IntArray, round_: int) -> FloatArray:
-        """How likely each client is away."""
+        """Return the probability that each client is away."""
         if self.pattern != "diurnal":
             return np.full(len(clients), self.dropout)
         swing = min(self.dropout, 1.0 - self.dropout)

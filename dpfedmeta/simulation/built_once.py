@@ -1,4 +1,4 @@
-"""What a process that computes clients keeps from one round to the next: nothing of a client's."""
+"""Objects that a process keeps from one round to the next; none holds data of a client."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def fixed_weights(algorithm: ClientAlgorithm, spec: NetworkSpec, seed: int, devi
 
 @lru_cache(maxsize=4)
 def engine_of(name: Literal["auto", "vmap", "opacus"]) -> PerRecordGradients:
-    """Of per-record gradients."""
+    """Return the engine of per-record gradients."""
     return per_record_engine(name)
 
 
 @lru_cache(maxsize=4)
 def chunks_of(_: NetworkSpec, __: ClientAlgorithm, device: torch.device, chunk: int | None) -> Chunks:
-    """How many clients fit at once; what is found for one network and algorithm says nothing about another."""
+    """Return the chunk sizes found so far; they are kept for each network and algorithm separately."""
     return Chunks(device=device, fixed=chunk)

@@ -1,4 +1,4 @@
-"""What a client holds, or nothing: data that do not have the form of the plan count as zero and stop no run."""
+"""Data of a client; data that do not have the form of the plan count as zero and stop no run."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _PROBED = 8
 
 @dataclass(frozen=True, kw_only=True)
 class DataForm:
-    """What a plan counts with in every client; public constants.
+    """Form of the data that a plan requires of every client; public constants.
 
     Attributes:
-        image: Channels, height and width, or how many numbers.
+        image: Shape of a record: (channels, height, width), or (numbers,).
         ways: Labels are in range(ways).
-        counts: (n_s, n_q) where they are public constants; None: any number above 0.
-        queries: Whether there must be a query set.
-        divided: How records are cut into smaller episodes, or None.
-        vocabulary: Tokens are whole numbers below it; None: records are no tokens.
+        counts: (n_s, n_q) if they are public constants; None: any numbers above 0.
+        queries: Whether a query set is required.
+        divided: Way in which records are cut into smaller episodes, or None.
+        vocabulary: Tokens are whole numbers below this; None if records are not tokens.
     """
 
     image: tuple[int, ...]
@@ -44,7 +44,7 @@ class DataForm:
     vocabulary: int | None = None
 
     def fits(self, episode: Episode) -> bool:
-        """Whether a client's data have this form; an empty or misshapen episode has not."""
+        """Return whether a client's data have this form; an empty or misshapen episode does not."""
         sound = is_sound(episode, self.image, self.ways, self.counts, queries=self.queries, vocabulary=self.vocabulary)
         return sound and (self.divided is None or self.divided.fits(episode))
 

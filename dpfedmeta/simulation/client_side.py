@@ -32,22 +32,22 @@ from dpfedmeta.simulation.row_sums import RowSum
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClientSide:
-    """What every client runs. Picklable, so that a worker process can run it.
+    """Computation of every client, picklable so that a worker process can run it.
 
     Attributes:
         network: The network.
         weights_seed: Seed of the initial weights, hence of those that are not learned.
-        population: From client number to data.
-        algorithm: What each of them computes.
-        message_clip_ratio: C/C_q where the server clips a noisy message again (stacked mode), else None.
+        population: Maps a client number to its data.
+        algorithm: Algorithm that each client computes.
+        message_clip_ratio: C/C_q if the server clips a noisy message again (stacked mode), else None.
         engine: Per-record gradient engine.
-        attachment: What the clip policy asks for beside the message, or None.
+        attachment: Values that the clip policy requests besides the message, or None.
         scope: Whether a message is clipped as a whole or layer by layer.
         message_noise: Deviation of the noise that each client adds to its clipped message, over its sensitivity.
-        source: The clients' own secret randomness.
-        device: Where to compute.
+        source: Secret randomness of the clients.
+        device: Device that computes.
         chunk: Clients computed at once; None: see simulation.chunks.
-        whole: How messages are rounded for secure aggregation; None where the server sees them.
+        whole: Rounding of messages for secure aggregation; None if the server sees messages.
     """
 
     network: NetworkSpec
@@ -66,37 +66,37 @@ class ClientSide:
 
     @property
     def stacks(self) -> bool:
-        """Whether exact messages of several clients come from one call."""
+        """True if one call computes the exact messages of several clients."""
         return not self.algorithm.releases and self.parts == 1 and self.together != 1
 
     @property
     def draws_there(self) -> bool:
-        """Whether records are made on the device, where it can make them."""
+        """True if records are made on the device, for populations that support it."""
         return self.device.type == "cuda"
 
     @property
     def at_once(self) -> bool:
-        """Whether one call computes as many clients as the device holds; a CPU's arithmetic stays its own."""
+        """True if one call computes as many clients as the device holds; a CPU's arithmetic does not change."""
         return self.stacks or (self.device.type == "cuda" and self.together != 1)
 
     @property
     def as_rows(self) -> bool:
-        """Whether messages are clipped and added many at a time, as a GPU does it; a CPU's arithmetic stays its own."""
+        """True if messages are clipped and added many at a time, as on a GPU; a CPU's arithmetic does not change."""
         return self.device.type == "cuda" and self.parts == 1 and self.together != 1
 
     @property
     def parts(self) -> int:
-        """How many vectors a message is the mean of, each clipped on its own."""
+        """Number of vectors that a message averages, each clipped on its own."""
         return self.algorithm.parts
 
     @property
     def together(self) -> int | None:
-        """How many clients are computed by one call; None: all that there are."""
+        """Number of clients that one call computes; None: all."""
         return self.algorithm.together(engine_of(self.engine), self.device.type, self.chunk)
 
     @property
     def chunk_found(self) -> int | None:
-        """How many are computed at once, once that is known."""
+        """Number of clients computed at once; None until it is known."""
         return self._chunks.size
 
     @property
@@ -108,7 +108,7 @@ class ClientSide:
         return moved_by_a_client(bound, self.attachment, self.message_clip_ratio)
 
     def form(self, model: Params) -> Params:
-        """What a message looks like: the model's parameters, and the attachment."""
+        """Return the form of a message: the model's parameters, and the attachment."""
         return with_attachment(model, self.attachment)
 
     def message_noise_variance(self, bound: float) -> float:
@@ -182,7 +182,7 @@ class ClientSide:
             yield message if isinstance(message, dict) else None
 
     def _messages(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> Iterator[Params]:
-        """What the clients send, with the norm of each data part at most `message_bound`."""
+        """Yield the clients' messages, the data clipped to `message_bound`; if `parts` > 1, callers clip each part."""
         for client, message in zip(clients, self._raw(model, bound, round_, clients), strict=True):
             if self.algorithm.releases:
                 yield {} if message is None else self._clipped_again(_value(message), bound)
@@ -199,7 +199,7 @@ class ClientSide:
     def _raw(
         self, model: Params, bound: float, round_: int, clients: Sequence[int]
     ) -> Iterator[Params | Released[Record, Params] | None]:
-        """As the algorithm gives them; while some are computed side by side, the next ones' data are drawn."""
+        """Yield the algorithm's messages; with several clients in one call, the next ones' data are drawn meanwhile."""
         context = self.context(model)
         size = self.together or max(len(clients), 1)
         groups = [clients[start : start + size] for start in range(0, len(clients), size)]
@@ -229,7 +229,7 @@ class ClientSide:
                 yield next(found)
 
     def context(self, model: Params) -> ClientContext:
-        """What clients of this machine share while they compute."""
+        """Return the state that clients of this machine share while they compute."""
         return ClientContext(
             network=self.network,
             module=network_on(self.network, self.device),
@@ -244,7 +244,7 @@ class ClientSide:
 
     @property
     def data_form(self) -> DataForm:
-        """What every client must hold."""
+        """Form of the data that every client must hold."""
         network, needs = self.network, self.algorithm.needs
         return DataForm(
             image=network.form.shape,

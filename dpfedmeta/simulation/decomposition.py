@@ -1,4 +1,4 @@
-"""What each noise costs the direction of one round's aggregate. For simulations: it looks at secret messages."""
+"""Effect of each noise on the direction of a round's aggregate. For simulations: it reads secret messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where clients run: worker processes of this machine, or this process."""
+"""Computation of clients in worker processes of this machine, or in this process."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def sum_chunk(
     chunk: list[int],
     source: SecretSource,
 ) -> tuple[npt.NDArray[np.int64], int]:
-    """One chunk, with plain arrays at both ends of the pipe."""
+    """Compute the sum of one chunk of clients; models and sums pass between processes as plain arrays."""
     params = {name: torch.from_numpy(value.copy()) for name, value in model.items()}
     total, entered = replace(clients, source=source).clipped_sum(params, bound, round_, chunk)
     return total.numpy(), entered

@@ -103,7 +103,7 @@ class ProtocolRounds:
         )
 
     def _silent(self, coins: FloatArray, survivors: int, most: int) -> dict[int, Phase]:
-        """From which phase on who says nothing: those without a vector, and of the others `most` at most."""
+        """Draw the phases from which clients drop out: all without a vector, and at most `most` of the others."""
         from scipy.special import ndtr  # a second to import, and only this needs it
 
         first, second = ndtr(coins).reshape(2, -1)

@@ -1,4 +1,4 @@
-"""How alike clients are, measured on clients that are made of public data."""
+"""Similarity of clients' updates, measured on clients that are made of public data."""
 
 from __future__ import annotations
 

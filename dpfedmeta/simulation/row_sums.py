@@ -31,12 +31,12 @@ _MOST_VALUES = 2**25
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowSum:
-    """How messages become rows, and rows a sum of whole numbers.
+    """Conversion of messages to rows, and of rows to a sum of whole numbers.
 
     Attributes:
         clients: What every client runs.
         model: The released initialisation, on the device: the form of a message before anything is attached.
-        bound: C, or C_q.
+        bound: Clip bound: C, or C_q.
         round_: Number of the round.
     """
 
@@ -66,7 +66,7 @@ class RowSum:
         return total.cpu(), int(entered)
 
     def _rows(self, numbers: Sequence[int], messages: Sequence[Params | None]) -> Tensor:
-        """What is added up: [clients, d] in float64; without those that send nothing of the model's form."""
+        """Return the rows to be added, [clients, d] in float64, without messages that lack the model's form."""
         form = {name: value.shape for name, value in self.model.items()}
         held = list(zip(numbers, messages, strict=True))
         if self.clients.algorithm.releases:
@@ -87,7 +87,7 @@ class RowSum:
         return torch.cat(parts, dim=1).detach()
 
     def _clipped(self, rows: Tensor) -> Tensor:
-        """With what the clip policy asks for beside them."""
+        """Clip the rows and append the values that the clip policy requests."""
         flat, attachment = self.clients.scope == "flat", self.clients.attachment
         clipped = clip_rows(rows, self.bound) if flat else clip_rows_per_layer(rows, self.bound, self.model)
         if attachment is None:

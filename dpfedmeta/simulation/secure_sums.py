@@ -27,7 +27,7 @@ Task = tuple[ClientSide, dict[str, npt.NDArray[np.float32]], tuple[float, float]
 
 
 class Adder(Protocol):
-    """Who adds up what the clients hand over."""
+    """Sum of the vectors that clients hand over, by the chosen protocol."""
 
     def __call__(
         self, clients: ClientSide, workers: Workers, tasks: Sequence[Task], cohort: Cohort

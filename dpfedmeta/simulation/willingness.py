@@ -32,11 +32,11 @@ def _those(folder: Path, cohort: Cohort, accepts: Callable[[Path, Cohort], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class SpacedClients:
-    """One ledger for each client that was ever drawn, of the rounds that it joined.
+    """Ledgers of the rounds that clients joined: a file for each client that was ever drawn.
 
     Attributes:
-        folder: Where they are kept; as secret as the list of participants.
-        spacing: What every client keeps to.
+        folder: Folder of the ledgers; as secret as the list of participants.
+        spacing: Limit on participations that every client enforces.
     """
 
     folder: Path
@@ -62,12 +62,12 @@ class SpacedClients:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientLedgers:
-    """One ledger for each client that was ever drawn.
+    """Ledgers of privacy spent by clients: a file for each client that was ever drawn.
 
     Attributes:
-        folder: Where they are kept; as secret as the list of participants.
-        budget: What every client lets one of its records spend towards the server.
-        each: What a participation does to a record.
+        folder: Folder of the ledgers; as secret as the list of participants.
+        budget: Budget towards the server that every client allows each of its records.
+        each: Privacy loss of a record in one participation.
     """
 
     folder: Path

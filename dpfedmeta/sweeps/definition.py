@@ -36,7 +36,7 @@ _STRICT = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """What random and bayes searches raise."""
+    """Metric that random and bayes searches maximise."""
 
     __pydantic_config__ = _STRICT
     name: str
@@ -66,7 +66,7 @@ Method = Literal["grid", "random", "bayes"]
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """What a sweep file asks for.
+    """Content of a sweep file.
 
     Attributes:
         method: How combinations are chosen.

@@ -42,11 +42,11 @@ class SweepDirectory:
         return self.path / "set-aside"
 
     def run(self, trial: Trial) -> RunDirectory:
-        """Where a trial's run goes."""
+        """Return the run directory of a trial."""
         return RunDirectory(self.runs / trial.name)
 
     def log(self, trial: Trial) -> Path:
-        """What its train.py printed."""
+        """Return the path of a trial's log, which holds the output of its train.py."""
         return self.path / "logs" / f"{trial.name}.log"
 
     def started(self) -> Iterator[RunDirectory]:
@@ -71,7 +71,7 @@ def check_same(path: Path, sweep: Sweep, fixed: Mapping[str, str]) -> None:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """What sweep.json says.
+    """Read sweep.json.
 
     Raises:
         InputError: Missing or damaged.
@@ -135,7 +135,7 @@ def state(directory: SweepDirectory, trial: Trial) -> tuple[State, str]:
 
 
 def is_finished(run: Path) -> bool:
-    """Whether a run came to its end."""
+    """Return whether a run has ended: completed, or stopped by its budget."""
     try:
         return RunDirectory(run).read_json(SUMMARY).get("status") in _FINISHED
     except InputError:

@@ -1,4 +1,4 @@
-"""What a sweep would do: every command, and about how long all of it takes."""
+"""Forecast of a sweep: every command, and about how long all of it takes."""
 
 from __future__ import annotations
 

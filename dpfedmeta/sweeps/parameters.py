@@ -1,4 +1,4 @@
-"""What one parameter of a sweep may be: values to choose from, or a range to draw from."""
+"""Parameters of a sweep: values to choose from, or a range to draw from."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _Entry:
 
 
 def parse_parameter(name: str, content: Any, *, grid: bool) -> Parameter:
-    """One entry under `parameters`.
+    """Parse an entry under `parameters`.
 
     Raises:
         InputError: A wrong key or type, a distribution that is not known, or one that a grid cannot list.

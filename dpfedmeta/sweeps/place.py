@@ -1,4 +1,4 @@
-"""Where a sweep goes: what can be said of its folder before anything heavy is imported."""
+"""Folder of a sweep: the checks that need nothing heavy to be imported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MANIFEST = "sweep.json"
 
 
 def is_sweep(path: Path) -> bool:
-    """Whether a folder holds a sweep."""
+    """Return whether a folder holds a sweep."""
     return (path / MANIFEST).is_file()
 
 

@@ -1,4 +1,4 @@
-"""What to try next: the grid in its order, or a draw that depends on its number and the finished runs alone."""
+"""Choice of the next trial: the grid in its order, or a draw that depends on its number and finished runs alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of a sweep: a table, a picture and a page, one row or line for each setting, seeds pooled."""
+"""Results of a sweep: a table, a picture and a page, with one row or line for each setting, seeds pooled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RESULTS, TABLE, PICTURE, PAGE = "results.json", "results.csv", "accuracy.png", "
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One combination without its seed.
+    """Combination of a sweep's values without its seed.
 
     Attributes:
         parameters: What varies in the sweep besides the seed.

@@ -61,7 +61,7 @@ def launched_words(launcher: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions:
-    """How a sweep is run.
+    """Options of a sweep.
 
     Attributes:
         out: The folder of the sweep.

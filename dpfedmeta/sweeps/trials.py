@@ -1,4 +1,4 @@
-"""One combination of a sweep: its values, its name, its command, and the settings that it amounts to."""
+"""Trial of a sweep: its values, its name, its command, and the settings that they give."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OF_NO_ACCOUNT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One run of a sweep.
+    """Run of a sweep.
 
     Attributes:
         number: Its place in the sweep, from 0.
@@ -70,7 +70,7 @@ def make_trial(number: int, sweep: Sweep, parameters: Mapping[str, Value], fixed
 
 
 def varies(sweep: Sweep, name: str) -> bool:
-    """Whether runs of the sweep differ in this parameter."""
+    """Return whether the runs of a sweep differ in this parameter."""
     parameter = sweep.parameters[name]
     return isinstance(parameter, Range) or len(parameter.values) > 1
 
@@ -118,7 +118,7 @@ def corners(sweep: Sweep, fixed: Mapping[str, str]) -> Iterator[Trial]:
 
 
 def settings_of(trial: Trial) -> Settings:
-    """What train.py will make of a trial's options.
+    """Return the settings that train.py will make of a trial's options.
 
     Raises:
         InputError: It would refuse them.
@@ -155,7 +155,7 @@ def check(trials: Iterable[Trial]) -> dict[str, PrivacyPlan]:
 
 
 def _planned(settings: Settings) -> PrivacyPlan:
-    """With what a private start will charge, where the run begins with one."""
+    """Return the privacy plan; a run that begins with a private start also has that start's charge in it."""
     if settings.clip.start == "given":
         return make_privacy(settings, load_task(settings.dataset)[0])
     from dpfedmeta.analytics.start import planned_after_start

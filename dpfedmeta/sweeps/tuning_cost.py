@@ -1,4 +1,4 @@
-"""What all runs of a sweep cost together, if its clients are real ones (docs/sweeps.md)."""
+"""Joint privacy cost of all runs of a sweep, if its clients are real ones (docs/sweeps.md)."""
 
 from __future__ import annotations
 
@@ -146,12 +146,12 @@ def cost_lines(cost: TuningCost) -> list[str]:
 
 
 def _form(plan: PrivacyPlan) -> tuple[PrivacyPlan, Sequence[object]]:
-    """What a plan is but for which folders of analyses it counts."""
+    """Return what two plans of a sweep must share: all but which folders of analyses they count."""
     return replace(plan, earlier=()), [other.phases for other in plan.earlier]
 
 
 def _asked(run: RunDirectory) -> Earlier:
-    """What an analysis charged."""
+    """Return the charges of an analysis; those of its plan if it has charged nothing yet."""
     content = read_content(run.ledger, torn=True)
     if not content.charges:
         # Begun, and not charged yet: it may still be.

@@ -1,1 +1,1 @@
-"""Where released quantities go: run directory, Weights & Biases, TensorBoard, the terminal."""
+"""Destinations of released quantities: run directory, Weights & Biases, TensorBoard, the terminal."""

@@ -1,4 +1,4 @@
-"""How far something is, shown where somebody looks: the last line of a terminal, or one line of a notebook's cell."""
+"""Progress bars: the last line of a terminal, or one line of a notebook's cell."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class _LineBar:
 
 
 class _CellBar:
-    """One line of a notebook's cell, which is replaced; rich's own bar needs ipywidgets there."""
+    """Bar in one line of a notebook's cell, which is replaced; rich's own bar needs ipywidgets there."""
 
     def __init__(self, rounds: int) -> None:
         self._display: Any = importlib.import_module("IPython.display")

@@ -1,4 +1,4 @@
-"""Who is told what happens in a run. A callback sees a plan and rows of released numbers, never a bounded value."""
+"""Callbacks of a run. A callback sees a plan and rows of released numbers, never a bounded value."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ Row = Mapping[str, Any]
 
 
 class Callback:
-    """What a run tells, in this order; inherit from it, and write what you want to hear.
+    """Events of a run, in this order; inherit from it, and override the events that you want.
 
     Guarantee:
         Everything here is released or public: rows are those of rounds.jsonl, and a private run tells no exact time.
     """
 
     def on_plan(self, planned: Planned) -> None:
-        """What is promised, before anything is written."""
+        """Receive the plan and its guarantees, before anything is written."""
 
     def on_start(self, path: Path) -> None:
         """The run directory is there; rounds begin, or go on."""
 
     def on_remark(self, text: str) -> None:
-        """One sentence for people, at any time."""
+        """Receive a sentence for people, at any time."""
 
     def on_round(self, row: Row) -> None:
-        """One round, as in rounds.jsonl."""
+        """Receive the row of a round, as in rounds.jsonl."""
 
     def on_evaluation(self, split: str, done: float) -> None:
         """The share of an evaluation on public data that is done, from 0 to 1; `split`: "validation" or "test"."""

@@ -1,4 +1,4 @@
-"""What evaluate.py prints, from the content of evaluation.json."""
+"""Tables that evaluate.py prints, from the content of evaluation.json."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Results = Sequence[Mapping[str, Any]]
 
 
 def evaluation_tables(name: str, evaluation: Mapping[str, Any]) -> Iterator[Table | str]:
-    """What was measured, by whom, then by steps; the protocol is in the first line."""
+    """Yield the tables of an evaluation: by model, then by steps; the protocol is in the first line."""
     notes = [note for note in (unfinished(evaluation), evaluation["note"]) if note]
     yield f"{name}: {evaluation['protocol']}" + (f" ({'; '.join(notes)})" if notes else "")
     results = evaluation["results"]

@@ -41,7 +41,7 @@ def flat(row: Row, prefix: str = "") -> dict[str, Any]:
 
 
 def flat_settings(settings: Settings) -> dict[str, Any]:
-    """What config.yaml holds, by the dotted names of the command line and of sweep files; no secret is in it."""
+    """Flatten config.yaml to the dotted names of the command line and of sweep files; no secret is in it."""
     return dict(flattened(dataclasses.asdict(settings)))
 
 
@@ -58,7 +58,7 @@ def flat_summary(summary: Row) -> dict[str, Any]:
 
 
 def guarantee_sheet(summary: Row) -> Sheet:
-    """Who is promised what, before round 0 and in the end; an epsilon that is empty is infinite, as the words say."""
+    """Sheet of the guarantees, before round 0 and in the end; an empty epsilon is infinite, as the words say."""
     planned = {(cell["unit"], cell["observer"]): cell for cell in summary.get("planned") or ()}
     rows = []
     for cell in summary.get("guarantees") or ():
@@ -71,7 +71,7 @@ def guarantee_sheet(summary: Row) -> Sheet:
 
 
 def evaluation_sheet(summary: Row) -> Sheet:
-    """What was measured on test classes when the run ended, one row for each of who competed."""
+    """Sheet of the accuracies on test classes when the run ended, a row for each model or baseline."""
     from dpfedmeta.tracking.evaluation_tables import CLASSIFIERS, ROWS  # brings PyTorch
 
     measured = summary.get("accuracy") or {}

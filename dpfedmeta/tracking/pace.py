@@ -1,4 +1,4 @@
-"""How long a run still takes, validations and the final evaluation included."""
+"""Time that a run still takes, validations and the final evaluation included."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpfedmeta.tracking.planned import Planned
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """What a run still takes, from what is known of its speed.
+    """Estimate of the time that a run still takes, from what is known of its speed.
 
     Attributes:
         rounds: T.

@@ -1,4 +1,4 @@
-"""What a run promises, before its first round, as values."""
+"""Plan of a run as values that can be read before its first round: guarantees, noise, network, time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Guarantees(tuple[Guarantee, ...]):
     word: str | None = None
 
     def of(self, unit: str, observer: str) -> Guarantee:
-        """One cell: ("client" or "record", "public" or "server")."""
+        """Return a cell by unit ("client" or "record") and observer ("public" or "server")."""
         return next(cell for cell in self if (cell.unit, cell.observer) == (unit, observer))
 
     def __repr__(self) -> str:
@@ -35,7 +35,7 @@ class Guarantees(tuple[Guarantee, ...]):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Planned:
-    """What a run promises.
+    """Plan of a run as values, before its first round.
 
     Attributes:
         settings: What it was asked for.
@@ -43,11 +43,11 @@ class Planned:
         rounds: T; fewer than asked for where privacy.client.limit ends the run before.
         guarantees: The four cells.
         noise: The sizes and the noise that was solved, a line each.
-        network: What goes in and out of it, which of its weights are learned, and what images were brought to.
-        begins_with: What the guarantees leave out; None: training begins with random weights.
-        cautions: What the guarantees do not say by themselves.
+        network: Its input and output, its learned weights, and the size that images are brought to.
+        begins_with: Initial weights, which no guarantee covers; None: training begins with random weights.
+        cautions: Limits of the guarantees that the epsilons alone do not show.
         simulation: A warning where the noise has a chosen seed, so that nothing is promised to who knows it.
-        hides_times: Whether its rows tell no time.
+        hides_times: Whether its rows have no times.
         final_validations: How many validations the final evaluation takes as long as, about.
         clients: What the clients are made of; None: the data were not opened.
         minutes: Of training on this machine; None: not measured.
@@ -92,7 +92,7 @@ _TOWARDS = {"public": "everybody who sees the releases", "server": "the server"}
 
 
 def planned_of(plan: Plan, task: Task) -> Planned:
-    """What a plan promises; no data is needed."""
+    """Return the plan's guarantees and constants as values; no data is needed."""
     promised = Guarantees(plan.planned)
     promised.word = word_of_authors(plan.settings)
     return Planned(

@@ -1,4 +1,4 @@
-"""What a person sees: the plan before training, progress during it, the result after it."""
+"""Terminal output: the plan before training, progress during it, the result after it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Terminal(Callback):
         self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def on_round(self, row: Row) -> None:
-        """One round."""
+        """Show the round in the bar, and print a line if it was validated."""
         epsilons = row["epsilons"]
         line = (
             f"clip {_short(row['clip'])}{_mode(row)}  eps client/public {number(epsilons['client_public'])}"
@@ -104,7 +104,7 @@ class Terminal(Callback):
             self._say(line)
 
     def on_evaluation(self, split: str, done: float) -> None:
-        """What keeps the rounds waiting; its time is that of public data."""
+        """Show the progress of an evaluation, and time validations; their time is that of public data."""
         now = time.perf_counter()
         if not done:
             self._evaluation_began = now
@@ -161,12 +161,12 @@ def _spent(row: Row) -> str:
 
 
 def _mode(row: Mapping[str, Any]) -> str:
-    """What an adaptive policy is doing; `holding` where noise hides the signal."""
+    """Return the state of an adaptive clip policy; `holding` where noise hides the signal."""
     return "" if row["clip_mode"] == "constant" else f" ({row['clip_mode']})"
 
 
 def _outcome(row: Mapping[str, Any]) -> str:
-    """How fast the round was, where the row tells it."""
+    """Return the speed of the round, where the row has it, or that it was aborted."""
     if row.get("aborted"):
         return "  aborted"
     return f"  {row['clients_per_second']:.0f} clients/s" if "clients_per_second" in row else ""

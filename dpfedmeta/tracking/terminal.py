@@ -1,4 +1,4 @@
-"""What a person reads of guarantees, noise and accuracies."""
+"""Terminal text of guarantees, noise and accuracies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpfedmeta.runs.measured import size_and_count
 
 
 def as_text(*printed: Table | str) -> str:
-    """What a terminal would show, without colours."""
+    """Return the text that a terminal would show, without colours."""
     out = io.StringIO()
     console = Console(file=out, width=120, emoji=False, color_system=None, force_jupyter=False, force_terminal=False)
     for each in printed:
@@ -49,11 +49,11 @@ def rounds_words(rounds: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """How it is called what moves a sum.
+    """Wording for what moves a sum.
 
     Attributes:
-        by: Its largest length.
-        otherwise: What a client does whose record is another one.
+        by: Name of the largest length by which a client moves it.
+        otherwise: What a client does if it has another record.
     """
 
     by: str = "clip bound"
@@ -86,7 +86,7 @@ BY_WORD = ", by word"
 
 
 def method_words(cell: Guarantee, word: str | None) -> str:
-    """How a cell was computed, and whether it rests on the word of whoever wrote the noise."""
+    """Describe how a cell was computed, and whether it rests on the word of the author of the noise."""
     return cell.method + (BY_WORD if word and math.isfinite(cell.epsilon) else "")
 
 
@@ -226,7 +226,7 @@ def _faced(event: Event) -> str:
 
 
 def _taken_back(event: Event) -> str:
-    """Of correlated noise: what it is weighed against."""
+    """Describe correlated noise: what later rounds take back of it, and the client's effect that it is set against."""
     noise = event.noise
     if not isinstance(noise, CorrelatedNoise):
         return ""
@@ -237,7 +237,7 @@ def _taken_back(event: Event) -> str:
 
 
 def _doubt(plan: PrivacyPlan) -> str:
-    """How far the clients' own noise is counted on."""
+    """Describe how far the clients' own noise is counted on."""
     if plan.noise_site == "server" and plan.noise_mode == "stacked":
         return ""
     if not plan.hostile:
@@ -261,7 +261,7 @@ def _cohort(plan: PrivacyPlan) -> str:
 
 
 def accuracy_table(summary: Mapping[str, Any]) -> Table:
-    """What was learned, beside what needs no learning."""
+    """Table of the trained model's accuracies, beside those that need no learning."""
     words = (summary["dataset"], size_and_count(summary["accuracy"]), summary["accuracy"]["protocol"])
     table = Table(
         title=", ".join(filter(None, words)),

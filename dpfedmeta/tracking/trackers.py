@@ -56,7 +56,7 @@ class TensorBoard(Callback):
         self._timed = timed
 
     def on_round(self, row: Row) -> None:
-        """One step."""
+        """Write the numbers of a row as a step."""
         for name, value in flat(row).items():
             if isinstance(value, float | int):
                 self._writer.add_scalar(name, value, row["round"], None if self._timed else float(row["round"]))
@@ -80,7 +80,7 @@ class _Timeless:
         self._write(Event(wall_time=0.0, file_version="brain.Event:2"))
 
     def add_scalar(self, name: str, value: float, step: int, when: float) -> None:
-        """One number."""
+        """Write a number, with `when` as its time."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 

@@ -34,7 +34,7 @@ _OFFLINE = "--wandb offline writes files that `wandb sync` sends later"
 
 
 def wandb_mode(asked: TrackSettings) -> Mode:
-    """What is asked for, or what WANDB_MODE (or `wandb offline`, `wandb disabled`) makes of it: never more.
+    """Return the W&B mode: as asked for, or quieter by WANDB_MODE (or `wandb offline`, `wandb disabled`), never louder.
 
     Raises:
         InputError: A variable of W&B's holds what it does not take.
@@ -71,7 +71,7 @@ def check_wandb(asked: TrackSettings, say: Callable[[str], None]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Tracked:
-    """What a run is known by there.
+    """Run and its settings, as the W&B tracker needs them.
 
     Attributes:
         run: Its directory.
@@ -111,7 +111,7 @@ class WeightsAndBiases(Callback):
             self._open = self._begun(self._mode)
 
     def on_round(self, row: Row) -> None:
-        """One step; the first brings with it those of the processes before."""
+        """Send the row as a step; the first call also sends those of the processes before."""
         if self._open is None:
             return
         try:
@@ -254,6 +254,6 @@ def _line(error: BaseException) -> str:
 
 
 def _nearby(path: Path) -> Path:
-    """As it is typed from here."""
+    """Shorten a path that lies below the current directory."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path

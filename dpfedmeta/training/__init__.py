@@ -1,1 +1,1 @@
-"""From a plan to a run."""
+"""Training: turns a plan into a run."""

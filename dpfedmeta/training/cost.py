@@ -1,4 +1,4 @@
-"""What a run will take on this machine, from a few seconds of the very same work on public data."""
+"""Forecast of a run's time and memory on this machine, from a few seconds of the same work on public data."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """Of the whole run, but for its report."""
+        """Seconds of the whole run, without its report."""
         return self.start + self.rounds + self.validations + self.test
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""From a plan and a data set to who holds what, and to the public data that models are judged on."""
+"""Clients of a plan on a data set, and the public data on which models are evaluated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dpfedmeta.simulation.client_side import ClientSide
 
 
 def population(plan: Plan, dataset: Dataset, own: Population | None = None) -> Population:
-    """Who holds what: the clients that the settings describe, or the caller's own.
+    """Return the clients: those that the settings describe, or the caller's own.
 
     Raises:
         InputError: There are fewer images or clients than the settings say, or they do not fit the benchmark.
@@ -44,7 +44,7 @@ def population(plan: Plan, dataset: Dataset, own: Population | None = None) -> P
 
 
 def client_side(plan: Plan, population: Population, source: SecretSource, device: torch.device) -> ClientSide:
-    """What every client of the plan runs."""
+    """Build the client side of the plan: the computation of every client."""
     return ClientSide(
         network=plan.network,
         weights_seed=plan.settings.run.seed,
@@ -74,7 +74,7 @@ def public_side(clients: ClientSide, plan: Plan, dataset: Dataset) -> ClientSide
 
 
 def held_out_evaluation(plan: Plan, dataset: Dataset, split: Literal["val", "test"]) -> HeldOutEvaluation:
-    """How models are judged on a split that no client holds."""
+    """Build the evaluation of models on a split that no client holds."""
     pool, seed = getattr(dataset, split), plan.settings.run.seed
     if dataset.task.shared_classes is not None:
         # A validation looks at as many images as its episodes would hold.

@@ -1,4 +1,4 @@
-"""What a run would promise and take here, without writing anything."""
+"""Forecast of a run's guarantees and cost on this machine, without writing anything."""
 
 from __future__ import annotations
 

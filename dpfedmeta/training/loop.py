@@ -54,12 +54,12 @@ from dpfedmeta.workers import Watched, Workers
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ending:
-    """How training ended.
+    """End of training: the last state, and the reason.
 
     Attributes:
-        state: After its last round; it is in a checkpoint.
-        status: Why.
-        failure: Of a callback that ended it.
+        state: State after the last round; it is in a checkpoint.
+        status: Reason of the end.
+        failure: Failure of the callback that ended it, or None.
     """
 
     state: ServerState
@@ -180,12 +180,15 @@ class Training:
     def _round(
         self, state: ServerState, remembered: Params, journal: Journal
     ) -> tuple[ServerState, Params, dict[str, Any]] | None:
-        """One round, charged and released, the next state of the mechanism, and its row; None: no budget for it.
+        """Run one round, charged and released; None if there is no budget for it.
 
         Args:
-            state: Before the round.
+            state: State before the round.
             remembered: SECRET: the state of the mechanism.
-            journal: Of the run.
+            journal: Journal of the run.
+
+        Returns:
+            The next state, the next state of the mechanism, and the round's row.
         """
         plan, started = self.plan, time.perf_counter()
         if state.round in plan.privacy.ends:
@@ -233,7 +236,7 @@ class Training:
         return following, following_noise, row
 
     def _times(self, round_: int, seconds: float, *, aborted: bool) -> dict[str, float | None]:
-        """What a row says of the clock: nothing where that would tell how many clients there were."""
+        """Return the times for a round's row; without seconds if they would reveal the number of clients."""
         if hides_times(self.plan):
             keep_seconds(self.run, round_, seconds)
             return {"seconds": None}
@@ -241,7 +244,7 @@ class Training:
         return {"seconds": seconds} if aborted else {"seconds": seconds, "clients_per_second": cohort / seconds}
 
     def _measured(self, state: ServerState, charged: Sequence[Phase]) -> dict[str, Any]:
-        """What public data and the accountant say after a round."""
+        """Measure public data and the accountant's values after a round."""
         settings = self.plan.settings
         measured: dict[str, Any] = {"validation_accuracy": self._validated(state)}
         if self.public_clients is not None:
@@ -320,7 +323,7 @@ def optimizer(plan: Plan, round_: int) -> ServerOptimizer:
 
 
 def averages(plan: Plan, round_: int) -> bool:
-    """Whether the model after round `round_` enters the average."""
+    """Return whether the model after round `round_` enters the average."""
     rounds = plan.privacy.in_force(round_)
     return round_ >= rounds * (1.0 - plan.settings.server.average)
 

@@ -44,30 +44,30 @@ class Elsewhere(Protocol):
     """Clients that are not simulated here, but asked."""
 
     def population(self, plan: Plan) -> Population:
-        """How many there are. What they hold, nobody here can say; each checks its own data against the plan."""
+        """Return the clients, by number only: each client checks its own data against the plan."""
         ...
 
     def backend(self, made: Prepared, run: RunDirectory) -> Backend:
-        """Who adds their messages up."""
+        """Return the backend that adds the clients' messages."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunOptions:
-    """What a run takes besides its settings.
+    """Options of a run besides its settings.
 
     Attributes:
-        data_folder: Where the images are; None: DPFEDMETA_DATA.
-        secure_rng: Noise and cohorts straight from the operating system.
-        population: Clients of the caller's own (dpfedmeta.data.adapters).
-        clip_policy: A clip policy of the caller's own.
-        resume: A run to go on with.
-        pictures: Draws a report's pictures of a run that ended, for who shows them elsewhere.
-        page: Writes the page of the run's end, while nobody else may write the run.
-        extend_to: Rounds in all that it shall have from now on; it is completed.
-        workers: Who computes, where they are there already (ranks); None: worker processes, as run.workers says.
-        launch: What a restart of this launch knows its run by, or None.
-        elsewhere: Who the clients are, where none is simulated.
+        data_folder: Folder of the images; None: DPFEDMETA_DATA.
+        secure_rng: Draw noise and cohorts directly from the operating system.
+        population: The caller's own clients (dpfedmeta.data.adapters).
+        clip_policy: The caller's own clip policy.
+        resume: Run to continue.
+        pictures: Draws the report's pictures of a finished run, for callers that show them elsewhere.
+        page: Writes the final page of the run, while no other process may write the run.
+        extend_to: New total number of rounds of a completed run.
+        workers: Workers that exist already (ranks); None: worker processes, by run.workers.
+        launch: Values by which a restart of this launch recognises its run, or None.
+        elsewhere: Clients that are not simulated here, or None.
     """
 
     data_folder: Path | None = None
@@ -85,22 +85,22 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Prepared:
-    """What a run is made of.
+    """Parts of a run, prepared from the plan and the data.
 
     Attributes:
         plan: The plan.
-        dataset: Its images.
-        statement: What the clients are made of.
-        validation: Episodes of public validation classes.
-        test: Episodes of public test classes.
+        dataset: Data set of the plan.
+        statement: Description of the clients.
+        validation: Evaluation on public validation data.
+        test: Evaluation on public test data.
         source: Secret randomness of the server.
-        held: SECRET: digests of what the clients hold.
-        repeatable: Whether a round can be done again on the same data.
-        own: Digests of code of the user's own (own_sources).
-        device: Where clients are computed.
-        workers: Who computes.
-        clients: What every client runs.
-        public: The same clients, made of public data.
+        held: SECRET: digests of the clients' data.
+        repeatable: Whether a round can be repeated on the same data.
+        own: Digests of the user's own code (own_sources).
+        device: Device that computes clients.
+        workers: Workers that compute.
+        clients: Computation of every client.
+        public: The same computation on clients made of public data.
     """
 
     plan: Plan
@@ -118,7 +118,7 @@ class Prepared:
     public: ClientSide
 
     def planned(self, rate: float | None = None) -> Planned:
-        """What is promised; with clients per second, also how long it takes."""
+        """Return the plan's guarantees for display; with `rate` in clients per second, also the expected minutes."""
         planned, participations = planned_of(self.plan, self.dataset.task), self.plan.privacy.expected_participations
         clients = self.statement.text if self.repeatable else f"{self.statement.text}\n  {NO_DIGEST}"
         minutes = participations / rate / 60 if rate else None
@@ -190,7 +190,7 @@ def _unseen(own: Mapping[str, str]) -> str:
 
 
 def _extended(plan: Plan, options: RunOptions) -> Plan:
-    """With the rounds that the ledger says, and those that it shall have."""
+    """Extend the plan by the rounds that the ledger records, and by those that `extend_to` adds."""
     if options.resume is None:
         return plan
     content = read_content(options.resume.ledger, torn=True)

@@ -1,4 +1,4 @@
-"""One whole run: prepare, train, evaluate, summarise. Nothing is printed; callbacks are told."""
+"""Run of a training: prepare, train, evaluate, summarise. Nothing is printed; callbacks are told."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def run_training(
 
 
 def _backend(made: Prepared, run: RunDirectory, options: RunOptions) -> Backend:
-    """Who adds messages up: the aggregation that the settings name, on simulated clients or on those elsewhere."""
+    """Build the backend that adds messages: the settings' aggregation, or that of clients elsewhere."""
     if options.elsewhere is not None:
         return options.elsewhere.backend(made, run)
     settings = made.plan.settings
@@ -204,7 +204,7 @@ def _keep_episodes(run: RunDirectory, workers: Workers, test: HeldOutEvaluation,
 
 
 def _client_ledgers(run: RunDirectory, plan: Plan) -> Willing | None:
-    """As the settings say; each client holds the server to the promise made to its records, or to its rests."""
+    """Build the client ledgers of the settings; clients enforce their records' guarantee, or their spacing."""
     privacy, spacing = plan.privacy, spacing_of(plan.privacy)
     if spacing is not None and plan.settings.record.client_ledgers:
         return SpacedClients(folder=run.secret / "clients", spacing=spacing)
@@ -247,7 +247,7 @@ def _default_name(settings: Settings) -> str:
 
 
 def _first_files(run: RunDirectory, made: Prepared, options: RunOptions, rate: float) -> None:
-    """What a run directory is born with: all that is needed to go on after a crash at any instant."""
+    """Write the first files of a run directory: all that is needed to resume after a crash at any time."""
     text = to_yaml(made.plan.settings)
     write_text(run.path / CONFIG, text)
     _write_plan(run, made, rate)

@@ -1,1 +1,1 @@
-"""One file for each analysis."""
+"""Built-in analyses, one file for each."""

@@ -1,4 +1,4 @@
-"""What personalised adaptation brings to the clients themselves: mean accuracy before and after, with an interval."""
+"""Gain of personalised adaptation for the clients themselves: mean accuracy before and after, with an interval."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Gain:
         return np.array([_PARTS, a, b, (a - b) ** 2 // _PARTS], dtype=np.int64)
 
     def check(self, ground: Ground) -> None:
-        """Whether there is a model that fits."""
+        """Check that the run has a model of this network."""
         _ = ground.model
 
     def form(self, plan: PrivacyPlan) -> SumForm:
@@ -64,7 +64,7 @@ class Gain:
         return ground.model
 
     def check_told(self, told: bytes, plan: PrivacyPlan, held: Held) -> None:
-        """Whether it is a model of the network."""
+        """Check that clients are told a model of the network."""
         held.check_model(told)
 
     def sent(self, handing: Handing, part: int) -> IntArray:

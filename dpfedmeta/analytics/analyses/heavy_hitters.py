@@ -27,7 +27,7 @@ _ALONE, _FAILED, _CROWDED = 0.8 * RARE_SHARE, 0.1 * RARE_SHARE, 0.1 * RARE_SHARE
 
 @dataclass(frozen=True, kw_only=True)
 class HeavyHitters:
-    """What a client says of its names.
+    """Names that many clients hold, found without a list of candidates.
 
     Attributes:
         most_names: Names of one client that count: those of which it holds most.
@@ -63,7 +63,10 @@ class HeavyHitters:
         """Any clients with names."""
 
     def form(self, plan: PrivacyPlan) -> SumForm:
-        """One table for each try: a failure is told from the sum alone, and nobody is asked again."""
+        """Return the form of the sum: one table for each try.
+
+        A failure to decode shows in the sum alone, so the next table is tried and no client is asked again.
+        """
         tables = _Tables.of(self, plan)
         length = tables.limbs.count * tables.with_seed(b"").size
         return SumForm(bits=SUM_BITS, length=length, parts=tables.tries, most=tables.clients)
@@ -74,7 +77,7 @@ class HeavyHitters:
         return b"".join(asking.source.generator(Purpose.NAME_HASHES, again).words(4).tobytes() for again in tries)
 
     def check_told(self, told: bytes, plan: PrivacyPlan, held: Held) -> None:
-        """Whether there is a seed for each try."""
+        """Check that clients are told a seed for each try."""
         tries = _Tables.of(self, plan).tries
         if len(told) != _SEED_BYTES * tries:
             raise InputError(f"{len(told):,} bytes, expected {tries} seeds of hash functions")

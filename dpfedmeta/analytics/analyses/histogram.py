@@ -1,4 +1,4 @@
-"""How many classes and images clients hold: what task.ways and task.shots the federation can afford."""
+"""Histograms of how many classes and images clients hold: which task.ways and task.shots the federation can afford."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Histogram:
         return len(_OF_A_CLASS)
 
     def planned(self, plan: PrivacyPlan) -> PrivacyPlan:
-        """One count of a client in each histogram."""
+        """Return the plan of a release in which a client adds one count to each histogram."""
         dimension = self._rows * len(_CLASSES) + len(_OF_A_CLIENT)
         return planned_counts(plan, dimension, math.sqrt(self._rows + 1))
 
@@ -77,7 +77,7 @@ class Histogram:
         return np.concatenate([classes.reshape(-1), sizes])
 
     def check(self, ground: Ground) -> None:
-        """Whether clients can be asked."""
+        """Check that clients hold images, and not names alone."""
         ground.check_holdings()
 
     def form(self, plan: PrivacyPlan) -> SumForm:
@@ -138,7 +138,7 @@ class Histogram:
         return None
 
     def words(self, found: Mapping[str, Any]) -> list[str]:
-        """What an episode may ask for."""
+        """Return lines on the episodes that enough clients can form, and on both histograms."""
         lines = [
             f"what at least {found['share']:.0%} of the clients can form (task.ways; task.shots + task.queries):",
             *(

@@ -70,7 +70,7 @@ class Quantile:
         return np.asarray(np.geomspace(self.lowest, self.highest, self.bins + 1))
 
     def planned(self, plan: PrivacyPlan) -> PrivacyPlan:
-        """One count of a client."""
+        """Return the plan of a release in which a client adds one count."""
         return planned_counts(plan, self.bins + 2, 1.0)
 
     def vector(self, norm: float) -> IntArray:
@@ -81,7 +81,7 @@ class Quantile:
         return counts
 
     def check(self, ground: Ground) -> None:
-        """Whether clients form exact messages."""
+        """Check that clients form exact messages, whose norms can be counted."""
         ground.check_messages()
 
     def form(self, plan: PrivacyPlan) -> SumForm:
@@ -131,7 +131,7 @@ class Quantile:
         }
 
     def _inverse(self, rising: FloatArray, level: float) -> float:
-        """Where the distribution function passes a level, linear in the logarithm between two edges."""
+        """Return where the distribution function passes a level, linear in the logarithm between two edges."""
         logs = np.log(self.edges)
         # The first place of each height, so that a flat part is left at its beginning.
         steps, first = np.unique(rising, return_index=True)

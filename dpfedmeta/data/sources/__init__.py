@@ -1,1 +1,1 @@
-"""One file for each source of images."""
+"""Readers of data, one file for each source."""

@@ -114,7 +114,7 @@ def telling_columns(columns: Sequence[str], records: Any, labels: Sequence[str])
 
 
 def _tells(values: Any, codes: Any) -> bool:
-    """Whether the ranges of the classes are disjoint."""
+    """Return whether the value ranges of the classes are disjoint."""
     ordered = codes[np.lexsort((codes, values))]
     runs = 1 + int((np.diff(ordered) != 0).sum())
     lowest: dict[float, set[int]] = {}

@@ -77,13 +77,14 @@ def public_files(path: Path) -> list[Path]:
 
 
 def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
-    """What was taken as which part, and what was left out.
+    """Describe which folders were read as which split, and which files were left out.
 
     Guarantee:
-        `public`: names of the parts' folders, and files beside images of validation and test, are no training client's.
+        `public`: it uses the names of the splits' folders, and files beside images of validation and test; these
+        belong to no training client.
 
     Raises:
-        InputError: The folder holds none, or parts do not fit together.
+        InputError: The folder holds no images, or its splits do not fit together.
     """
     said = parts_taken(folder.name for part, found in part_folders(path).items() if part for folder in found)
     if not public:

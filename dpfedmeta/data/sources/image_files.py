@@ -32,7 +32,7 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def holds_images(folder: Path, depth: int = 0) -> bool:
-    """Whether there is an image in a folder, or up to so many folders deeper. Images of kinds not read count."""
+    """Return whether a folder, or its subfolders down to `depth` levels, hold an image, readable or not."""
     if any(_images_in(folder)) or any(_is_unread(file) for file in folder.iterdir()):
         return True
     return depth > 0 and any(holds_images(inner, depth - 1) for inner in folders_in(folder))
@@ -88,12 +88,12 @@ def check_none_deeper(path: Path, taken: Collection[Path]) -> None:
 
 
 def left_out(path: Path, taken: Collection[Path], *, only: Collection[Path] | None = None) -> tuple[str, ...]:
-    """What of a folder is not taken, counted by extension, in words; nothing where all is.
+    """Describe the files of a folder that are not used, counted by extension; empty if all are used.
 
     Args:
         path: The folder.
-        taken: Its images that are.
-        only: Look at files of these folders alone; None: at all.
+        taken: Images that are used.
+        only: Folders whose files are looked at; None: all folders.
     """
     files = [file for file in _walked(path) if only is None or file.parent in only]
     known = set(taken)

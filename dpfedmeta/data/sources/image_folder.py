@@ -89,7 +89,7 @@ def _check_depth(path: Path, inside: Sequence[Path]) -> None:
 
 
 def holds_images_below(folder: Path) -> bool:
-    """Whether a folder in it holds images, at one of the depths at which people keep them."""
+    """Return whether a subfolder holds images, at one of the supported depths."""
     return any(_holds_images(inner) for inner in folders_in(folder))
 
 
@@ -180,10 +180,10 @@ def decoded_all(
 
 
 def read_image(file: Path, channels: int, size: int | None, pixel_range: PixelRange | None = None) -> ImageArray:
-    """One image file, uint8 [channels, height, width].
+    """Read one image file as uint8 [channels, height, width].
 
     Raises:
-        InputError: It does not decode; names it.
+        InputError: The file does not decode; the message names it.
     """
     try:
         return decode_image(file.read_bytes(), channels, size, pixel_range)

@@ -32,15 +32,15 @@ class ImageForm:
     words: str
 
     def as_keys(self) -> dict[str, int]:
-        """As a task file states it."""
+        """Return the form as the keys of a task file."""
         return {"channels": self.channels, "image_size": self.size}
 
 
 def form_of_images(files: Sequence[Path]) -> ImageForm:
-    """What their headers decide; of more than 5,000 files, 5,000 spread over all.
+    """Choose channels and image size from the headers of image files; at most 5,000, spread evenly over all.
 
     Guarantee:
-        None: a form is published, so it is asked for of validation and test images alone (`public_files`).
+        None: a form is published, so callers pass validation and test images alone (`public_files`).
 
     Raises:
         InputError: No image decodes.
@@ -51,7 +51,7 @@ def form_of_images(files: Sequence[Path]) -> ImageForm:
 
 @lru_cache(maxsize=8)
 def _form_of(files: tuple[Path, ...], _changed: tuple[int, ...]) -> ImageForm:
-    """Of these files, as they were changed last."""
+    """Compute the form of these files; cached by their times of modification."""
     forms = {file: header for file in files if isinstance(header := _header(file), tuple)}
     if not forms:
         raise InputError(f"{files[0]}: does not decode ({_header(files[0])}); repair or remove it")
@@ -92,7 +92,7 @@ def _spread(files: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _header(file: Path) -> tuple[int, int, int] | Exception:
-    """What it says; what does not decode is named where all is decoded."""
+    """Read channels, width and height from a file's header; return the error if it does not decode."""
     try:
         return form_of(file)
     except UNREADABLE as error:

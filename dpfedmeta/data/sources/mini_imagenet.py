@@ -55,10 +55,10 @@ class Form:
 
 
 def find_form(folder: Path) -> Form:
-    """What is there, lists with images before pickle caches.
+    """Find the form in which mini-ImageNet is stored in a folder; lists with images come before pickle caches.
 
     Raises:
-        InputError: Nothing is; says which files to put where.
+        InputError: Neither form is there; the message says which files to put where.
     """
     lists = tuple(
         path

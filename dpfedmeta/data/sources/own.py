@@ -22,11 +22,11 @@ class Reader(Protocol):
         ...
 
     def key(self, path: Path, /) -> list[object]:
-        """What the records depend on beside the content of the file itself."""
+        """Return everything that the records depend on besides the content of the file itself."""
         ...
 
     def remarks(self, path: Path, /, *, public: bool) -> tuple[str, ...]:
-        """How the data were read, in words; `public`: for anybody, by names and public records alone."""
+        """Describe how the data were read; `public`: from names and public records only."""
         ...
 
     def members(self, path: Path, splits: Mapping[str, Split], ways: int | None, /) -> tuple[Cell, ...]:
@@ -90,7 +90,7 @@ def public_image_files_of(reader: str, path: Path) -> Sequence[Path]:
 
 
 def clients_in(path: Path, reader: str, splits: Mapping[str, Split]) -> int:
-    """How many training clients the data name; 0: they name none.
+    """Count the training clients that the data name; 0 if they name none.
 
     Raises:
         InputError: The data are wrong.
@@ -103,7 +103,7 @@ def clients_in(path: Path, reader: str, splits: Mapping[str, Split]) -> int:
 
 
 def not_there(name: str) -> InputError:
-    """Of data that are not where they are said to be."""
+    """Build the error for data that are missing from the named path."""
     return InputError(
         f"{name}: not there; if the data moved, put {Path(name).name} into a folder and name that folder with "
         "--data-dir (or DPFEDMETA_DATA)"

@@ -20,15 +20,15 @@ from dpfedmeta.validation import listed, nearest
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Where a record belongs.
+    """Class, client and split of one record.
 
     Attributes:
-        place: For people: where it stands.
-        label: Its class.
-        client: Whose it is; empty: the data do not say.
-        split: train, val or test; empty: the names decide.
-        written: The split as it stands in the data.
-        values: What the other columns hold.
+        place: Position in the data, for messages.
+        label: Class of the record.
+        client: Client that owns the record; empty if the data do not say.
+        split: train, val or test; empty if the names decide.
+        written: The split as written in the data.
+        values: Values of the other columns.
     """
 
     place: str
@@ -108,7 +108,7 @@ def read_table(path: Path, column: str | None = None) -> Table:
 
 
 def not_a_part(written: str) -> str:
-    """What is wrong with a split that is none, in words."""
+    """Describe the error of an unknown split name."""
     hint = nearest(written.lower(), SPLITS)
     return f"split must be one of {', '.join(SPLITS)}, found {written!r}{hint}"
 
@@ -233,11 +233,11 @@ def _counts(value: float) -> bool:
 
 
 def part_words(rows: Sequence[Row], *, public: bool) -> tuple[str, ...]:
-    """What was taken as which part, in words.
+    """Describe which names in the data were read as which split.
 
     Args:
-        rows: All of them.
-        public: For anybody: only how validation and test are written; what else stands there is the training clients'.
+        rows: All records.
+        public: Leave out names of the training split, which belong to its clients.
     """
     return parts_taken(row.written for row in rows if row.written and not (public and row.split == "train"))
 

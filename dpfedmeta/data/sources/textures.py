@@ -19,30 +19,30 @@ _TERMS = 7
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Look:
-    """What the images of a class have in common.
+    """Random properties shared by all images of a made class.
 
     Attributes:
-        scene: No thing, only a background of its own.
-        size: Radius, of a half image.
-        stretch: Height over width, as a factor of each.
-        turning: Deviation of the angle.
-        palette: Three colours of the thing, [3, 3].
-        fading: Deviation of these from image to image.
-        outline: Amplitudes and phases, [2, _TERMS].
+        scene: Only a background of its own, without an object.
+        size: Radius of the object, as a share of half the image.
+        stretch: Factor of the object's width; its height is divided by it.
+        turning: Standard deviation of the angle.
+        palette: Three colours of the object, [3, 3].
+        fading: Standard deviation of these colours from image to image.
+        outline: Amplitudes and phases of the outline, [2, _TERMS].
         pattern: Stripes, checks or cloud.
-        frequency: Of stripes and checks.
+        frequency: Frequency of stripes and checks.
         roughness: Spectral exponent of the cloud.
-        contrast: Of the cloud.
-        shade: How much light falls from one side.
+        contrast: Contrast of the cloud.
+        shade: Strength of the light from one side.
         offsets: Centres of the parts, in radii, [parts, 2]; the first is 0.
         sizes: Radii of the parts, [parts]; the first is 1.
-        stretches: As `stretch`, on top of it.
+        stretches: Further stretch of each part, on top of `stretch`.
         tints: Colours of the parts, [parts, 3].
         ground: Three colours of the background, [3, 3].
-        changing: Deviation of these from image to image.
+        changing: Standard deviation of these from image to image.
         ground_roughness: Spectral exponent of the background.
-        ground_stretch: Whether it is drawn out.
-        horizon: Height of a horizon, or None.
+        ground_stretch: Factor of the width of the background's pattern; its height is divided by it.
+        horizon: Height of the horizon; None if there is none.
     """
 
     scene: bool

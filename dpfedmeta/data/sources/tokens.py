@@ -37,10 +37,10 @@ def key(path: Path) -> list[object]:
 
 
 def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
-    """What was taken as which part.
+    """Describe which names in the data were read as which split.
 
     Raises:
-        InputError: The file is wrong; says where.
+        InputError: The file is wrong; the message says where.
     """
     rows = read_array(path, "tokens")[0] if path.suffix.lower() == ".npz" else read_table(path, COLUMN).rows
     return part_words(rows, public=public)

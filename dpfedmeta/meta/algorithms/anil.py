@@ -20,10 +20,10 @@ class Anil(Maml):
 
     @classmethod
     def planned(cls, settings: Settings, task: Task) -> Maml:
-        """From the settings.
+        """Build the method from the settings.
 
         Raises:
-            InputError: More than the head shall adapt.
+            InputError: The settings adapt more than the head.
         """
         if settings.meta.adapt == "all":
             raise InputError("meta.adapt = all: ANIL adapts the head only; use meta.method = maml")

@@ -46,17 +46,17 @@ class LocalDpSgd:
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg:
-    """What a client sends: theta_0 - theta_K of local training on all its records.
+    """Federated averaging: a client sends theta_0 - theta_K of local training on all its records.
 
     Attributes:
-        adaptation: Number and rate of the steps.
-        records: n, of a client; a public constant.
-        batch: B, records of a step, expected with record-level privacy; None: all.
-        private: Noise in the steps, or None.
+        adaptation: Number and size of the steps.
+        records: n, the records of a client; a public constant.
+        batch: B, records of a step; with record-level privacy the expected number. None: all.
+        private: Noise in the steps (local DP-SGD), or None.
 
     Guarantee:
         Without `private`, none by itself: a message is secret and unbounded until it is clipped, summed and released.
-        With it see meta.local_training.private_local_update.
+        With `private`, see meta.local_training.private_local_update.
     """
 
     adaptation: Adaptation
@@ -75,7 +75,7 @@ class FedAvg:
 
     @classmethod
     def planned(cls, settings: Settings, task: Task) -> FedAvg:
-        """From the settings.
+        """Build the method from the settings.
 
         Raises:
             InputError: A setting does not fit the method.
@@ -118,7 +118,7 @@ class FedAvg:
         )
 
     def with_noise(self, layer: RecordLayer) -> FedAvg:
-        """With z_s."""
+        """Return the same method with the solved noise multiplier z_s."""
         if self.private is None or layer.support_noise is None:
             return self
         return replace(self, private=replace(self.private, noise=layer.support_noise))
@@ -132,11 +132,11 @@ class FedAvg:
         return Maml.initial(self, network, seed)  # type: ignore[arg-type]
 
     def learned(self, network: NetworkSpec, weights: Params) -> Params:
-        """As meta.learn says."""
+        """Return the weights that are learned and sent, by meta.learn."""
         return Maml.learned(self, network, weights)  # type: ignore[arg-type]
 
     def together(self, engine: PerRecordGradients, device: str, chunk: int | None) -> int | None:
-        """One by one."""
+        """Return 1: one call of `messages` takes one client."""
         return 1
 
     def messages(

@@ -19,10 +19,10 @@ class FirstOrderMaml(Maml):
 
     @classmethod
     def planned(cls, settings: Settings, task: Task) -> Maml:
-        """From the settings.
+        """Build the method from the settings.
 
         Raises:
-            InputError: Second order is asked for.
+            InputError: The settings ask for second order.
         """
         first_order_only(settings)
         return super().planned(settings, task)

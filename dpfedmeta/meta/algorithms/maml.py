@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Maml:
-    """What a client sends: the gradient of its query loss at the adapted parameters.
+    """MAML: a client sends the gradient of its query loss at the adapted parameters.
 
     Attributes:
         order: 2 differentiates through the inner steps (equation 1 of the paper), 1 does not (its section 5.2).
         adaptation: The inner loop; `adapt: head` makes it ANIL (Raghu et al. 2020, https://arxiv.org/abs/1909.09157).
-        divisions: How a client, or each part of its records, divides them again and again; None: as its episode does.
+        divisions: Repeated divisions of a client's records, or of each part's, into support and query; None: the
+            episode's own division.
 
     Guarantee:
         None by itself: a message is secret and unbounded until it is clipped, summed and released.
@@ -55,7 +56,7 @@ class Maml:
 
     @classmethod
     def planned(cls, settings: Settings, task: Task) -> Maml:
-        """From the settings.
+        """Build the method from the settings.
 
         Raises:
             InputError: A setting does not fit the method.
@@ -93,7 +94,7 @@ class Maml:
         return initial_weights(network, seed)
 
     def learned(self, network: NetworkSpec, weights: Params) -> Params:
-        """As meta.learn says."""
+        """Return the weights that are learned and sent, by meta.learn."""
         from dpfedmeta.models.registry import learned_part
 
         return learned_part(network, weights)
@@ -155,7 +156,7 @@ class Maml:
         return replace(there, support_labels=episodes.support_labels, query_labels=episodes.query_labels)
 
     def _form(self, episode: Episode) -> tuple[object, ...]:
-        """What clients that are computed by one call have in common; divisions count on as many classes too."""
+        """Return the shapes that clients of one call must share; with divisions, the number of classes too."""
         shapes = (episode.support_images.shape, episode.query_images.shape)
         if self.divisions is None:
             return shapes

@@ -34,7 +34,7 @@ class LearnedRates:
         return {name.removeprefix(_OWN): value for name, value in weights.items() if name.startswith(_OWN)}
 
     def start(self, head: Params, features: Callable[[], Tensor], labels: Tensor, ways: int) -> Params:
-        """As it was learned."""
+        """Return the head as it was learned."""
         return head
 
 
@@ -51,10 +51,10 @@ class MetaSgd(Maml):
 
     @classmethod
     def planned(cls, settings: Settings, task: Task) -> Maml:
-        """From the settings.
+        """Build the method from the settings.
 
         Raises:
-            InputError: First order is asked for, which has no derivative by the rates.
+            InputError: The settings ask for first order, which has no derivative by the rates.
         """
         if settings.meta.order == 1:
             raise InputError("meta.order = 1: Meta-SGD differentiates through the inner steps by their rates; use 2")
@@ -73,7 +73,7 @@ class MetaSgd(Maml):
         return {**weights, **rates}
 
     def learned(self, network: NetworkSpec, weights: Params) -> Params:
-        """As meta.learn says, and all rates."""
+        """Return the weights that are learned and sent, by meta.learn, and all learned step sizes."""
         own = {name: value for name, value in weights.items() if name.startswith(_OWN)}
         return {**super().learned(network, self.adaptation.rule.network(weights)), **own}
 

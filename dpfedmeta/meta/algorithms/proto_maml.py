@@ -28,7 +28,7 @@ class Prototypes:
         return dict(weights)
 
     def rates(self, weights: Mapping[str, Tensor], lr: float) -> float | Params:
-        """One for all."""
+        """Return `lr`: one step size for all parameters."""
         return lr
 
     def start(self, head: Params, features: Callable[[], Tensor], labels: Tensor, ways: int) -> Params:
@@ -53,10 +53,10 @@ class ProtoMaml(Maml):
 
     @classmethod
     def planned(cls, settings: Settings, task: Task) -> Maml:
-        """From the settings.
+        """Build the method from the settings.
 
         Raises:
-            InputError: A head would be learned that no client begins with.
+            InputError: The settings learn a head, which no client would start from.
         """
         if settings.meta.learn == "all":
             raise InputError("meta.learn = all: ProtoMAML makes every client's head from its prototypes; use body")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Reptile(Maml):
-    """What a client sends: theta_0 - theta_K, as a gradient for the server's optimizer."""
+    """Reptile: a client sends theta_0 - theta_K, which the server's optimizer takes as a gradient."""
 
     order: Order = 1
     sends: ClassVar[Sends] = "update"
@@ -30,10 +30,10 @@ class Reptile(Maml):
 
     @classmethod
     def planned(cls, settings: Settings, task: Task) -> Maml:
-        """From the settings.
+        """Build the method from the settings.
 
         Raises:
-            InputError: Second order or divisions are asked for.
+            InputError: The settings ask for second order, or for divisions without record-level privacy.
         """
         first_order_only(settings)
         if not settings.record.enabled:
@@ -41,7 +41,7 @@ class Reptile(Maml):
         return super().planned(settings, task)
 
     def together(self, engine: PerRecordGradients, device: str, chunk: int | None) -> int | None:
-        """One by one."""
+        """Return 1: one call of `messages` takes one client."""
         return 1
 
     def messages(

@@ -1,1 +1,1 @@
-"""What a client releases of its records, by the name of `record.release`, one file each."""
+"""Record-level releases of a client, by the name of `record.release`, one file each."""

@@ -53,11 +53,11 @@ class MicroEpisodes:
 
     @classmethod
     def planned(cls, settings: Settings, task: Task, method: Any) -> MicroEpisodes:
-        """From the settings.
+        """Build the release from the settings.
 
         Raises:
-            InputError: A client's records do not make even one.
-            RefusedPlan: There is no meta-gradient, or a setting is one of another kind of release.
+            InputError: A client's records do not fill one micro-episode.
+            RefusedPlan: The method has no meta-gradient, or a setting belongs to another kind of release.
         """
         record, sizes = settings.record, settings.task
         if method.sends != "query" or not hasattr(method, "gradients"):
@@ -82,7 +82,7 @@ class MicroEpisodes:
 
     @property
     def adaptation(self) -> Adaptation:
-        """That of the method."""
+        """Inner loop of the method."""
         own: Adaptation = self.method.adaptation
         return own
 
@@ -93,12 +93,12 @@ class MicroEpisodes:
 
     @property
     def linear_head(self) -> bool:
-        """Where micro-episodes are divided again and again."""
+        """True if micro-episodes are divided repeatedly, which requires a linear head."""
         own: DataNeeds = self.method.needs
         return own.division is not None and own.division.linear_head
 
     def fits(self, episode: Episode) -> bool:
-        """Whether records lie so."""
+        """Return whether the records are ordered by class, with the planned numbers of support and query records."""
         import torch
 
         ways = torch.arange(self.client.ways, device=episode.support_labels.device)
@@ -108,7 +108,7 @@ class MicroEpisodes:
 
     @property
     def releases(self) -> bool:
-        """Whether a message carries noise of its own."""
+        """True if a message carries noise of its own."""
         return self.noise is not None
 
     @property
@@ -118,7 +118,7 @@ class MicroEpisodes:
 
     @property
     def message_deviation(self) -> float:
-        """Of a message's own noise over C_q."""
+        """Standard deviation of a message's own noise over C_q."""
         return (self.noise or 0.0) / len(self.slots())
 
     def towards_a_sum(self) -> MicroEpisodes:
@@ -130,7 +130,7 @@ class MicroEpisodes:
         return micro_slots(self.client, self.shape)
 
     def record_layer(self) -> RecordLayer:
-        """One release over M parts; nothing is released in a support step."""
+        """Return the record-level layer: one release over M parts; support steps release nothing."""
         return RecordLayer(
             support_noise=None,
             query_noise=self.noise,
@@ -143,20 +143,20 @@ class MicroEpisodes:
         )
 
     def with_noise(self, layer: RecordLayer) -> MicroEpisodes:
-        """With z_q."""
+        """Return the same release with the solved noise multiplier z_q."""
         return replace(self, noise=layer.query_noise or self.noise)
 
     def quiet(self, *, support: bool, noise: float) -> MicroEpisodes:
-        """With next to no noise."""
+        """Return the same release with a negligible noise multiplier."""
         return replace(self, noise=noise)
 
     def initial(self, network: NetworkSpec, seed: int) -> Params:
-        """That of the method."""
+        """Return the method's weights before round 0."""
         weights: Params = self.method.initial(network, seed)
         return weights
 
     def learned(self, network: NetworkSpec, weights: Params) -> Params:
-        """That of the method."""
+        """Return the method's weights that are learned and sent."""
         model: Params = self.method.learned(network, weights)
         return model
 

@@ -55,10 +55,10 @@ class Steps:
 
     @classmethod
     def planned(cls, settings: Settings, task: Task, method: Method) -> Steps:
-        """From the settings.
+        """Build the release from the settings.
 
         Raises:
-            RefusedPlan: Something would read the support records that no noise covers, or a message is unbounded.
+            RefusedPlan: The support records would be read without noise, or a message would be unbounded.
         """
         record, sizes, name = settings.record, settings.task, settings.meta.method
         if getattr(method, "order", 1) == 2:
@@ -92,12 +92,12 @@ class Steps:
 
     @property
     def adaptation(self) -> Adaptation:
-        """That of the method."""
+        """Inner loop of the method."""
         return self.method.adaptation
 
     @property
     def sends_update(self) -> bool:
-        """Whether the message is the noisy support update."""
+        """True if the message is the noisy support update."""
         return self.method.sends == "update"
 
     @property
@@ -107,11 +107,11 @@ class Steps:
 
     @property
     def message_deviation(self) -> float:
-        """Of a query message's own noise over C_q."""
+        """Standard deviation of a query message's own noise over C_q."""
         return self.query_noise / self.query_records
 
     def towards_a_sum(self) -> Steps:
-        """As it is: who sees less than every message knows no more."""
+        """Return the same release: an observer that sees less than every message learns no more."""
         return self
 
     def record_layer(self) -> RecordLayer:
@@ -126,20 +126,20 @@ class Steps:
         )
 
     def with_noise(self, layer: RecordLayer) -> Steps:
-        """With z_s and z_q."""
+        """Return the same release with the solved noise multipliers z_s and z_q."""
         support, query = layer.support_noise or self.support_noise, layer.query_noise or self.query_noise
         return replace(self, support_noise=support, query_noise=query)
 
     def quiet(self, *, support: bool, noise: float) -> Steps:
-        """With next to no noise on messages, and in the support steps unless `support`."""
+        """Return the same release with negligible noise on messages, and in support steps unless `support`."""
         return replace(self, support_noise=self.support_noise if support else noise, query_noise=noise)
 
     def initial(self, network: NetworkSpec, seed: int) -> Params:
-        """That of the method."""
+        """Return the method's weights before round 0."""
         return self.method.initial(network, seed)
 
     def learned(self, network: NetworkSpec, weights: Params) -> Params:
-        """That of the method."""
+        """Return the method's weights that are learned and sent."""
         return self.method.learned(network, weights)
 
     def together(self, engine: PerRecordGradients, device: str, chunk: int | None) -> int | None:
@@ -172,7 +172,7 @@ class Steps:
         return replace(self, method=self.method.shortened(), support_noise=1.0, query_noise=1.0)
 
     def trial(self, network: NetworkSpec) -> Trial:
-        """One record in each role is another one."""
+        """Return the test of a network: one support and one query record are replaced."""
         unit = "gradient of another record"
         return Trial(unit=unit, one="record", each=1, ways=network.ways, changed=(1, 1), apart=False)
 

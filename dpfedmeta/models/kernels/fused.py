@@ -182,11 +182,11 @@ def unpool_with_moments(images, grads, corner, constant, slope, out):
 
 @compiled
 def take_of(images, n, corner, taken):
-    """One image's values at the maxima.
+    """Read one image's values at the places of the maxima.
 
     Args:
-        images: All of them.
-        n: Which.
+        images: All images.
+        n: Number of the image.
         corner: As before.
         taken: Out: [n, height // 2, width // 2, channels].
     """

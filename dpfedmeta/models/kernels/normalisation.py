@@ -59,7 +59,7 @@ class Coupling:
 
 
 def loops_apply(images: Tensor) -> bool:
-    """Whether images are what the compiled loops are for."""
+    """Return whether the compiled loops can compute these images: contiguous float32 channels last, on a CPU."""
     plain = images.device.type == "cpu" and images.dtype == torch.float32 and not under_torch_func(images)
     plain = plain and len(images) > 0 and min(images.shape[2:]) > 1
     return plain and images.is_contiguous(memory_format=torch.channels_last)
@@ -117,7 +117,7 @@ class _Normalised(torch.autograd.Function):
 
 
 class _Forward(NamedTuple):
-    """What the forward pass leaves for the others; arrays [n, channels]."""
+    """Values of the forward pass that both backward passes use; arrays [n, channels]."""
 
     coupling: Coupling
     seen: Seen
@@ -156,7 +156,7 @@ class _Gradients(torch.autograd.Function):
     @once_differentiable
     @_as_it_comes
     def backward(ctx: Any, *found: Tensor) -> tuple[Tensor | None, ...]:
-        """With A, a, b = `found`, the derivative of <A, by_images> + <a, by_weight> + <b, by_bias> by the inputs."""
+        """Differentiate <A, by_images> + <a, by_weight> + <b, by_bias> by the inputs; A, a, b = `found`."""
         done = ctx.done
         grads, images, weight, out = ctx.saved_tensors
         if done.coupling.counted is None or done.coupling.segments > 1 or weight.ndim != 1:
@@ -219,7 +219,7 @@ def _spread(values: Any, kept: Any, corner: Any, constant: Any, slope: Any) -> A
 
 
 class Seen(NamedTuple):
-    """What one pass over the images finds; moments [n, channels] in float64."""
+    """Maxima of the images and their moments, found in one pass; moments are [n, channels] in float64."""
 
     largest: Any
     corner: Any

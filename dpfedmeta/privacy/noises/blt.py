@@ -21,7 +21,7 @@ class BufferedLinearToeplitz(CorrelatedMechanism):
         return len(self.noise.numbers) // 2
 
     def correlated(self, fresh: FloatArray, vectors: FloatArray, round_: int) -> tuple[FloatArray, FloatArray]:
-        """One step of the stream; buffer by buffer, so that it is bit-identical on any number of threads."""
+        """Advance the stream by one round, buffer by buffer, so that it is bit-identical on any number of threads."""
         decays, weights = self.noise.numbers[: self.vectors], self.noise.numbers[self.vectors :]
         own, following = fresh.copy(), vectors.copy()
         for weight, buffer in zip(weights, vectors, strict=True):

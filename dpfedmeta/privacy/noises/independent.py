@@ -31,7 +31,7 @@ class Independent:
         return {}
 
     def at(self, round_: int) -> GaussianMechanism | WholeNumberMechanism | NoMechanism:
-        """What releases the sum of one round.
+        """Return the mechanism that releases the sum of one round.
 
         Raises:
             ValueError: The plan leaves no noise.
@@ -53,7 +53,7 @@ class Independent:
         return self.at(round_).release(query, generator), state
 
     def event(self, round_: int) -> Event:
-        """What the plan states."""
+        """Return the privacy cost of the round's release, which the ledger is charged with."""
         return self.plan.at(round_)
 
 

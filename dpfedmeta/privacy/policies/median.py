@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram:
-    """One number in `size` a client: 1 in the cell of its norm on a geometric grid, 0 elsewhere.
+    """Attachment of `size` numbers a client: 1 in the cell of its norm on a geometric grid, 0 elsewhere.
 
     Attributes:
         scale: s.
@@ -78,7 +78,7 @@ class Median:
 
     @classmethod
     def planned(cls, clip: ClipSettings, around: Surroundings) -> Median:
-        """From the settings.
+        """Build the policy from the settings.
 
         Raises:
             InputError: The window is longer than the run, or C_0 out of range.

@@ -26,7 +26,7 @@ class QuantileState:
 
 @dataclass(frozen=True, kw_only=True)
 class BelowBound:
-    """One number a client: +1/2 if its norm is within the bound, -1/2 if it was clipped."""
+    """Attachment of one number a client: +1/2 if its norm is within the bound, -1/2 if it was clipped."""
 
     scale: float
     size: int = 1
@@ -67,7 +67,7 @@ class Quantile:
 
     @classmethod
     def planned(cls, clip: ClipSettings, around: Surroundings) -> Quantile:
-        """From the settings.
+        """Build the policy from the settings.
 
         Raises:
             InputError: C_0 is out of range.
@@ -89,7 +89,7 @@ class Quantile:
         return QuantileState(bound=self.initial_bound)
 
     def next_bound(self, state: QuantileState, aggregate: Released[Client, Params]) -> tuple[QuantileState, float]:
-        """One geometric step."""
+        """Move the clip bound by one geometric step towards the quantile."""
         centred = float(aggregate.value[ATTACHED][0]) / (self.attachment.scale * state.bound)
         moved = state.bound * math.exp(-self.rate * (centred + 0.5 - self.quantile))
         bound = min(max(moved, self.lowest), self.highest)

@@ -26,10 +26,10 @@ _LOWEST_SLOPE, _HIGHEST_SLOPE = -0.5, 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What one released aggregate says about the signal at one bound.
+    """Estimate of the signal's energy at one clip bound, from one released aggregate.
 
     Attributes:
-        bound: C_t that the round was clipped with.
+        bound: C_t, the clip bound of the round.
         energy: ||G||^2 less the known noise energy: unbiased for the squared norm of the clipped mean.
         spread: Standard deviation of `energy` that the noise causes.
     """
@@ -41,13 +41,13 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowState:
-    """What the policy remembers.
+    """State of the policy: the centre of its search and the last observations.
 
     Attributes:
-        centre: Where the search stands.
+        centre: Current centre of the search.
         bound: The bound to use next, beside the centre.
-        observations: The last W.
-        mode: What it is doing.
+        observations: The last W observations.
+        mode: Current mode, for people.
     """
 
     centre: float
@@ -97,7 +97,7 @@ class Window:
 
     @classmethod
     def planned(cls, clip: ClipSettings, around: Surroundings) -> Window:
-        """From the settings.
+        """Build the policy from the settings.
 
         Raises:
             InputError: The window is longer than the run, or C_0 out of range.
@@ -130,7 +130,7 @@ def _probed(walk: Walk, state: WindowState, centre: float, mode: Mode) -> tuple[
 
 
 def _significance(observations: tuple[Observation, ...]) -> float:
-    """How far the signal stands out, in standard deviations of what noise alone would show.
+    """Significance of the signal, in standard deviations of what noise alone would show.
 
     Each observation counts alike (Stouffer), so that one at a far larger bound, with far larger noise, does not drown
     the others.

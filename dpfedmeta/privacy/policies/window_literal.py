@@ -53,7 +53,7 @@ class WindowLiteral:
 
     @classmethod
     def planned(cls, clip: ClipSettings, around: Surroundings) -> WindowLiteral:
-        """From the settings.
+        """Build the policy from the settings.
 
         Raises:
             InputError: The window is longer than the run, or C_0 out of range.

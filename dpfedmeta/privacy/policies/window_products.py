@@ -32,17 +32,17 @@ _FLOOR = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class ProductsState:
-    """What the policy remembers: releases, and numbers made of them.
+    """State of the policy: the centre of its search, the last releases, and their inner products.
 
     Attributes:
-        centre: Where the search stands.
+        centre: Current centre of the search.
         bound: The bound to use next, beside the centre.
         bounds: C of the last W rounds.
         deviations: Deviation of the noise in each coordinate of the last W aggregates.
         releases: The last W aggregates, flat.
         products: Their inner products: of each with those before it and with itself.
         seen: Whether a signal stood out before.
-        mode: What it is doing.
+        mode: Current mode, for people.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = {"arbitrary_types_allowed": True}
@@ -94,7 +94,7 @@ class WindowProducts:
 
     @classmethod
     def planned(cls, clip: ClipSettings, around: Surroundings) -> WindowProducts:
-        """From the settings.
+        """Build the policy from the settings.
 
         Raises:
             InputError: The window is longer than the run, or C_0 out of range.
@@ -147,11 +147,11 @@ def _remembered(state: ProductsState, aggregate: Released[Client, Params], windo
 
 
 def estimate(state: ProductsState, expected: float) -> tuple[float, float]:
-    """How far the signal stands out, in deviations of what noise alone would show, and its elasticity.
+    """Compute the signal's significance, in deviations of what noise alone would show, and its elasticity.
 
     Args:
-        state: With two aggregates or more.
-        expected: The elasticity that is believed where the releases say nothing.
+        state: State with two aggregates or more.
+        expected: Elasticity that is assumed where the releases say nothing.
     """
     later, earlier = np.tril_indices(len(state.products))
     variance, log_bound = np.square(state.deviations), np.log(state.bounds)

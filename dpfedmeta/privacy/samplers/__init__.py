@@ -1,4 +1,4 @@
-"""Who takes part in a round: one file for each sampler, named as in population.sampler."""
+"""Samplers of the cohort of a round: one file for each, named as in population.sampler."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Cohort:
 
     @property
     def asked(self) -> int:
-        """How many were invited."""
+        """Number of clients that were invited."""
         return len(self.clients) if self.invited is None else self.invited
 
 
@@ -54,14 +54,14 @@ class Sampler(Protocol):
         *,
         again: bool = False,
     ) -> Cohort:
-        """One cohort.
+        """Draw the cohort of a round.
 
         Args:
             round_: Number of the round.
-            participations: How often each client has taken part; absent means never.
+            participations: Number of participations of each client so far; absent means none.
             generator: The server's secret randomness of this round.
-            latest: The latest round of each client, likewise.
-            again: Whether the round had clients before, whose release may be known: it is another one now.
+            latest: Latest round of each client; absent means none.
+            again: Whether the round had a cohort before, whose release may be known: this is a further attempt.
         """
         ...
 

@@ -60,7 +60,7 @@ class CheckInSampler:
         *,
         again: bool = False,
     ) -> Cohort:
-        """Who shows up. Memory grows with how many have come so far."""
+        """Draw the cohort of a round. Memory grows with the number of clients that have come so far."""
         left = self.slots - round_
         if left < 1:
             raise ValueError(f"round {round_}: there are {self.slots} slots, and every client has come")

@@ -56,7 +56,7 @@ class CyclicSampler:
         *,
         again: bool = False,
     ) -> Cohort:
-        """One cohort. Memory and time grow with L, not with N."""
+        """Draw the cohort of a round. Memory and time grow with L, not with N."""
         groups = self.spacing.separation
         group = round_ % groups
         members = len(range(group, self.clients, groups))

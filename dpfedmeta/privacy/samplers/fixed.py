@@ -43,7 +43,7 @@ class FixedSizeSampler:
         *,
         again: bool = False,
     ) -> Cohort:
-        """One cohort. Memory and time grow with L, not with N."""
+        """Draw the cohort of a round. Memory and time grow with L, not with N."""
         return Cohort(round=round_, clients=np.sort(generator.sample(self.clients, self.cohort)))
 
 

@@ -56,7 +56,7 @@ class PoissonSampler:
         *,
         again: bool = False,
     ) -> Cohort:
-        """One cohort. Memory and time grow with L, not with N.
+        """Draw the cohort of a round. Memory and time grow with L, not with N.
 
         A Binomial(N, q) count of distinct uniform clients is the same distribution as N independent coins.
         """

@@ -1,1 +1,1 @@
-"""Who adds messages up, by the name of `aggregation.mode`, one file each."""
+"""Aggregations of messages, by the name of `aggregation.mode`, one file each."""

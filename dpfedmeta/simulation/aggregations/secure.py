@@ -21,10 +21,10 @@ class Secure:
 
     @classmethod
     def rounds(cls, settings: Settings, dimension: int, parts: int) -> SecureRounds:
-        """What the accountant has to know.
+        """Return the constants of secure aggregation for the accountant.
 
         Args:
-            settings: What the user gave.
+            settings: Settings of the user.
             dimension: Coordinates of a message.
             parts: Vectors that a message is the sum of.
         """
