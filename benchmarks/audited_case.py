@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from dpfedmeta.accounting.gaussian import gaussian_mu
-from dpfedmeta.auditing.distinguish import Ratios
-from dpfedmeta.auditing.trade_off import GaussianCurve, epsilon_of_counts, epsilon_of_curve
+from dpfedmeta.accounting.divergences.gdp import gaussian_mu
+from dpfedmeta.auditing.estimators.many_runs import Ratios
+from dpfedmeta.auditing.trade_off_function import GaussianCurve, epsilon_of_counts, epsilon_of_curve
 
 MISS = 0.05
 

@@ -21,13 +21,13 @@ from benchmarks.rounds import durability_rows, seconds
 from benchmarks.secure_aggregation import Crowd, rows, save_plot
 from benchmarks.settings import SETTINGS, TINY
 from dpfedmeta.accounting import PrivacyPlan, Targets, calibrate, guarantees
-from dpfedmeta.command_line import DONE, parser
-from dpfedmeta.errors import InputError
-from dpfedmeta.ledger.charges import planned_charge
-from dpfedmeta.ledger.hash_chain import HashChain
-from dpfedmeta.ledger.ledger import head, opening_line, read, spent
-from dpfedmeta.report.bench_plot import save_bench_plot
-from dpfedmeta.workers import available_cores
+from dpfedmeta.accounting.ledger.charges import planned_charge
+from dpfedmeta.accounting.ledger.hash_chain import HashChain
+from dpfedmeta.accounting.ledger.ledger import head, opening_line, read, spent
+from dpfedmeta.cli.arguments import DONE, parser
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.worker_pool import available_cores
+from dpfedmeta.reporting.plots.bench_plot import save_bench_plot
 
 
 def accountant_rows() -> list[dict[str, float]]:

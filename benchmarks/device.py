@@ -13,8 +13,8 @@ from benchmarks.device_engines import SHORTER, Contestant, Together, contestants
 from benchmarks.engines import apart, distance_of_rounded
 from benchmarks.measure import MOST_DISAGREEMENT, MOST_OF_ROUNDED
 from benchmarks.settings import Setting, episodes
-from dpfedmeta.data.episode import Episode
-from dpfedmeta.errors import InputError
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.episodes.episode import Episode
 
 # A GPU is not busy with fewer; enough for the search for a chunk to end.
 CLIENTS = 512

@@ -11,16 +11,16 @@ import torch
 from benchmarks.engines import EngineName, missing_peers, private_on, private_together, reference
 from benchmarks.peers import Engine, learn2learn_loop, opacus_hooks
 from benchmarks.settings import Algorithm, Setting, moved_problem
-from dpfedmeta.data.episode import Episode
-from dpfedmeta.meta.adaptation import Adaptation
-from dpfedmeta.meta.divided import divided_gradient
-from dpfedmeta.meta.divisions import Divisions
-from dpfedmeta.meta.part_gradients import part_gradients
-from dpfedmeta.meta.side_by_side import batched, batched_divided_gradients, batched_query_gradients
-from dpfedmeta.models.convolution import bfloat16_in_hardware
-from dpfedmeta.models.spec import Precision
-from dpfedmeta.parameters import Params
-from dpfedmeta.simulation.chunks import Chunks
+from dpfedmeta.core.params import Params
+from dpfedmeta.data.episodes.episode import Episode
+from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.client_divisions import Divisions
+from dpfedmeta.learning.meta.partwise_gradients import part_gradients
+from dpfedmeta.learning.meta.support_query_splits import divided_gradient
+from dpfedmeta.learning.meta.vmapped_gradients import batched, batched_divided_gradients, batched_query_gradients
+from dpfedmeta.learning.models.layers.convolution import bfloat16_in_hardware
+from dpfedmeta.learning.models.spec import Precision
+from dpfedmeta.simulation.gpu_batches import Chunks
 
 Together = Callable[[Sequence[Episode]], list[Params]]
 """Meta-gradients of several clients whose episodes lie on the device."""

@@ -17,19 +17,19 @@ import torch
 
 from benchmarks.results import write
 from benchmarks.rounds import PAPER
-from dpfedmeta.config import resolve
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.params import Params
+from dpfedmeta.core.random.random_sources import KeyedSource
+from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.models.initial import initial_weights
-from dpfedmeta.models.registry import learned_part
-from dpfedmeta.parameters import Params
-from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.registry import learned_part
+from dpfedmeta.learning.server_step import initial_state
+from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import KeyedSource
-from dpfedmeta.server import initial_state
-from dpfedmeta.simulation.client_side import ClientSide
-from dpfedmeta.simulation.processes import LocalBackend
-from dpfedmeta.training.data import client_side, population
-from dpfedmeta.workers import InProcess
+from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.training.build_data import client_side, population
 
 # For a look at whether everything runs.
 SMALL = {**PAPER, "model.width": "4", "meta.steps": "1"}

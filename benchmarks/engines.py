@@ -11,16 +11,16 @@ import torch
 
 from benchmarks.peers import CLIP, PEERS, Engine
 from benchmarks.settings import SETTINGS, Algorithm, Setting, episodes, moved_problem, problem
-from dpfedmeta.data.episode import Episode
-from dpfedmeta.meta.algorithm import ClientNoise
-from dpfedmeta.meta.dp_steps import private_messages
-from dpfedmeta.meta.gradients import meta_gradient
-from dpfedmeta.models.convolution import bfloat16_in_hardware
-from dpfedmeta.models.spec import Precision
-from dpfedmeta.parameters import Params, flatten
+from dpfedmeta.core.params import Params, flatten
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
+from dpfedmeta.data.episodes.episode import Episode
+from dpfedmeta.learning.meta.algorithm import ClientNoise
+from dpfedmeta.learning.meta.meta_gradients import meta_gradient
+from dpfedmeta.learning.models.layers.convolution import bfloat16_in_hardware
+from dpfedmeta.learning.models.spec import Precision
+from dpfedmeta.learning.record_dp.noisy_steps import private_messages
+from dpfedmeta.learning.record_dp.per_example_gradients import per_record_engine
 from dpfedmeta.privacy.clipping import clip
-from dpfedmeta.privacy.per_record import per_record_engine
-from dpfedmeta.randomness import KeyedSource, Purpose
 
 EngineName = Literal["auto", "vmap", "opacus"]
 OURS = "dpfedmeta"

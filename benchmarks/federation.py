@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import solved_plans
+from dpfedmeta.cli import federation_demo as demo
+from dpfedmeta.core.files.atomic_files import replace_file
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.durable import replace_file
-from dpfedmeta.federation import demo
-from dpfedmeta.federation.flower import prepare_flower
-from dpfedmeta.federation.invitation import ROSTER, make_operator
+from dpfedmeta.federation.flower.flower_environment import prepare_flower
+from dpfedmeta.federation.identity.invitation import ROSTER, make_operator
 
 prepare_flower()
 
@@ -33,13 +33,15 @@ prepare_flower()
 import numba  # noqa: E402, F401
 import torch._dynamo  # noqa: E402, F401
 
-import dpfedmeta.commands.federate  # noqa: E402
-import dpfedmeta.federation.flower_link  # noqa: E402
-import dpfedmeta.report.page  # noqa: E402
+import dpfedmeta.cli.commands.federate_command  # noqa: E402
+import dpfedmeta.federation.flower.superlink  # noqa: E402
+import dpfedmeta.reporting.html.page  # noqa: E402
 import dpfedmeta.simulation.aggregations.secure  # noqa: E402, F401
 from dpfedmeta.__main__ import main as command  # noqa: E402
-from dpfedmeta.federation import client, flower_client, messages  # noqa: E402, F401
-from dpfedmeta.federation.asking import Asking  # noqa: E402
+from dpfedmeta.federation import wire_format as messages  # noqa: E402
+from dpfedmeta.federation.client import client  # noqa: E402
+from dpfedmeta.federation.flower import flower_client  # noqa: E402, F401
+from dpfedmeta.federation.server.client_requests import Asking  # noqa: E402
 
 # struct tcp_info of Linux: bytes that the other side confirmed, and bytes that came.
 _ACKNOWLEDGED = 120

@@ -15,16 +15,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from dpfedmeta.analytics.start import with_private_start
-from dpfedmeta.config import resolve
+from dpfedmeta.analytics.initial_clip_bound import with_private_start
+from dpfedmeta.config.load import resolve
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.files.run_directory import load_weights
+from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.data.dataset import Dataset, open_dataset
-from dpfedmeta.evaluation import Accuracy
-from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.run_directory import load_weights
-from dpfedmeta.settings import Settings
-from dpfedmeta.training.data import held_out_evaluation
-from dpfedmeta.training.run import run_training
-from dpfedmeta.workers import InProcess
+from dpfedmeta.learning.evaluation import Accuracy
+from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.training.build_data import held_out_evaluation
+from dpfedmeta.training.run_training import run_training
 
 PRIVATE = "quantile"
 

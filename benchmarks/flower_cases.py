@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.audited_case import Case
-from dpfedmeta.accounting.events import Phase
-from dpfedmeta.accounting.gaussian import gaussian_epsilon
-from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.sampled_gaussian import sampled_epsilon
+from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.divergences.pld_composition import sampled_epsilon
+from dpfedmeta.accounting.events.events import Phase
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 
 DIMENSION, CLIENTS, DELTA = 16, 20, 1e-6
 # Ten times any bound in use. What "nothing" sends is not zero: there the wrappers divide by zero.

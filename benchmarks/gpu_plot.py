@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from dpfedmeta.report.drawing import BLUE
+from dpfedmeta.reporting.plots.style import BLUE
 
 _OTHERS = "#b0b0b0"
 _PEERS = ("learn2learn", "opacus hooks")

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 
 from benchmarks.settings import Setting
-from dpfedmeta.models.convolution import ConvolutionSpec, convolution_gradients
+from dpfedmeta.learning.models.layers.convolution import ConvolutionSpec, convolution_gradients
 
 _HOW = ConvolutionSpec(stride=(1, 1), padding=(1, 1))
 

@@ -21,8 +21,8 @@ from benchmarks.machine import bandwidth, client_operations
 from benchmarks.rounds import PAPER, overhead, whole_round
 from benchmarks.settings import ALGORITHMS, SETTINGS, episodes
 from benchmarks.timing import CONVOLUTIONS, Cell, Speed, in_fresh_process, peak_memory, speeds
-from dpfedmeta.errors import InputError
-from dpfedmeta.models.convolution import bfloat16_in_hardware
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.learning.models.layers.convolution import bfloat16_in_hardware
 
 # Float32 engines differ by rounding, which five steps amplify, and record-level ones by noise of 1e-6.
 MOST_DISAGREEMENT = 5e-3

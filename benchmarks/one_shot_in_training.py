@@ -19,15 +19,15 @@ from unittest.mock import patch
 
 import numpy as np
 
-import dpfedmeta.training.run as running
+import dpfedmeta.training.run_training as running
 from dpfedmeta.auditing.canaries import RandomDirections, with_canaries
-from dpfedmeta.auditing.crowd import cosines
-from dpfedmeta.auditing.loop import AuditedTraining, Seen
-from dpfedmeta.auditing.one_shot import one_shot
-from dpfedmeta.config import resolve
-from dpfedmeta.parameters import dimension
-from dpfedmeta.simulation.client_side import ClientSide
-from dpfedmeta.training.data import client_side
+from dpfedmeta.auditing.estimators.many_canaries import cosines
+from dpfedmeta.auditing.estimators.one_shot import one_shot
+from dpfedmeta.auditing.observed_loop import AuditedTraining, Seen
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.params import dimension
+from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.training.build_data import client_side
 
 
 def trained(
@@ -44,7 +44,7 @@ def trained(
         return AuditedTraining(**parts, seen=noted)
 
     settings = resolve(words.algo, words.dataset, None, {**given, "run.dir": str(folder)})
-    with patch("dpfedmeta.training.prepared.client_side", side), patch.object(running, "Training", noting):
+    with patch("dpfedmeta.training.setup.client_side", side), patch.object(running, "Training", noting):
         run, _ = running.run_training(settings)
     return run.read_json("summary.json"), noted
 

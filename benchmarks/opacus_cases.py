@@ -20,11 +20,11 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.audited_case import Case
-from dpfedmeta.accounting.gaussian import gaussian_epsilon, smallest_epsilon
-from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.sampled_gaussian import sampled_epsilon
-from dpfedmeta.models.registry import build_network
-from dpfedmeta.models.spec import NetworkSpec
+from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, smallest_epsilon
+from dpfedmeta.accounting.divergences.pld_composition import sampled_epsilon
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.learning.models.registry import build_network
+from dpfedmeta.learning.models.spec import NetworkSpec
 
 RECORDS, DELTA, BOUND = 10, 1e-6, 0.1
 # cross_entropy gives a record with this label no gradient: the neighbour that holds nothing.

@@ -19,9 +19,9 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from benchmarks.settings import Algorithm, Setting, problem
-from dpfedmeta.data.episode import Episode
-from dpfedmeta.models.functional import channels_last
-from dpfedmeta.parameters import Params
+from dpfedmeta.core.params import Params
+from dpfedmeta.data.episodes.episode import Episode
+from dpfedmeta.learning.models.functional import channels_last
 
 Engine = Callable[[Episode], Params]
 

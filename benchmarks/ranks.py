@@ -24,14 +24,14 @@ import numpy as np
 import torch
 
 from benchmarks.rounds import federation
+from dpfedmeta.core.random.random_sources import KeyedSource
+from dpfedmeta.core.worker_pool import InProcess, IntArray, Summand, Workers, keep_freed_memory, open_workers
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import KeyedSource
-from dpfedmeta.ranks.launch import Launch
-from dpfedmeta.ranks.line import GroupLine, joined
-from dpfedmeta.ranks.rank_zero import Ranks
-from dpfedmeta.ranks.serving import serve
-from dpfedmeta.simulation.processes import LocalBackend
-from dpfedmeta.workers import InProcess, IntArray, Summand, Workers, keep_freed_memory, open_workers
+from dpfedmeta.simulation.distributed.collective import GroupLine, joined
+from dpfedmeta.simulation.distributed.coordinator import Ranks
+from dpfedmeta.simulation.distributed.torchrun_env import Launch
+from dpfedmeta.simulation.distributed.worker_rank import serve
+from dpfedmeta.simulation.worker_backend import LocalBackend
 
 CHUNK, MANY = 8, 4000
 FORK = multiprocessing.get_context("fork")  # PyTorch is there already

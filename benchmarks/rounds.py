@@ -14,26 +14,26 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpfedmeta.accounting.sampled_gaussian import forget
-from dpfedmeta.config import resolve
+from dpfedmeta.accounting.divergences.pld_composition import forget
+from dpfedmeta.accounting.ledger.ledger import Budget, Ledger
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.files.run_directory import RunDirectory, append_lines, create
+from dpfedmeta.core.peak_memory import own_peak_mb
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose, SecretSource, draw_secret_seed
+from dpfedmeta.core.worker_pool import InProcess, keep_freed_memory
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.ledger.ledger import Budget, Ledger
-from dpfedmeta.memory import own_peak_mb
-from dpfedmeta.meta.algorithm import ClientNoise
-from dpfedmeta.models.initial import initial_weights
-from dpfedmeta.models.registry import learned_part
-from dpfedmeta.planning.plan import Plan, make_plan
+from dpfedmeta.learning.meta.algorithm import ClientNoise
+from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.registry import learned_part
+from dpfedmeta.learning.server_step import ServerState, initial_state
+from dpfedmeta.planning.run_plan import Plan, make_plan
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import KeyedSource, Purpose, SecretSource, draw_secret_seed
-from dpfedmeta.run_directory import RunDirectory, append_lines, create
-from dpfedmeta.runs.checkpoint import Checkpoint, save_checkpoint
-from dpfedmeta.runs.journal import Journal, release_digest
-from dpfedmeta.runs.reopen import reopen
-from dpfedmeta.server import ServerState, initial_state
-from dpfedmeta.simulation.client_side import ClientSide
-from dpfedmeta.simulation.processes import LocalBackend
-from dpfedmeta.training.data import client_side, population
-from dpfedmeta.workers import InProcess, keep_freed_memory
+from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.training.build_data import client_side, population
+from dpfedmeta.training.state.checkpoint import Checkpoint, save_checkpoint
+from dpfedmeta.training.state.recover import reopen
+from dpfedmeta.training.state.round_journal import Journal, release_digest
 
 ROUNDS = 20
 CLIENTS = 200

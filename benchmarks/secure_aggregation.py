@@ -13,8 +13,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpfedmeta.secure_aggregation import Agreement, agreed
-from dpfedmeta.secure_aggregation.in_process import run_round
-from dpfedmeta.secure_aggregation.messages import Phase
+from dpfedmeta.secure_aggregation.protocol_messages import Phase
+from dpfedmeta.secure_aggregation.simulated_round import run_round
 
 # The curve, and up to how many clients the complete graph is measured beside it.
 CLIENTS = (100, 200, 400, 1000, 1500, 3000, 10_000)

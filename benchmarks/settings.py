@@ -9,16 +9,16 @@ from typing import Literal
 
 import torch
 
-from dpfedmeta.data.episode import Episode
-from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.meta.adaptation import Adaptation
-from dpfedmeta.meta.algorithms.maml import Maml
-from dpfedmeta.meta.releases.steps import Steps
-from dpfedmeta.models.initial import initial_weights
-from dpfedmeta.models.layers import FewShotNetwork
-from dpfedmeta.models.registry import build_network
-from dpfedmeta.models.spec import NetworkSpec, Precision
-from dpfedmeta.parameters import Params
+from dpfedmeta.core.params import Params
+from dpfedmeta.data.episodes.episode import Episode
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.learning.algorithms.maml import Maml
+from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.layers.stateless_layers import FewShotNetwork
+from dpfedmeta.learning.models.registry import build_network
+from dpfedmeta.learning.models.spec import NetworkSpec, Precision
+from dpfedmeta.learning.releases.steps import Steps
 
 Algorithm = Literal["maml-1", "maml-2", "dp-agr", "dp-agrlr"]
 ALGORITHMS: tuple[Algorithm, ...] = ("maml-1", "maml-2", "dp-agr", "dp-agrlr")

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 
-from dpfedmeta.command_line import settings_from
-from dpfedmeta.commands.federate import _server_parser
-from dpfedmeta.config import resolve
+from dpfedmeta.cli.arguments import settings_from
+from dpfedmeta.cli.commands.federate_command import _server_parser
+from dpfedmeta.config.load import resolve
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.federation.signed_text import for_clients
-from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.federation.offers.signed_document import for_clients
+from dpfedmeta.planning.run_plan import make_plan
 
 # The words of each server, as JSON.
 PLANS = "DPFEDMETA_BENCH_PLANS"

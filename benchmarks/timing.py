@@ -17,8 +17,8 @@ import torch
 from benchmarks.engines import engine
 from benchmarks.machine import convolution_seconds
 from benchmarks.settings import SETTINGS, Algorithm, episodes
-from dpfedmeta.memory import own_peak_mb
-from dpfedmeta.workers import keep_freed_memory, open_workers
+from dpfedmeta.core.peak_memory import own_peak_mb
+from dpfedmeta.core.worker_pool import keep_freed_memory, open_workers
 
 T = TypeVar("T")
 

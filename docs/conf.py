@@ -8,7 +8,7 @@ from pathlib import Path
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))  # site_pages.py and from_code.py beside this file
 
-from dpfedmeta.version import __version__  # noqa: E402
+from dpfedmeta.core.version import __version__  # noqa: E402
 
 project = "dpfedmeta"
 author = "The dpfedmeta authors"

@@ -5,8 +5,8 @@ python docs/draw_epsilon.py
 
 from pathlib import Path
 
-from dpfedmeta.report.epsilon_plot import Curve, draw_curves
-from dpfedmeta.report.pooling import Measured
+from dpfedmeta.reporting.compare.seed_groups import Measured
+from dpfedmeta.reporting.plots.epsilon_plot import Curve, draw_curves
 
 
 def accuracy(percent: float, half: float = 0.0) -> Measured:

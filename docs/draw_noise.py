@@ -7,8 +7,20 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from dpfedmeta.accounting.advice import Question, advise
-from dpfedmeta.report.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, SMALL, entitle, logarithmic, mark, save
+from dpfedmeta.accounting.compare_noises import Question, advise
+from dpfedmeta.reporting.plots.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    SMALL,
+    entitle,
+    logarithmic,
+    mark,
+    save,
+)
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 ROUNDS, DELTA = 250, 1e-6

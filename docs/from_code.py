@@ -12,9 +12,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.presets import SHORT_FORMS
-from dpfedmeta.sections import ScheduleSettings
-from dpfedmeta.settings import Settings, setting_fields
+from dpfedmeta.config.presets import SHORT_FORMS
+from dpfedmeta.config.schema import ScheduleSettings
+from dpfedmeta.config.settings import Settings, setting_fields
 
 ROOT = Path(__file__).parents[1]
 # Files of the repository that are pages of the site.
@@ -30,7 +30,7 @@ _LINK = re.compile(r"\[(?P<text>[^\]\n]*(?:\n[^\]\n]+)?)\]\((?P<target>(?:\.\./)
 
 def parsers(command: str) -> dict[str, argparse.ArgumentParser]:
     """The parsers of a command by how it is called: one, or one for each of its parts."""
-    module = import_module(f"dpfedmeta.commands.{command.replace('-', '_')}")
+    module = import_module(f"dpfedmeta.cli.commands.{command.replace('-', '_')}")
     if hasattr(module, "parsers_of"):
         return {f"{command} {part}": made for part, made in module.parsers_of().items()}
     return {command: module.options_of()}

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from dpfedmeta.api.plan import plan
     from dpfedmeta.api.run import Run
     from dpfedmeta.api.train import train
-    from dpfedmeta.errors import InputError, RefusedPlan
-    from dpfedmeta.personal import Initialisation, PersonalModel, load, load_personal
-    from dpfedmeta.settings import Settings
-    from dpfedmeta.tracking.callbacks import Callback, CallbackFailed
+    from dpfedmeta.config.settings import Settings
+    from dpfedmeta.core.errors import InputError, RefusedPlan
+    from dpfedmeta.training.personal import Initialisation, PersonalModel, load, load_personal
+    from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed
 
-from dpfedmeta.version import __version__
+from dpfedmeta.core.version import __version__
 
 __all__ = [
     "Audit",
@@ -39,19 +39,19 @@ __all__ = [
 ]
 _HOME = {
     "Audit": "api.audit",
-    "Callback": "tracking.callbacks",
-    "CallbackFailed": "tracking.callbacks",
+    "Callback": "training.tracking.callbacks",
+    "CallbackFailed": "training.tracking.callbacks",
     "Evaluation": "api.evaluate",
-    "Initialisation": "personal",
-    "InputError": "errors",
-    "PersonalModel": "personal",
-    "RefusedPlan": "errors",
+    "Initialisation": "training.personal",
+    "InputError": "core.errors",
+    "PersonalModel": "training.personal",
+    "RefusedPlan": "core.errors",
     "Run": "api.run",
-    "Settings": "settings",
+    "Settings": "config.settings",
     "audit": "api.audit",
     "evaluate": "api.evaluate",
-    "load": "personal",
-    "load_personal": "personal",
+    "load": "training.personal",
+    "load_personal": "training.personal",
     "plan": "api.plan",
     "train": "api.train",
 }
@@ -64,7 +64,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"dpfedmeta.{_HOME[name]}"), name)
     except ModuleNotFoundError as error:
-        from dpfedmeta.installed import missing, remedy
+        from dpfedmeta.core.dependencies import missing, remedy
 
         if error.name is None or error.name.partition(".")[0] not in missing():
             raise

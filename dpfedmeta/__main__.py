@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dpfedmeta.ranks.launch import Launch
-    from dpfedmeta.workers import Workers
+    from dpfedmeta.core.worker_pool import Workers
+    from dpfedmeta.simulation.distributed.torchrun_env import Launch
 
 COMMANDS = {
     "train": "train, evaluate and summarise one run, or go on with it (--resume)",
@@ -49,14 +49,14 @@ def _run(words: Sequence[str]) -> None:
         print(_overview())
         sys.exit(0 if words else 2)
     if words[0] == "--version":
-        from dpfedmeta.version import __version__
+        from dpfedmeta.core.version import __version__
 
         print(f"dpfedmeta {__version__}")
         sys.exit(0)
-    from dpfedmeta.installed import check_dependencies
+    from dpfedmeta.core.dependencies import check_dependencies
 
     check_dependencies()
-    from dpfedmeta.command_line import run_command
+    from dpfedmeta.cli.arguments import run_command
 
     # Inside, so that Ctrl-C while libraries are imported is an interruption as well.
     run_command(lambda console: _called(_command(words[0]), words, console))
@@ -64,21 +64,21 @@ def _run(words: Sequence[str]) -> None:
 
 def _called(command: ModuleType, words: Sequence[str], console: Console) -> int:
     """Call a command as usual, or on the ranks that torchrun has started."""
-    from dpfedmeta.ranks.launch import launched
+    from dpfedmeta.simulation.distributed.torchrun_env import launched
 
     launch = launched()
     if launch is None:
         code: int = command.main(words[1:], console)
         return code
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # before PyTorch is there: its words would stand before ours
-    from dpfedmeta.ranks.shell import on_ranks
+    from dpfedmeta.simulation.distributed.launch import on_ranks
 
     return on_ranks(launch, words, lambda workers: _on_workers(command, words, console, workers, launch))
 
 
 def _on_workers(command: ModuleType, words: Sequence[str], console: Console, workers: Workers, launch: Launch) -> int:
     if not hasattr(command, "on_workers"):
-        from dpfedmeta.errors import InputError
+        from dpfedmeta.core.errors import InputError
 
         raise InputError(f"{words[0]}: has no work for several ranks; start it without torchrun")
     code: int = command.on_workers(words[1:], console, workers, launch)
@@ -87,11 +87,11 @@ def _on_workers(command: ModuleType, words: Sequence[str], console: Console, wor
 
 def _command(name: str) -> ModuleType:
     if name not in COMMANDS:
-        from dpfedmeta.errors import InputError
-        from dpfedmeta.validation import nearest
+        from dpfedmeta.core.errors import InputError
+        from dpfedmeta.core.pydantic_errors import nearest
 
         raise InputError(f"{name}: no such command{nearest(name, COMMANDS)}; known are {', '.join(COMMANDS)}")
-    return import_module(f"dpfedmeta.commands.{name.replace('-', '_')}")
+    return import_module(f"dpfedmeta.cli.commands.{name.replace('-', '_')}_command")
 
 
 def _overview() -> str:

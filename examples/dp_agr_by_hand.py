@@ -10,21 +10,21 @@ from __future__ import annotations
 import numpy as np
 
 from dpfedmeta.accounting import PrivacyPlan, Targets, calibrate, guarantees
+from dpfedmeta.core.params import Params, added, norm, scaled, zeros_like
+from dpfedmeta.core.random.random_sources import OperatingSystemSource, Purpose
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.episode import draw_episode
-from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.meta.adaptation import Adaptation
-from dpfedmeta.meta.gradients import meta_gradient
-from dpfedmeta.meta.inner_loop import adapted_logits
-from dpfedmeta.models.initial import initial_weights
-from dpfedmeta.models.registry import build_network
-from dpfedmeta.models.spec import NetworkSpec
-from dpfedmeta.parameters import Params, added, norm, scaled, zeros_like
+from dpfedmeta.data.episodes.episode import draw_episode
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.inner_loop import adapted_logits
+from dpfedmeta.learning.meta.meta_gradients import meta_gradient
+from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.registry import build_network
+from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.privacy.clip_policies.window_literal_policy import WindowLiteral
 from dpfedmeta.privacy.clipping import clip
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
-from dpfedmeta.privacy.policies.window_literal import WindowLiteral
 from dpfedmeta.privacy.units import Bounded, Client
-from dpfedmeta.randomness import OperatingSystemSource, Purpose
 
 CLIENTS, COHORT, STEP = 400_000, 40, 0.5
 SHAPE = EpisodeShape(ways=5, shots=5, queries=5)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dpfedmeta as dp
-from dpfedmeta.parameters import Params, norm
+from dpfedmeta.core.params import Params, norm
 from dpfedmeta.privacy.clip_policy import Mode
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.units import Client

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 import dpfedmeta as dp
-from dpfedmeta.meta.adaptation import Adapts, InnerRule
-from dpfedmeta.meta.algorithms.maml import Maml
-from dpfedmeta.parameters import Params
+from dpfedmeta.core.params import Params
+from dpfedmeta.learning.algorithms.maml import Maml
+from dpfedmeta.learning.meta.adaptation import Adapts, InnerRule
 
 SCALE = 4.0  # of the logits of a record that lies in the direction of a class
 

@@ -10,7 +10,7 @@ import os
 import numpy as np
 
 from dpfedmeta.secure_aggregation import Client, History, Identities, Round, Server, agreed
-from dpfedmeta.secure_aggregation.keys import Identity
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
 CLIENTS, SILENT = 10, 7
 

@@ -8,6 +8,6 @@ if __name__ == "__main__":
     check_installed()
     sys.path.insert(0, str(ROOT))
     from benchmarks.command import main
-    from dpfedmeta.command_line import run_command
+    from dpfedmeta.cli.arguments import run_command
 
     run_command(lambda console: main(sys.argv[1:], console))

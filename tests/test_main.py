@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dpfedmeta.__main__ import COMMANDS, main
-from dpfedmeta.version import __version__
+from dpfedmeta.core.version import __version__
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,7 +32,7 @@ def test_a_mistyped_command_names_the_nearest(dpfedmeta):
 def test_every_command_has_a_script_and_every_script_a_command():
     names = {name.replace("-", "_") for name in COMMANDS}
     assert {path.stem for path in (ROOT / "scripts").glob("*.py")} == names | {"bench", "checkout", "gpu", "gpu_data"}
-    assert names <= {path.stem for path in (ROOT / "dpfedmeta/commands").glob("*.py")}
+    assert names <= {path.stem.removesuffix("_command") for path in (ROOT / "dpfedmeta/cli/commands").glob("*.py")}
     parsed = configparser.ConfigParser()
     parsed.read(ROOT / "setup.cfg", encoding="utf-8")
     name, _, target = parsed["options.entry_points"]["console_scripts"].strip().partition(" = ")
@@ -81,7 +81,7 @@ def test_a_script_without_the_package_says_what_to_type(script, monkeypatch):
 
 def test_a_checkout_that_was_never_installed_says_what_to_type(monkeypatch, capsys):
     import dpfedmeta
-    from dpfedmeta import installed
+    from dpfedmeta.core import dependencies as installed
 
     monkeypatch.setattr(installed, "find_spec", lambda name: None if name in ("torch", "rich") else object())
     with pytest.raises(SystemExit) as end:
@@ -106,7 +106,7 @@ def test_what_is_said_to_be_needed_is_what_is_installed():
     from configparser import ConfigParser
     from importlib.metadata import packages_distributions
 
-    from dpfedmeta.installed import _NEEDED
+    from dpfedmeta.core.dependencies import _NEEDED
 
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")

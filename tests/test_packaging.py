@@ -17,9 +17,9 @@ PROGRAM = """
 import json
 from importlib import resources
 import dpfedmeta, dpfedmeta.configs, dpfedmeta.tasks
-import dpfedmeta.command_line, dpfedmeta.api.evaluate, dpfedmeta.training.run
-from dpfedmeta.config import resolve
-from dpfedmeta.presets import algorithm_names
+import dpfedmeta.cli.arguments, dpfedmeta.api.evaluate, dpfedmeta.training.run_training
+from dpfedmeta.config.load import resolve
+from dpfedmeta.config.presets import algorithm_names
 from dpfedmeta.data.task import load_task, task_names
 
 print(json.dumps({
@@ -29,8 +29,10 @@ print(json.dumps({
     "split": len(load_task("omniglot")[1]),
     "algorithms": algorithm_names(),
     "epsilon": resolve("dp-agrlr-micro", "strokes").privacy.client.epsilon,
-    "templates": [t.name for t in resources.files("dpfedmeta.report").iterdir() if t.name.endswith((".j2", ".css"))],
-    "page": (resources.files("dpfedmeta.report") / "run.html.j2").read_text()[:15],
+    "templates": [
+        t.name for t in resources.files("dpfedmeta.reporting.html").iterdir() if t.name.endswith((".j2", ".css"))
+    ],
+    "page": (resources.files("dpfedmeta.reporting.html") / "run.html.j2").read_text()[:15],
     "typed": (resources.files("dpfedmeta") / "py.typed").is_file(),
 }))
 """
@@ -94,7 +96,7 @@ def test_the_installed_package_finds_all_its_files(installed, tmp_path):
     assert seen["tasks"] == sorted(path.stem for path in (ROOT / "tasks").glob("*.yaml"))
     assert seen["algorithms"] == sorted(path.stem for path in (ROOT / "configs" / "algo").glob("*.yaml"))
     assert sorted(seen["templates"]) == sorted(
-        path.name for path in (ROOT / "dpfedmeta/report").iterdir() if path.suffix in (".j2", ".css")
+        path.name for path in (ROOT / "dpfedmeta/reporting/html").iterdir() if path.suffix in (".j2", ".css")
     )
     assert (seen["split"], seen["epsilon"], seen["typed"]) == (1623, 1.5, True)
     assert seen["page"] == "<!doctype html>"

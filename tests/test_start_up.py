@@ -29,29 +29,35 @@ print(json.dumps(found))
 LIGHT = (
     "dpfedmeta",
     "dpfedmeta.__main__",
-    "dpfedmeta.settings",
-    "dpfedmeta.config",
-    "dpfedmeta.randomness",
-    "dpfedmeta.workers",
-    "dpfedmeta.run_directory",
+    "dpfedmeta.config.settings",
+    "dpfedmeta.config.load",
+    "dpfedmeta.core.random.random_sources",
+    "dpfedmeta.core.worker_pool",
+    "dpfedmeta.core.files.run_directory",
     "dpfedmeta.data.task",
-    "dpfedmeta.data.shape",
+    "dpfedmeta.data.episodes.shape",
     "dpfedmeta.data.inspection",
-    "dpfedmeta.models.spec",
+    "dpfedmeta.learning.models.spec",
     "dpfedmeta.api.evaluation_request",
     "dpfedmeta.accounting",
-    "dpfedmeta.ledger.ledger",
-    "dpfedmeta.tracking.terminal",
-    "dpfedmeta.tracking.trackers",
-    "dpfedmeta.runs.claims_beside",
-    "dpfedmeta.report.statement",
-    "dpfedmeta.planning.privacy",
-    "dpfedmeta.planning.clip",
-    *(f"dpfedmeta.privacy.policies.{path.stem}" for path in sorted((PACKAGE / "privacy/policies").glob("[a-z]*.py"))),
-    *(f"dpfedmeta.meta.algorithms.{path.stem}" for path in sorted((PACKAGE / "meta/algorithms").glob("[a-z]*.py"))),
-    *(f"dpfedmeta.meta.releases.{path.stem}" for path in sorted((PACKAGE / "meta/releases").glob("[a-z]*.py"))),
+    "dpfedmeta.accounting.ledger.ledger",
+    "dpfedmeta.training.terminal.tables",
+    "dpfedmeta.training.tracking.trackers",
+    "dpfedmeta.training.verification.file_claims",
+    "dpfedmeta.reporting.html.privacy_statement",
+    "dpfedmeta.planning.privacy.solve",
+    "dpfedmeta.planning.clipping.policy_from_settings",
+    *(
+        f"dpfedmeta.privacy.clip_policies.{path.stem}"
+        for path in sorted((PACKAGE / "privacy/clip_policies").glob("[a-z]*.py"))
+    ),
+    *(
+        f"dpfedmeta.learning.algorithms.{path.stem}"
+        for path in sorted((PACKAGE / "learning/algorithms").glob("[a-z]*.py"))
+    ),
+    *(f"dpfedmeta.learning.releases.{path.stem}" for path in sorted((PACKAGE / "learning/releases").glob("[a-z]*.py"))),
     "dpfedmeta.simulation.aggregations.messages",
-    "dpfedmeta.secure_aggregation.in_process",
+    "dpfedmeta.secure_aggregation.simulated_round",
 )
 
 

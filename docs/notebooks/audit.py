@@ -40,7 +40,7 @@ print("refuted:", [f"{each.cell} by {each.audit}" for each in honest.refuted])
 _ = Path("half_noise.py").write_text("""
 from dataclasses import replace
 
-from dpfedmeta.accounting.noise import GaussianNoise
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.privacy.noises.independent import Independent
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 import dpfedmeta as dp
 from dpfedmeta.secure_aggregation import Client, History, Identities, Round, Server, agreed
-from dpfedmeta.secure_aggregation.keys import Identity
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
 # %% [markdown]
 # ## Who is promised what

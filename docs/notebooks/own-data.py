@@ -8,9 +8,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import dpfedmeta as dp
-from dpfedmeta.commands.check_task import describe
+from dpfedmeta.cli.commands.check_task_command import describe
+from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.inspection import Episodes, inspect_task
-from dpfedmeta.data.shape import EpisodeShape
 
 draw = np.random.default_rng(0)
 mix = draw.normal(size=(4, 24))  # four hidden numbers tell the kinds of a machine apart, among 24 that are read

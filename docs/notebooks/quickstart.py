@@ -9,8 +9,8 @@ import numpy as np
 
 import dpfedmeta as dp
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.episode import draw_episode
-from dpfedmeta.data.shape import EpisodeShape
+from dpfedmeta.data.episodes.episode import draw_episode
+from dpfedmeta.data.episodes.shape import EpisodeShape
 
 settings = dp.Settings.preset(
     "dp-agr",

@@ -7,9 +7,9 @@
 import matplotlib.pyplot as plt
 
 import dpfedmeta as dp
+from dpfedmeta.cli.sweeps.tuning_cost import compose
 from dpfedmeta.data.task import load_task
-from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.sweeps.tuning_cost import compose
+from dpfedmeta.planning.run_plan import make_plan
 
 # %% [markdown]
 # ## The runs

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.calibration import Targets, calibrate, largest_cohort, most_rounds
-    from dpfedmeta.accounting.cells import guarantees
-    from dpfedmeta.accounting.guarantee import Bound, Guarantee
-    from dpfedmeta.accounting.plan import Change, PrivacyPlan
-    from dpfedmeta.accounting.record_layer import RecordLayer
+    from dpfedmeta.accounting.events.guarantee import Bound, Guarantee
+    from dpfedmeta.accounting.events.record_layer import RecordLayer
+    from dpfedmeta.accounting.observers.four_guarantees import guarantees
+    from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 
 __all__ = [
     "Bound",
@@ -25,14 +25,14 @@ __all__ = [
     "most_rounds",
 ]
 _HOME = {
-    "Bound": "guarantee",
-    "Change": "plan",
-    "Guarantee": "guarantee",
-    "PrivacyPlan": "plan",
-    "RecordLayer": "record_layer",
+    "Bound": "events.guarantee",
+    "Change": "privacy_plan.privacy_plan",
+    "Guarantee": "events.guarantee",
+    "PrivacyPlan": "privacy_plan.privacy_plan",
+    "RecordLayer": "events.record_layer",
     "Targets": "calibration",
     "calibrate": "calibration",
-    "guarantees": "cells",
+    "guarantees": "observers.four_guarantees",
     "largest_cohort": "calibration",
     "most_rounds": "calibration",
 }

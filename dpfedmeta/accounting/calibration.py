@@ -6,20 +6,20 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dpfedmeta.accounting.events import Phase, surplus
-from dpfedmeta.accounting.gaussian import gaussian_epsilon, gaussian_mu
-from dpfedmeta.accounting.guarantee import Guarantee
-from dpfedmeta.accounting.moments import rdp_epsilon, round_event
-from dpfedmeta.accounting.participations import worst_participations
-from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.sampled_gaussian import COARSE, GRIDS
-from dpfedmeta.accounting.search import largest_whole, smallest_noise
-from dpfedmeta.accounting.secure_rounds import is_fine, with_bits
-from dpfedmeta.accounting.terms import Terms
-from dpfedmeta.accounting.towards_public import client_public, client_public_epsilon, record_public
-from dpfedmeta.accounting.towards_server import client_server, record_server
-from dpfedmeta.accounting.whole_sums import BITS
-from dpfedmeta.errors import TOWARDS_MESSAGES, RefusedPlan
+from dpfedmeta.accounting.divergences.bisection import largest_whole, smallest_noise
+from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, gaussian_mu
+from dpfedmeta.accounting.divergences.participation_counts import worst_participations
+from dpfedmeta.accounting.divergences.pld_composition import COARSE, GRIDS
+from dpfedmeta.accounting.divergences.rdp import rdp_epsilon, round_event
+from dpfedmeta.accounting.events.events import Phase, surplus
+from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.events.integer_sum import BITS
+from dpfedmeta.accounting.observers.public_observer import client_public, client_public_epsilon, record_public
+from dpfedmeta.accounting.observers.server_observer import client_server, record_server
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.secure_round import is_fine, with_bits
+from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.core.errors import TOWARDS_MESSAGES, RefusedPlan
 
 # Fewer bits are solved for only where rounding lengthens a message by no more.
 _LITTLE_GROWTH = 1.01

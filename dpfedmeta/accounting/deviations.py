@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from dpfedmeta.accounting.correlated import noise_deviations
-from dpfedmeta.accounting.correlated_noise import CorrelatedNoise
-from dpfedmeta.accounting.events import Event
+from dpfedmeta.accounting.events.events import Event
+from dpfedmeta.accounting.events.toeplitz_coefficients import noise_deviations
+from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
 
 
 def planned_deviation(event: Event, round_: int) -> float | None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from dpfedmeta.accounting.correlated_noise import CorrelatedNoise
-from dpfedmeta.accounting.events import Event
-from dpfedmeta.accounting.noise import GaussianNoise
-from dpfedmeta.accounting.rare_events import largest_cohort
+from dpfedmeta.accounting.events.events import Event
+from dpfedmeta.accounting.events.failure_probability import largest_cohort
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise
+from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
 
 # How likely one round of honest clients is taken for a dishonest one.
 CHANCE = 1e-9

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.core.random.random_sources import IntArray, SecretSource
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import IntArray, SecretSource
 
 if TYPE_CHECKING:
-    from dpfedmeta.analytics.ground import Ground
-    from dpfedmeta.analytics.held import Held
+    from dpfedmeta.analytics.client_answers import Held
+    from dpfedmeta.analytics.public_context import Ground
 
 FOLDER = "dpfedmeta.analytics.analyses"
 

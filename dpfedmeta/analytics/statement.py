@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpfedmeta.accounting.guarantee import Guarantee
-from dpfedmeta.tracking.terminal import ANSWERED, HOLDS, number, why_above
+from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.training.terminal.tables import ANSWERED, HOLDS, number, why_above
 
 STATEMENT = "statement.txt"
 

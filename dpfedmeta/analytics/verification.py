@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.accounting.cross_checks import second_opinion
-from dpfedmeta.accounting.guarantee import Guarantee
-from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.analytics.conduct import plan_content, summary_content
-from dpfedmeta.analytics.request import Request
+from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, read_content, spent
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.reference.other_accountants import second_opinion
+from dpfedmeta.analytics.analysis_request import Request
+from dpfedmeta.analytics.execute import plan_content, summary_content
 from dpfedmeta.analytics.statement import STATEMENT, statement
-from dpfedmeta.errors import InputError
-from dpfedmeta.ledger.ledger import LedgerContent, phases_of, read_content, spent
-from dpfedmeta.run_directory import ANALYSIS, LEDGER, PLAN, SUMMARY, RunDirectory, config_of
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import ANALYSIS, LEDGER, PLAN, SUMMARY, RunDirectory, config_of
 
 _ALIKE = 1e-6
 

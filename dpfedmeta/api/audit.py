@@ -12,19 +12,19 @@ from typing import Any
 from rich.table import Table
 
 from dpfedmeta.api.run import Run
-from dpfedmeta.auditing.audits import findings, forecast
+from dpfedmeta.auditing.audit_request import AuditRequest, fresh_seed
 from dpfedmeta.auditing.findings import AuditName, Finding
-from dpfedmeta.auditing.request import AuditRequest, fresh_seed
-from dpfedmeta.config import to_yaml
-from dpfedmeta.errors import InputError
-from dpfedmeta.planning.plan import Plan
-from dpfedmeta.report.audit_plot import audit_plot
-from dpfedmeta.report.page import write_report
-from dpfedmeta.run_directory import CONFIG, RunDirectory, check_is_run
-from dpfedmeta.runs.kept_audits import keep_audit
-from dpfedmeta.runs.snapshot import read_run
-from dpfedmeta.settings import Settings
-from dpfedmeta.tracking.terminal import as_text, number
+from dpfedmeta.auditing.run_audit import findings, forecast
+from dpfedmeta.config.load import to_yaml
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import CONFIG, RunDirectory, check_is_run
+from dpfedmeta.planning.run_plan import Plan
+from dpfedmeta.reporting.html.page import write_report
+from dpfedmeta.reporting.plots.audit_plot import audit_plot
+from dpfedmeta.training.results.evaluation_store import keep_audit
+from dpfedmeta.training.results.snapshot import read_run
+from dpfedmeta.training.terminal.tables import as_text, number
 
 Watch = Callable[[str, float], None]
 

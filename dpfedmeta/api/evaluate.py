@@ -15,22 +15,29 @@ import torch
 
 from dpfedmeta.api.evaluation_request import COMPARISON, ENOUGH_EPISODES, EvaluationRequest, check_comparable
 from dpfedmeta.api.run import Run
+from dpfedmeta.config.dataset_names import data_of_run
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.worker_pool import Watched, Workers, available_cores, open_workers
 from dpfedmeta.data.dataset import Dataset, open_dataset
-from dpfedmeta.data.enough import check_shape
-from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.data.values import data_of_run
-from dpfedmeta.errors import InputError
-from dpfedmeta.evaluation import Benchmark, Classification, FineTuning, Question, choose_fine_tuning, investigate
-from dpfedmeta.evaluation.accuracy import Accuracy
-from dpfedmeta.models.ways import with_ways
-from dpfedmeta.planning.own_modules import own_modules
-from dpfedmeta.ranks.agreement import check_together
-from dpfedmeta.report.evaluation_plots import clients_plot, comparison_plot, steps_plot
-from dpfedmeta.runs.kept_evaluations import keep_evaluation, kept_evaluations
-from dpfedmeta.runs.trained_run import TrainedRun, open_run
-from dpfedmeta.tracking.evaluation_tables import evaluation_tables
-from dpfedmeta.tracking.terminal import as_text
-from dpfedmeta.workers import Watched, Workers, available_cores, open_workers
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.populations.capacity_checks import check_shape
+from dpfedmeta.learning.evaluation import (
+    Benchmark,
+    Classification,
+    FineTuning,
+    Question,
+    choose_fine_tuning,
+    investigate,
+)
+from dpfedmeta.learning.evaluation.accuracy import Accuracy
+from dpfedmeta.learning.models.resize_head import with_ways
+from dpfedmeta.planning.user_modules import own_modules
+from dpfedmeta.reporting.plots.evaluation_plots import clients_plot, comparison_plot, steps_plot
+from dpfedmeta.simulation.distributed.consistency_check import check_together
+from dpfedmeta.training.results.evaluation_store import keep_evaluation, kept_evaluations
+from dpfedmeta.training.results.trained_run import TrainedRun, open_run
+from dpfedmeta.training.terminal.evaluation_tables import evaluation_tables
+from dpfedmeta.training.terminal.tables import as_text
 
 STEPS_PLOT, CLIENTS_PLOT = "evaluation-steps.png", "evaluation-clients.png"
 

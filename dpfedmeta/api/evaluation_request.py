@@ -9,12 +9,12 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.errors import InputError
-from dpfedmeta.planning.clients import evaluation_shape
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.planning.client_spec import evaluation_shape
 
 if TYPE_CHECKING:
-    from dpfedmeta.runs.trained_run import TrainedRun
+    from dpfedmeta.training.results.trained_run import TrainedRun
 
 ENOUGH_EPISODES = 600
 COMPARISON = "evaluation-comparison.png"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.task import load_task
-from dpfedmeta.errors import InputError
-from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policy import ClipPolicy
-from dpfedmeta.settings import Settings
-from dpfedmeta.tracking.planned import Planned, planned_of
+from dpfedmeta.training.tracking.plan_summary import Planned, planned_of
 
 
 def plan(settings: Settings, *, clip_policy: ClipPolicy[Any] | None = None) -> Planned:

@@ -11,19 +11,19 @@ from typing import Any
 
 from rich.table import Table
 
-from dpfedmeta.accounting.cells import guarantees
-from dpfedmeta.config import resolve
-from dpfedmeta.errors import InputError
-from dpfedmeta.evaluation.accuracy import Accuracy
-from dpfedmeta.ledger.ledger import LedgerContent, read_content, spent
-from dpfedmeta.personal import Initialisation, PersonalModel, load
-from dpfedmeta.personal.images import Images, Labels
-from dpfedmeta.report.page import write_report
-from dpfedmeta.run_directory import CONFIG, SUMMARY, RunDirectory
-from dpfedmeta.runs.snapshot import read_run
-from dpfedmeta.settings import Settings
-from dpfedmeta.tracking.planned import Guarantees
-from dpfedmeta.tracking.terminal import as_text, number
+from dpfedmeta.accounting.ledger.ledger import LedgerContent, read_content, spent
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.config.load import resolve
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory
+from dpfedmeta.learning.evaluation.accuracy import Accuracy
+from dpfedmeta.reporting.html.page import write_report
+from dpfedmeta.training.personal import Initialisation, PersonalModel, load
+from dpfedmeta.training.personal.user_inputs import Images, Labels
+from dpfedmeta.training.results.snapshot import read_run
+from dpfedmeta.training.terminal.tables import as_text, number
+from dpfedmeta.training.tracking.plan_summary import Guarantees
 
 _PICTURES = ("accuracy", "clip", "guarantees")
 _SHOWN = ("round", "clip", "aggregate_norm", "noise_norm_expected", "epsilon_client_public", "validation_accuracy")

@@ -12,24 +12,24 @@ from rich.console import Console
 
 from dpfedmeta.api.plan import check_settings
 from dpfedmeta.api.run import Run
-from dpfedmeta.data.population import Population
-from dpfedmeta.errors import InputError
-from dpfedmeta.members import name_of
-from dpfedmeta.planning.own_policy import with_own_policy
+from dpfedmeta.config.settings import Settings, setting_fields, value_of
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.plugins.plugin_registry import name_of
+from dpfedmeta.core.worker_pool import Workers
+from dpfedmeta.data.populations.population import Population
+from dpfedmeta.planning.clipping.user_policy import with_own_policy
 from dpfedmeta.privacy.clip_policy import ClipPolicy
 from dpfedmeta.privacy.mechanisms import Mechanism
-from dpfedmeta.report.pictures import draw_pictures
-from dpfedmeta.run_directory import RunDirectory
-from dpfedmeta.runs.going_on import check_simulated
-from dpfedmeta.runs.lock import only_writer
-from dpfedmeta.runs.resume import MAY_CHANGE, finished, settings_of_run
-from dpfedmeta.settings import Settings, setting_fields, value_of
-from dpfedmeta.simulation.aggregation import Aggregation
-from dpfedmeta.tracking.callbacks import Callback, tell
-from dpfedmeta.tracking.screen import Terminal
-from dpfedmeta.training.prepared import RunOptions
-from dpfedmeta.training.run import run_training
-from dpfedmeta.workers import Workers
+from dpfedmeta.reporting.html.pictures import draw_pictures
+from dpfedmeta.simulation.backend import Aggregation
+from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.setup import RunOptions
+from dpfedmeta.training.state.how_to_resume import check_simulated
+from dpfedmeta.training.state.lock import only_writer
+from dpfedmeta.training.state.resume import MAY_CHANGE, finished, settings_of_run
+from dpfedmeta.training.terminal.progress import Terminal
+from dpfedmeta.training.tracking.callbacks import Callback, tell
 
 _RESUME = "dpfedmeta.train(resume={path!r})"
 
@@ -57,9 +57,9 @@ def train(
         settings: As Settings.preset(...) makes them; with `resume` they may be left out.
         callbacks: Who is told of the plan, of every round, and of the end.
         clip_policy: A clip policy of your own, in place of clip.policy.
-        population: Clients of your own (dpfedmeta.data.adapters).
+        population: Clients of your own (dpfedmeta.data.populations.from_pairs).
         aggregation: Who adds messages up, in place of aggregation.mode: a class with the protocol of
-            dpfedmeta.simulation.aggregation.Aggregation, in a module of its own.
+            dpfedmeta.simulation.backend.Aggregation, in a module of its own.
         mechanism: What releases the sums, in place of server.noise: a class with the protocol of
             dpfedmeta.privacy.mechanisms.Mechanism and `noise(multiplier)`, in a module of its own.
         data_folder: Folder with omniglot/ ...; None: DPFEDMETA_DATA.
@@ -67,8 +67,8 @@ def train(
         resume: A run to go on with.
         extend_to: With `resume`, of a completed run: how many rounds it shall have in all, within its promise.
         quiet: Print nothing.
-        workers: Who computes, in place of worker processes: dpfedmeta.ranks.shell.workers_of_group() on rank 0
-            of a process group of your own.
+        workers: Workers in place of worker processes: on rank 0 of a process group of your own,
+            dpfedmeta.simulation.distributed.launch.workers_of_group().
 
     Raises:
         InputError: Something that was given does not fit; nothing was written.
@@ -134,7 +134,7 @@ def _started(
         raise InputError(
             "clip.start = quantile: asks the clients of the settings, not a population of your own; drop one"
         )
-    from dpfedmeta.analytics.start import with_private_start
+    from dpfedmeta.analytics.initial_clip_bound import with_private_start
 
     started, words = with_private_start(settings, folder, secure_rng=secure_rng)
     tell(told, "on_remark", words)

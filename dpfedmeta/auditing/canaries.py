@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfedmeta.parameters import Params, dimension, unflatten
+from dpfedmeta.core.params import Params, dimension, unflatten
+from dpfedmeta.core.random.random_sources import Purpose, public_generator
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.units import Record
-from dpfedmeta.randomness import Purpose, public_generator
-from dpfedmeta.simulation.client_side import ClientSide
+from dpfedmeta.simulation.client_runner import ClientSide
 
 # A message is so many times longer than its bound before it is clipped.
 _LONG = 4.0

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dpfedmeta.accounting.guarantee import Guarantee
+from dpfedmeta.accounting.events.guarantee import Guarantee
 
 AuditName = Literal["distinguish", "one-run", "one-shot", "many-runs"]
 AUDITS: tuple[AuditName, ...] = ("distinguish", "one-run", "one-shot", "many-runs")

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfedmeta.data.archives import find, find_any, warn_if_unknown
-from dpfedmeta.data.cache import Cached, cache_folder, cached, source_key
-from dpfedmeta.data.contents import SPLITS, ClassEntry, Contents, Split
-from dpfedmeta.data.folders import check_data_folder, default_data_folder
-from dpfedmeta.data.pool import ClassPool, ImageArray
+from dpfedmeta.data.data_dirs import check_data_folder, default_data_folder
+from dpfedmeta.data.episodes.class_pool import ClassPool, ImageArray
 from dpfedmeta.data.sources import cifar100, mini_imagenet, mnist, omniglot, strokes, textures
-from dpfedmeta.data.sources.image_folder import content_digest
-from dpfedmeta.data.sources.own import IMAGE_READERS, READERS, not_there
-from dpfedmeta.data.sources.vectors import check_scale
+from dpfedmeta.data.storage.decoded_cache import Cached, cache_folder, cached, source_key
+from dpfedmeta.data.storage.decoded_source import SPLITS, ClassEntry, Contents, Split
+from dpfedmeta.data.storage.downloads import find, find_any, warn_if_unknown
 from dpfedmeta.data.task import ArchiveSource, DrawnSource, MnistSource, OwnSource, Task, load_task
+from dpfedmeta.data.user_sources.image_folder import content_digest
+from dpfedmeta.data.user_sources.readers import IMAGE_READERS, READERS, not_there
+from dpfedmeta.data.user_sources.vectors import check_scale
 
 # Part of what decoded images of the user's own are known by: raise it when pixels are read in another way.
 _PIXELS = 2

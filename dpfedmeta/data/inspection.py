@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from dpfedmeta.data.contents import SPLITS, Split
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import Dataset, open_dataset
-from dpfedmeta.data.enough import able_clients, check_shape
-from dpfedmeta.data.pixels import UNREADABLE
-from dpfedmeta.data.pool import ClassPool
-from dpfedmeta.data.shape import EpisodeShape, Kind
-from dpfedmeta.data.sources.image_folder import read_image
-from dpfedmeta.data.sources.own import READERS, image_files_of
+from dpfedmeta.data.episodes.class_pool import ClassPool
+from dpfedmeta.data.episodes.shape import EpisodeShape, Kind
+from dpfedmeta.data.populations.capacity_checks import able_clients, check_shape
+from dpfedmeta.data.storage.decoded_source import SPLITS, Split
+from dpfedmeta.data.storage.image_codecs import UNREADABLE
 from dpfedmeta.data.task import OwnSource, Task, load_task
-from dpfedmeta.errors import InputError
+from dpfedmeta.data.user_sources.image_folder import read_image
+from dpfedmeta.data.user_sources.readers import READERS, image_files_of
 
 _SHEET_CLASSES, _SHEET_IMAGES = 8, 10
 _TILE, _GAP = 42, 2

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from dpfedmeta.data.contents import SPLITS, Split
-from dpfedmeta.errors import InputError
-from dpfedmeta.validation import listed
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.pydantic_errors import listed
+from dpfedmeta.data.storage.decoded_source import SPLITS, Split
 
 _NAMES: Mapping[str, Split] = {
     "train": "train",

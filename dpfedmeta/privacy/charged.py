@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from dpfedmeta.accounting.deviations import planned_deviation
-from dpfedmeta.accounting.events import Event
-from dpfedmeta.errors import RefusedPlan
+from dpfedmeta.accounting.events.events import Event
+from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.privacy.mechanisms import Released
 
 # A deviation is computed in another order here and there.

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
-from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.sections import ClipSettings
+from dpfedmeta.config.schema import ClipSettings
+from dpfedmeta.core.errors import InputError, RefusedPlan
 
 if TYPE_CHECKING:
     # Who plans needs no PyTorch.
-    from dpfedmeta.parameters import Params
+    from dpfedmeta.core.params import Params
     from dpfedmeta.privacy.mechanisms import Released
     from dpfedmeta.privacy.units import Client
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfedmeta.parameters import Params, flatten, length_of, norm, unflatten, zeros_like
-from dpfedmeta.privacy import record_kernels
+from dpfedmeta.core.params import Params, flatten, length_of, norm, unflatten, zeros_like
+from dpfedmeta.privacy import clipping_jit as record_kernels
 from dpfedmeta.privacy.units import Bounded, Record
 
 # Factors are applied in float64, where the largest float32 gradient can still be scaled to the smallest bound.

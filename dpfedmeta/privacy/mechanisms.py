@@ -10,13 +10,13 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast, final
 import numpy as np
 import torch
 
-from dpfedmeta.accounting.events import Event
-from dpfedmeta.accounting.noise import GaussianNoise, Noise
-from dpfedmeta.accounting.whole_sums import SURE_OWN_VARIANCE, WholeSum
-from dpfedmeta.key_streams import for_message
-from dpfedmeta.parameters import Params, dimension, flatten, norm, scaled, unflatten
+from dpfedmeta.accounting.events.events import Event
+from dpfedmeta.accounting.events.integer_sum import SURE_OWN_VARIANCE, WholeSum
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise, Noise
+from dpfedmeta.core.params import Params, dimension, flatten, norm, scaled, unflatten
+from dpfedmeta.core.random.keyed_streams import for_message
+from dpfedmeta.core.random.random_sources import FloatArray, SecretGenerator
 from dpfedmeta.privacy.units import Bounded, Unit, message_of
-from dpfedmeta.randomness import FloatArray, SecretGenerator
 
 ValueT = TypeVar("ValueT")
 ResultT = TypeVar("ResultT")

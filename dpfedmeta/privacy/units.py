@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dpfedmeta.parameters import Params
-    from dpfedmeta.randomness import IntArray
+    from dpfedmeta.core.params import Params
+    from dpfedmeta.core.random.random_sources import IntArray
 
 
 class Client:

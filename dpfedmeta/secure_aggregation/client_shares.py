@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dpfedmeta.secure_aggregation.agreement import Round
-from dpfedmeta.secure_aggregation.bodies import Dealt, Kind
-from dpfedmeta.secure_aggregation.layout import share_of
-from dpfedmeta.secure_aggregation.pairwise import Channel, share_commitment
-from dpfedmeta.secure_aggregation.refusals import Refused
-from dpfedmeta.secure_aggregation.shamir import SHARE_BYTES
+from dpfedmeta.secure_aggregation.byte_layout import share_of
+from dpfedmeta.secure_aggregation.crypto.pairwise import Channel, share_commitment
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
+from dpfedmeta.secure_aggregation.crypto.shamir import SHARE_BYTES
+from dpfedmeta.secure_aggregation.payloads import Dealt, Kind
+from dpfedmeta.secure_aggregation.round_parameters import Round
 
 
 def deal(round_: Round, bound: bytes, channel: Channel, seat: int, other: int, shares: Sequence[int]) -> Dealt:

@@ -8,14 +8,14 @@ from typing import TypeVar, get_args
 
 import torch
 
-from dpfedmeta.data.device_drawing import drawn, drawn_there
-from dpfedmeta.data.episode import Episode, is_sound
-from dpfedmeta.data.population import Choosing, Population
-from dpfedmeta.data.shape import EpisodeShape, RecordForm
-from dpfedmeta.errors import InputError
-from dpfedmeta.meta.algorithm import Division
-from dpfedmeta.own_code import raised
-from dpfedmeta.parameters import is_finite
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.params import is_finite
+from dpfedmeta.core.plugins.user_code import raised
+from dpfedmeta.data.episodes.episode import Episode, is_sound
+from dpfedmeta.data.episodes.gpu_sampling import drawn, drawn_there
+from dpfedmeta.data.episodes.shape import EpisodeShape, RecordForm
+from dpfedmeta.data.populations.population import Choosing, Population
+from dpfedmeta.learning.meta.algorithm import Division
 
 Read = TypeVar("Read")
 

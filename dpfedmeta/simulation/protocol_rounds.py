@@ -12,16 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dpfedmeta.planning.masking_graph import withstood
+from dpfedmeta.core.random.random_sources import FloatArray, IntArray, OperatingSystemSource, Purpose, SecretSource
+from dpfedmeta.core.worker_pool import Workers
+from dpfedmeta.planning.privacy.masking_graph import withstood
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import FloatArray, IntArray, OperatingSystemSource, Purpose, SecretSource
-from dpfedmeta.secure_aggregation.agreement import agreed
-from dpfedmeta.secure_aggregation.in_process import run_round
-from dpfedmeta.secure_aggregation.messages import Phase
-from dpfedmeta.secure_aggregation.refusals import Aborted
-from dpfedmeta.simulation.client_side import ClientSide
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted
+from dpfedmeta.secure_aggregation.protocol_messages import Phase
+from dpfedmeta.secure_aggregation.round_parameters import agreed
+from dpfedmeta.secure_aggregation.simulated_round import run_round
+from dpfedmeta.simulation.client_runner import ClientSide
 from dpfedmeta.simulation.secure_sums import Task, rounded_messages
-from dpfedmeta.workers import Workers
 
 # Who falls silent in one of the first three is missing in the sum; in one of the last two, the sum has its vector.
 MISSING_FROM, LATE_FROM = (Phase.KEYS, Phase.SHARES, Phase.MASKED), (Phase.CONSENT, Phase.REVEAL)

@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpfedmeta.parameters import Params
-from dpfedmeta.privacy.rounded_messages import RoundedMessages, own_share
+from dpfedmeta.core.params import Params
+from dpfedmeta.core.random.random_sources import IntArray, Purpose, SecretSource
+from dpfedmeta.core.worker_pool import Workers
+from dpfedmeta.privacy.discretised.stochastic_rounding import RoundedMessages, own_share
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Bounded, Client
-from dpfedmeta.randomness import IntArray, Purpose, SecretSource
-from dpfedmeta.simulation.aggregation import RoundAborted
-from dpfedmeta.simulation.client_side import ClientSide
-from dpfedmeta.simulation.processes import shares_of
-from dpfedmeta.workers import Workers
+from dpfedmeta.simulation.backend import RoundAborted
+from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.worker_backend import shares_of
 
 # Name of the one tensor that a sum of whole numbers is.
 _ROTATED = "rotated"

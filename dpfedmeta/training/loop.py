@@ -10,28 +10,31 @@ from typing import Any
 
 import torch
 
-from dpfedmeta.accounting.events import Phase
-from dpfedmeta.errors import InputError
-from dpfedmeta.evaluation import HeldOutEvaluation
-from dpfedmeta.interrupts import deferred
-from dpfedmeta.key_streams import for_message
-from dpfedmeta.ledger.ledger import Budget, Ledger
-from dpfedmeta.ledger.lineage import Lineage
-from dpfedmeta.parameters import Params, norm
-from dpfedmeta.planning.plan import Plan
-from dpfedmeta.privacy.attached import with_attachment
+from dpfedmeta.accounting.events.events import Phase
+from dpfedmeta.accounting.ledger.ledger import Budget, Ledger
+from dpfedmeta.accounting.ledger.ledger_register import Lineage
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import RunDirectory, load_weights, save_weights
+from dpfedmeta.core.params import Params, norm
+from dpfedmeta.core.random.keyed_streams import for_message
+from dpfedmeta.core.random.random_sources import Purpose, SecretSource
+from dpfedmeta.core.signals import deferred
+from dpfedmeta.core.worker_pool import Watched, Workers
+from dpfedmeta.learning.evaluation import HeldOutEvaluation
+from dpfedmeta.learning.server_step import ServerOptimizer, ServerState, initial_state, skip, step, without_average
+from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.privacy.charged import check_charged
 from dpfedmeta.privacy.mechanisms import Released
+from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Client, message_of
-from dpfedmeta.randomness import Purpose, SecretSource
-from dpfedmeta.run_directory import RunDirectory, load_weights, save_weights
-from dpfedmeta.runs.checkpoint import Checkpoint, checkpoint_files, save_checkpoint
-from dpfedmeta.runs.journal import Journal, release_digest
-from dpfedmeta.runs.left_out import keep_left_out
-from dpfedmeta.runs.noise_state import drop_noise_states, keep_noise_state, kept_noise_state
-from dpfedmeta.runs.reopen import reopen
-from dpfedmeta.runs.rows import (
+from dpfedmeta.simulation.backend import Backend, RoundAborted
+from dpfedmeta.simulation.client_budgets import Willing
+from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.diagnostics.update_variance import update_spread
+from dpfedmeta.simulation.dropout import Availability
+from dpfedmeta.training.results.rejected_messages import keep_left_out
+from dpfedmeta.training.results.round_rows import (
     TOO_LONG,
     aborted_row,
     charged_after,
@@ -40,16 +43,13 @@ from dpfedmeta.runs.rows import (
     round_row,
     too_long_words,
 )
-from dpfedmeta.runs.summary import Status
-from dpfedmeta.runs.times import hides_times, keep_seconds
-from dpfedmeta.server import ServerOptimizer, ServerState, initial_state, skip, step, without_average
-from dpfedmeta.simulation.aggregation import Backend, RoundAborted
-from dpfedmeta.simulation.availability import Availability
-from dpfedmeta.simulation.client_side import ClientSide
-from dpfedmeta.simulation.public_clients import update_spread
-from dpfedmeta.simulation.willingness import Willing
-from dpfedmeta.tracking.callbacks import Callback, CallbackFailed, tell
-from dpfedmeta.workers import Watched, Workers
+from dpfedmeta.training.results.summary import Status
+from dpfedmeta.training.state.checkpoint import Checkpoint, checkpoint_files, save_checkpoint
+from dpfedmeta.training.state.noise_state import drop_noise_states, keep_noise_state, kept_noise_state
+from dpfedmeta.training.state.private_timings import hides_times, keep_seconds
+from dpfedmeta.training.state.recover import reopen
+from dpfedmeta.training.state.round_journal import Journal, release_digest
+from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed, tell
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

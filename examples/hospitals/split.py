@@ -16,7 +16,7 @@ import yaml
 from PIL import Image
 
 from dpfedmeta.data.dataset import Dataset, open_dataset
-from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.episodes.class_pool import ClassPool
 
 # The data say who holds what, so somebody holds the public classes as well.
 PUBLIC = {"val": "public-validation", "test": "public-test"}

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from dpfedmeta.accounting.gaussian import gaussian_delta
-from dpfedmeta.accounting.noise import TAIL
+from dpfedmeta.accounting.divergences.gdp import gaussian_delta
+from dpfedmeta.accounting.events.noise_cost import TAIL
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from dpfedmeta.accounting.cells import guarantees
-from dpfedmeta.accounting.cross_checks import dp_accounting_pld
-from dpfedmeta.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpfedmeta.accounting.noise import GaussianNoise
-from dpfedmeta.accounting.participations import mixture_epsilon, worst_participations
-from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.rare_events import exceeded, largest_cohort, most, most_hostile
-from dpfedmeta.accounting.sampled_gaussian import MOST_ROUNDS, closed_epsilon, composed, sampled_epsilon
-from dpfedmeta.accounting.sampled_round import one_round, rounding_error, self_composed
+from dpfedmeta.accounting.divergences.gdp import gaussian_delta, gaussian_epsilon
+from dpfedmeta.accounting.divergences.participation_counts import mixture_epsilon, worst_participations
+from dpfedmeta.accounting.divergences.pld_composition import MOST_ROUNDS, closed_epsilon, composed, sampled_epsilon
+from dpfedmeta.accounting.divergences.pld_round import one_round, rounding_error, self_composed
+from dpfedmeta.accounting.events.failure_probability import exceeded, largest_cohort, most, most_hostile
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.reference.other_accountants import dp_accounting_pld
 
 
 def plan(rate: float, noise: float, rounds: int, **changes):

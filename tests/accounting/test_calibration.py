@@ -3,12 +3,12 @@ from dataclasses import replace
 
 import pytest
 
-from dpfedmeta.accounting import search
 from dpfedmeta.accounting.calibration import Targets, calibrate, largest_cohort, most_rounds
-from dpfedmeta.accounting.cells import guarantees
-from dpfedmeta.accounting.plan import Change, PrivacyPlan
-from dpfedmeta.accounting.record_layer import RecordLayer
-from dpfedmeta.errors import RefusedPlan
+from dpfedmeta.accounting.divergences import bisection as search
+from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
+from dpfedmeta.core.errors import RefusedPlan
 
 BASE = PrivacyPlan(clients=400_000, cohort=1500, rounds=266, noise_multiplier=0.0)
 LAYER = RecordLayer(support_noise=1.0, query_noise=1.0, support_steps=5, support_records=25, query_records=25)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dpfedmeta.accounting.correlated import inverse, optimal_toeplitz, prefix_errors, sensitivity
-from dpfedmeta.accounting.correlated_fits import fit_banded, fit_blt
+from dpfedmeta.accounting.events.fit_toeplitz import fit_banded, fit_blt
+from dpfedmeta.accounting.events.toeplitz_coefficients import inverse, optimal_toeplitz, prefix_errors, sensitivity
 
 # Hundreds of megabytes with JAX: pip install jax-privacy==2.0.0 in an environment of one's own.
 jax = pytest.importorskip("jax", reason="jax is not installed")

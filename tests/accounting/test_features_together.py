@@ -11,13 +11,13 @@ from functools import cache
 
 import pytest
 
-from dpfedmeta.accounting.cells import guarantees
-from dpfedmeta.accounting.correlated_noise import Correlation
-from dpfedmeta.accounting.events import Earlier
-from dpfedmeta.accounting.plan import Change, PrivacyPlan
-from dpfedmeta.accounting.record_layer import RecordLayer
-from dpfedmeta.accounting.secure_rounds import SecureRounds
-from dpfedmeta.errors import RefusedPlan
+from dpfedmeta.accounting.events.events import Earlier
+from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.events.toeplitz_noise_cost import Correlation
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+from dpfedmeta.core.errors import RefusedPlan
 
 PLAIN = PrivacyPlan(clients=200, cohort=50.0, rounds=4, noise_multiplier=3.0, max_participations=2)
 STEPS = RecordLayer(support_noise=2.0, query_noise=1.6, support_steps=2, support_records=25, query_records=25)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chi2, ncx2
 
+from dpfedmeta.accounting.events.noise_cost import ThresholdedNoise
 from dpfedmeta.accounting.honest_norm import CHANCE, honest_norm, longest_release, most_messages
-from dpfedmeta.accounting.noise import ThresholdedNoise
-from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.secure_rounds import SecureRounds
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.privacy.samplers import sampler_of
-from dpfedmeta.randomness import KeyedSource, Purpose
 
 SIZES = [(1, 0.0), (1, 3.0), (5, 1.0), (400, 0.0), (400, 20.0), (400, 200.0), (100_000, 50.0)]
 

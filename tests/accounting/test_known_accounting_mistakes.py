@@ -10,23 +10,23 @@ from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutRe
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
-from dpfedmeta.accounting.cells import guarantees
-from dpfedmeta.accounting.gaussian import gaussian_epsilon
-from dpfedmeta.accounting.moments import round_event
-from dpfedmeta.accounting.noise import GaussianNoise
-from dpfedmeta.accounting.participations import mixture_epsilon
-from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.record_layer import RecordLayer
-from dpfedmeta.accounting.sampled_gaussian import COARSE, sampled_epsilon
-from dpfedmeta.config import resolve
+from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.divergences.participation_counts import mixture_epsilon
+from dpfedmeta.accounting.divergences.pld_composition import COARSE, sampled_epsilon
+from dpfedmeta.accounting.divergences.rdp import round_event
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise
+from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.ledger.charges import planned_charge
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.random.random_sources import Purpose
 from dpfedmeta.data.task import load_task
-from dpfedmeta.ledger.charges import planned_charge
-from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.planning.privacy import make_privacy
+from dpfedmeta.planning.privacy.solve import make_privacy
+from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.samplers import sampler_of
-from dpfedmeta.privacy.samplers.poisson import PoissonSampler
+from dpfedmeta.privacy.samplers.poisson_sampler import PoissonSampler
 from dpfedmeta.privacy.units import Bounded
-from dpfedmeta.randomness import Purpose
 from tests.privacy.one_release import SOURCE, stream
 
 DELTA = 1e-5

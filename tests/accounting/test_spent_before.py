@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from dpfedmeta.accounting.calibration import Targets, calibrate
-from dpfedmeta.accounting.cells import guarantees
-from dpfedmeta.accounting.events import Earlier, Phase
-from dpfedmeta.accounting.gaussian import gaussian_mu
-from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.record_layer import RecordLayer
-from dpfedmeta.accounting.secure_rounds import SecureRounds
-from dpfedmeta.accounting.terms import Terms
-from dpfedmeta.accounting.towards_public import record_public
-from dpfedmeta.errors import RefusedPlan
-from dpfedmeta.ledger.versions import VERSION, constants, plan_of
+from dpfedmeta.accounting.divergences.gdp import gaussian_mu
+from dpfedmeta.accounting.events.events import Earlier, Phase
+from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.observers.public_observer import record_public
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.core.errors import RefusedPlan
 
 PLAN = PrivacyPlan(clients=2000, cohort=100, rounds=6, noise_multiplier=4.0)
 LAYER = RecordLayer(support_noise=2.0, query_noise=1.6, support_steps=1, support_records=25, query_records=25)

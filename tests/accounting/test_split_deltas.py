@@ -14,18 +14,18 @@ from dp_accounting.pld import PLDAccountant
 from scipy import stats
 from scipy.optimize import brentq
 
-from dpfedmeta.accounting import participations as participations_module
 from dpfedmeta.accounting.calibration import Targets, calibrate
-from dpfedmeta.accounting.cells import four_cells, guarantees
-from dpfedmeta.accounting.events import Event, Phase
-from dpfedmeta.accounting.noise import GaussianNoise
-from dpfedmeta.accounting.participations import worst_participations
-from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.record_layer import RecordLayer
-from dpfedmeta.accounting.terms import Terms
-from dpfedmeta.accounting.towards_public import client_public_epsilon
-from dpfedmeta.ledger.charges import planned_charge
-from dpfedmeta.ledger.ledger import phases_of
+from dpfedmeta.accounting.divergences import participation_counts as participations_module
+from dpfedmeta.accounting.divergences.participation_counts import worst_participations
+from dpfedmeta.accounting.events.events import Event, Phase
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise
+from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.ledger.charges import planned_charge
+from dpfedmeta.accounting.ledger.ledger import phases_of
+from dpfedmeta.accounting.observers.four_guarantees import four_cells, guarantees
+from dpfedmeta.accounting.observers.public_observer import client_public_epsilon
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.terms import Terms
 
 CLIENT, RECORD = 1e-4, 3e-4
 LAYER = RecordLayer(support_noise=3.0, query_noise=1.2, support_steps=2, support_records=5, query_records=5)
@@ -219,7 +219,7 @@ def test_record_noise_is_solved_for_the_delta_that_is_left():
 
 def test_client_noise_is_solved_for_the_delta_that_is_left(monkeypatch):
     """Surplus clients take nine tenths of the clients' delta."""
-    monkeypatch.setattr("dpfedmeta.accounting.plan.RARE_SHARE", 0.9)
+    monkeypatch.setattr("dpfedmeta.accounting.privacy_plan.privacy_plan.RARE_SHARE", 0.9)
     tight = replace(LAYER, query_noise=0.01, support_noise=0.01)
     plan = PrivacyPlan(clients=1000, cohort=50.0, rounds=30, noise_multiplier=1.0, record=tight, client_delta=CLIENT)
     plan = replace(plan, record_delta=CLIENT)

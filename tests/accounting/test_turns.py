@@ -12,18 +12,18 @@ from scipy.linalg import toeplitz
 from scipy.special import logsumexp
 
 from dpfedmeta.accounting.calibration import Targets, calibrate, largest_cohort
-from dpfedmeta.accounting.cells import guarantees
-from dpfedmeta.accounting.correlated_noise import BandedNoise, Correlation
-from dpfedmeta.accounting.correlated_plan import with_fitted_numbers
-from dpfedmeta.accounting.cross_checks import second_opinion
-from dpfedmeta.accounting.events import Phase, as_released
-from dpfedmeta.accounting.moments import rdp_epsilon
-from dpfedmeta.accounting.noise import GaussianNoise
-from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.sampled_gaussian import sampled_delta
-from dpfedmeta.errors import RefusedPlan
-from dpfedmeta.ledger.charges import Charge
-from dpfedmeta.ledger.versions import VERSION, constants, plan_of
+from dpfedmeta.accounting.divergences.pld_composition import sampled_delta
+from dpfedmeta.accounting.divergences.rdp import rdp_epsilon
+from dpfedmeta.accounting.events.events import Phase, as_released
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise
+from dpfedmeta.accounting.events.toeplitz_noise_cost import BandedNoise, Correlation
+from dpfedmeta.accounting.ledger.charges import Charge
+from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import with_fitted_numbers
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.reference.other_accountants import second_opinion
+from dpfedmeta.core.errors import RefusedPlan
 
 BANDS = (1.0, 0.6, 0.3)
 

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.analytics.analysis import Asking, Handing
-from dpfedmeta.analytics.counted import released_counts, sent_counts
+from dpfedmeta.analytics.secure_counts import released_counts, sent_counts
+from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import KeyedSource
 
 
 def base(clients=40, noise=1.0, **changes):

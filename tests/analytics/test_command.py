@@ -3,8 +3,8 @@
 import pytest
 from rich.console import Console
 
-from dpfedmeta.commands.analyse import main
-from dpfedmeta.errors import InputError
+from dpfedmeta.cli.commands.analyse_command import main
+from dpfedmeta.core.errors import InputError
 
 STROKES = "--algo dp-const --dataset strokes --clients 300"
 
@@ -47,9 +47,9 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch, words, problem):
 
 
 def test_training_with_a_private_start_is_planned_after_it():
-    from dpfedmeta.config import resolve
+    from dpfedmeta.config.load import resolve
     from dpfedmeta.data.task import load_task
-    from dpfedmeta.planning.privacy import make_privacy
+    from dpfedmeta.planning.privacy.solve import make_privacy
 
     settings = resolve("dp-const", "strokes", None, {"clip.start": "quantile"})
     with pytest.raises(InputError, match=r"clip\.start = quantile"):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dpfedmeta.accounting.noise import GaussianNoise, ThresholdedNoise
-from dpfedmeta.analytics.name_tables import (
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise, ThresholdedNoise
+from dpfedmeta.analytics.invertible_bloom_table import (
     PRIME,
     DecodingFailed,
     Limbs,
@@ -19,9 +19,9 @@ from dpfedmeta.analytics.name_tables import (
     form_for,
     heaviest,
 )
-from dpfedmeta.errors import InputError
-from dpfedmeta.privacy.thresholds import Threshold
-from dpfedmeta.randomness import KeyedSource, Purpose
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
+from dpfedmeta.privacy.thresholded_counts import Threshold
 
 SECRET = KeyedSource(5)
 

@@ -14,17 +14,17 @@ from safetensors.torch import load_file, save_file
 
 from dpfedmeta.api.evaluate import evaluate
 from dpfedmeta.api.evaluation_request import EvaluationRequest
-from dpfedmeta.api.shown_evaluation import evaluate_runs
-from dpfedmeta.config import resolve, to_yaml
+from dpfedmeta.api.print_evaluation import evaluate_runs
+from dpfedmeta.config.load import resolve, to_yaml
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import create, save_weights
 from dpfedmeta.data.dataset import Dataset
-from dpfedmeta.data.pool import ClassPool
+from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.task import load_task
-from dpfedmeta.errors import InputError
-from dpfedmeta.models.initial import initial_weights
-from dpfedmeta.planning.clients import network_spec
-from dpfedmeta.report.kept import evaluations_section
-from dpfedmeta.run_directory import create, save_weights
-from dpfedmeta.runs.lock import only_writer
+from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.planning.client_spec import network_spec
+from dpfedmeta.reporting.html.evaluation_section import evaluations_section
+from dpfedmeta.training.state.lock import only_writer
 
 SMALL = {"model.width": "4", "task.ways": "3", "task.shots": "2", "evaluation.queries": "3", "meta.steps": "2"}
 
@@ -205,7 +205,7 @@ def test_what_cannot_be_written_is_printed_first(run, monkeypatch, number, ends)
     def refuses(path, *_):
         raise OSError(number, os.strerror(number), str(path))
 
-    monkeypatch.setattr("dpfedmeta.run_directory.replace_file", refuses)
+    monkeypatch.setattr("dpfedmeta.core.files.run_directory.replace_file", refuses)
     console = Console(record=True, width=100, file=io.StringIO())
     asked = EvaluationRequest(runs=(run,), episodes=2, workers=1, fine_tuning=False)
     with pytest.raises(RuntimeError, match="--out DIR") if ends else contextlib.nullcontext():

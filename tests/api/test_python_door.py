@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import dpfedmeta as dp
-from dpfedmeta.config import resolve
-from dpfedmeta.data.population import VirtualPopulation
-from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.run_directory import RunDirectory
-from dpfedmeta.runs.verification import audit
-from dpfedmeta.simulation.processes import LocalBackend
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.populations.population import VirtualPopulation
+from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.training.verification.verify import audit
 
 TINY = {
     "model.width": 4, "meta.steps": 1, "clip.window": 2, "population.clients": 40, "population.cohort": 6,

@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpfedmeta.accounting.correlated import noise_deviations
-from dpfedmeta.auditing.attacks import attack_on
+from dpfedmeta.accounting.events.toeplitz_coefficients import noise_deviations
+from dpfedmeta.auditing.attacks.likelihood_ratio import attack_on
 from dpfedmeta.auditing.canaries import SideWithCanaries
-from dpfedmeta.auditing.distinguish import Bench
-from dpfedmeta.auditing.loop import AuditedTraining
-from dpfedmeta.auditing.size import audited_settings
-from dpfedmeta.auditing.trade_off import GaussianCurve, SampledCurve, epsilon_of_curve
+from dpfedmeta.auditing.estimators.many_runs import Bench
+from dpfedmeta.auditing.observed_loop import AuditedTraining
+from dpfedmeta.auditing.reduced_plan import audited_settings
+from dpfedmeta.auditing.trade_off_function import GaussianCurve, SampledCurve, epsilon_of_curve
+from dpfedmeta.core.params import flatten, scaled, unflatten
+from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.data.task import load_task
-from dpfedmeta.parameters import flatten, scaled, unflatten
-from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.privacy.clip_policies.constant_policy import ConstantState
 from dpfedmeta.privacy.mechanisms import post_process
-from dpfedmeta.privacy.policies.constant import ConstantState
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import KeyedSource
 
 TINY = {
     "model.name": "linear", "model.width": "1", "meta.learn": "all", "meta.adapt": "all", "population.clients": "4",

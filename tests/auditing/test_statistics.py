@@ -7,10 +7,10 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from dpfedmeta.accounting.gaussian import gaussian_epsilon
-from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.auditing.intervals import least_probability, most_probability
-from dpfedmeta.auditing.one_run import (
+from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.auditing.clopper_pearson import least_probability, most_probability
+from dpfedmeta.auditing.estimators.one_run import (
     Guesses,
     epsilon_of,
     gaussian_epsilon_of,
@@ -20,8 +20,8 @@ from dpfedmeta.auditing.one_run import (
     one_run_epsilon,
     p_value,
 )
-from dpfedmeta.auditing.one_shot import normal_epsilon, null_quantile, one_shot
-from dpfedmeta.auditing.trade_off import (
+from dpfedmeta.auditing.estimators.one_shot import normal_epsilon, null_quantile, one_shot
+from dpfedmeta.auditing.trade_off_function import (
     GaussianCurve,
     SampledCurve,
     epsilon_of_counts,

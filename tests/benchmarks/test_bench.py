@@ -11,10 +11,10 @@ from benchmarks import engines as engines
 from benchmarks.machine import client_operations, convolution_seconds
 from benchmarks.settings import ALGORITHMS, SETTINGS, TINY
 from benchmarks.timing import CONVOLUTIONS, Cell, Speed
-from dpfedmeta.errors import InputError
-from dpfedmeta.meta.side_by_side import batched_query_gradients
-from dpfedmeta.models.convolution import bfloat16_in_hardware
-from dpfedmeta.report.bench_plot import save_bench_plot
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.learning.meta.vmapped_gradients import batched_query_gradients
+from dpfedmeta.learning.models.layers.convolution import bfloat16_in_hardware
+from dpfedmeta.reporting.plots.bench_plot import save_bench_plot
 
 QUICK = device.Effort(clients=2, seconds=0.0, peers=False)
 

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import secure_aggregation as bench
-from dpfedmeta.errors import InputError
-from dpfedmeta.secure_aggregation import in_process
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.secure_aggregation import simulated_round as in_process
 
 TINY = bench.Crowd(clients=6, dimension=40, processes=1)
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from own_data import vector_rows, write_csv
 
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.sources import vectors
-from dpfedmeta.data.sources.columns import meant, telling_columns
-from dpfedmeta.data.splitting import surely_public
-from dpfedmeta.errors import InputError
+from dpfedmeta.data.episodes.split_by_name import surely_public
+from dpfedmeta.data.user_sources import vectors
+from dpfedmeta.data.user_sources.columns import meant, telling_columns
 
 
 @pytest.fixture(autouse=True)

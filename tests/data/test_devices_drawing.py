@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.data import device_drawing
-from dpfedmeta.data.device_drawing import drawn, drawn_there
-from dpfedmeta.data.episode import chosen_of
-from dpfedmeta.data.partition import DisjointPopulation
-from dpfedmeta.data.pool import ClassPool
-from dpfedmeta.data.population import VirtualPopulation
-from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.simulation.client_side import ClientSide
+from dpfedmeta.data.episodes import gpu_sampling as device_drawing
+from dpfedmeta.data.episodes.class_pool import ClassPool
+from dpfedmeta.data.episodes.episode import chosen_of
+from dpfedmeta.data.episodes.gpu_sampling import drawn, drawn_there
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.populations.disjoint import DisjointPopulation
+from dpfedmeta.data.populations.population import VirtualPopulation
+from dpfedmeta.simulation.client_runner import ClientSide
 from tests.simulation.test_devices import DEVICES
-from tests.simulation.test_processes import setting
+from tests.simulation.test_worker_backend import setting
 
 CPU, SHAPE = torch.device("cpu"), EpisodeShape(ways=3, shots=2, queries=2)
 PARTS = ("support_images", "support_labels", "query_images", "query_labels")

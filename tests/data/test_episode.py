@@ -5,11 +5,11 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from dpfedmeta.data.enough import check_shape
-from dpfedmeta.data.episode import choose_episode, chosen_of, draw_episode
-from dpfedmeta.data.pool import ClassPool
-from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.errors import InputError
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.episodes.class_pool import ClassPool
+from dpfedmeta.data.episodes.episode import choose_episode, chosen_of, draw_episode
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.populations.capacity_checks import check_shape
 
 SHAPE = EpisodeShape(ways=5, shots=3, queries=4)
 CLASSES, PER_CLASS = 9, 8

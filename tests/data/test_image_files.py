@@ -4,13 +4,13 @@ import pytest
 from own_data import write_clients, write_image
 from PIL import Image
 
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.episodes.split_by_name import splits_of
 from dpfedmeta.data.inspection import Episodes, inspect_task
-from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.data.sources import folder
-from dpfedmeta.data.splitting import splits_of
-from dpfedmeta.errors import InputError
-from dpfedmeta.federation.own_files import chosen_files
+from dpfedmeta.data.user_sources import folder
+from dpfedmeta.federation.local_files import chosen_files
 
 EPISODES = Episodes(shape=EpisodeShape(ways=2, shots=1, queries=1), evaluation_queries=1)
 NAMES = [f"c{number}" for number in range(6)]

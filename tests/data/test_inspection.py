@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from dpfedmeta.commands import check_task
+from dpfedmeta.cli.commands import check_task_command as check_task
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.inspection import contact_sheet, inspect_task
-from dpfedmeta.errors import InputError
 
 
 @pytest.fixture

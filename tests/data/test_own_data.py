@@ -8,19 +8,19 @@ from own_data import token_rows, vector_rows, write_clients, write_csv, write_im
 from rich.console import Console
 
 import dpfedmeta
-from dpfedmeta.commands import check_task
-from dpfedmeta.config import resolve
-from dpfedmeta.data.adapters import from_pairs
+from dpfedmeta.cli.commands import check_task_command as check_task
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.enough import check_shape
-from dpfedmeta.data.episode import draw_episode
-from dpfedmeta.data.population import clients_digest, open_population, population_statement
-from dpfedmeta.data.real_clients import RealPopulation
-from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.data.sources.table import read_table
-from dpfedmeta.data.splitting import split_of, splits_of
+from dpfedmeta.data.episodes.episode import draw_episode
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.episodes.split_by_name import split_of, splits_of
+from dpfedmeta.data.populations.capacity_checks import check_shape
+from dpfedmeta.data.populations.from_pairs import from_pairs
+from dpfedmeta.data.populations.natural import RealPopulation
+from dpfedmeta.data.populations.population import clients_digest, open_population, population_statement
 from dpfedmeta.data.task import load_task
-from dpfedmeta.errors import InputError
+from dpfedmeta.data.user_sources.csv_table import read_table
 
 SHAPE = EpisodeShape(ways=2, shots=1, queries=1)
 

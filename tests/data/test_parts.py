@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from own_data import vector_rows, write_csv, write_image, write_task
 
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.parts import part_of, parts_taken
-from dpfedmeta.data.sources import folder
-from dpfedmeta.errors import InputError
-from dpfedmeta.federation.own_files import chosen_files
+from dpfedmeta.data.user_sources import folder
+from dpfedmeta.federation.local_files import chosen_files
 
 PARTS = ("train", "val", "test")
 

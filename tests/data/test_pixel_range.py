@@ -5,12 +5,12 @@ import pytest
 from own_data import write_csv, write_task
 from PIL import Image
 
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.inspection import inspect_task
 from dpfedmeta.data.task import load_task
-from dpfedmeta.errors import InputError
-from dpfedmeta.federation.own_images import open_images
-from dpfedmeta.federation.signed_text import form_of, task_of
+from dpfedmeta.federation.client.local_data import open_images
+from dpfedmeta.federation.offers.signed_document import form_of, task_of
 
 RAMP = np.linspace(0.0, 1.0, 64).reshape(8, 8)
 FORM = {"channels": 1, "image_size": 8}

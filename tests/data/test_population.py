@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.data.adapters import from_pairs
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.population import VirtualPopulation, open_population, population_statement
-from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.errors import InputError
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.populations.from_pairs import from_pairs
+from dpfedmeta.data.populations.population import VirtualPopulation, open_population, population_statement
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=2)
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.data.pool import ClassPool
-from dpfedmeta.data.shards import ShardPopulation
-from dpfedmeta.errors import InputError
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.episodes.class_pool import ClassPool
+from dpfedmeta.data.populations.shards import ShardPopulation
 
 
 @pytest.fixture(scope="module")

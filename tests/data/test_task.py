@@ -6,9 +6,9 @@ from importlib import resources
 import pytest
 import yaml
 
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.task import DrawnSource, OwnSource, load_task, source_name, task_names
-from dpfedmeta.errors import InputError
 
 STROKES = {
     "name": "mine",

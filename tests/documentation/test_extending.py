@@ -2,9 +2,9 @@
 
 from pages import ROOT, blocks
 
-from dpfedmeta.config import resolve
+from dpfedmeta.config.load import resolve
 from dpfedmeta.data.task import load_task
-from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.planning.run_plan import make_plan
 from tests.privacy.test_policies import simulate
 
 

@@ -10,9 +10,9 @@ import pytest
 from pages import PAGES, ROOT, anchors, blocks, commands
 
 from dpfedmeta.__main__ import COMMANDS
-from dpfedmeta.command_line import settings_from
-from dpfedmeta.config import resolve
-from dpfedmeta.settings import setting_fields
+from dpfedmeta.cli.arguments import settings_from
+from dpfedmeta.config.load import resolve
+from dpfedmeta.config.settings import setting_fields
 
 NOT_RUN = re.compile(r"<!-- not run: .{10,} -->")
 RUN_HERE = {"README.md"}

@@ -7,7 +7,7 @@ import pytest
 from pages import PAGES, ROOT, blocks, commands
 from rich.console import Console
 
-from dpfedmeta.commands.account import main
+from dpfedmeta.cli.commands.account_command import main
 
 _OF_A_RUN = {"--run", "--verify"}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dpfedmeta.run_directory import RunDirectory
+from dpfedmeta.core.files.run_directory import RunDirectory
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TINY = {

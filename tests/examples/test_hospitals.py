@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpfedmeta.command_line import given_settings
-from dpfedmeta.commands.train import options_of
-from dpfedmeta.config import resolve
+from dpfedmeta.cli.arguments import given_settings
+from dpfedmeta.cli.commands.train_command import options_of
+from dpfedmeta.config.load import resolve
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.federation.own_images import open_images
+from dpfedmeta.federation.client.local_data import open_images
 
 FOLDER = Path(__file__).parents[2] / "examples" / "hospitals"
 

@@ -24,9 +24,9 @@ from pathlib import Path
 import torch
 
 from dpfedmeta.__main__ import main as dpfedmeta
-from dpfedmeta.ledger.ledger import read
-from dpfedmeta.run_directory import RunDirectory
-from dpfedmeta.runs.verification import audit
+from dpfedmeta.accounting.ledger.ledger import read
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.training.verification.verify import audit
 
 COMMON = [
     "--dataset=strokes", "--model.width=4", "--cohort=8", "--clients=2000", "--delta=1e-4", "--ways=3", "--shots=2",

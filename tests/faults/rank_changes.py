@@ -23,9 +23,9 @@ from kills import COMMON, KEYED, fingerprint, progress, start, undisturbed, warm
 from kills import ended as ended_alone
 from rank_kills import Child, ended, launch, on_ranks, output, stop  # type: ignore[import-not-found]
 
-from dpfedmeta.run_directory import RunDirectory
-from dpfedmeta.runs.resume import reported
-from dpfedmeta.runs.verification import audit
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.training.state.resume import reported
+from dpfedmeta.training.verification.verify import audit
 
 WORDS = [*COMMON, *on_ranks(KEYED[1])]
 # Bytes of the ledger: a third of the run's rounds.

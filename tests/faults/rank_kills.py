@@ -24,8 +24,8 @@ from pathlib import Path
 import torch
 from kills import COMMON, KEYED, fingerprint, progress, start, undisturbed, warm_up  # type: ignore[import-not-found]
 
-from dpfedmeta.run_directory import RunDirectory
-from dpfedmeta.runs.verification import audit
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.training.verification.verify import audit
 
 MOST = 3  # ranks
 # As torchrun waits before it kills.

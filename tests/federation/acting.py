@@ -13,30 +13,25 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfedmeta.federation.flower import MOST_BYTES, prepare_flower
+from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, prepare_flower
 
 # Whoever forks from a process that holds all of it begins in milliseconds (multiprocessing's forkserver).
 prepare_flower()
 
 from dpfedmeta.__main__ import main  # noqa: E402
-from dpfedmeta.commands import federate  # noqa: E402, F401
-from dpfedmeta.federation import (  # noqa: E402
-    asking,
-    client,
-    flower_client,  # noqa: F401
-    flower_link,  # noqa: F401
-    messages,
-    page,  # noqa: F401
-    server,
-    signed_plan,
-    signed_text,
-)
-from dpfedmeta.federation import sums as sums_module  # noqa: E402
-from dpfedmeta.federation.joined import Joined  # noqa: E402
-from dpfedmeta.report import page as report  # noqa: E402, F401
-from dpfedmeta.secure_aggregation import server as secure_server  # noqa: E402
-from dpfedmeta.secure_aggregation.messages import Phase  # noqa: E402
-from dpfedmeta.tracking import screen  # noqa: E402, F401
+from dpfedmeta.cli.commands import federate_command as federate  # noqa: E402, F401
+from dpfedmeta.federation import wire_format as messages  # noqa: E402
+from dpfedmeta.federation.client import client  # noqa: E402
+from dpfedmeta.federation.client.training_participation import Joined  # noqa: E402
+from dpfedmeta.federation.offers import signed_document as signed_text  # noqa: E402
+from dpfedmeta.federation.offers import signed_plan  # noqa: E402
+from dpfedmeta.federation.server import client_requests as asking  # noqa: E402
+from dpfedmeta.federation.server import remote_sums as sums_module  # noqa: E402
+from dpfedmeta.federation.server import training_server as server  # noqa: E402
+from dpfedmeta.reporting.html import page as report  # noqa: E402, F401
+from dpfedmeta.secure_aggregation import protocol_server as secure_server  # noqa: E402
+from dpfedmeta.secure_aggregation.protocol_messages import Phase  # noqa: E402
+from dpfedmeta.training.terminal import progress as screen  # noqa: E402, F401
 from tests.federation.silos import NOISE  # noqa: E402
 
 

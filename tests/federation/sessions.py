@@ -7,21 +7,21 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpfedmeta.core.params import flatten
+from dpfedmeta.core.random.random_sources import KeyedSource
+from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.federation.asking import Asking
-from dpfedmeta.federation.in_process import InProcessChannel
-from dpfedmeta.federation.messages import Asked, Attempt, Question, Step, Task
-from dpfedmeta.federation.signed_plan import sign_plan
-from dpfedmeta.federation.sums import AskedAdder, AskedSums
-from dpfedmeta.parameters import flatten
-from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.federation.in_process_channel import InProcessChannel
+from dpfedmeta.federation.offers.signed_plan import sign_plan
+from dpfedmeta.federation.server.client_requests import Asking
+from dpfedmeta.federation.server.remote_sums import AskedAdder, AskedSums
+from dpfedmeta.federation.wire_format import Asked, Attempt, Question, Step, Task
+from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import KeyedSource
-from dpfedmeta.secure_aggregation.keys import Identity
-from dpfedmeta.simulation.processes import LocalBackend
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.simulation.secure_sums import SecureSums, added_up
-from dpfedmeta.training.data import client_side, population
-from dpfedmeta.workers import InProcess
+from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.training.build_data import client_side, population
 from tests.federation.silos import CLIENTS, NOISE
 
 RUN = bytes(range(32))

@@ -8,15 +8,15 @@ import numpy as np
 import yaml
 from PIL import Image
 
-from dpfedmeta.config import resolve
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.random.random_sources import Purpose, public_generator
 from dpfedmeta.data.sources.strokes import draw_character
-from dpfedmeta.federation.client import RealClient
-from dpfedmeta.federation.in_process import InProcessChannel
-from dpfedmeta.federation.promise import Promise
-from dpfedmeta.federation.server import serve
-from dpfedmeta.randomness import Purpose, public_generator
-from dpfedmeta.secure_aggregation.keys import Identity
-from dpfedmeta.training.run import run_training
+from dpfedmeta.federation.client.client import RealClient
+from dpfedmeta.federation.client.client_budget import Promise
+from dpfedmeta.federation.in_process_channel import InProcessChannel
+from dpfedmeta.federation.server.training_server import serve
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
+from dpfedmeta.training.run_training import run_training
 
 CLIENTS, SEED, NOISE = 5, 3, 11
 SMALL = {

@@ -8,31 +8,31 @@ import numpy as np
 import pytest
 import safetensors.torch
 
-from dpfedmeta.accounting.cells import guarantees
-from dpfedmeta.accounting.events import surplus
-from dpfedmeta.accounting.gaussian import gaussian_epsilon
-from dpfedmeta.accounting.whole_noise import epsilon_of_discrete, summed_coordinates
-from dpfedmeta.analytics.asked import Asked, IdealSums
-from dpfedmeta.analytics.conduct import Place, _asking, begin, resume
-from dpfedmeta.analytics.ground import Ground
-from dpfedmeta.analytics.held import HeldImages
-from dpfedmeta.analytics.request import FixedCohort, Request, made, options_of
+from dpfedmeta.accounting.divergences.discrete_gaussian_cost import epsilon_of_discrete, summed_coordinates
+from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.events.events import surplus
+from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.analytics.analysis_request import FixedCohort, Request, made, options_of
+from dpfedmeta.analytics.client_answers import HeldImages
+from dpfedmeta.analytics.execute import Place, _asking, begin, resume
+from dpfedmeta.analytics.public_context import Ground
+from dpfedmeta.analytics.simulated_clients import Asked, IdealSums
 from dpfedmeta.analytics.verification import verify
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory
 from dpfedmeta.data.task import load_task
-from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.federation.analysing import Company
-from dpfedmeta.federation.client import RealClient
-from dpfedmeta.federation.messages import Asked as Kind
-from dpfedmeta.federation.messages import Attempt, Offer, Question, Said, opened_answer
-from dpfedmeta.federation.own_images import OwnImages
-from dpfedmeta.federation.promise import Promise, epsilon_after, participation
-from dpfedmeta.federation.signed_analysis import sign_analysis
-from dpfedmeta.ledger.ledger import read_content
-from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.run_directory import SUMMARY, RunDirectory
-from dpfedmeta.runs.resume import secret_of_run
-from dpfedmeta.secure_aggregation.keys import Identity
-from dpfedmeta.secure_aggregation.messages import Phase
+from dpfedmeta.federation.client.client import RealClient
+from dpfedmeta.federation.client.client_budget import Promise, epsilon_after, participation
+from dpfedmeta.federation.client.local_data import OwnImages
+from dpfedmeta.federation.offers.signed_analysis import sign_analysis
+from dpfedmeta.federation.server.analytics_server import Company
+from dpfedmeta.federation.wire_format import Asked as Kind
+from dpfedmeta.federation.wire_format import Attempt, Offer, Question, Said, opened_answer
+from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
+from dpfedmeta.secure_aggregation.protocol_messages import Phase
+from dpfedmeta.training.state.resume import secret_of_run
 from tests.federation.sessions import FailingWire, phase_of
 from tests.federation.silos import CLIENTS, MICRO, NOISE
 
@@ -184,7 +184,9 @@ def test_a_server_that_was_killed_goes_on_with_the_same_answers(silos, tmp_path,
 
 def test_a_second_sum_of_other_survivors_is_never_given(silos, tmp_path, monkeypatch):
     """Killed with the sum in hand but not on disk; then a client is missing: the difference would be its answer."""
-    monkeypatch.setattr("dpfedmeta.federation.analysing.replace_file", lambda *given: (_ for _ in ()).throw(Killed))
+    monkeypatch.setattr(
+        "dpfedmeta.federation.server.analytics_server.replace_file", lambda *given: (_ for _ in ()).throw(Killed)
+    )
     with pytest.raises(Killed):
         asked(silos, tmp_path, request_of(silos, "histogram"))
     monkeypatch.undo()

@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfedmeta.accounting.cells import guarantees
-from dpfedmeta.accounting.gaussian import gaussian_epsilon
-from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.secure_rounds import SecureRounds
-from dpfedmeta.errors import InputError
-from dpfedmeta.federation.client_protocol import round_of
-from dpfedmeta.federation.messages import Asked, Attempt, Offer, Said, Start, opened_answer
-from dpfedmeta.federation.presence import TooFew
-from dpfedmeta.federation.promise import (
+from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.federation.client.client_budget import (
     Floors,
     Promise,
     epsilon_after,
@@ -26,13 +24,15 @@ from dpfedmeta.federation.promise import (
     participation,
     run_cost,
 )
-from dpfedmeta.federation.signed_plan import opened_plan, sign_plan
-from dpfedmeta.ledger.client_ledger import ClientLedger
-from dpfedmeta.secure_aggregation.bodies import Survivors
-from dpfedmeta.secure_aggregation.keys import Identity
-from dpfedmeta.secure_aggregation.messages import Phase
-from dpfedmeta.secure_aggregation.refusals import Refused
-from dpfedmeta.secure_aggregation.server import Server
+from dpfedmeta.federation.client.secagg_session import round_of
+from dpfedmeta.federation.offers.signed_plan import opened_plan, sign_plan
+from dpfedmeta.federation.server.quorum import TooFew
+from dpfedmeta.federation.wire_format import Asked, Attempt, Offer, Said, Start, opened_answer
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
+from dpfedmeta.secure_aggregation.payloads import Survivors
+from dpfedmeta.secure_aggregation.protocol_messages import Phase
+from dpfedmeta.secure_aggregation.protocol_server import Server
 from tests.federation.sessions import RUN, open_session, phase_of, same
 from tests.federation.silos import CLIENTS, MICRO, SECURE, private_key
 
@@ -234,7 +234,7 @@ def test_a_client_that_died_before_it_answered_answers_once_it_is_back(silos, tm
     session = opened(tmp_path, silos)
     expected = ask(opened(tmp_path / "other", silos), session.question(0))
     with monkeypatch.context() as patch:
-        patch.setattr("dpfedmeta.federation.joined.Joined.vector", killed)
+        patch.setattr("dpfedmeta.federation.client.training_participation.Joined.vector", killed)
         with pytest.raises(KeyboardInterrupt):
             session.parties[silos.roster[0]].answer(session.question(0))
     # It was charged before it was computed.

@@ -8,9 +8,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from dpfedmeta.errors import InputError
-from dpfedmeta.federation.certificates import make_certificates
-from dpfedmeta.federation.credentials import (
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.federation.identity.certificates import make_certificates
+from dpfedmeta.federation.identity.credentials import (
     _CARD,
     _ORDER,
     _signed,
@@ -21,8 +21,8 @@ from dpfedmeta.federation.credentials import (
     wire_key,
     write_identity,
 )
-from dpfedmeta.federation.invitation import INVITATION, checked_address, make_operator, read_invitation
-from dpfedmeta.secure_aggregation.keys import Identity
+from dpfedmeta.federation.identity.invitation import INVITATION, checked_address, make_operator, read_invitation
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
 ONE, TWO = bytes(range(32)), bytes(range(1, 33))
 

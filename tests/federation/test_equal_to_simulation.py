@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpfedmeta.personal.model import load_personal
+from dpfedmeta.training.personal.personal_model import load_personal
 from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE
 
 

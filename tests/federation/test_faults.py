@@ -5,13 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
-from dpfedmeta.federation.messages import MOST_BYTES, Said, answer
-from dpfedmeta.federation.presence import TooFew
-from dpfedmeta.federation.told import Told
-from dpfedmeta.secure_aggregation.bodies import Ciphertexts
-from dpfedmeta.secure_aggregation.client import Client
-from dpfedmeta.secure_aggregation.keys import Identity
-from dpfedmeta.secure_aggregation.messages import Phase
+from dpfedmeta.federation.client.agreed_survivors import Told
+from dpfedmeta.federation.server.quorum import TooFew
+from dpfedmeta.federation.wire_format import MOST_BYTES, Said, answer
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
+from dpfedmeta.secure_aggregation.payloads import Ciphertexts
+from dpfedmeta.secure_aggregation.protocol_client import Client
+from dpfedmeta.secure_aggregation.protocol_messages import Phase
 from tests.federation.sessions import cohort, open_session, phase_of, same
 from tests.federation.silos import CLIENTS, MICRO, SECURE
 

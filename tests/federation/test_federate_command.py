@@ -3,15 +3,15 @@
 import pytest
 from rich.console import Console
 
-from dpfedmeta.command_line import settings_from
-from dpfedmeta.commands.federate import _server_parser, main
-from dpfedmeta.config import resolve
+from dpfedmeta.cli.arguments import settings_from
+from dpfedmeta.cli.commands.federate_command import _server_parser, main
+from dpfedmeta.cli.federation_demo import DemoOptions, _server_words
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.task import load_task
-from dpfedmeta.errors import InputError
-from dpfedmeta.federation.credentials import read_card, read_roster
-from dpfedmeta.federation.demo import DemoOptions, _server_words
-from dpfedmeta.federation.invitation import INVITATION
-from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.federation.identity.credentials import read_card, read_roster
+from dpfedmeta.federation.identity.invitation import INVITATION
+from dpfedmeta.planning.run_plan import make_plan
 from tests.federation.silos import write_classes
 
 

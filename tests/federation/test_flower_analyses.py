@@ -8,12 +8,12 @@ import pytest
 from rich.console import Console
 
 from dpfedmeta.analytics.verification import verify
-from dpfedmeta.commands.analyse import main
-from dpfedmeta.errors import InputError
-from dpfedmeta.federation.credentials import card_line
-from dpfedmeta.federation.invitation import INVITATION, make_operator, read_invitation
-from dpfedmeta.federation.promise import Promise
-from dpfedmeta.run_directory import SUMMARY, RunDirectory
+from dpfedmeta.cli.commands.analyse_command import main
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory
+from dpfedmeta.federation.client.client_budget import Promise
+from dpfedmeta.federation.identity.credentials import card_line
+from dpfedmeta.federation.identity.invitation import INVITATION, make_operator, read_invitation
 from tests.federation.silos import CLIENTS, NOISE, SMALL
 from tests.federation.wires import Wire, attend
 

@@ -18,15 +18,15 @@ import pytest
 import torch
 import yaml
 
-from dpfedmeta.config import resolve
-from dpfedmeta.federation.client import RealClient
-from dpfedmeta.federation.credentials import card_line, write_identity, write_node_keys
-from dpfedmeta.federation.in_process import InProcessChannel
-from dpfedmeta.federation.invitation import make_operator
-from dpfedmeta.federation.promise import Promise
-from dpfedmeta.federation.server import serve
-from dpfedmeta.run_directory import RunDirectory, load_weights
-from dpfedmeta.secure_aggregation.keys import Identity
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.files.run_directory import RunDirectory, load_weights
+from dpfedmeta.federation.client.client import RealClient
+from dpfedmeta.federation.client.client_budget import Promise
+from dpfedmeta.federation.identity.credentials import card_line, write_identity, write_node_keys
+from dpfedmeta.federation.identity.invitation import make_operator
+from dpfedmeta.federation.in_process_channel import InProcessChannel
+from dpfedmeta.federation.server.training_server import serve
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from tests.federation.silos import NOISE, SMALL, make_silos
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
@@ -40,7 +40,7 @@ def in_flowers_own_process(monkeypatch):
 
     for module in (heartbeat, retry_invoker):
         monkeypatch.setattr(module, "random", random)
-    return importlib.reload(importlib.import_module("dpfedmeta.federation.flower_apps")), heartbeat
+    return importlib.reload(importlib.import_module("dpfedmeta.federation.flower.flower_apps")), heartbeat
 
 
 def test_a_heartbeat_is_not_taken_for_a_network_that_draws(monkeypatch):

@@ -24,13 +24,13 @@ from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
-from dpfedmeta.errors import InputError
-from dpfedmeta.federation.certificates import make_certificates
-from dpfedmeta.federation.credentials import wire_key
-from dpfedmeta.federation.flower_client import attend
-from dpfedmeta.federation.flower_gate import _PULL, Gate
-from dpfedmeta.federation.flower_link import Link
-from dpfedmeta.federation.flower_requests import Refused, Requests, TooLong, _Bounded, _context
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.federation.flower.fleet_gateway import _PULL, Gate
+from dpfedmeta.federation.flower.flower_client import attend
+from dpfedmeta.federation.flower.http_client import Refused, Requests, TooLong, _Bounded, _context
+from dpfedmeta.federation.flower.superlink import Link
+from dpfedmeta.federation.identity.certificates import make_certificates
+from dpfedmeta.federation.identity.credentials import wire_key
 from tests.federation.wires import MOST, Echo, card, loopback, private_key, until
 
 

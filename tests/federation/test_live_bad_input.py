@@ -10,11 +10,17 @@ import httpx
 import pytest
 import yaml
 
-from dpfedmeta.federation.credentials import wire_key, write_identity
-from dpfedmeta.federation.flower import MOST_BYTES, prepare_flower
-from dpfedmeta.federation.invitation import CERTIFICATE, CERTIFICATE_KEY, INVITATION, make_operator, read_invitation
-from dpfedmeta.run_directory import RunDirectory
-from dpfedmeta.version import __version__
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.version import __version__
+from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, prepare_flower
+from dpfedmeta.federation.identity.credentials import wire_key, write_identity
+from dpfedmeta.federation.identity.invitation import (
+    CERTIFICATE,
+    CERTIFICATE_KEY,
+    INVITATION,
+    make_operator,
+    read_invitation,
+)
 from tests.federation.live import live
 from tests.federation.sessions import FailingWire
 from tests.federation.silos import MICRO, NOISE, private_key, write_classes
@@ -23,7 +29,7 @@ prepare_flower()
 
 from flwr.supercore.date import now  # noqa: E402
 
-from dpfedmeta.federation.flower_requests import Refused, Requests, Wire  # noqa: E402
+from dpfedmeta.federation.flower.http_client import Refused, Requests, Wire  # noqa: E402
 from tests.federation.test_flower_wire import signed_by_key  # noqa: E402
 
 pytestmark = pytest.mark.slow

@@ -10,11 +10,11 @@ import time
 import numpy as np
 import pytest
 
-from dpfedmeta.federation.promise import Promise
-from dpfedmeta.ledger.client_ledger import ClientLedger
-from dpfedmeta.ledger.ledger import read_content
-from dpfedmeta.run_directory import RunDirectory
-from dpfedmeta.secure_aggregation.messages import Phase
+from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
+from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.federation.client.client_budget import Promise
+from dpfedmeta.secure_aggregation.protocol_messages import Phase
 from tests.federation.live import live
 from tests.federation.sessions import FailingWire, phase_of
 from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE

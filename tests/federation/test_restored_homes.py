@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfedmeta.durable import replace_file
-from dpfedmeta.federation.kept import asked_digest
-from dpfedmeta.federation.messages import Asked, Attempt, Offer, Question, Said, Task, opened_answer
-from dpfedmeta.federation.promise import Promise, participation
-from dpfedmeta.randomness import Purpose
-from dpfedmeta.secure_aggregation.keys import Identity
-from dpfedmeta.secure_aggregation.refusals import Refused
+from dpfedmeta.core.files.atomic_files import replace_file
+from dpfedmeta.core.random.random_sources import Purpose
+from dpfedmeta.federation.client.client_budget import Promise, participation
+from dpfedmeta.federation.client.client_state import asked_digest
+from dpfedmeta.federation.wire_format import Asked, Attempt, Offer, Question, Said, Task, opened_answer
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.simulation.secure_sums import rounded_messages
 from tests.federation.sessions import RUN, open_session
 from tests.federation.silos import CLIENTS, MICRO, SECURE
@@ -254,7 +254,7 @@ def test_a_home_that_is_restored_at_every_instant_of_an_answer_gives_no_other_no
             shutil.copytree(home.inside, tmp_path / "instant" / "client0")
         replace_file(path, content, mode)
 
-    monkeypatch.setattr("dpfedmeta.federation.kept.replace_file", watched)
+    monkeypatch.setattr("dpfedmeta.federation.client.client_state.replace_file", watched)
     assert home.ask(0)
     monkeypatch.undo()
     (copy,) = copies

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpfedmeta.errors import InputError
-from dpfedmeta.federation.asking import Heard
-from dpfedmeta.federation.messages import Asked
-from dpfedmeta.federation.page import Page, Progress
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.federation.server.client_requests import Heard
+from dpfedmeta.federation.server.status_page import Page, Progress
+from dpfedmeta.federation.wire_format import Asked
 
 ROW = {
     "round": 3,

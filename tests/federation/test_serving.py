@@ -5,19 +5,19 @@ from contextlib import nullcontext
 
 import pytest
 
-from dpfedmeta.accounting.cells import guarantees
+from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.federation.messages import Asked
-from dpfedmeta.federation.promise import Promise
-from dpfedmeta.federation.server import check_agreements, check_federation
-from dpfedmeta.federation.signed_plan import agreement_of
-from dpfedmeta.ledger.ledger import read_content
-from dpfedmeta.planning.aggregation import constants_of_the_sum
-from dpfedmeta.planning.masking_graph import masking_graph
-from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.runs.verification import audit
-from dpfedmeta.tracking.terminal import noise_lines
+from dpfedmeta.federation.client.client_budget import Promise
+from dpfedmeta.federation.offers.signed_plan import agreement_of
+from dpfedmeta.federation.server.training_server import check_agreements, check_federation
+from dpfedmeta.federation.wire_format import Asked
+from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
+from dpfedmeta.planning.privacy.masking_graph import masking_graph
+from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.training.terminal.tables import noise_lines
+from dpfedmeta.training.verification.verify import audit
 from tests.federation.sessions import FailingWire
 from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE
 from tests.federation.test_faults import wrong_reveals

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from dpfedmeta.config import resolve
+from dpfedmeta.config.load import resolve
 from dpfedmeta.data.task import load_task
-from dpfedmeta.federation.server import check_federation
-from dpfedmeta.planning.cautions import cautions
-from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.federation.server.training_server import check_federation
+from dpfedmeta.planning.caveats import cautions
+from dpfedmeta.planning.run_plan import make_plan
 
 PRESETS = Path(__file__).parents[2] / "configs" / "federations"
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.federation.certificates import Certificates, make_certificates
-from dpfedmeta.federation.credentials import card_line, read_card
-from dpfedmeta.federation.flower import prepare_flower
+from dpfedmeta.federation.flower.flower_environment import prepare_flower
+from dpfedmeta.federation.identity.certificates import Certificates, make_certificates
+from dpfedmeta.federation.identity.credentials import card_line, read_card
 
 prepare_flower()
 
-from dpfedmeta.federation.flower_channel import link_channel  # noqa: E402
-from dpfedmeta.federation.flower_client import attend  # noqa: E402
-from dpfedmeta.federation.flower_link import Link  # noqa: E402
-from dpfedmeta.federation.flower_requests import Wire  # noqa: E402
+from dpfedmeta.federation.flower.flower_channel import link_channel  # noqa: E402
+from dpfedmeta.federation.flower.flower_client import attend  # noqa: E402
+from dpfedmeta.federation.flower.http_client import Wire  # noqa: E402
+from dpfedmeta.federation.flower.superlink import Link  # noqa: E402
 
 MOST = 200_000
 

@@ -14,22 +14,22 @@ import torch
 from hypothesis import strategies as st
 from PIL import Image
 
-from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.record_layer import RecordLayer
-from dpfedmeta.config import resolve, to_yaml
+from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.ledger.charges import planned_charge
+from dpfedmeta.accounting.ledger.ledger import Identity, Ledger, check_rounds, read_content
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.config.load import resolve, to_yaml
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import RunDirectory, load_weights, save_weights
+from dpfedmeta.core.params import digest
 from dpfedmeta.data.sources.omniglot import decode
 from dpfedmeta.data.task import load_task
-from dpfedmeta.errors import InputError
-from dpfedmeta.ledger.charges import planned_charge
-from dpfedmeta.ledger.ledger import Identity, Ledger, check_rounds, read_content
-from dpfedmeta.models.initial import initial_weights
-from dpfedmeta.models.spec import NetworkSpec
-from dpfedmeta.parameters import digest
-from dpfedmeta.privacy.policies.window import Window
-from dpfedmeta.run_directory import RunDirectory, load_weights, save_weights
-from dpfedmeta.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from dpfedmeta.runs.invitations import _read as read_participations
-from dpfedmeta.server import initial_state
+from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.learning.server_step import initial_state
+from dpfedmeta.privacy.clip_policies.window_policy import Window
+from dpfedmeta.training.state.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from dpfedmeta.training.state.cohort_log import _read as read_participations
 
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parent / "corpus"

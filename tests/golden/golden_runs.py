@@ -16,9 +16,9 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from dpfedmeta.config import resolve
-from dpfedmeta.training.prepared import RunOptions
-from dpfedmeta.training.run import run_training
+from dpfedmeta.config.load import resolve
+from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.setup import RunOptions
 
 FILE = Path(__file__).with_name("golden.json")
 

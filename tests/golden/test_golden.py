@@ -59,7 +59,7 @@ def test_a_run_on_real_images_comes_out_as_it_was_recorded(name, tmp_path, data_
 
 
 def test_every_preset_is_recorded():
-    from dpfedmeta.presets import algorithm_names
+    from dpfedmeta.config.presets import algorithm_names
 
     assert {algo for algo, _, _ in golden_runs.RUNS.values()} == set(algorithm_names())
 

@@ -12,13 +12,13 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from dpfedmeta.config import resolve
-from dpfedmeta.data.splitting import splits_of
-from dpfedmeta.run_directory import RunDirectory
-from dpfedmeta.simulation.processes import LocalBackend
-from dpfedmeta.tracking.screen import Terminal
-from dpfedmeta.training import run as run_module
-from dpfedmeta.training.run import run_training
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.data.episodes.split_by_name import splits_of
+from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.training import run_training as run_module
+from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.terminal.progress import Terminal
 
 NAMES = [f"person{number:02d}" for number in range(12)]
 SPLITS = splits_of(NAMES, 1)

@@ -15,15 +15,16 @@ import pytest
 from rich.console import Console
 
 from benchmarks.command import main as bench
-from dpfedmeta.command_line import parse_with_settings, parser
-from dpfedmeta.commands import account, decompose
-from dpfedmeta.errors import InputError
-from dpfedmeta.ledger.ledger import read
-from dpfedmeta.report import page as page_module
-from dpfedmeta.run_directory import RunDirectory
-from dpfedmeta.runs.lock import being_written
-from dpfedmeta.runs.resume import reported, settings_of_run
-from dpfedmeta.training.run import run_training
+from dpfedmeta.accounting.ledger.ledger import read
+from dpfedmeta.cli.arguments import parse_with_settings, parser
+from dpfedmeta.cli.commands import account_command as account
+from dpfedmeta.cli.commands import decompose_command as decompose
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.reporting.html import page as page_module
+from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.state.lock import being_written
+from dpfedmeta.training.state.resume import reported, settings_of_run
 
 ROOT = Path(__file__).parents[2]
 TINY = [

@@ -8,21 +8,21 @@ import pytest
 import torch
 
 from dpfedmeta.accounting.deviations import planned_deviation
-from dpfedmeta.config import resolve, to_yaml
-from dpfedmeta.evaluation import Benchmark
-from dpfedmeta.ledger.ledger import Budget, Identity, Ledger, read
-from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.presets import algorithm_names
+from dpfedmeta.accounting.ledger.ledger import Budget, Identity, Ledger, read
+from dpfedmeta.config.load import resolve, to_yaml
+from dpfedmeta.config.presets import algorithm_names
+from dpfedmeta.core.files.run_directory import create
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
+from dpfedmeta.core.worker_pool import InProcess
+from dpfedmeta.learning.evaluation import Benchmark
+from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.units import Bounded
-from dpfedmeta.randomness import KeyedSource, Purpose
-from dpfedmeta.report.page import write_report
-from dpfedmeta.run_directory import create
-from dpfedmeta.runs.summary import summary_of
-from dpfedmeta.tracking.trackers import JsonLines
+from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.training.loop import Training
-from dpfedmeta.workers import InProcess
+from dpfedmeta.training.results.summary import summary_of
+from dpfedmeta.training.tracking.trackers import JsonLines
 
 SMALL = {
     "model.width": "4", "server.rounds": "6", "task.ways": "3", "task.shots": "2", "task.queries": "2",

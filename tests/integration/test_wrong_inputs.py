@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from wrong_inputs import CASES, QUICK, REPORT, first_words, make_files, make_last, started
 
-from dpfedmeta.errors import InputError
+from dpfedmeta.core.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 # One start of a process is much of a second; in one process the refusals themselves are quick.
@@ -69,7 +69,7 @@ def test_in_a_process_of_its_own_it_comes_in_time(box, case):
 def test_presets_of_federations_are_read_from_any_folder(tmp_path):
     """In a process of its own: the folder of the checkout must not be the reason that they are found."""
     program = (
-        "from pathlib import Path\nfrom dpfedmeta.config import resolve\n"
+        "from pathlib import Path\nfrom dpfedmeta.config.load import resolve\n"
         "for name in ('cross-silo', 'federations/cross-silo', 'configs/federations/cross-silo.yaml'):\n"
         "    print(resolve(None, 'strokes', Path(name)).population.clients)\n"
     )

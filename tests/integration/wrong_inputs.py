@@ -319,7 +319,7 @@ def make_last(folder: Path) -> None:
 
 PROGRAM = """
 import sys
-from dpfedmeta.errors import InputError
+from dpfedmeta.core.errors import InputError
 try:
     exec(sys.argv[1])
 except InputError as error:

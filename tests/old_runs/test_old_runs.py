@@ -10,16 +10,16 @@ from rich.console import Console
 
 import dpfedmeta
 from dpfedmeta.api.evaluation_request import EvaluationRequest
-from dpfedmeta.api.shown_evaluation import evaluate_runs
-from dpfedmeta.errors import InputError
-from dpfedmeta.report.page import write_report
-from dpfedmeta.report.statement import check_report
-from dpfedmeta.run_directory import RunDirectory
-from dpfedmeta.runs.resume import settings_of_run
-from dpfedmeta.runs.snapshot import read_run
-from dpfedmeta.runs.verification import audit
-from dpfedmeta.training.prepared import RunOptions
-from dpfedmeta.training.run import run_training
+from dpfedmeta.api.print_evaluation import evaluate_runs
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.reporting.html.page import write_report
+from dpfedmeta.reporting.html.privacy_statement import check_report
+from dpfedmeta.training.results.snapshot import read_run
+from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.setup import RunOptions
+from dpfedmeta.training.state.resume import settings_of_run
+from dpfedmeta.training.verification.verify import audit
 
 RUNS = ("version-4-micro-episodes", "version-4-steps")
 

@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.secure_rounds import SecureRounds
-from dpfedmeta.errors import RefusedPlan
-from dpfedmeta.planning.masking_graph import check_graph, masking_graph, withstood
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+from dpfedmeta.core.errors import RefusedPlan
+from dpfedmeta.planning.privacy.masking_graph import check_graph, masking_graph, withstood
 from dpfedmeta.secure_aggregation import agreed
 
 PLAN = PrivacyPlan(

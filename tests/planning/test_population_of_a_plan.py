@@ -3,13 +3,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpfedmeta.config import resolve
-from dpfedmeta.data.adapters import from_pairs
-from dpfedmeta.data.partition import DisjointPopulation
-from dpfedmeta.data.population import VirtualPopulation, clients_digest
-from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.planning.population import plan_population
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.populations.disjoint import DisjointPopulation
+from dpfedmeta.data.populations.from_pairs import from_pairs
+from dpfedmeta.data.populations.population import VirtualPopulation, clients_digest
+from dpfedmeta.planning.client_population import plan_population
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=2)
 

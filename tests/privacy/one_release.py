@@ -1,8 +1,8 @@
 """One release of a Gaussian mechanism, from the streams of one seed."""
 
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.units import Bounded
-from dpfedmeta.randomness import KeyedSource, Purpose
 
 SOURCE = KeyedSource(7)
 

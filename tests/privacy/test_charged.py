@@ -7,22 +7,22 @@ import pytest
 import torch
 
 from dpfedmeta.accounting.deviations import planned_deviation
-from dpfedmeta.accounting.noise import GaussianNoise
-from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.record_layer import RecordLayer
-from dpfedmeta.config import resolve
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise
+from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import RefusedPlan
+from dpfedmeta.core.params import dimension
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.data.task import load_task
-from dpfedmeta.errors import RefusedPlan
-from dpfedmeta.parameters import dimension
-from dpfedmeta.planning.dimension import noise_of_unit_bound
-from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.privacy.attached import with_attachment
+from dpfedmeta.planning.privacy.message_length import noise_of_unit_bound
+from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.charged import check_charged
+from dpfedmeta.privacy.discretised.stochastic_rounding import RoundedMessages
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism
+from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.privacy.noises.independent import Independent
-from dpfedmeta.privacy.rounded_messages import RoundedMessages
 from dpfedmeta.privacy.units import Bounded
-from dpfedmeta.randomness import KeyedSource, Purpose
 from tests.golden.golden_runs import SECURE, SMALL
 
 PLAN = PrivacyPlan(clients=1000, cohort=100, rounds=4, noise_multiplier=1.5)

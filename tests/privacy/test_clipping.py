@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfedmeta.parameters import norm
+from dpfedmeta.core.params import norm
 from dpfedmeta.privacy.clipping import clip, clipped_record_sum
 
 finite = st.integers(-(10**9), 10**9).map(lambda n: n * 1e21) | st.integers(-1000, 1000).map(lambda n: n / 7)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from scipy.linalg import toeplitz
 
-from dpfedmeta.accounting.correlated_noise import KINDS, Correlation
-from dpfedmeta.accounting.correlated_plan import with_fitted_numbers
-from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.planning.mechanism import check_mechanism, mechanism_of
+from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS, Correlation
+from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import with_fitted_numbers
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
+from dpfedmeta.planning.privacy.mechanism import check_mechanism, mechanism_of
 from dpfedmeta.privacy.units import Bounded, Client
-from dpfedmeta.randomness import KeyedSource, Purpose
 
 ROUNDS, SIZE = 9, 4000
 FORM = {"a": torch.zeros(SIZE - 5), "b": torch.zeros(5)}

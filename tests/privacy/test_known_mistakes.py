@@ -8,33 +8,33 @@ import torch
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from dpfedmeta.config import resolve
-from dpfedmeta.data.episode import Episode
-from dpfedmeta.data.shape import EpisodeShape
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import RefusedPlan
+from dpfedmeta.core.params import flatten, norm, scaled
+from dpfedmeta.core.worker_pool import InProcess
+from dpfedmeta.data.episodes.episode import Episode
+from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.task import load_task
-from dpfedmeta.errors import RefusedPlan
-from dpfedmeta.evaluation import PROTOCOL, Benchmark, adapted_accuracy
-from dpfedmeta.meta.adaptation import Adaptation
-from dpfedmeta.meta.algorithms.maml import Maml
-from dpfedmeta.meta.dp_steps import private_messages
-from dpfedmeta.meta.inner_loop import adapted_logits
-from dpfedmeta.models.initial import initial_weights
-from dpfedmeta.models.registry import build_network, check_records_uncoupled
-from dpfedmeta.models.spec import NetworkSpec
-from dpfedmeta.optimizers.sgd import sgd
-from dpfedmeta.parameters import flatten, norm, scaled
-from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.learning.algorithms.maml import Maml
+from dpfedmeta.learning.evaluation import PROTOCOL, Benchmark, adapted_accuracy
+from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.inner_loop import adapted_logits
+from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.registry import build_network, check_records_uncoupled
+from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.learning.record_dp.noisy_steps import private_messages
+from dpfedmeta.learning.record_dp.per_example_gradients import VmapGradients
+from dpfedmeta.learning.server_optimizers.sgd import sgd
+from dpfedmeta.learning.server_step import ServerOptimizer, initial_state, step
+from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.privacy.clip_policies.constant_policy import ConstantState
+from dpfedmeta.privacy.clip_policies.window_policy import Window
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
-from dpfedmeta.privacy.per_record import VmapGradients
-from dpfedmeta.privacy.policies.constant import ConstantState
-from dpfedmeta.privacy.policies.window import Window
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Bounded
-from dpfedmeta.server import ServerOptimizer, initial_state, step
-from dpfedmeta.simulation.client_side import ClientSide
-from dpfedmeta.simulation.processes import LocalBackend
-from dpfedmeta.workers import InProcess
-from tests.meta.clients import gradient_of, noise_of, steps_of
+from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.worker_backend import LocalBackend
+from tests.learning.meta.clients import gradient_of, noise_of, steps_of
 from tests.privacy.one_release import SOURCE, gaussian, release, stream
 
 SPEC = NetworkSpec(name="mlp", channels=1, image_size=28, ways=3, width=4, norm="none")

@@ -5,17 +5,17 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.errors import InputError, RefusedPlan
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
+from dpfedmeta.privacy.clip_policies.constant_policy import Constant
+from dpfedmeta.privacy.clip_policies.median_policy import Histogram, Median
+from dpfedmeta.privacy.clip_policies.quantile_policy import BelowBound, Quantile
+from dpfedmeta.privacy.clip_policies.window_literal_policy import WindowLiteral
+from dpfedmeta.privacy.clip_policies.window_policy import Window, observe
 from dpfedmeta.privacy.clip_policy import ATTACHED, attached_scale
-from dpfedmeta.privacy.knee import Walk
+from dpfedmeta.privacy.knee_search import Walk
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
-from dpfedmeta.privacy.policies.constant import Constant
-from dpfedmeta.privacy.policies.median import Histogram, Median
-from dpfedmeta.privacy.policies.quantile import BelowBound, Quantile
-from dpfedmeta.privacy.policies.window import Window, observe
-from dpfedmeta.privacy.policies.window_literal import WindowLiteral
 from dpfedmeta.privacy.units import Bounded, Client
-from dpfedmeta.randomness import KeyedSource, Purpose
 
 SOURCE = KeyedSource(3)
 

@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedmeta.accounting.correlated_noise import BandedNoise
-from dpfedmeta.accounting.events import Event
-from dpfedmeta.accounting.noise import GaussianNoise
-from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.record_layer import RecordLayer
+from dpfedmeta.accounting.events.events import Event
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise
+from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.events.toeplitz_noise_cost import BandedNoise
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.core.random.random_sources import KeyedSource, OperatingSystemSource, Purpose
 from dpfedmeta.privacy.samplers import sampler_of
-from dpfedmeta.privacy.samplers.check_ins import CheckInSampler
-from dpfedmeta.privacy.samplers.fixed import FixedSizeSampler
-from dpfedmeta.privacy.samplers.poisson import PoissonSampler
-from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, Purpose
+from dpfedmeta.privacy.samplers.check_ins_sampler import CheckInSampler
+from dpfedmeta.privacy.samplers.fixed_sampler import FixedSizeSampler
+from dpfedmeta.privacy.samplers.poisson_sampler import PoissonSampler
 
 
 def draws(sampler, rounds, participations=None, source=None):

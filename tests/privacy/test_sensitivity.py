@@ -9,27 +9,27 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfedmeta.data.episode import Episode
-from dpfedmeta.data.population import VirtualPopulation
-from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.meta.adaptation import Adaptation
-from dpfedmeta.meta.algorithms.maml import Maml
-from dpfedmeta.meta.algorithms.reptile import Reptile
-from dpfedmeta.meta.dp_steps import private_messages
-from dpfedmeta.models.initial import initial_weights
-from dpfedmeta.models.registry import build_network
-from dpfedmeta.models.spec import NetworkSpec
-from dpfedmeta.parameters import difference, dimension, flatten, norm, scaled, unflatten
+from dpfedmeta.core.params import difference, dimension, flatten, norm, scaled, unflatten
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
+from dpfedmeta.core.worker_pool import InProcess
+from dpfedmeta.data.episodes.episode import Episode
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.populations.population import VirtualPopulation
+from dpfedmeta.learning.algorithms.maml import Maml
+from dpfedmeta.learning.algorithms.reptile import Reptile
+from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.registry import build_network
+from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.learning.record_dp.noisy_steps import private_messages
+from dpfedmeta.learning.record_dp.per_example_gradients import VmapGradients
 from dpfedmeta.privacy.clipping import clip, clipped_record_sum
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
-from dpfedmeta.privacy.per_record import VmapGradients
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import KeyedSource, Purpose
 from dpfedmeta.simulation import client_data
-from dpfedmeta.simulation.client_side import ClientSide
-from dpfedmeta.simulation.processes import LocalBackend
-from dpfedmeta.workers import InProcess
-from tests.meta.clients import noise_of, steps_of
+from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.worker_backend import LocalBackend
+from tests.learning.meta.clients import noise_of, steps_of
 
 adversarial = settings(max_examples=60, deadline=None, derandomize=True)
 ROUNDED = 1 + 1e-5  # sums are rounded to float32

@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy import stats
 
-from dpfedmeta.accounting.noise import GaussianNoise
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism, Released, post_process
 from dpfedmeta.privacy.units import Bounded, Client
-from dpfedmeta.randomness import KeyedSource, Purpose
 
 SOURCE = KeyedSource(11)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dpfedmeta.meta.algorithms.maml import Maml
+from dpfedmeta.learning.algorithms.maml import Maml
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from dpfedmeta.accounting.noise import GaussianNoise
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.privacy.mechanisms import NoMechanism, post_process, release_with
 
 

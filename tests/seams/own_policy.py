@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from dpfedmeta.privacy.clip_policies.quantile_policy import BelowBound
 from dpfedmeta.privacy.clip_policy import clip_limits
-from dpfedmeta.privacy.policies.quantile import BelowBound
 
 
 @dataclass(frozen=True, kw_only=True)

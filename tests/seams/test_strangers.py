@@ -6,16 +6,16 @@ import pytest
 import torch
 
 import dpfedmeta as dp
-from dpfedmeta.config import resolve
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.data.task import load_task
-from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.planning.cautions import word_of_authors
-from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.planning.privacy import make_privacy
-from dpfedmeta.report.page import write_report
-from dpfedmeta.report.statement import check_report
-from dpfedmeta.run_directory import RunDirectory
-from dpfedmeta.runs.verification import audit
+from dpfedmeta.planning.caveats import word_of_authors
+from dpfedmeta.planning.privacy.solve import make_privacy
+from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.reporting.html.page import write_report
+from dpfedmeta.reporting.html.privacy_statement import check_report
+from dpfedmeta.training.verification.verify import audit
 from tests.golden.golden_runs import SMALL, values_of
 from tests.seams import own_policy
 from tests.seams.own_aggregation import Halves

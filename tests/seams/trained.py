@@ -1,10 +1,10 @@
 """Small runs for the tests of seams."""
 
 from dpfedmeta import Callback
-from dpfedmeta.config import resolve
-from dpfedmeta.runs.resume import settings_of_run
-from dpfedmeta.training.prepared import RunOptions
-from dpfedmeta.training.run import run_training
+from dpfedmeta.config.load import resolve
+from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.setup import RunOptions
+from dpfedmeta.training.state.resume import settings_of_run
 from tests.golden.golden_runs import SMALL
 
 

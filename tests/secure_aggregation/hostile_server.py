@@ -13,8 +13,13 @@ from contextlib import contextmanager
 import numpy as np
 from round_tables import a_round, people, stream, vector
 
-from dpfedmeta.secure_aggregation import Aborted, Client, masks, pairwise, shamir
-from dpfedmeta.secure_aggregation.bodies import (
+from dpfedmeta.secure_aggregation import Aborted, Client
+from dpfedmeta.secure_aggregation.byte_layout import share_of
+from dpfedmeta.secure_aggregation.client_checks import consent
+from dpfedmeta.secure_aggregation.crypto import masks, pairwise, shamir
+from dpfedmeta.secure_aggregation.crypto.keys import SIGNATURE_BYTES, Identity, Pair, signed_by
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
+from dpfedmeta.secure_aggregation.payloads import (
     Agree,
     Ciphertexts,
     KeyList,
@@ -26,11 +31,7 @@ from dpfedmeta.secure_aggregation.bodies import (
     Signatures,
     Survivors,
 )
-from dpfedmeta.secure_aggregation.checks import consent
-from dpfedmeta.secure_aggregation.keys import SIGNATURE_BYTES, Identity, Pair, signed_by
-from dpfedmeta.secure_aggregation.layout import share_of
-from dpfedmeta.secure_aggregation.messages import EVERYONE, SERVER, Phase, header, signed
-from dpfedmeta.secure_aggregation.refusals import Refused
+from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, SERVER, Phase, header, signed
 
 # Bytes of a header.
 FRONT = 55

@@ -7,11 +7,11 @@ from hashlib import sha256
 
 import numpy as np
 
-from dpfedmeta.key_streams import key_stream
+from dpfedmeta.core.random.keyed_streams import key_stream
 from dpfedmeta.secure_aggregation import Agreement, Client, Identities, Round, Server, agreed
-from dpfedmeta.secure_aggregation.keys import Identity
-from dpfedmeta.secure_aggregation.messages import EVERYONE, SERVER, Phase, opened, signed
-from dpfedmeta.secure_aggregation.refusals import Aborted
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted
+from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, SERVER, Phase, opened, signed
 
 DIMENSION = 5
 

@@ -10,9 +10,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from round_tables import Table, a_round, agreement, people, plain_sum, ring, vector
 
-from dpfedmeta.secure_aggregation import Aborted, Client, Refused, pairwise, shamir
-from dpfedmeta.secure_aggregation.agreement import VERSION
-from dpfedmeta.secure_aggregation.bodies import (
+from dpfedmeta.secure_aggregation import Aborted, Client, Refused
+from dpfedmeta.secure_aggregation.crypto import pairwise, shamir
+from dpfedmeta.secure_aggregation.crypto.keys import Identity, Pair
+from dpfedmeta.secure_aggregation.crypto.share_dealing import certain
+from dpfedmeta.secure_aggregation.payloads import (
     Agree,
     Ciphertexts,
     KeyList,
@@ -23,9 +25,8 @@ from dpfedmeta.secure_aggregation.bodies import (
     Signatures,
     Survivors,
 )
-from dpfedmeta.secure_aggregation.dealing import certain
-from dpfedmeta.secure_aggregation.keys import Identity, Pair
-from dpfedmeta.secure_aggregation.messages import EVERYONE, SERVER, Phase, header, opened, signed
+from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, SERVER, Phase, header, opened, signed
+from dpfedmeta.secure_aggregation.round_parameters import VERSION
 
 
 def refuses(client, method, message, why, *more):

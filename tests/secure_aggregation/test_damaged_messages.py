@@ -16,7 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from round_tables import Table, agreement, people, plain_sum
 
 from dpfedmeta.secure_aggregation import Aborted, Refused
-from dpfedmeta.secure_aggregation.bodies import (
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
+from dpfedmeta.secure_aggregation.payloads import (
     Agree,
     Ciphertexts,
     KeyList,
@@ -27,8 +28,7 @@ from dpfedmeta.secure_aggregation.bodies import (
     Signatures,
     Survivors,
 )
-from dpfedmeta.secure_aggregation.keys import Identity
-from dpfedmeta.secure_aggregation.messages import EVERYONE, SERVER, Phase, header, signed
+from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, SERVER, Phase, header, signed
 
 COUNT = int(os.environ.get("DPFEDMETA_FUZZ", "100000"))
 SPEAKING = [Phase.KEYS, Phase.SHARES, Phase.AGREE, Phase.MASKED, Phase.CONSENT, Phase.REVEAL]

@@ -3,10 +3,10 @@ import hashlib
 import numpy as np
 import pytest
 
-from dpfedmeta.secure_aggregation import pairwise
-from dpfedmeta.secure_aggregation.keys import Pair, committed, derived, sealed, unsealed
-from dpfedmeta.secure_aggregation.masks import expand, packed, packed_size, reduced, unpacked
-from dpfedmeta.secure_aggregation.refusals import Refused
+from dpfedmeta.secure_aggregation.crypto import pairwise
+from dpfedmeta.secure_aggregation.crypto.keys import Pair, committed, derived, sealed, unsealed
+from dpfedmeta.secure_aggregation.crypto.masks import expand, packed, packed_size, reduced, unpacked
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
 
 def quarter(state, a, b, c, d):

@@ -8,12 +8,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from round_tables import Table, agreement, people, plain_sum, ring, stream, vector
 
-from dpfedmeta.errors import InputError
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.secure_aggregation import Aborted, Client, History, Identities
-from dpfedmeta.secure_aggregation.bodies import Masked
-from dpfedmeta.secure_aggregation.in_process import named_bytes, run_round
-from dpfedmeta.secure_aggregation.masks import packed_size
-from dpfedmeta.secure_aggregation.messages import Phase, header
+from dpfedmeta.secure_aggregation.crypto.masks import packed_size
+from dpfedmeta.secure_aggregation.payloads import Masked
+from dpfedmeta.secure_aggregation.protocol_messages import Phase, header
+from dpfedmeta.secure_aggregation.simulated_round import named_bytes, run_round
 
 
 @pytest.mark.parametrize("malicious", [False, True])

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from dpfedmeta.secure_aggregation.shamir import PRIME, join, split, weights
+from dpfedmeta.secure_aggregation.crypto.shamir import PRIME, join, split, weights
 
 
 def is_prime(number):

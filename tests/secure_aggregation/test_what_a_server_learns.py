@@ -17,11 +17,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from hostile_server import HostileRound, encoded, planned
 from round_tables import agreement, ring
 
-from dpfedmeta.secure_aggregation import graph, pairwise
-from dpfedmeta.secure_aggregation.bodies import Ciphertexts, KeyList, Keys, ShareList, Signatures, Survivors
-from dpfedmeta.secure_aggregation.checks import Checks
-from dpfedmeta.secure_aggregation.keys import Pair
-from dpfedmeta.secure_aggregation.messages import Phase
+from dpfedmeta.secure_aggregation.client_checks import Checks
+from dpfedmeta.secure_aggregation.crypto import neighbour_graph as graph
+from dpfedmeta.secure_aggregation.crypto import pairwise
+from dpfedmeta.secure_aggregation.crypto.keys import Pair
+from dpfedmeta.secure_aggregation.payloads import Ciphertexts, KeyList, Keys, ShareList, Signatures, Survivors
+from dpfedmeta.secure_aggregation.protocol_messages import Phase
 
 FIVE = agreement(5, malicious=True, adversarial=0.15, dropout=0.2)
 EIGHT = agreement(8, malicious=True, adversarial=0.05, dropout=0.2)

@@ -10,27 +10,27 @@ import pytest
 import torch
 from rich.console import Console
 
-from dpfedmeta.config import resolve
-from dpfedmeta.data.adapters import from_pairs
-from dpfedmeta.data.population import VirtualPopulation
-from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.errors import InputError
-from dpfedmeta.models.initial import initial_weights
-from dpfedmeta.models.registry import learned_part
-from dpfedmeta.parameters import flatten
-from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.params import flatten
+from dpfedmeta.core.random.random_sources import KeyedSource
+from dpfedmeta.core.worker_pool import InProcess
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.populations.from_pairs import from_pairs
+from dpfedmeta.data.populations.population import VirtualPopulation
+from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.registry import learned_part
+from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import KeyedSource
-from dpfedmeta.simulation.aggregation import RoundAborted
+from dpfedmeta.simulation.backend import RoundAborted
 from dpfedmeta.simulation.client_data import check_some_sound
-from dpfedmeta.simulation.client_side import ClientSide
-from dpfedmeta.simulation.processes import LocalBackend
-from dpfedmeta.tracking.screen import Terminal
-from dpfedmeta.training.data import client_side
-from dpfedmeta.training.forecast import forecast
-from dpfedmeta.training.prepared import RunOptions
-from dpfedmeta.training.run import run_training
-from dpfedmeta.workers import InProcess
+from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.training.build_data import client_side
+from dpfedmeta.training.dry_run import forecast
+from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.setup import RunOptions
+from dpfedmeta.training.terminal.progress import Terminal
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=2)
 CLIENTS = 40

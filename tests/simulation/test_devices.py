@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dpfedmeta.config import resolve
-from dpfedmeta.errors import InputError
-from dpfedmeta.runs.environment import environment_of
-from dpfedmeta.training import prepared
-from dpfedmeta.training.prepared import _use_precision
-from tests.simulation.test_processes import setting
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.environment.environment_digest import environment_of
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.training import setup as prepared
+from dpfedmeta.training.setup import _use_precision
+from tests.simulation.test_worker_backend import setting
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.meta.algorithm import TOGETHER
-from dpfedmeta.parameters import difference, dimension, flatten, norm
+from dpfedmeta.core.params import difference, dimension, flatten, norm
+from dpfedmeta.learning.meta.algorithm import TOGETHER
+from dpfedmeta.learning.record_dp.per_example_gradients import per_record_engine
 from dpfedmeta.privacy.clipping import clip, clip_per_layer, clip_rows, clip_rows_per_layer
-from dpfedmeta.privacy.per_record import per_record_engine
-from dpfedmeta.simulation.chunks import Chunks
-from dpfedmeta.simulation.client_side import ClientSide
+from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.gpu_batches import Chunks
 from tests.simulation.test_failing_clients import HOSTILE, Hostile
-from tests.simulation.test_processes import setting
+from tests.simulation.test_worker_backend import setting
 
 CLIENTS, BOUND = [1, 2, 3, 4, 5], 0.1
 FORM = {"a.weight": torch.zeros(2, 3), "a.bias": torch.zeros(2), "b.weight": torch.zeros(4)}
@@ -77,7 +77,7 @@ def test_the_sum_is_that_of_one_after_the_other(tiny_strokes, monkeypatch, case)
     algo, given, more = CASES[case]
     _, clients, model = setting(tiny_strokes, algo, **given)
     clients = replace(clients, **more)
-    monkeypatch.setattr("dpfedmeta.simulation.row_sums._MOST_VALUES", 2000)
+    monkeypatch.setattr("dpfedmeta.simulation.gpu_row_sums._MOST_VALUES", 2000)
     check_same(clients, *as_rows(monkeypatch, clients, model))
 
 

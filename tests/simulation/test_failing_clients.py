@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.config import resolve
-from dpfedmeta.data.population import VirtualPopulation
-from dpfedmeta.errors import InputError
-from dpfedmeta.ledger.ledger import read
-from dpfedmeta.models.initial import initial_weights
-from dpfedmeta.models.registry import learned_part
-from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.accounting.ledger.ledger import read
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.random_sources import KeyedSource, OperatingSystemSource, Purpose
+from dpfedmeta.core.worker_pool import InProcess
+from dpfedmeta.data.populations.population import VirtualPopulation
+from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.registry import learned_part
+from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import KeyedSource, OperatingSystemSource, Purpose
-from dpfedmeta.runs.left_out import LEFT_OUT, left_out
-from dpfedmeta.simulation.availability import Availability
-from dpfedmeta.simulation.client_side import ClientSide
-from dpfedmeta.simulation.processes import LocalBackend
-from dpfedmeta.training.run import run_training
-from dpfedmeta.workers import InProcess
+from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.dropout import Availability
+from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.training.results.rejected_messages import LEFT_OUT, left_out
+from dpfedmeta.training.run_training import run_training
 
 SMALL = {"model.width": "4", "server.rounds": "3", "task.ways": "3", "task.shots": "2", "task.queries": "2",
          "clip.window": "2", "population.clients": "1000", "population.cohort": "12"}  # fmt: skip

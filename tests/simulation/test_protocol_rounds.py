@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dpfedmeta.core.random.random_sources import KeyedSource
+from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import KeyedSource
-from dpfedmeta.secure_aggregation import in_process
-from dpfedmeta.secure_aggregation.messages import Phase
+from dpfedmeta.secure_aggregation import simulated_round as in_process
+from dpfedmeta.secure_aggregation.protocol_messages import Phase
 from dpfedmeta.simulation import protocol_rounds
 from dpfedmeta.simulation.protocol_rounds import LATE_FROM, MISSING_FROM, ProtocolRounds
 from dpfedmeta.simulation.secure_sums import added_up
-from dpfedmeta.workers import InProcess
 from tests.simulation.test_secure_sums import RECORDS, cohort_of, sum_of
 from tests.simulation.test_secure_sums import setting as setting_of_sums
 

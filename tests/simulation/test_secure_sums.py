@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.config import resolve
-from dpfedmeta.data.population import VirtualPopulation
-from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.models.initial import initial_weights
-from dpfedmeta.models.registry import learned_part
-from dpfedmeta.parameters import flatten
-from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.privacy.rounded_messages import RoundedMessages
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.params import flatten
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
+from dpfedmeta.core.worker_pool import InProcess
+from dpfedmeta.data.populations.population import VirtualPopulation
+from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.registry import learned_part
+from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.privacy.discretised.stochastic_rounding import RoundedMessages
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import KeyedSource, Purpose
-from dpfedmeta.simulation.client_side import ClientSide
-from dpfedmeta.simulation.processes import LocalBackend
+from dpfedmeta.simulation.client_runner import ClientSide
 from dpfedmeta.simulation.secure_sums import SecureSums, added_up
-from dpfedmeta.training.data import client_side
-from dpfedmeta.workers import InProcess
+from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.training.build_data import client_side
 
 SMALL = {
     "model.width": "4", "server.rounds": "3", "task.ways": "3", "task.shots": "2", "task.queries": "2",

@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.fresh_source import FreshSource
-from dpfedmeta.ledger.ledger import Budget, read
-from dpfedmeta.parameters import flatten
-from dpfedmeta.planning.aggregation import aggregation_of
-from dpfedmeta.privacy import correlated, mechanisms
-from dpfedmeta.randomness import Purpose
-from dpfedmeta.run_directory import RunDirectory, create
-from dpfedmeta.tracking.trackers import JsonLines
-from dpfedmeta.training.data import client_side
+from dpfedmeta.accounting.ledger.ledger import Budget, read
+from dpfedmeta.core.files.run_directory import RunDirectory, create
+from dpfedmeta.core.params import flatten
+from dpfedmeta.core.random.fresh_seeds import FreshSource
+from dpfedmeta.core.random.random_sources import Purpose
+from dpfedmeta.core.worker_pool import InProcess
+from dpfedmeta.planning.privacy.aggregation import aggregation_of
+from dpfedmeta.privacy import matrix_mechanism as correlated
+from dpfedmeta.privacy import mechanisms
+from dpfedmeta.training.build_data import client_side
 from dpfedmeta.training.loop import Training
-from dpfedmeta.workers import InProcess
+from dpfedmeta.training.tracking.trackers import JsonLines
 from tests.training.test_noise_of_the_loop import FIXED, LOCAL, SPLIT, STEPPING, Blank, NoAccuracy, plan_of
 
 # So few coordinates and so rare: 6 deviations of each statistic.

@@ -7,14 +7,14 @@ import shutil
 import pytest
 import torch
 
-from dpfedmeta.accounting.gaussian import gaussian_epsilon
-from dpfedmeta.errors import InputError
-from dpfedmeta.ledger.ledger import read
-from dpfedmeta.run_directory import load_weights
-from dpfedmeta.runs.resume import settings_of_run
-from dpfedmeta.runs.verification import audit
-from dpfedmeta.training.prepared import RunOptions
-from dpfedmeta.training.run import run_training
+from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.ledger.ledger import read
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import load_weights
+from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.setup import RunOptions
+from dpfedmeta.training.state.resume import settings_of_run
+from dpfedmeta.training.verification.verify import audit
 from tests.seams.trained import Impatient, gone_on, interrupted, trained
 
 GIVEN = {

@@ -11,23 +11,23 @@ from scipy.stats import binom
 
 from dpfedmeta import Callback
 from dpfedmeta.accounting.honest_norm import honest_norm
-from dpfedmeta.config import resolve
-from dpfedmeta.parameters import dimension, flatten, unflatten
-from dpfedmeta.planning.dishonest import reach
-from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.privacy.attached import with_attachment
-from dpfedmeta.randomness import KeyedSource, Purpose
-from dpfedmeta.report.page import write_report
-from dpfedmeta.runs import rows
-from dpfedmeta.runs.rows import RELEASED, TOO_LONG, compared
-from dpfedmeta.runs.verification import audit
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.params import dimension, flatten, unflatten
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
+from dpfedmeta.core.worker_pool import InProcess
+from dpfedmeta.planning.dishonest_clients import reach
+from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.privacy.message_form import with_attachment
+from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.simulation import secure_sums
-from dpfedmeta.simulation.client_side import ClientSide
-from dpfedmeta.simulation.processes import LocalBackend
+from dpfedmeta.simulation.client_runner import ClientSide
 from dpfedmeta.simulation.secure_sums import SecureSums, added_up
-from dpfedmeta.training.data import client_side
-from dpfedmeta.training.run import run_training
-from dpfedmeta.workers import InProcess
+from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.training.build_data import client_side
+from dpfedmeta.training.results import round_rows as rows
+from dpfedmeta.training.results.round_rows import RELEASED, TOO_LONG, compared
+from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.verification.verify import audit
 from tests.seams.trained import settings_of
 
 SMALL = {

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.config import resolve
-from dpfedmeta.data.population import VirtualPopulation
-from dpfedmeta.models.initial import initial_weights
-from dpfedmeta.models.registry import learned_part
-from dpfedmeta.parameters import flatten, zeros_like
-from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.params import flatten, zeros_like
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
+from dpfedmeta.core.worker_pool import InProcess
+from dpfedmeta.data.populations.population import VirtualPopulation
+from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.registry import learned_part
+from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import KeyedSource, Purpose
-from dpfedmeta.simulation.client_side import ClientSide
-from dpfedmeta.simulation.processes import LocalBackend
-from dpfedmeta.workers import InProcess
+from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.worker_backend import LocalBackend
 
 SMALL = {"model.width": "4", "task.ways": "3", "task.shots": "1", "task.queries": "1", "clip.window": "2",
          "server.rounds": "3", "population.clients": "400000", "population.cohort": "30"}  # fmt: skip

@@ -14,23 +14,23 @@ import pytest
 import torch
 from scipy import stats
 
-from dpfedmeta.config import resolve
-from dpfedmeta.data.episode import blank_episode
-from dpfedmeta.ledger.ledger import Budget, read
-from dpfedmeta.models.initial import initial_weights
-from dpfedmeta.models.registry import learned_part
-from dpfedmeta.parameters import flatten
-from dpfedmeta.planning.aggregation import aggregation_of
-from dpfedmeta.planning.plan import make_plan
+from dpfedmeta.accounting.ledger.ledger import Budget, read
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.files.run_directory import create
+from dpfedmeta.core.params import flatten
+from dpfedmeta.core.random.random_sources import KeyedSource
+from dpfedmeta.core.worker_pool import InProcess
+from dpfedmeta.data.episodes.episode import blank_episode
+from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.registry import learned_part
+from dpfedmeta.planning.privacy.aggregation import aggregation_of
+from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism, WholeNumberMechanism
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.randomness import KeyedSource
-from dpfedmeta.run_directory import create
-from dpfedmeta.simulation.processes import LocalBackend
-from dpfedmeta.training.data import client_side
+from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.training.build_data import client_side
 from dpfedmeta.training.loop import Training
-from dpfedmeta.workers import InProcess
 
 RARE = 1e-6
 LARGE = {

@@ -7,40 +7,40 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.config import resolve
+from dpfedmeta.accounting.ledger.ledger import Budget, read, spent
+from dpfedmeta.config.load import resolve
+from dpfedmeta.config.presets import algorithm_names
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.files.run_directory import create
+from dpfedmeta.core.params import difference, flatten, norm
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
+from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.data.dataset import Dataset
-from dpfedmeta.data.pool import ClassPool
-from dpfedmeta.data.shards import ShardPopulation
+from dpfedmeta.data.episodes.class_pool import ClassPool
+from dpfedmeta.data.populations.shards import ShardPopulation
 from dpfedmeta.data.task import Task, load_task
-from dpfedmeta.errors import InputError, RefusedPlan
-from dpfedmeta.evaluation import Classification
-from dpfedmeta.ledger.ledger import Budget, read, spent
-from dpfedmeta.meta.algorithms.fedavg import FedAvg
-from dpfedmeta.models.initial import initial_weights
-from dpfedmeta.models.registry import learned_part
-from dpfedmeta.parameters import difference, flatten, norm
-from dpfedmeta.planning.plan import make_plan
-from dpfedmeta.presets import algorithm_names
+from dpfedmeta.learning.algorithms.fedavg import FedAvg
+from dpfedmeta.learning.evaluation import Classification
+from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.registry import learned_part
+from dpfedmeta.learning.server_step import initial_state, step
+from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.privacy.clip_policies.constant_policy import Constant
+from dpfedmeta.privacy.clip_policies.median_policy import Median
+from dpfedmeta.privacy.clip_policies.quantile_policy import Quantile
+from dpfedmeta.privacy.clip_policies.window_policy import Window
 from dpfedmeta.privacy.clip_policy import ATTACHED
-from dpfedmeta.privacy.policies.constant import Constant
-from dpfedmeta.privacy.policies.median import Median
-from dpfedmeta.privacy.policies.quantile import Quantile
-from dpfedmeta.privacy.policies.window import Window
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.privacy.samplers.fixed import FixedSizeSampler
-from dpfedmeta.privacy.samplers.poisson import PoissonSampler
-from dpfedmeta.randomness import KeyedSource, Purpose
-from dpfedmeta.run_directory import create
-from dpfedmeta.runs.rows import delta_at_limit
-from dpfedmeta.server import initial_state, step
-from dpfedmeta.simulation.aggregation import RoundAborted
-from dpfedmeta.simulation.client_side import ClientSide
-from dpfedmeta.simulation.processes import LocalBackend
-from dpfedmeta.simulation.public_clients import update_spread
-from dpfedmeta.tracking.trackers import JsonLines
-from dpfedmeta.training.data import held_out_evaluation, population
+from dpfedmeta.privacy.samplers.fixed_sampler import FixedSizeSampler
+from dpfedmeta.privacy.samplers.poisson_sampler import PoissonSampler
+from dpfedmeta.simulation.backend import RoundAborted
+from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.diagnostics.update_variance import update_spread
+from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.training.build_data import held_out_evaluation, population
 from dpfedmeta.training.loop import Training, optimizer
-from dpfedmeta.workers import InProcess
+from dpfedmeta.training.results.round_rows import delta_at_limit
+from dpfedmeta.training.tracking.trackers import JsonLines
 
 SMALL = {
     "population.records": "20", "population.clients": "30", "population.cohort": "10", "server.rounds": "4",

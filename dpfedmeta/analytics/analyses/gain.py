@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.analytics.analysis import Asking, Handing, SumForm, Sums
-from dpfedmeta.analytics.counted import SEES_SUM, counted_form, planned_counts, released_counts, sent_counts
-from dpfedmeta.randomness import FloatArray, IntArray
+from dpfedmeta.analytics.secure_counts import SEES_SUM, counted_form, planned_counts, released_counts, sent_counts
+from dpfedmeta.core.random.random_sources import FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from dpfedmeta.analytics.ground import Ground
-    from dpfedmeta.analytics.held import Held
+    from dpfedmeta.analytics.client_answers import Held
+    from dpfedmeta.analytics.public_context import Ground
 
 # An accuracy is a whole number of thousandths.
 _PARTS = 1000

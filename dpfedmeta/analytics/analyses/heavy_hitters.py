@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpfedmeta.accounting.noise import ThresholdedNoise
-from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.accounting.rare_events import RARE_SHARE, largest_cohort
+from dpfedmeta.accounting.events.failure_probability import RARE_SHARE, largest_cohort
+from dpfedmeta.accounting.events.noise_cost import ThresholdedNoise
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.analytics.analysis import Asking, Handing, SumForm, Sums
-from dpfedmeta.analytics.name_tables import SUM_BITS, DecodingFailed, Limbs, NameTable, form_for, heaviest
-from dpfedmeta.errors import InputError
-from dpfedmeta.privacy.thresholds import Threshold
-from dpfedmeta.randomness import IntArray, Purpose
+from dpfedmeta.analytics.invertible_bloom_table import SUM_BITS, DecodingFailed, Limbs, NameTable, form_for, heaviest
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.random_sources import IntArray, Purpose
+from dpfedmeta.privacy.thresholded_counts import Threshold
 
 if TYPE_CHECKING:
-    from dpfedmeta.analytics.ground import Ground
-    from dpfedmeta.analytics.held import Held
+    from dpfedmeta.analytics.client_answers import Held
+    from dpfedmeta.analytics.public_context import Ground
 
 # Of delta: what names of one client may take, what a failure to decode may, what too large a cohort may.
 _ALONE, _FAILED, _CROWDED = 0.8 * RARE_SHARE, 0.1 * RARE_SHARE, 0.1 * RARE_SHARE

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dpfedmeta.accounting.plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.analytics.analysis import Asking, Handing, SumForm, Sums
-from dpfedmeta.analytics.counted import (
+from dpfedmeta.analytics.secure_counts import (
     SEES_SUM,
     counted_form,
     nothing_told,
@@ -20,12 +20,12 @@ from dpfedmeta.analytics.counted import (
     released_counts,
     sent_counts,
 )
-from dpfedmeta.errors import InputError
-from dpfedmeta.randomness import FloatArray, IntArray
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.random_sources import FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from dpfedmeta.analytics.ground import Ground
-    from dpfedmeta.analytics.held import Held
+    from dpfedmeta.analytics.client_answers import Held
+    from dpfedmeta.analytics.public_context import Ground
 
 # Public grids: images of a class; classes, and images, of a client (the first edge of each bin).
 _OF_A_CLASS = (1, 2, 5, 10, 15, 20, 30, 50)

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from dpfedmeta.data.contents import ClassEntry, Contents, Split
-from dpfedmeta.data.pixels import in_order_of_content, member_image, open_zip, resized
-from dpfedmeta.data.plain_pickle import load_pickle
-from dpfedmeta.data.pool import ImageArray
-from dpfedmeta.errors import InputError
-from dpfedmeta.randomness import IntArray
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.random_sources import IntArray
+from dpfedmeta.data.episodes.class_pool import ImageArray
+from dpfedmeta.data.storage.decoded_source import ClassEntry, Contents, Split
+from dpfedmeta.data.storage.image_codecs import in_order_of_content, member_image, open_zip, resized
+from dpfedmeta.data.storage.safe_pickle import load_pickle
 
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE

@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dpfedmeta.data.contents import SPLITS, ClassEntry, Contents, Split, check_classes
-from dpfedmeta.data.pixels import member_image, open_zip, resized
-from dpfedmeta.data.plain_pickle import forget_pages, load_pickle
-from dpfedmeta.data.pool import ImageArray
-from dpfedmeta.data.sources.image_folder import read_image
-from dpfedmeta.errors import InputError
-from dpfedmeta.text_files import WrongEncoding, read_text
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.text_files import WrongEncoding, read_text
+from dpfedmeta.data.episodes.class_pool import ImageArray
+from dpfedmeta.data.storage.decoded_source import SPLITS, ClassEntry, Contents, Split, check_classes
+from dpfedmeta.data.storage.image_codecs import member_image, open_zip, resized
+from dpfedmeta.data.storage.safe_pickle import forget_pages, load_pickle
+from dpfedmeta.data.user_sources.image_folder import read_image
 
 # The published lists name 600 images of each class; where not all of them are there, lists beside the images say which.
 _FULL_LISTS = "ravi-larochelle"

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfedmeta.data.archives import Archive, find, known
-from dpfedmeta.data.cache import cache_folder, cached, source_key
-from dpfedmeta.data.contents import ClassEntry, Contents, Split
-from dpfedmeta.data.folders import default_data_folder
-from dpfedmeta.data.pool import ClassPool, ImageArray
-from dpfedmeta.errors import InputError
-from dpfedmeta.randomness import IntArray
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.random_sources import IntArray
+from dpfedmeta.data.data_dirs import default_data_folder
+from dpfedmeta.data.episodes.class_pool import ClassPool, ImageArray
+from dpfedmeta.data.storage.decoded_cache import cache_folder, cached, source_key
+from dpfedmeta.data.storage.decoded_source import ClassEntry, Contents, Split
+from dpfedmeta.data.storage.downloads import Archive, find, known
 
 FOLDER = "mnist"
 SIDE = 28

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from dpfedmeta.data.pool import ImageArray
-from dpfedmeta.errors import InputError
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.episodes.class_pool import ImageArray
 
 
 def decode(paths: Sequence[Path], names: Sequence[str], size: int, images_per_class: int) -> ImageArray:

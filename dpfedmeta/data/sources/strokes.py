@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpfedmeta.data.pool import ImageArray
-from dpfedmeta.randomness import FloatArray, Purpose, public_generator
+from dpfedmeta.core.random.random_sources import FloatArray, Purpose, public_generator
+from dpfedmeta.data.episodes.class_pool import ImageArray
 
 # Dense enough that neighbouring points lie closer than a pen's width.
 _POINTS_PER_STROKE = 32

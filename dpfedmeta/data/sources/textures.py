@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpfedmeta.data.pool import ImageArray
-from dpfedmeta.randomness import FloatArray, Purpose, public_generator
+from dpfedmeta.core.random.random_sources import FloatArray, Purpose, public_generator
+from dpfedmeta.data.episodes.class_pool import ImageArray
 
 # Fourier terms of an outline.
 _TERMS = 7

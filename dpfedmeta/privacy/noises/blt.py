@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dpfedmeta.privacy.correlated import CorrelatedMechanism
-from dpfedmeta.randomness import FloatArray
+from dpfedmeta.core.random.random_sources import FloatArray
+from dpfedmeta.privacy.matrix_mechanism import CorrelatedMechanism
 
 
 class BufferedLinearToeplitz(CorrelatedMechanism):

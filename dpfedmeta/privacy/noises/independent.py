@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpfedmeta.accounting.events import Event
-from dpfedmeta.accounting.noise import GaussianNoise
-from dpfedmeta.accounting.plan import PrivacyPlan
-from dpfedmeta.parameters import Params
+from dpfedmeta.accounting.events.events import Event
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.core.params import Params
+from dpfedmeta.core.random.random_sources import SecretGenerator
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism, Released, WholeNumberMechanism
 from dpfedmeta.privacy.units import Bounded, Unit
-from dpfedmeta.randomness import SecretGenerator
 
 
 @dataclass(frozen=True, kw_only=True)

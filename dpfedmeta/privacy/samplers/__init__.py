@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-from dpfedmeta.accounting.events import Event
-from dpfedmeta.members import find
-from dpfedmeta.randomness import IntArray, SecretGenerator
+from dpfedmeta.accounting.events.events import Event
+from dpfedmeta.core.plugins.plugin_registry import find
+from dpfedmeta.core.random.random_sources import IntArray, SecretGenerator
+
+SUFFIX = "_sampler"
 
 
 @dataclass(frozen=True, kw_only=True)

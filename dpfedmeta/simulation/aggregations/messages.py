@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from dpfedmeta.accounting.plan import ServerSees
-    from dpfedmeta.settings import Settings
-    from dpfedmeta.simulation.aggregation import Backend
-    from dpfedmeta.simulation.client_side import ClientSide
-    from dpfedmeta.workers import Workers
+    from dpfedmeta.accounting.privacy_plan.privacy_plan import ServerSees
+    from dpfedmeta.config.settings import Settings
+    from dpfedmeta.core.worker_pool import Workers
+    from dpfedmeta.simulation.backend import Backend
+    from dpfedmeta.simulation.client_runner import ClientSide
 
 
 class Messages:
@@ -20,7 +20,7 @@ class Messages:
     @classmethod
     def made(cls, settings: Settings, clients: ClientSide, workers: Workers) -> Backend:
         """For these clients."""
-        from dpfedmeta.simulation.processes import LocalBackend
+        from dpfedmeta.simulation.worker_backend import LocalBackend
 
         return LocalBackend(clients=clients, workers=workers, abort_on_failure=settings.server.abort_on_failure)
 

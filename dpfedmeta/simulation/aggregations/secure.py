@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from dpfedmeta.accounting.plan import ServerSees
-    from dpfedmeta.accounting.secure_rounds import SecureRounds
-    from dpfedmeta.settings import Settings
-    from dpfedmeta.simulation.aggregation import Backend
-    from dpfedmeta.simulation.client_side import ClientSide
+    from dpfedmeta.accounting.privacy_plan.privacy_plan import ServerSees
+    from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+    from dpfedmeta.config.settings import Settings
+    from dpfedmeta.core.worker_pool import Workers
+    from dpfedmeta.simulation.backend import Backend
+    from dpfedmeta.simulation.client_runner import ClientSide
     from dpfedmeta.simulation.secure_sums import Adder
-    from dpfedmeta.workers import Workers
 
 
 class Secure:
@@ -28,7 +28,7 @@ class Secure:
             dimension: Coordinates of a message.
             parts: Vectors that a message is the sum of.
         """
-        from dpfedmeta.accounting.secure_rounds import SecureRounds
+        from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 
         chosen, population = settings.aggregation, settings.population
         return SecureRounds(
@@ -47,8 +47,8 @@ class Secure:
 
         added: Adder = added_up
         if settings.aggregation.protocol:
+            from dpfedmeta.core.worker_pool import available_cores
             from dpfedmeta.simulation.protocol_rounds import ProtocolRounds
-            from dpfedmeta.workers import available_cores
 
             cores = available_cores()
             added = ProtocolRounds(

@@ -1,5 +1,5 @@
 """A client: dpfedmeta's, beside its own images."""
 
-from dpfedmeta.federation.flower_apps import client_app
+from dpfedmeta.federation.flower.flower_apps import client_app
 
 app = client_app()

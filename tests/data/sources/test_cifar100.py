@@ -8,9 +8,9 @@ import pytest
 import yaml
 from PIL import Image
 
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.sources.cifar100 import contents
-from dpfedmeta.errors import InputError
 
 NAMES = ("apple", "bear", "crab", "dolphin")
 SPLITS = dict(zip(NAMES, ("train", "train", "val", "test"), strict=True))

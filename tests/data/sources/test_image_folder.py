@@ -7,15 +7,15 @@ import pytest
 import yaml
 from PIL import Image
 
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.enough import check_shape
-from dpfedmeta.data.episode import draw_episode
-from dpfedmeta.data.shape import EpisodeShape
-from dpfedmeta.data.sources import folder, manifest
-from dpfedmeta.data.sources.image_folder import contents
-from dpfedmeta.data.sources.image_form import check_fit, form_of_images
-from dpfedmeta.data.splitting import split_of, splits_of, surely_public
-from dpfedmeta.errors import InputError
+from dpfedmeta.data.episodes.episode import draw_episode
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.episodes.split_by_name import split_of, splits_of, surely_public
+from dpfedmeta.data.populations.capacity_checks import check_shape
+from dpfedmeta.data.user_sources import folder, manifest
+from dpfedmeta.data.user_sources.image_folder import contents
+from dpfedmeta.data.user_sources.image_form import check_fit, form_of_images
 
 
 def write_class(folder, images, *, size=(12, 12), mode="RGB", shade=100, suffix="png"):

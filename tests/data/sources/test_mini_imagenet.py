@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.sources.mini_imagenet import contents, find_form
-from dpfedmeta.errors import InputError
 
 SPLITS = {"n01": "train", "n02": "train", "n03": "val", "n04": "test"}
 LISTED = {"n01": 3, "n02": 2, "n03": 2, "n04": 4}

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpfedmeta.data.episode import draw_episode
-from dpfedmeta.data.shape import EpisodeShape
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.episodes.episode import draw_episode
+from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.sources import mnist
-from dpfedmeta.errors import InputError
 
 
 def idx(path, array, magic):

@@ -6,9 +6,9 @@ import pytest
 import yaml
 from PIL import Image
 
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.sources.omniglot import decode
-from dpfedmeta.errors import InputError
 
 DRAWINGS = 4
 BACKGROUND = ("Greek/character01", "Greek/character02", "Latin/character01")

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.shape import EpisodeShape
+from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.sources.strokes import draw_character
 from dpfedmeta.data.sources.textures import draw_texture
-from dpfedmeta.evaluation import Benchmark, pixel_neighbour_accuracy, pixel_prototype_accuracy
+from dpfedmeta.learning.evaluation import Benchmark, pixel_neighbour_accuracy, pixel_prototype_accuracy
 
 DRAWN = pytest.mark.parametrize(("draw", "channels"), [(draw_character, 1), (draw_texture, 3)])
 

@@ -1,0 +1,1 @@
+"""Divergences and their composition: privacy loss distributions, Renyi divergences, Gaussian differential privacy."""

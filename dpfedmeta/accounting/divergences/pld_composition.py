@@ -1,0 +1,265 @@
+"""Composition of sampled rounds, through the privacy loss distributions of dp-accounting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache, reduce
+from typing import Literal
+
+import numpy as np
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsilon
+
+from dpfedmeta.accounting.divergences.discrete_gaussian_cost import epsilon_of_discrete, released_coordinates
+from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, smallest_epsilon
+from dpfedmeta.accounting.divergences.pld_round import (
+    composed_width,
+    largest_loss,
+    one_round,
+    rounding_error,
+    self_composed,
+)
+from dpfedmeta.accounting.divergences.random_allocation import FINE, QUICK, Allocation
+from dpfedmeta.accounting.divergences.rdp import ORDERS, divergences, moments_of
+from dpfedmeta.accounting.events.events import (
+    Neighbours,
+    Phase,
+    SamplerName,
+    are_allocated,
+    are_correlated,
+    as_released,
+    is_one_release,
+)
+from dpfedmeta.accounting.events.noise_cost import Noise
+from dpfedmeta.core.random.random_sources import FloatArray
+
+ComposedBy = Literal["pld", "rdp", "gdp"]
+# (sampler, q, noise, how many rounds), for each phase.
+_Rounds = tuple[tuple[SamplerName, float, Noise, int], ...]
+
+# Widths of the privacy-loss grid. Estimates are pessimistic, so a coarse grid is looser, never wrong: it is refined
+# until epsilon changes by less than _CONVERGED, or one round takes more than _POINTS points.
+GRIDS = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6)
+COARSE = GRIDS[1:2]
+_CONVERGED = 2e-3
+_POINTS = 400_000
+# Points of a composition at most; and of one of many rounds, or of a range too wide for the coarsest of GRIDS.
+_COMPOSED_POINTS, _FEWER_POINTS = 10_000_000, 1_000_000
+# Of one round, to estimate the range of a composition.
+_ROUGH_POINTS = 4_000
+# e to this is still a float.
+_LARGEST_EXPONENT = 600.0
+# Beyond this loss of one round the grid would be wider than the deviation of the loss.
+_LARGEST_LOSS = 1e7
+# Rounds from which a closed bound stands beside the distribution (its grid gets coarse), and from which it stands
+# alone: the rounding of one round's probabilities, 1e-16 each, would move the mean of all of them.
+MANY_ROUNDS, MOST_ROUNDS = 100_000, 10_000_000
+# What the rounding of the transform may add to delta in each round, and which share of delta it may be without being
+# taken off.
+_ROUNDING, _LOST_SHARE = 1e-15, 0.01
+# What rounding may take from the moments of one round; it would count in a thousand million rounds.
+_MOMENT_ROUNDING = 1e-13
+
+
+def sampled_epsilon(
+    phases: Sequence[Phase], neighbours: Neighbours, delta: float, grids: tuple[float, ...] = GRIDS
+) -> float:
+    """Epsilon of all rounds together, at delta, when one client is added or removed, or its message replaced.
+
+    Args:
+        phases: What happened; every one has noise.
+        neighbours: What the two populations differ in. A message has norm at most C before and after.
+        delta: What is left for this cell.
+        grids: Widths of the privacy-loss grid to try, coarse to fine; one alone gives a looser bound in less time.
+
+    Guarantee:
+        The tight composition of each round's dominating pair, rounded up to a grid. Poisson, add-remove:
+        (1-q)N(0)+qN(C) and N(0). Poisson, replace-one: (1-q)N(0)+qN(C) and (1-q)N(0)+qN(-C). Fixed size, replace-one:
+        see `sampled_round.fixed_size_profile`, which also covers Poisson, replace-one for other noise than Gaussian: a
+        cohort with the client in it is coupled to the same cohort.
+
+    Raises:
+        ValueError: Adding or removing under fixed-size sampling, which has no meaning there.
+    """
+    return composed(phases, neighbours, delta, grids)[0]
+
+
+def composed(
+    phases: Sequence[Phase], neighbours: Neighbours, delta: float, grids: tuple[float, ...] = GRIDS
+) -> tuple[float, ComposedBy]:
+    """`sampled_epsilon`, and how it was found.
+
+    The rounding of the Fourier transform is taken off delta where it might be felt. Where nothing of delta is left, or
+    there are more than MOST_ROUNDS, a closed bound stands alone (`closed_epsilon`); from MANY_ROUNDS on the smaller one
+    counts.
+    """
+    if not phases:
+        return 0.0, "pld"
+    if delta <= 0 or not all(phase.event.noise for phase in phases):
+        return math.inf, "pld"
+    if are_allocated(phases):
+        return _allocated(phases, neighbours, delta, grids), "pld"
+    released = as_released(phases)
+    if are_correlated(phases) and is_one_release(released):
+        # One Gaussian release, for which the closed form is exact.
+        return closed_epsilon(released, neighbours, delta)
+    phases = released
+    count = sum(phase.rounds for phase in phases)
+    exact = math.inf if count > MOST_ROUNDS else _of_distribution(phases, neighbours, delta, grids)
+    if math.isfinite(exact) and count <= MANY_ROUNDS:
+        return exact, "pld"
+    closed = closed_epsilon(phases, neighbours, delta)
+    if math.isfinite(closed[0]):
+        closed = _of_discrete_closed(phases, neighbours, delta, closed)
+    # Where both are infinite it is the closed one that says so: no distribution was found.
+    return closed if closed[0] <= exact else (exact, "pld")
+
+
+def _of_distribution(phases: Sequence[Phase], neighbours: Neighbours, delta: float, grids: tuple[float, ...]) -> float:
+    """Epsilon by the privacy loss distribution; inf where rounding leaves nothing of delta."""
+    rounds, discrete = _rounds(phases), released_coordinates(phases)
+    if not discrete:
+        return _epsilon(rounds, neighbours, delta, grids)
+    guess = _epsilon(rounds, neighbours, delta, COARSE)
+    return epsilon_of_discrete(lambda left: _epsilon(rounds, neighbours, left, grids), delta, guess, discrete)
+
+
+def _allocated(phases: Sequence[Phase], neighbours: Neighbours, delta: float, grids: tuple[float, ...]) -> float:
+    """Epsilon of clients that chose their own round; a single grid asks for a quick, looser bound."""
+    came, points = Allocation.of(phases), FINE if len(grids) > 1 else QUICK
+    return came.epsilon(delta, points) if neighbours == "add-remove" else came.epsilon_replaced(delta, points)
+
+
+def _of_discrete_closed(
+    phases: Sequence[Phase], neighbours: Neighbours, delta: float, closed: tuple[float, ComposedBy]
+) -> tuple[float, ComposedBy]:
+    """A closed bound, with what discrete noise costs more where there is such."""
+    discrete = released_coordinates(phases)
+    if not discrete:
+        return closed
+    found = epsilon_of_discrete(lambda left: closed_epsilon(phases, neighbours, left)[0], delta, closed[0], discrete)
+    return found, closed[1]
+
+
+def closed_epsilon(phases: Sequence[Phase], neighbours: Neighbours, delta: float) -> tuple[float, ComposedBy]:
+    """An upper bound on `sampled_epsilon` in milliseconds, for any number of rounds, and which bound it is.
+
+    Guarantee:
+        The smaller of two. rdp: the moments of each round add up (Mironov 2017, https://arxiv.org/abs/1702.07476); a
+        replaced client under Poisson sampling is one removed and one added, so (e, d) for either gives
+        (2 e, (1 + exp(e)) d) for both. gdp: the rounds without their sampling, which only helps.
+    """
+    phases, moved = as_released(phases), 1.0 if neighbours == "add-remove" else 2.0
+    noises = [(phase.event.noise, phase.rounds) for phase in phases]
+    squared = sum(count * noise.mu(moved) ** 2 for noise, count in noises if noise is not None)
+    unsampled = gaussian_epsilon(math.sqrt(squared), delta)
+    poisson = all(phase.event.sampler == "poisson" for phase in phases)
+    moments = moments_of(phases, ORDERS)
+    if moments is None:
+        return unsampled, "gdp"
+    moments = moments + _MOMENT_ROUNDING * sum(phase.rounds for phase in phases)
+    by_moments = (
+        _replaced_by_moments(moments, delta)
+        if poisson and moved > 1
+        else float(compute_epsilon(ORDERS, moments, delta)[0])
+    )
+    return (by_moments, "rdp") if by_moments <= unsampled else (unsampled, "gdp")
+
+
+def _replaced_by_moments(moments: FloatArray, delta: float) -> float:
+    """By way of the population without the client."""
+
+    def lost(epsilon: float) -> float:
+        return (1.0 + math.exp(min(epsilon, _LARGEST_EXPONENT))) * float(compute_delta(ORDERS, moments, epsilon)[0])
+
+    epsilon = smallest_epsilon(lost, delta)
+    return 2.0 * epsilon if epsilon < _LARGEST_EXPONENT else math.inf
+
+
+def sampled_delta(phases: Sequence[Phase], neighbours: Neighbours, epsilon: float) -> float:
+    """Delta of all rounds together at epsilon, rounded up to a coarse grid."""
+    if not phases:
+        return 0.0
+    if not all(phase.event.noise for phase in phases):
+        return 1.0
+    if are_allocated(phases):
+        came = Allocation.of(phases)
+        return came.delta(epsilon) if neighbours == "add-remove" else came.delta_replaced(epsilon)
+    rounds = _rounds(as_released(phases))
+    widest = _widest(rounds)
+    if widest > _LARGEST_LOSS or sum(count for *_, count in rounds) > MOST_ROUNDS:
+        return 1.0
+    grid = max(COARSE[0], widest / _POINTS, _span(rounds, neighbours, widest) / _COMPOSED_POINTS)
+    return float(_composed(grid, rounds, neighbours).get_delta_for_epsilon(epsilon))
+
+
+def quick_grid(phases: Sequence[Phase], neighbours: Neighbours, delta: float) -> float:
+    """The coarsest width within 1% of `sampled_epsilon`: for many shorter plans of the same constants."""
+    tight = sampled_epsilon(phases, neighbours, delta)
+    good = (g for g in GRIDS if sampled_epsilon(phases, neighbours, delta, (g,)) <= 1.01 * tight)
+    return next(good, GRIDS[-1])
+
+
+def _rounds(phases: Sequence[Phase]) -> _Rounds:
+    return tuple((p.event.sampler, p.event.rate, p.event.noise, p.rounds) for p in phases if p.event.noise)
+
+
+@lru_cache(maxsize=2048)
+def _epsilon(rounds: _Rounds, neighbours: Neighbours, delta: float, grids: tuple[float, ...]) -> float:
+    widest = _widest(rounds)
+    if widest > _LARGEST_LOSS:
+        # Sampling only helps, so the bound without it is still one.
+        distance = 1.0 if neighbours == "add-remove" else 2.0
+        return gaussian_epsilon(math.sqrt(sum(count * noise.mu(distance) ** 2 for *_, noise, count in rounds)), delta)
+    span = _span(rounds, neighbours, widest)
+    count = sum(count for *_, count in rounds)
+    points = _COMPOSED_POINTS if count <= MANY_ROUNDS and span <= grids[0] * _FEWER_POINTS else _FEWER_POINTS
+    # Rounding each round's loss to the grid adds a deviation of at most half its width.
+    spread = 0.5 * math.sqrt(count)
+    epsilon = math.inf
+    for wanted in grids:
+        grid = max(wanted, widest / _POINTS, span / points)
+        before, epsilon = epsilon, min(epsilon, _epsilon_on(grid, rounds, neighbours, delta))
+        if before - epsilon <= _CONVERGED * epsilon or 6.0 * spread * grid <= _CONVERGED * epsilon or grid > wanted:
+            break
+    return epsilon
+
+
+def _widest(rounds: _Rounds) -> float:
+    return max(largest_loss(sampler, rate, noise) for sampler, rate, noise, _ in rounds)
+
+
+def _span(rounds: _Rounds, neighbours: Neighbours, widest: float) -> float:
+    """Range of the privacy losses of all rounds together, by a rough grid; a finer one has to fit into memory."""
+    rough = max(GRIDS[0], widest / _ROUGH_POINTS)
+    return sum(
+        composed_width(one_round(sampler, rate, noise, neighbours, rough), rough, count)
+        for sampler, rate, noise, count in rounds
+    )
+
+
+def _epsilon_on(grid: float, rounds: _Rounds, neighbours: Neighbours, delta: float) -> float:
+    together = _composed(grid, rounds, neighbours)
+    lost = _ROUNDING * sum(count for *_, count in rounds)
+    if lost > _LOST_SHARE * delta:
+        # Two bounds: of the largest errors that the transform can make, and of those that it made.
+        delta -= min(lost, rounding_error(together))
+    # Inside dp-accounting a bound on a tail may overflow to infinity, where it binds nothing.
+    with np.errstate(over="ignore"):
+        return float(together.get_epsilon_for_delta(delta)) if delta > 0 else math.inf
+
+
+def _composed(grid: float, rounds: _Rounds, neighbours: Neighbours) -> PrivacyLossDistribution:
+    with np.errstate(over="ignore"):
+        return reduce(
+            lambda left, right: left.compose(right),
+            (self_composed(one_round(s, rate, noise, neighbours, grid), count) for s, rate, noise, count in rounds),
+        )
+
+
+def forget() -> None:
+    """Drop what was computed so far, for measurements."""
+    _epsilon.cache_clear()
+    one_round.cache_clear()
+    divergences.cache_clear()

@@ -1,0 +1,227 @@
+"""Privacy cost of rounds: the types that plan, ledger, accountant and report share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
+
+from dpfedmeta.accounting.events.integer_sum import WholeSum
+from dpfedmeta.accounting.events.noise_cost import JointNoise, Noise, restored, stated
+
+SamplerName = Literal["poisson", "fixed", "check-ins", "cyclic"]
+SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
+Neighbours = Literal["add-remove", "replace-one"]
+"""What two populations differ in: a client more, or a client's data."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Privacy cost of one round; public constants only.
+
+    Attributes:
+        sampler: Sampler that draws the cohort.
+        clients: N.
+        cohort: L, the public denominator: the expected size (poisson) or the size (fixed).
+        rate: q, probability that a client is in the cohort for an observer who knows its own part: L/N, and
+            L/(N - c) under fixed-size sampling, where c colluding clients who were not drawn leave the places to the
+            others; bL/N of a client whose group's turn it is (cyclic).
+        noise: Noise of the release towards an observer who colludes with clients: z, or z_eff where clients add noise
+            of their own. None without a client-level mechanism, or where it adds nothing.
+        largest_cohort: M, the largest cohort (shared mode, check-ins, sums of whole numbers); None where nothing limits
+            it.
+        hostile: H, messages of a round whose own noise is not counted, since they may come without it; 0 where the
+            server adds it all.
+        surplus_probability: P(more than M clients are drawn, or more than H hostile ones) in one round; with a sum of
+            whole numbers also P(too few are drawn, or one client decides whether the round is aborted).
+        total_noise: z, or z_T where clients add noise of their own: all noise of the sum over its sensitivity, if every
+            client adds its own. None without a client-level mechanism.
+        assured_noise: The part of it that is left when H messages come without theirs.
+        message_noise: Deviation of the noise that each client adds to its own message over C; 0 where the server adds
+            it all.
+        support_noise: z_s; None without noisy support steps.
+        support_steps: K; None likewise.
+        query_noise: z_q; None without a noisy query release.
+        whole: The sum of whole numbers, where the server sees nothing but that; else None.
+        sum_noise: Noise towards such a server and the clients that collude with it; None: another server, or no noise.
+        slots: t, rounds of which each client drew one for itself (check-ins); None: the server draws cohorts.
+    """
+
+    sampler: SamplerName
+    clients: int
+    cohort: float
+    rate: float
+    noise: Noise | None
+    largest_cohort: int | None = None
+    hostile: int = 0
+    surplus_probability: float = 0.0
+    total_noise: float | None = None
+    assured_noise: float | None = None
+    message_noise: float = 0.0
+    support_noise: float | None = None
+    support_steps: int | None = None
+    query_noise: float | None = None
+    whole: WholeSum | None = None
+    sum_noise: Noise | None = None
+    slots: int | None = None
+
+    @property
+    def joint(self) -> bool:
+        """Return whether such rounds are accounted for jointly: by correlated noise, or by the clients' own choice."""
+        return self.slots is not None or isinstance(self.noise, JointNoise)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON for a ledger line; fields that belong to sums of whole numbers appear for such a sum only."""
+        content = {**asdict(self), "noise": stated(self.noise)}
+        del content["whole"], content["sum_noise"]
+        if self.slots is None:
+            del content["slots"]
+        if self.whole is None:
+            return content
+        return {**content, "whole": self.whole.as_json(), "sum_noise": stated(self.sum_noise)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Event:
+        """The inverse.
+
+        Raises:
+            InputError: A kind of noise that the accountant does not know.
+            TypeError: A constant is missing, or is none of an event.
+        """
+        made = {**content, "noise": restored(content["noise"])}
+        if "whole" in content:
+            made |= {"whole": WholeSum(**content["whole"]), "sum_noise": restored(content["sum_noise"])}
+        return cls(**made)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Rounds in a row that cost the same: what a plan is made of, and what a ledger adds up to.
+
+    Attributes:
+        event: What each of them costs.
+        rounds: How many.
+        copy: Which copy of a run made them: each counts participations for itself.
+        again: Whether they are further attempts; said where rounds are accounted for all together.
+    """
+
+    event: Event
+    rounds: int
+    copy: int = 0
+    again: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """The releases of another ledger about the same clients, made before a plan begins and counted in its promise.
+
+    Attributes:
+        run: Random name of what it is the ledger of.
+        head: Hash of its last line when it was counted.
+        phases: What its lines charge.
+    """
+
+    run: str
+    head: str
+    phases: tuple[Phase, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON for the first line of a later ledger."""
+        phases = [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in self.phases]
+        return {"run": self.run, "head": self.head, "phases": phases}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Earlier:
+        """The inverse.
+
+        Raises:
+            InputError: A kind of noise that the accountant does not know.
+            LookupError: Something is missing.
+            TypeError: A constant of an event is missing, or is none.
+        """
+        phases = [Phase(event=Event.from_json(each["event"]), rounds=each["rounds"]) for each in content["phases"]]
+        return cls(run=content["run"], head=content["head"], phases=tuple(phases))
+
+
+def first_rounds(phases: Sequence[Phase], rounds: int) -> tuple[Phase, ...]:
+    """The first `rounds` of them, or all that there are."""
+    kept, left = [], rounds
+    for phase in phases:
+        if left <= 0:
+            break
+        kept.append(replace(phase, rounds=min(phase.rounds, left)))
+        left -= phase.rounds
+    return tuple(kept)
+
+
+def have_noise(phases: Sequence[Phase]) -> bool:
+    """Return whether there are rounds and every one has noise."""
+    return bool(phases) and all(phase.event.noise for phase in phases)
+
+
+def any_fixed(phases: Sequence[Phase]) -> bool:
+    """Return whether any of these rounds draws a cohort of fixed size."""
+    return any(phase.event.sampler == "fixed" for phase in phases)
+
+
+def are_allocated(phases: Sequence[Phase]) -> bool:
+    """Return whether clients chose their own round among these (check-ins)."""
+    return bool(phases) and phases[0].event.slots is not None
+
+
+def are_correlated(phases: Sequence[Phase]) -> bool:
+    """Return whether any of these rounds has correlated noise; `as_released` makes such rounds one release."""
+    return any(isinstance(phase.event.noise, JointNoise) for phase in phases)
+
+
+def as_released(phases: Sequence[Phase]) -> Sequence[Phase]:
+    """The same with all rounds of correlated noise as the one release that they are; all else as it is.
+
+    Where secret coins decide over each participation (a rate below 1), they are as many releases as a client may take
+    part in, each sampled; a further attempt is charged as a release that the client was in for sure.
+
+    Of one run and its copies: several runs are joined one by one, then put in a row.
+
+    Raises:
+        RefusedPlan: More rounds than the noise was fitted for, or coins that its participations do not have apart.
+    """
+    joint: dict[JointNoise, list[Phase]] = {}
+    others = []
+    for phase in phases:
+        if isinstance(phase.event.noise, JointNoise):
+            joint.setdefault(phase.event.noise, []).append(phase)
+        else:
+            others.append(phase)
+    for noise, own in joint.items():
+        course = sum(phase.rounds for phase in own if not (phase.again or phase.copy))
+        further = sum(phase.rounds for phase in own) - course
+        first = own[0].event
+        if first.rate < 1.0 and course:
+            apart, each = noise.apart(course)
+            # Coins of its own for each of them: what is left is sampled like any round.
+            others.append(Phase(event=replace(first, sampler="poisson", noise=each), rounds=apart))
+            course = 0
+        if course or further:
+            sure = replace(first, sampler="poisson", noise=noise.together(course, further), rate=1.0)
+            others.append(Phase(event=sure, rounds=1))
+    return others if joint else phases
+
+
+def is_one_release(released: Sequence[Phase]) -> bool:
+    """Return whether these phases are a single release without secret sampling (rate 1)."""
+    return len(released) == 1 and released[0].rounds == 1 and released[0].event.rate == 1.0
+
+
+def surplus(phases: Sequence[Phase]) -> float:
+    """Beta: the probability that any round had more clients, or more hostile ones, than was counted with."""
+    return sum(phase.rounds * phase.event.surplus_probability for phase in phases)
+
+
+def neighbours_of_a_client(sampler: SamplerName) -> Neighbours:
+    """A cohort of fixed size shows that nobody was added, so there a client's data is replaced."""
+    return "replace-one" if sampler == "fixed" else "add-remove"
+
+
+def neighbours_of(phases: Sequence[Phase]) -> Neighbours:
+    """Neighbouring relation of these rounds: replace-one for all if any has a fixed cohort size, else add-remove."""
+    return neighbours_of_a_client("fixed" if any_fixed(phases) else "poisson")

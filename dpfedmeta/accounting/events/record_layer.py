@@ -1,0 +1,92 @@
+"""Record-level layer of a client: the number and noise of its releases about its records."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from dpfedmeta.core.errors import RefusedPlan
+
+AccountantName = Literal["pld", "rdp", "prv"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordLayer:
+    """Releases of a client about its records in one round, and the noise on them.
+
+    A client may release K noisy support steps, a noisy sum over its query records (or over other parts of its records
+    that share none), or both; its message is the last of them.
+
+    Attributes:
+        support_noise: z_s, per support step; None: no support step is released.
+        query_noise: z_q; None: there is no query release, and the message is the sum of the support steps.
+        support_steps: K; 1 without support release.
+        support_records: n_s.
+        query_records: n_q: number of terms of the query release, each clipped to C_q.
+        parts: Name of these terms, for people.
+        query_to_message_bound: C_q/C, used in stacked mode.
+        batch_rate: Probability that a record is in the mini-batch of a support step, by a coin of the client's own.
+        accountant: Accountant that composes mini-batched steps.
+        of_sum: Whether parts carry no noise of their own, since the server sees their sum over a whole cohort alone.
+    """
+
+    support_noise: float | None
+    query_noise: float | None
+    support_steps: int
+    support_records: int
+    query_records: int
+    parts: str = "query records"
+    query_to_message_bound: float = 1.0
+    batch_rate: float = 1.0
+    accountant: AccountantName = "pld"
+    of_sum: bool = False
+
+    def __post_init__(self) -> None:
+        check("batch_rate", self.batch_rate, 0 < self.batch_rate <= 1, "a number above 0 and at most 1")
+        # A query gradient reads all its records at once.
+        whole = self.batch_rate == 1 or self.query_noise is None
+        check("batch_rate", self.batch_rate, whole, "1 unless a client sends its update")
+        released = self.support_noise is not None or self.query_noise is not None
+        check("support_noise", self.support_noise, released or self.of_sum, "a noise on what clients release")
+        check("of_sum", self.of_sum, not (released and self.of_sum), "no noise of the parts' own where it is the sum's")
+        for name in ("support_noise", "query_noise", "query_to_message_bound"):
+            value = getattr(self, name)
+            check(name, value, value is None or 0 < value < math.inf, "a finite number above 0")
+        for name in ("support_steps", "support_records", "query_records"):
+            check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+
+    def roles(self) -> tuple[float, float]:
+        """(mu_s, mu_q) of one participation towards who sees the message, of a record in one role or in the other.
+
+        Parts without noise of their own have none to offer: what their sum's noise is worth says
+        accounting.participation.
+        """
+        if self.of_sum:
+            return math.inf, math.inf
+        support = 0.0 if self.support_noise is None else math.sqrt(self.support_steps) / self.support_noise
+        return support, 0.0 if self.query_noise is None else 1.0 / self.query_noise
+
+    def whole_client(self) -> tuple[float, str]:
+        """(mu of one participation where all records of a client are others, formula)."""
+        if self.query_noise is not None:
+            return 2.0 * self.query_records / self.query_noise, "2 n_q / z_q"
+        assert self.support_noise is not None
+        mu = 2.0 * math.sqrt(self.support_steps) * self.support_records / self.support_noise
+        return mu, "2 sqrt(K) n_s / z_s"
+
+    def with_mu(self, mu: float) -> RecordLayer:
+        """Balanced noise: a record in either role is mu-GDP (z_s = sqrt(K) z_q)."""
+        support = None if self.support_noise is None else math.sqrt(self.support_steps) / mu
+        return replace(self, support_noise=support, query_noise=None if self.query_noise is None else 1.0 / mu)
+
+
+def check(name: str, value: object, holds: bool, wanted: str) -> None:
+    """Refuse a constant for which no guarantee can be computed.
+
+    Raises:
+        RefusedPlan: `holds` is false; says what is wanted.
+    """
+    # A comparison with NaN is false, so NaN never holds.
+    if not holds:
+        raise RefusedPlan(f"{name} = {value}: a plan needs {wanted}; nothing can be accounted for otherwise")

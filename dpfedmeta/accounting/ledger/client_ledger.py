@@ -1,0 +1,255 @@
+"""Ledger of one client about its own records, by which it can decline a round whatever the server promised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any, Protocol
+
+from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates, epsilon_of_discrete
+from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.ledger.hash_chain import continue_or_start
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.fresh_seeds import attempt_bytes
+
+VERSION = 1
+# A budget that was computed from the same numbers is met exactly; adding squares may differ in the last digits.
+_ROUNDING = 1.0 + 1e-9
+# (run, (round, what a further attempt adds)).
+_Key = tuple[str, tuple[int, ...]]
+
+
+class Spending(Protocol):
+    """Cost of a participation, as a ledger counts it; an accounting.participation.Participation is one."""
+
+    def roles(self) -> tuple[float, ...]:
+        """Mu of one participation towards the server, for each role that the unit may have."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordBudget:
+    """Budget that a client allows one of its records to spend towards the server (zero-out adjacency).
+
+    Attributes:
+        epsilon: None: the server is trusted, and participations alone are counted.
+        delta: Delta of epsilon.
+        participations: R, the most participations in all runs together; None: no limit of its own.
+    """
+
+    epsilon: float | None
+    delta: float
+    participations: int | None = None
+
+    def header(self) -> dict[str, Any]:
+        """Return the budget for the ledger's first line; `participations` appears only where it is limited."""
+        stated = asdict(self)
+        return stated if self.participations is not None else {key: stated[key] for key in ("epsilon", "delta")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCost:
+    """Cost of a run besides its participations, counted once, with the first of them.
+
+    Attributes:
+        rare: Taken off delta: the probability that what the run counts with does not hold.
+        coordinates: Coordinates with discrete noise, which costs more than the Gaussian one of mu
+            (accounting.whole_noise).
+    """
+
+    rare: float = 0.0
+    coordinates: tuple[Coordinates, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON for a ledger line; an infinite number is null."""
+        known = [[each.count, each.variance, _finite(each.blended)] for each in self.coordinates]
+        return ({"rare": self.rare} if self.rare else {}) | ({"discrete": known} if known else {})
+
+    @classmethod
+    def from_json(cls, line: dict[str, Any]) -> RunCost:
+        """The inverse."""
+        rows = [(count, variance, _or_infinite(blended)) for count, variance, blended in line.get("discrete", ())]
+        found = tuple(Coordinates(count=float(n), variance=float(v), blended=b) for n, v, b in rows)
+        return cls(rare=float(line.get("rare", 0.0)), coordinates=found)
+
+
+NO_COST = RunCost()
+
+
+class ClientLedger:
+    """Ledger of one client's participations, on its own disk before it answers.
+
+    Guarantee:
+        (record, server), zero-out: after every charged participation, sqrt(sum of mu^2)-GDP with the worse role's mu of
+        each, with what discrete noise costs more and rare events take off delta in all runs together, and never more
+        than the budget: a participation that would exceed it is declined.
+    """
+
+    def __init__(self, path: Path, budget: RecordBudget) -> None:
+        """Open the client's ledger, or start one.
+
+        Raises:
+            InputError: It was edited or truncated, or was started with another budget.
+        """
+        self._budget = budget
+        header = {"version": VERSION, "budget": budget.header()}
+        self._chain, lines = continue_or_start(path, header, "client's ledger")
+        try:
+            self._squared = math.fsum(_mu(line) ** 2 for line in lines)
+            self._cost = reduce(_together, map(RunCost.from_json, lines), NO_COST)
+            self._paid = {line.get("run", "") for line in lines if RunCost.from_json(line) != NO_COST}
+            self._rounds: dict[_Key, str] = {
+                (line.get("run", ""), (line["round"], *line.get("again", ()))): line.get("question", "")
+                for line in lines
+            }
+            self._fresh: dict[_Key, str] = {
+                (line.get("run", ""), (line["round"], *line.get("again", ()))): line.get("fresh", "") for line in lines
+            }
+        except (LookupError, TypeError, ArithmeticError) as error:
+            raise InputError(f"{path}: a line of this client's ledger lacks its mu or its round") from error
+
+    @property
+    def epsilon(self) -> float:
+        """Spent so far."""
+        return self._epsilon(self._squared, self._cost)
+
+    @property
+    def participations(self) -> int:
+        """Number of participations in all runs."""
+        return len(self._rounds)
+
+    def accepts(self, layer: Spending, *, run: str = "", cost: RunCost = NO_COST) -> bool:
+        """Return whether one more participation under this layer stays within the budget."""
+        return self.further([layer], run=run, cost=cost) == 1
+
+    def further(self, layers: Sequence[Spending], *, run: str = "", cost: RunCost = NO_COST) -> int:
+        """Count how many of these participations, in this order, stay within the budget. An epsilon of NaN never does.
+
+        Args:
+            layers: Cost of each participation.
+            run: Run that they belong to.
+            cost: Cost of that run besides.
+        """
+        cap = self._budget.participations
+        most = len(layers) if cap is None else min(len(layers), cap - self.participations)
+        low, high = 0, max(most, 0)
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._fit(layers[:middle], run, cost) else (low, middle - 1)
+        return low
+
+    def _fit(self, layers: Sequence[Spending], run: str, cost: RunCost) -> bool:
+        limit = self._budget.epsilon
+        if limit is None:
+            return True
+        squared = math.fsum([self._squared, *(max(layer.roles()) ** 2 for layer in layers)])
+        return self._epsilon(squared, _together(self._cost, self._due(run, cost))) <= limit * _ROUNDING
+
+    def _due(self, run: str, cost: RunCost) -> RunCost:
+        """Return the part of the run's cost that is not charged yet.
+
+        A run's cost is counted once, also where an earlier version began the run without it.
+        """
+        return NO_COST if run in self._paid else cost
+
+    def holds(self, round_: int, again: tuple[int, ...] = ()) -> bool:
+        """Return whether this attempt at the round is charged already: the client then repeats its answer."""
+        return ("", (round_, *again)) in self._rounds
+
+    def question(self, run: str, key: tuple[int, ...]) -> str | None:
+        """Return the digest of the question that this attempt at a run's round was charged for; None: it never was."""
+        return self._rounds.get((run, key))
+
+    def stream(self, run: str, key: tuple[int, ...]) -> bytes:
+        """Return the key of the noise of an attempt at a run's round, besides the client's secret key.
+
+        It is b"" where the attempt was charged without fresh bytes.
+
+        Raises:
+            LookupError: It is not charged, so nothing may be drawn for it.
+        """
+        return attempt_bytes(self._fresh[run, key], self._rounds[run, key])
+
+    def keys(self, run: str) -> list[tuple[int, ...]]:
+        """The attempts at rounds of a run that were charged, as they came."""
+        return [key for of, key in self._rounds if of == run]
+
+    def charged(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
+        """(run, attempt at a round, digest of what was asked) of each participation, as they came."""
+        return ((run, key, asked) for (run, key), asked in self._rounds.items())
+
+    def charge(
+        self,
+        round_: int,
+        layer: Spending,
+        again: tuple[int, ...] = (),
+        *,
+        run: str = "",
+        question: str = "",
+        fresh: str = "",
+        cost: RunCost = NO_COST,
+    ) -> None:
+        """Write one participation; call it before the records are touched.
+
+        Args:
+            round_: Number of the round.
+            layer: What the participation does to a record.
+            again: Which further attempt at the round it is; () for the first.
+            run: Which run, where a client takes part in several.
+            question: Digest of what was asked, so that the same noise never answers another question.
+            fresh: Bytes of the operating system for this attempt alone (fresh_source.draw_fresh).
+            cost: Of the run, besides.
+
+        Raises:
+            ValueError: It would exceed the budget.
+        """
+        if any(map(math.isnan, layer.roles())):
+            raise ValueError(f"round {round_} costs a record NaN, which is no promise")
+        if not self.accepts(layer, run=run, cost=cost):
+            raise ValueError(f"round {round_} would exceed this client's record budget of {self._budget}")
+        mu, due = max(layer.roles()), self._due(run, cost)
+        beside = {"again": list(again), "run": run, "question": question, "fresh": fresh}
+        # A server that is trusted sees the exact message, and JSON has no infinity.
+        line = {"round": round_, "mu": _finite(mu)}
+        self._chain.append(line | {name: value for name, value in beside.items() if value} | due.as_json())
+        self._rounds[run, (round_, *again)] = question
+        self._fresh[run, (round_, *again)] = fresh
+        self._squared += mu**2
+        self._cost = _together(self._cost, due)
+        if due != NO_COST:
+            self._paid.add(run)
+
+    def _epsilon(self, squared: float, cost: RunCost) -> float:
+        delta, mu = self._budget.delta - cost.rare, math.sqrt(squared)
+        if not delta > 0:
+            return math.inf
+
+        def at(delta: float) -> float:
+            return gaussian_epsilon(mu, delta)
+
+        return epsilon_of_discrete(at, delta, at(delta), cost.coordinates) if cost.coordinates else at(delta)
+
+
+def _together(one: RunCost, other: RunCost) -> RunCost:
+    """Coordinates with noise of one law are counted together."""
+    counts: dict[tuple[float, float], float] = {}
+    for each in (*one.coordinates, *other.coordinates):
+        law = (each.variance, each.blended)
+        counts[law] = counts.get(law, 0.0) + each.count
+    found = (Coordinates(count=count, variance=law[0], blended=law[1]) for law, count in counts.items())
+    return RunCost(rare=one.rare + other.rare, coordinates=tuple(found))
+
+
+def _mu(line: dict[str, Any]) -> float:
+    return _or_infinite(line["mu"])
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _or_infinite(value: Any) -> float:
+    return math.inf if value is None else float(value)

@@ -1,0 +1,148 @@
+"""Append-only JSON lines, on disk when `append` returns, each carrying the hash of the one before it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.atomic_files import PUBLIC, SECRET, append_text, cut_torn_line, end_of_whole_lines
+
+_START = "0" * 64
+
+
+class HashChain:
+    """A file that only grows.
+
+    Attributes:
+        path: The file.
+        head: Hash of its last line; whoever keeps a copy of it elsewhere can also notice lost lines at the end.
+        lines: How many lines it has.
+    """
+
+    def __init__(
+        self, path: Path, head: str = _START, mode: int = PUBLIC, *, lines: int = 0, size: int | None = None
+    ) -> None:
+        """Continue a file whose last line has the hash `head`; what follows `size` is cut off by the first append."""
+        self.path = path
+        self.head = head
+        self.lines = lines
+        self._mode = mode
+        self._size = size
+
+    @classmethod
+    def start(cls, path: Path, first: Mapping[str, Any], mode: int = PUBLIC) -> HashChain:
+        """A new file with its first line.
+
+        Raises:
+            FileExistsError: What was written is never overwritten.
+        """
+        chain = cls(path, mode=mode)
+        chain._write([first], os.O_EXCL)
+        return chain
+
+    def append(self, body: Mapping[str, Any]) -> None:
+        """Write a line and flush it to disk."""
+        self._write([body])
+
+    def append_all(self, bodies: Iterable[Mapping[str, Any]]) -> None:
+        """Write several lines and flush them to disk together."""
+        self._write(bodies)
+
+    def _write(self, bodies: Iterable[Mapping[str, Any]], flag: int = 0) -> None:
+        digest, texts = self.head, []
+        for body in bodies:
+            text, digest = _line(body, digest)
+            texts.append(text + "\n")
+        append_text(self.path, "".join(texts), self._mode, flag=flag, after=self._size)
+        self.head, self.lines, self._size = digest, self.lines + len(texts), None
+
+
+def _line(body: Mapping[str, Any], previous: str) -> tuple[str, str]:
+    text = json.dumps({**body, "previous": previous}, sort_keys=True)
+    return text, hashlib.sha256(text.encode()).hexdigest()
+
+
+def heads_of(bodies: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The hash of every line."""
+    heads: list[str] = []
+    for body in bodies:
+        heads.append(_line(body, heads[-1] if heads else _START)[1])
+    return heads
+
+
+def read_chain(path: Path, what: str, *, torn: bool = False) -> tuple[list[dict[str, Any]], str]:
+    """(the lines without their hashes, the hash of the last one); at least one line.
+
+    Args:
+        path: The file.
+        what: What the file is, for errors.
+        torn: Whether a last line that was not finished is left out; else it is an error.
+
+    Raises:
+        InputError: Missing, truncated or edited; says which line and what no longer counts.
+    """
+    try:
+        content = path.read_bytes()
+        lines = (content[: end_of_whole_lines(content)] if torn else content).decode().split("\n")
+    except OSError as error:
+        raise InputError(f"{path}: cannot read the {what} ({error.strerror}); is this a run directory?") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a {what}: not UTF-8 text ({error.reason})") from error
+    if len(lines) < 2 or lines[-1] != "":
+        raise InputError(
+            f"{path}, line {len(lines)}: the {what} is truncated in the middle of this line; if a crash did that, "
+            "resume the run, else restore it from a backup"
+        )
+    bodies: list[dict[str, Any]] = []
+    previous = _START
+    for number, text in enumerate(lines[:-1], start=1):
+        body = _intact(text, previous)
+        if body is None:
+            # The line before may be the edited one: only what comes before that is proven.
+            proven = f"only rounds up to {bodies[-2].get('round')} are" if len(bodies) > 2 else "no round is"
+            raise InputError(
+                f"{path}, line {number}: the hash chain breaks here; this line or the one before it was "
+                f"edited or lost, so {proven} proven; restore the {what} from a backup"
+            )
+        # Intact: the text is what `_line` makes of the body.
+        previous = hashlib.sha256(text.encode()).hexdigest()
+        bodies.append(body)
+    return bodies, previous
+
+
+def continue_or_start(path: Path, first: Mapping[str, Any], what: str) -> tuple[HashChain, list[dict[str, Any]]]:
+    """A file for its owner's eyes alone: (its chain, the lines after the first); started where there is none.
+
+    Args:
+        path: The file.
+        first: Its first line: what it is started with, and has to have been started with.
+        what: What the file is, for errors.
+
+    Raises:
+        InputError: It was edited or truncated, or was started with another first line.
+    """
+    if path.exists():
+        cut_torn_line(path)
+    if not path.exists() or not path.stat().st_size:
+        # A first line that a crash tore never counted.
+        path.unlink(missing_ok=True)
+        return HashChain.start(path, first, mode=SECRET), []
+    bodies, head = read_chain(path, what)
+    if bodies[0] != first:
+        raise InputError(f"{path}, line 1: this {what} was started as {bodies[0]}, not {first}")
+    return HashChain(path, head, mode=SECRET, lines=len(bodies)), bodies[1:]
+
+
+def _intact(text: str, previous: str) -> dict[str, Any] | None:
+    try:
+        body = json.loads(text)
+        if isinstance(body, dict) and body.pop("previous") == previous and _line(body, previous)[0] == text:
+            return body
+    except (ValueError, KeyError, TypeError):
+        pass
+    return None

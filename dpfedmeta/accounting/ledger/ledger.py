@@ -1,0 +1,291 @@
+"""The privacy ledger: one charge a line, on disk before the release is used.
+
+The first line states the run and its plan's constants; every further line is one round, or says to how many rounds in
+all the plan was extended when it was done. What was spent is computed from
+the numbers of the rounds' own lines, never from the plan. A round that is done again after a crash, and may come out
+otherwise, has a line for each attempt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from dpfedmeta.accounting.events.events import Phase
+from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.ledger.charges import Charge, planned_charge
+from dpfedmeta.accounting.ledger.hash_chain import HashChain, heads_of, read_chain
+from dpfedmeta.accounting.ledger.versions import VERSION, charge_of, constants, plan_of
+from dpfedmeta.accounting.observers.four_guarantees import four_cells, guarantees, stated
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.core.errors import InputError, RefusedPlan
+
+_EXTENSION = "extended_to"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Which run a ledger belongs to; public.
+
+    Attributes:
+        run: Random name, the same in every copy of the run directory.
+        config: Its config.yaml, whole.
+        secure: Whether noise and cohorts come from the operating system (--secure-rng).
+    """
+
+    run: str = ""
+    config: str = ""
+    secure: bool = False
+
+
+def opening_line(plan: PrivacyPlan, identity: Identity | None = None) -> dict[str, Any]:
+    """The first line: the run, and the plan's constants."""
+    return {"version": VERSION, "plan": constants(plan), "identity": asdict(identity or Identity())}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerContent:
+    """A ledger as it was read.
+
+    Attributes:
+        plan: The plan's constants, with the rounds that it was extended to.
+        identity: Whose ledger it is.
+        charges: Its rounds.
+        heads: Hash of every line.
+        version: Of its form.
+    """
+
+    plan: PrivacyPlan
+    identity: Identity
+    charges: tuple[Charge, ...]
+    heads: tuple[str, ...] = field(repr=False)
+    version: int = VERSION
+
+
+class Ledger:
+    """Append-only file. `charge` returns only after the line is flushed to disk."""
+
+    def __init__(self, path: Path, plan: PrivacyPlan, identity: Identity | None = None) -> None:
+        """Start a new ledger; an existing file is an error, spent budget is never overwritten."""
+        self._chain = HashChain.start(path, opening_line(plan, identity))
+        self.charges: list[Charge] = []
+        self._phases: list[Phase] = []
+
+    @classmethod
+    def resume(cls, path: Path, content: LedgerContent, size: int) -> Ledger:
+        """Continue a ledger after its whole lines, which are `size` bytes long."""
+        ledger = cls.__new__(cls)
+        ledger._chain = HashChain(path, content.heads[-1], lines=len(content.heads), size=size)
+        ledger.charges = list(content.charges)
+        ledger._phases = []
+        return ledger
+
+    @property
+    def rounds(self) -> int:
+        """Number of charges, further attempts included."""
+        return len(self.charges)
+
+    @property
+    def head(self) -> str:
+        """Hash of the last line."""
+        return self._chain.head
+
+    @property
+    def lines(self) -> int:
+        """Number of lines of the ledger."""
+        return self._chain.lines
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The charges so far as phases of equal rounds; each is looked at once, however often this is asked."""
+        known = sum(phase.rounds for phase in self._phases)
+        for more in phases_of(self.charges[known:]):
+            last = self._phases.pop() if self._phases else replace(more, rounds=0)
+            if replace(last, rounds=more.rounds) == more:
+                self._phases.append(replace(more, rounds=last.rounds + more.rounds))
+            else:
+                self._phases += [last, more]
+        return tuple(self._phases)
+
+    def attempts(self, round_: int) -> list[Charge]:
+        """The charges of one round."""
+        return [charge for charge in self.charges if charge.round == round_]
+
+    def extend(self, rounds: int) -> None:
+        """Write that the plan has `rounds` rounds in all from here on; what was spent is what the charges add up to."""
+        self._chain.append({_EXTENSION: rounds})
+
+    def charge(self, charge: Charge) -> None:
+        """Write one round's charge; call it before the release is used (privacy rule 6)."""
+        self._chain.append(charge.as_json())
+        self.charges.append(charge)
+
+
+def read(path: Path) -> tuple[PrivacyPlan, tuple[Charge, ...]]:
+    """Read and check a ledger.
+
+    Raises:
+        InputError: Missing, truncated, edited or of another version; says which line.
+    """
+    content = read_content(path)
+    return content.plan, content.charges
+
+
+def read_content(path: Path, *, torn: bool = False) -> LedgerContent:
+    """Read and check a ledger; with `torn`, a last line that was not finished is left out.
+
+    Raises:
+        InputError: Missing, truncated, edited or of another version; says which line.
+    """
+    bodies, _ = read_chain(path, "ledger", torn=torn)
+    try:
+        version = bodies[0]["version"]
+        plan, charges = _read_lines(plan_of(bodies[0]["plan"], version), version, bodies[1:])
+        return LedgerContent(
+            plan=plan,
+            identity=Identity(**bodies[0]["identity"]),
+            charges=charges,
+            heads=tuple(heads_of(bodies)),
+            version=version,
+        )
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path}: not a ledger of version {VERSION} ({reason})") from error
+
+
+def _read_lines(
+    plan: PrivacyPlan, version: int, bodies: Sequence[Mapping[str, Any]]
+) -> tuple[PrivacyPlan, tuple[Charge, ...]]:
+    """(the plan as it was extended, the charges)."""
+    charges: list[Charge] = []
+    if plan.ends:
+        raise ValueError("its first line is of an extended plan")
+    for body in bodies:
+        if _EXTENSION not in body:
+            charges.append(charge_of(body, plan, version))
+            continue
+        done, rounds = sum(not charge.attempt for charge in charges), body[_EXTENSION]
+        if type(rounds) is not int or len(body) > 1 or done != plan.rounds:
+            raise ValueError(f"extended to {rounds} rounds after {done} of {plan.rounds}")
+        plan = plan.extended(rounds)
+    return plan, tuple(charges)
+
+
+def head(path: Path) -> str:
+    """Hash of the last line of a ledger."""
+    return read_chain(path, "ledger")[1]
+
+
+def spent(plan: PrivacyPlan, charges: Sequence[Charge]) -> tuple[Guarantee, ...]:
+    """The four cells that the charges add up to, from their own numbers.
+
+    Raises:
+        RefusedPlan: A charge differs from what the header planned for its round, or rounds are missing or repeated
+            without being a further attempt (it may have had the same cohort): that is another mechanism, and it is
+            never accounted for approximately.
+
+    Guarantee:
+        Every attempt counts: a further attempt has a cohort and noise of its own, so it composes like one more round;
+        with correlated noise it adds the most that one release can move (accounting.correlated_noise).
+    """
+    check_rounds(plan, charges)
+    return stated(phases_of(charges), Terms.of(plan))
+
+
+def check_rounds(plan: PrivacyPlan, charges: Sequence[Charge]) -> None:
+    """Check that the charges are rounds of the plan, each with all its attempts in order.
+
+    Raises:
+        RefusedPlan: They are not; see `spent`.
+    """
+    done: Counter[int] = Counter()
+    for number, charge in enumerate(charges, start=2):
+        line = number + sum(end <= len(done) for end in plan.ends)
+        # An attempt follows the attempts before it; a first attempt follows all first attempts before it.
+        due = charge.round if charge.attempt else len(done)
+        if charge.round != due or charge.attempt != done[charge.round]:
+            raise RefusedPlan(
+                f"line {line} of the ledger is round {charge.round}"
+                + (
+                    f", attempt {charge.attempt}, where attempt {done[due]}"
+                    if charge.attempt
+                    else f", where round {due}"
+                )
+                + " is due"
+            )
+        done[charge.round] += 1
+        if charge.round >= plan.rounds or not _is_planned(plan, charge):
+            raise RefusedPlan(
+                f"line {line}: round {charge.round} of the ledger is not the mechanism of the plan: {charge}"
+            )
+
+
+def _is_planned(plan: PrivacyPlan, charge: Charge) -> bool:
+    return replace(charge, attempt=0, inputs="", fresh="") == planned_charge(plan, charge.round)
+
+
+def phases_of(charges: Sequence[Charge]) -> tuple[Phase, ...]:
+    """The charges as phases of equal rounds."""
+    grouped = groupby(charges, key=lambda charge: (charge.event, _apart(charge)))
+    return tuple(Phase(event=event, rounds=len(list(group)), again=again) for (event, again), group in grouped)
+
+
+def _apart(charge: Charge) -> bool:
+    """Return whether the charge is a further attempt that does not compose like one more round."""
+    return charge.attempt > 0 and charge.event.joint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The most that may be spent in each cell; the guard fails closed (privacy rule 7).
+
+    Attributes:
+        limits: Epsilon for each of the four cells, in the order of `guarantees`.
+    """
+
+    limits: tuple[float, ...]
+
+    @classmethod
+    def of(cls, planned: tuple[Guarantee, ...]) -> Budget:
+        """Allow what was promised before round 0."""
+        return cls(limits=tuple(guarantee.epsilon for guarantee in planned))
+
+    def affordable_rounds(self, plan: PrivacyPlan) -> int:
+        """The most rounds of the plan that stay within every limit (epsilon grows with rounds)."""
+        if self.allows(guarantees(plan)):
+            return plan.rounds
+        low, high = 0, plan.rounds
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.allows(guarantees(plan, rounds=middle)) else (low, middle)
+        return low
+
+    def further_rounds(self, plan: PrivacyPlan, charges: Sequence[Charge], first: int) -> int:
+        """Count how many rounds of the plan, from round `first` on, may still be charged after `charges`."""
+        known = {charge.round for charge in charges}
+
+        def allowed(more: int) -> bool:
+            further = [
+                replace(planned_charge(plan, round_), attempt=int(round_ in known))
+                for round_ in range(first, first + more)
+            ]
+            return self.allows(four_cells(phases_of([*charges, *further]), Terms.of(plan)))
+
+        low, high = 0, plan.rounds - first
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if allowed(middle) else (low, middle - 1)
+        return low
+
+    def allows(self, after: tuple[Guarantee, ...]) -> bool:
+        """Return whether every cell stays within its limit. NaN is never allowed."""
+        return all(
+            guarantee.epsilon <= limit and not math.isnan(guarantee.epsilon)
+            for guarantee, limit in zip(after, self.limits, strict=True)
+        )

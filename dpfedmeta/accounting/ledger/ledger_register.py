@@ -1,0 +1,80 @@
+"""The latest line of every run's ledger that this machine wrote, kept outside the run directories.
+
+A run directory that was copied cannot be told from its original by its content. This register can: a copy that lacks
+lines which were written here is stale, and continuing it could spend a budget twice.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_state_path
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.atomic_files import SECRET
+
+_ENTRY = re.compile(rb"(\d{12}) ([0-9a-f]{64})\n")
+_NAME = re.compile(r"[0-9a-f]{32}")
+
+
+def lineage_folder() -> Path:
+    """DPFEDMETA_STATE, else the user's state folder."""
+    chosen = os.environ.get("DPFEDMETA_STATE")
+    return (Path(chosen) if chosen else user_state_path("dpfedmeta")) / "lineage"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latest:
+    """The last line that was written: its number from 1, and its hash."""
+
+    lines: int
+    head: str
+
+
+class Lineage:
+    """Entry of one run, locked while a process of this machine writes the run or any copy of it.
+
+    Guarantee:
+        On this machine, for this user, no two processes charge copies of one ledger at a time, and a copy without the
+        latest line is noticed. It says nothing of copies on other machines: `account.py --verify A B` composes those.
+    """
+
+    def __init__(self, run: str) -> None:
+        """Open and lock.
+
+        Raises:
+            InputError: Another process writes this run, or a copy of it.
+            OSError: The folder cannot be written.
+        """
+        if not _NAME.fullmatch(run):
+            raise InputError(f"a ledger names its run {run!r}, which is no name that dpfedmeta gives; it was edited")
+        folder = lineage_folder()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.path = folder / run
+        self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT, SECRET)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._handle)
+            raise InputError("another process is writing this run, or a copy of it, right now") from error
+
+    @property
+    def latest(self) -> Latest | None:
+        """Last line that was written; None: there is none, or the entry is unreadable."""
+        entry = _ENTRY.fullmatch(os.pread(self._handle, 128, 0))
+        return Latest(lines=int(entry[1]), head=entry[2].decode()) if entry else None
+
+    def follow(self, lines: int, head: str) -> None:
+        """Note the ledger's last line, after it is on disk.
+
+        Not flushed: an entry that a power cut sets back notices less, and never refuses what is right.
+        """
+        os.pwrite(self._handle, f"{lines:012d} {head}\n".encode(), 0)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        os.close(self._handle)

@@ -1,0 +1,1 @@
+"""Guarantees towards each observer: the server and the public."""

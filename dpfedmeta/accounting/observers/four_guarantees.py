@@ -1,0 +1,67 @@
+"""The layered accountant: one guarantee for each unit (client, record) and observer (server, public)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dpfedmeta.accounting.divergences.pld_composition import GRIDS, quick_grid
+from dpfedmeta.accounting.events.events import Phase, have_noise, neighbours_of
+from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.observers.public_observer import client_public, record_public
+from dpfedmeta.accounting.observers.server_observer import client_server, record_server
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.terms import Terms
+
+
+def guarantees(plan: PrivacyPlan, rounds: int | None = None, grids: tuple[float, ...] = GRIDS) -> tuple[Guarantee, ...]:
+    """The four cells after `rounds` rounds of a plan (default: all of them).
+
+    `grids` are the widths of the privacy-loss grid to try (see sampled_gaussian); leave them alone for a promise.
+
+    Order: (client, public), (client, server), (record, server), (record, public). A cell that holds nothing
+    is part of the answer, with epsilon = inf.
+
+    Raises:
+        RefusedPlan: Colluding clients would know all the noise that the public faces.
+    """
+    phases = plan.phases if rounds is None else plan.first(rounds)
+    return stated(phases, Terms.of(plan), grids)
+
+
+def epsilon_curve(plan: PrivacyPlan, points: int = 40) -> tuple[list[int], dict[str, list[float]]]:
+    """(numbers of rounds, epsilon of each cell after them), at most `points` of them, evenly in the logarithm."""
+    steps = range(points)
+    rounds = sorted({max(1, round(plan.rounds ** (step / max(points - 1, 1)))) for step in steps} | {plan.rounds})
+    after = [four_cells(plan.first(count), Terms.of(plan)) for count in rounds]
+    return rounds, {cells[0].name: [cell.epsilon for cell in cells] for cells in zip(*after, strict=True)}
+
+
+def running_grid(plan: PrivacyPlan) -> float:
+    """A grid for the many epsilons along the way: within 1% of this plan's own."""
+    phases = (*plan.before, *plan.phases)
+    if not have_noise(phases):
+        return GRIDS[0]
+    neighbours = {neighbours_of(phases), "replace-one"}
+    return min(quick_grid(phases, each, min(plan.client_delta, plan.record_delta)) for each in neighbours)
+
+
+def four_cells(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] = GRIDS) -> tuple[Guarantee, ...]:
+    """The four cells of any rounds in a row: those of a plan, or those that a ledger holds."""
+    return (
+        client_public(phases, terms, grids),
+        client_server(phases, terms),
+        record_server(phases, terms),
+        record_public(phases, terms, grids),
+    )
+
+
+def stated(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] = GRIDS) -> tuple[Guarantee, ...]:
+    """The four cells, and for the records what they are under replace-one: the form in which they are shown.
+
+    A record that is replaced by any other one moves a clipped sum by twice what a null record does.
+    """
+    *clients, of_server, of_public = four_cells(phases, terms, grids)
+    server = record_server(phases, terms, change=2.0).epsilon
+    public = record_public(phases, terms, grids, change=2.0).epsilon
+    return *clients, replace(of_server, replaced=server), replace(of_public, replaced=public)

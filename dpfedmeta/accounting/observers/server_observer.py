@@ -1,0 +1,173 @@
+"""Guarantees towards the server, for a client and a record: it knows who took part, so nothing is amplified."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates, epsilon_of_discrete, summed_coordinates
+from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.divergences.local_dpsgd import poisson_steps_epsilon, replaced_steps_epsilon
+from dpfedmeta.accounting.divergences.participation_counts import worst_participations
+from dpfedmeta.accounting.events.events import Phase, surplus
+from dpfedmeta.accounting.events.guarantee import Bound, Guarantee, UnitName
+from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.observers.concentrated_dp_bound import participations_bound
+from dpfedmeta.accounting.observers.earlier_releases import seen_before
+from dpfedmeta.accounting.observers.explain_bound import rounds_seen
+from dpfedmeta.accounting.participation_cost import Participation, change_of, participation
+from dpfedmeta.accounting.privacy_plan.terms import Terms
+
+
+def client_server(phases: Sequence[Phase], terms: Terms) -> Guarantee:
+    """Every message may change as a whole; only its own record-level noise is in the way."""
+    if terms.record is None or terms.server_sees == "sum":
+        bounds = _of_what_is_sent(phases, terms, terms.client_delta)
+    else:
+        bounds = [_worst(phases, terms, "client", terms.client_delta)]
+    return Guarantee(
+        unit="client", observer="server", delta=terms.client_delta, adjacency="replace-one", bounds=tuple(bounds)
+    )
+
+
+def record_server(phases: Sequence[Phase], terms: Terms, change: float = 1.0) -> Guarantee:
+    """The server knows who took part: nothing is amplified, the worst number of participations counts.
+
+    `change`: how far a record moves a sum over its clip bound: 1 under zero-out, 2 where it is replaced.
+    """
+    if terms.record is not None and terms.record.of_sum:
+        bounds = _of_the_sum(phases, terms, "record", terms.record_delta, change)
+    elif terms.record is None:
+        bounds = _of_what_is_sent(phases, terms, terms.record_delta)
+    elif terms.record.batch_rate < 1:
+        bounds = [_of_local_steps(phases, terms, terms.record, change)]
+    else:
+        bounds = [_worst(phases, terms, "record", terms.record_delta, change)]
+    return Guarantee(
+        unit="record", observer="server", delta=terms.record_delta, adjacency="zero-out", bounds=tuple(bounds)
+    )
+
+
+def _one(phases: Sequence[Phase], terms: Terms, unit: UnitName, change: float = 1.0) -> Participation:
+    """The costliest participation of these rounds."""
+    each = [participation(phase.event, terms.record, terms.server_sees, unit, change) for phase in phases]
+    return max(each, key=lambda one: one.mu, default=Participation(mu=0.0))
+
+
+def _worst(phases: Sequence[Phase], terms: Terms, unit: UnitName, delta: float, change: float = 1.0) -> Bound:
+    """sqrt(R) * mu-GDP for the worst R, and in squares what was seen before."""
+    one = _one(phases, terms, unit, change)
+    mu, formula = one.mu, one.formula
+    worst, left = worst_participations(phases, terms.max_participations, delta)
+    seen = seen_before(terms.before, 2.0, delta)
+
+    def at(delta: float) -> float:
+        return gaussian_epsilon(math.hypot(math.sqrt(worst) * mu, math.sqrt(seen.squared)), delta)
+
+    how = f"exceeded with probability <= {delta / 100:g}"
+    if terms.max_participations is not None:
+        how = "the cap" if len({phase.copy for phase in phases}) < 2 else "the cap in each copy"
+    return Bound(
+        method="gdp",
+        epsilon=_with_discrete(at, left - seen.rare, seen.coordinates),
+        event=f"{worst} participation{'s' if worst != 1 else ''} ({how}), each one {mu:.4g}-GDP release"
+        + _seen(terms.before),
+        formula=f"sqrt(R) * {formula}-GDP",
+    )
+
+
+def _of_what_is_sent(phases: Sequence[Phase], terms: Terms, delta: float) -> list[Bound]:
+    """Towards the server, a client that sends its exact message has nothing; one that adds its share has little.
+
+    A server that sees only the sum faces the noise of all clients together, less that of those it works with.
+    """
+    summed = terms.server_sees == "sum"
+    if math.isinf(_one(phases, terms, "client").mu) or not (phases or summed):
+        return [_nothing(f"the client's exact {'part of the exact sum' if summed else 'message'}")]
+    return _of_the_sum(phases, terms, "client", delta) if summed else [_worst(phases, terms, "client", delta)]
+
+
+def _of_the_sum(
+    phases: Sequence[Phase], terms: Terms, unit: UnitName, delta: float, change: float = 1.0
+) -> list[Bound]:
+    """A server that sees only the sum knows who took part; the noise of the honest survivors is in the way."""
+    mu, change = _one(phases, terms, unit, change).mu, change_of(unit, terms.record, change)
+    cap, delta = terms.max_participations, delta - surplus(phases)
+    worst, left = worst_participations(phases, cap, delta)
+    # Whatever a record moves its client's message by: what it said before may have changed as a whole.
+    seen = seen_before(terms.before, 2.0, delta)
+
+    def at(delta: float) -> float:
+        return gaussian_epsilon(math.hypot(math.sqrt(worst) * mu, math.sqrt(seen.squared)), delta)
+
+    discrete = summed_coordinates(phases)
+    ours = Bound(
+        method="gdp",
+        epsilon=_with_discrete(at, left - seen.rare, [*seen.coordinates, *discrete]),
+        event=f"the sum in {worst} participation{'s' if worst != 1 else ''}, each one {mu:.4g}-GDP release"
+        + _seen(terms.before),
+        formula=f"sqrt(R) * {change:.4g} / z_sum-GDP",
+    )
+    alone = discrete and not terms.before
+    return [ours, participations_bound(phases, discrete, change, cap, delta)] if alone else [ours]
+
+
+def records_of_several(runs: Sequence[tuple[Sequence[Phase], Terms]], change: float = 1.0) -> float | None:
+    """Epsilon of (record, server) of several runs over the same clients, each with a cap; None: nothing caps one.
+
+    `change`: as in `record_server`. Nothing is amplified, so mu^2 = sum over runs of R mu^2; with discrete noise as in
+    one run.
+    """
+    squared, delta = 0.0, runs[0][1].record_delta
+    for phases, terms in runs:
+        mu = _one(phases, terms, "record", change).mu
+        if math.isinf(mu) or terms.before:
+            return math.inf  # of both together nothing is proven here
+        if terms.max_participations is None:
+            return None
+        squared += worst_participations(phases, terms.max_participations, delta)[0] * mu**2
+    rounds = [phase for phases, terms in runs if terms.server_sees == "sum" for phase in phases]
+    left = delta - surplus(rounds)
+
+    def at(delta: float) -> float:
+        return gaussian_epsilon(math.sqrt(squared), delta)
+
+    return _with_discrete(at, left, summed_coordinates(rounds)) if left > 0 else math.inf
+
+
+def _of_local_steps(phases: Sequence[Phase], terms: Terms, record: RecordLayer, change: float) -> Bound:
+    """Mini-batches that the client draws for itself: sqrt(K)-GDP does not hold, each of the K R steps is composed."""
+    worst, left = worst_participations(phases, terms.max_participations, terms.record_delta)
+    steps, rate, noise = worst * record.support_steps, record.batch_rate, record.support_noise or 0.0
+    earlier = 0.0
+    if terms.before:
+        # Two bounds of different kinds: half of delta for each, and their epsilons added.
+        left /= 2.0
+        seen = seen_before(terms.before, 2.0, terms.record_delta)
+        mu = math.sqrt(seen.squared)
+        earlier = _with_discrete(lambda delta: gaussian_epsilon(mu, delta), left - seen.rare, seen.coordinates)
+    if change > 1:
+        epsilon = earlier + replaced_steps_epsilon(rate, noise, steps, left)
+    else:
+        epsilon = earlier + poisson_steps_epsilon(rate, noise, steps, left, record.accountant)
+    return Bound(
+        method=record.accountant,
+        epsilon=epsilon,
+        event=f"{worst} participations of {record.support_steps} steps (each record in a step with probability "
+        f"{record.batch_rate:.4g}) with Gaussian noise of z_s = {noise:.4g}" + _seen(terms.before),
+        formula=f"{record.accountant.upper()} of (1-b) N(0, z_s^2) + b N(1, z_s^2) against N(0, z_s^2), K R-fold",
+    )
+
+
+def _with_discrete(at: Callable[[float], float], delta: float, coordinates: Sequence[Coordinates]) -> float:
+    """Epsilon at delta, with what discrete noise costs more where there is such."""
+    return epsilon_of_discrete(at, delta, at(delta), coordinates) if coordinates else at(delta)
+
+
+def _seen(before: Sequence[Phase]) -> str:
+    """Behind what is seen."""
+    return f", besides {rounds_seen(before)} before" if before else ""
+
+
+def _nothing(event: str) -> Bound:
+    return Bound(method="none", epsilon=math.inf, event=event, formula="no noise covers it")

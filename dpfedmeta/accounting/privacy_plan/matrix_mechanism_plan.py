@@ -1,0 +1,104 @@
+"""Checks of a plan with correlated noise, and the noise that follows from the plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dpfedmeta.accounting.events.participation_pattern import Spacing, joining_rates
+from dpfedmeta.accounting.events.toeplitz_coefficients import most_participations
+from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS, CorrelatedNoise, Correlation
+from dpfedmeta.core.errors import RefusedPlan
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+
+
+def spacing_of(plan: PrivacyPlan) -> Spacing | None:
+    """R and b of a plan of correlated noise, b within its rounds; None for another one."""
+    if plan.correlation is None:
+        return None
+    separation = min(plan.correlation.separation, plan.rounds)
+    most = most_participations(plan.rounds, separation, plan.max_participations)
+    return Spacing(participations=most, separation=separation)
+
+
+def check_correlated(plan: PrivacyPlan, correlation: Correlation) -> None:
+    """Refuse what the proof in `correlated_noise` does not cover.
+
+    Raises:
+        RefusedPlan: Says which setting, why, and what to do.
+    """
+    name = plan.noise
+    if name not in KINDS:
+        raise RefusedPlan(
+            f"population.separation = {correlation.separation} with server.noise = {name}: only correlated noise "
+            f"({', '.join(KINDS)}) counts with clients that keep apart; leave it out"
+        )
+    turns = plan.sampler == "cyclic"
+    reasons = (
+        (turns and name != "banded", "population.sampler = cyclic", "only banded noise keeps participations apart"),
+        (plan.secure is not None, "aggregation.mode = secure", "clients make that noise, each round on its own"),
+        (plan.record is not None, "record.enabled", "noise of the clients' own is added to each message on its own"),
+        (plan.noise_site != "server", "server.noise_site = clients", "each client would add its share of one round"),
+        (bool(plan.schedule), "server.schedule", "no bound is proven for noise or cohorts that change on the way"),
+        (
+            plan.sampler not in ("poisson", "cyclic"),
+            f"population.sampler = {plan.sampler}",
+            "it keeps no rounds between participations",
+        ),
+    )
+    for found, setting, why in reasons:
+        if found:
+            raise RefusedPlan(
+                f"server.noise = {name} with {setting}: {why}; use --server.noise independent, or leave that out"
+            )
+    bands = len(correlation.numbers) or (correlation.buffers or 0) + 1
+    if turns and bands > correlation.separation:
+        raise RefusedPlan(
+            f"population.sampler = cyclic with {bands} bands (server.buffers + 1) and population.separation = "
+            f"{correlation.separation}: the rounds of two participations would meet; lower server.buffers to "
+            f"{correlation.separation - 1} or less"
+        )
+
+
+def check_kept(plan: PrivacyPlan) -> None:
+    """Refuse a separation that the population cannot keep.
+
+    Raises:
+        RefusedPlan: Fewer clients than a cohort are free in some round.
+    """
+    spacing = spacing_of(plan)
+    if spacing is None:
+        return
+    if plan.sampler != "cyclic":
+        _ = joining_rates(plan.clients, plan.cohort, plan.rounds, spacing)
+    elif plan.cohort * spacing.separation > plan.clients:
+        raise RefusedPlan(
+            f"population.sampler = cyclic with population.separation = {spacing.separation}: a group has "
+            f"{plan.clients / spacing.separation:.4g} of {plan.clients:,} clients, and population.cohort is "
+            f"{plan.cohort:g}; lower the separation or the cohort"
+        )
+
+
+def correlated_noise(plan: PrivacyPlan, multiplier: float) -> CorrelatedNoise:
+    """The noise of a plan; fitted to its rounds where its numbers are not stated."""
+    spacing, correlation = spacing_of(plan), plan.correlation
+    assert spacing is not None
+    assert correlation is not None
+    kind = KINDS[plan.noise]
+    return kind(
+        multiplier=multiplier,
+        rounds=plan.rounds,
+        participations=spacing.participations,
+        separation=spacing.separation,
+        numbers=correlation.numbers or kind.fitted(plan.rounds, spacing, correlation.buffers),
+    )
+
+
+def with_fitted_numbers(plan: PrivacyPlan) -> PrivacyPlan:
+    """The same, with the numbers of its noise stated: what a ledger keeps does not depend on who fits."""
+    if plan.correlation is None:
+        return plan
+    numbers = correlated_noise(plan, 1.0).numbers
+    return replace(plan, correlation=replace(plan.correlation, numbers=numbers))

@@ -1,0 +1,135 @@
+"""Checks that refuse a plan: values out of range, and combinations for which nothing is proved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dpfedmeta.accounting.events.events import SAMPLERS
+from dpfedmeta.accounting.events.failure_probability import least_capacity
+from dpfedmeta.accounting.events.record_layer import check
+from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS
+from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import check_correlated, check_kept
+from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+
+# Noise multipliers outside this range promise nothing, or cost nothing that a float could say.
+_LEAST, _MOST = 1e-3, 1e7
+
+
+def check_plan(plan: PrivacyPlan) -> None:
+    """Refuse it, at the first value that does not fit.
+
+    Raises:
+        RefusedPlan: Says which value, and what it may be.
+    """
+    _check_values(plan)
+    _check_who_adds_noise(plan)
+    _check_what_is_released(plan)
+    _check_rounds(plan)
+    check_kept(plan)
+    if plan.sampler == "check-ins":
+        _check_check_ins(plan)
+    else:
+        check("capacity", plan.capacity, plan.capacity is None, "none where the server draws cohorts")
+
+
+def _check_values(plan: PrivacyPlan) -> None:
+    check("clients", plan.clients, plan.clients >= 1, "at least 1")
+    check("rounds", plan.rounds, plan.rounds >= 1, "at least 1")
+    check("sampler", plan.sampler, plan.sampler in SAMPLERS, " or ".join(SAMPLERS))
+    check("noise_mode", plan.noise_mode, plan.noise_mode in ("shared", "stacked"), "shared or stacked")
+    check("colluding", plan.colluding, plan.colluding >= 1, "at least 1")
+    check("hostile", plan.hostile, 0 <= plan.hostile < 1, "a share from 0 to below 1")
+    for name in ("client_delta", "record_delta"):
+        check(name, getattr(plan, name), 0 < getattr(plan, name) < 1, "above 0 and below 1")
+    if plan.noise_multiplier is not None:
+        z = plan.noise_multiplier
+        check("noise_multiplier", z, z == 0 or _LEAST <= z <= _MOST, f"0, or a number from {_LEAST:g} to {_MOST:g}")
+    if plan.max_participations is not None:
+        check("max_participations", plan.max_participations, plan.max_participations >= 1, "at least 1")
+        # A capped client's place stays empty, so with a cap the others' histories depend on who was drawn before.
+        check("max_participations", plan.max_participations, plan.sampler != "fixed", "no cap (null) under fixed")
+
+
+def _check_who_adds_noise(plan: PrivacyPlan) -> None:
+    if plan.correlation is not None:
+        check_correlated(plan, plan.correlation)
+    else:
+        check("noise", plan.noise, plan.noise not in KINDS, "a separation too: its clients keep apart")
+        check("sampler", plan.sampler, plan.sampler != "cyclic", "another one: only banded noise has a use for turns")
+    if plan.noise_site == "clients":
+        # A cohort of unknown size, or another noise, would make another share than was planned.
+        plain = plan.sampler == "fixed" and plan.record is None and not plan.schedule
+        check(
+            "noise_site",
+            plan.noise_site,
+            plain,
+            "server, unless cohorts have a fixed size, nothing is scheduled and there is no record-level noise",
+        )
+    if plan.record is not None:
+        # Parts without noise of their own need a sum whose noise the clients make.
+        check("record.of_sum", plan.record.of_sum, plan.secure is not None or not plan.record.of_sum, "a secure sum")
+    if plan.secure is not None:
+        _check_secure(plan, plan.secure)
+    elif plan.record is not None and plan.record.query_noise is None and plan.noise_multiplier is not None:
+        # Later support gradients cancel earlier noise, and the message is unbounded before its last noise.
+        check("noise_mode", plan.noise_mode, plan.noise_mode == "stacked", "stacked where updates are sent")
+
+
+def _check_what_is_released(plan: PrivacyPlan) -> None:
+    check("server_sees", plan.server_sees, plan.server_sees in ("messages", "sum"), "messages or sum")
+    if plan.noise != "independent":
+        # Only independent Gaussian noise adds up with that of messages.
+        alone = plan.noise_site == "server" and (plan.record is None or plan.noise_mode == "stacked")
+        check("noise", plan.noise, alone, "independent noise where clients' noise pays for the server's")
+    runs = [other.run for other in plan.earlier]
+    check("earlier", runs, len(set(runs)) == len(runs), "every ledger once")
+    plain = plan.secure is None and plan.record is None and plan.noise_site == "server"
+    check("missed", plan.missed, plan.missed is None or (0 <= plan.missed < 1 and plain), "a probability, or null")
+
+
+def _check_rounds(plan: PrivacyPlan) -> None:
+    ends = [*plan.ends, plan.rounds]
+    check("ends", plan.ends, ends[0] >= 1 and ends == sorted(set(ends)), "at least 1, and growing up to rounds")
+    starts = [change.from_round for change in plan.schedule]
+    check("schedule", starts, starts == sorted(set(starts)), "in the order of distinct from_round")
+    for _, change in plan.changes():
+        _check_cohort(plan, plan.cohort * change.cohort_scale)
+
+
+def _check_check_ins(plan: PrivacyPlan) -> None:
+    """Check that a plan of check-ins is one that the proof in accounting.allocation covers."""
+    check("ends", plan.ends, not plan.ends, "no extension: every client has come")
+    check("cohort", plan.cohort, plan.cohort == plan.clients / plan.rounds, "N/T: each client comes in one round")
+    check("max_participations", plan.max_participations, plan.max_participations == 1, "1: each client comes once")
+    check("schedule", plan.schedule, not plan.schedule, "no changes between rounds that clients choose")
+    check("earlier", len(plan.earlier), not plan.earlier, "nothing spent before where clients choose their round")
+    check("noise", plan.noise, plan.noise == "independent", "independent noise where clients choose their round")
+    check("server_sees", plan.server_sees, plan.secure is None, "messages where clients choose their round")
+    check("hostile", plan.hostile, plan.hostile == 0, "0: hostile clients choose their round too")
+    check("capacity", plan.capacity, plan.capacity is not None and plan.capacity >= 1, "the most a round takes")
+    least = least_capacity(plan.clients, plan.rounds, min(plan.client_delta, plan.record_delta))
+    rare = f"{least} or more, so that a full round is rare enough beside delta"
+    check("capacity", plan.capacity, (plan.capacity or 0) >= least, rare)
+
+
+def _check_secure(plan: PrivacyPlan, secure: SecureRounds) -> None:
+    check("server_sees", plan.server_sees, plan.server_sees == "sum", "sum where messages are added up securely")
+    check("noise_multiplier", plan.noise_multiplier, plan.noise_multiplier is not None, "a clip bound and a noise")
+    check("noise_site", plan.noise_site, plan.noise_site == "server", "server: the clients add the noise anyway")
+    check("schedule", plan.schedule, not plan.schedule, "no changes between rounds")
+    check("noise", plan.noise, plan.noise == "independent", "independent noise where messages are added up securely")
+    if plan.record is not None:
+        parts = plan.record.query_records if plan.record.of_sum else 1
+        check("secure.parts", secure.parts, secure.parts == parts, f"the {parts} parts of a message")
+        check("noise_mode", plan.noise_mode, plan.record.of_sum or plan.noise_mode == "stacked", "stacked")
+    # A share of the noise depends on how many are invited, and noise that is missing would tell of that.
+    check("hostile", plan.hostile, not plan.hostile or plan.sampler == "fixed", "0, or the fixed-size sampler")
+
+
+def _check_cohort(plan: PrivacyPlan, cohort: float) -> None:
+    check("cohort", cohort, 0 < cohort <= plan.clients, f"above 0 and at most {plan.clients} clients")
+    if plan.sampler == "fixed":
+        check("cohort", cohort, float(cohort).is_integer(), "a whole number under the fixed-size sampler")

@@ -1,0 +1,1 @@
+"""Other accountants and published claims, for comparison."""

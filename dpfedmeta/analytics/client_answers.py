@@ -1,0 +1,175 @@
+"""Data that clients hold, and each client's computation on them: in a simulation as on a machine of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import median
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.params import Params, dimension, norm, unflatten
+from dpfedmeta.core.random.random_sources import KeyedSource
+from dpfedmeta.data.populations.class_counts import holdings
+from dpfedmeta.data.populations.population import Population
+from dpfedmeta.learning.evaluation.baselines import Adapted, arrays_of
+from dpfedmeta.learning.models.frozen import mixes_queries
+from dpfedmeta.learning.models.registry import build_network
+from dpfedmeta.planning.run_plan import Plan
+from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.training import build_data as training_data
+
+_FLOAT = np.dtype("<f4")
+
+
+class Held(Protocol):
+    """SECRET: what clients hold, by the number of the client. No data make a call fail."""
+
+    def holdings(self, client: int) -> Mapping[str, int]:
+        """Images of each class; nothing where the client's data cannot be read."""
+        ...
+
+    def names(self, client: int) -> Mapping[str, int]:
+        """The names that a client holds, and how often."""
+        ...
+
+    def message_norm(self, client: int) -> float | None:
+        """Length of the message that a client would send in round 0, before clipping; None: it has none.
+
+        Where a message is the sum of parts that are clipped one by one, the median of their lengths.
+        """
+        ...
+
+    def check_model(self, model: bytes) -> None:
+        """Refuse what are no weights of the network; nobody's data decide over it.
+
+        Raises:
+            InputError: Another number of them, or one that is not finite.
+        """
+        ...
+
+    def accuracies(self, client: int, model: bytes) -> tuple[float, float] | None:
+        """(before, after) adapting a model to its own support images, on its own query images."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeldImages:
+    """Clients with images (a `Held`).
+
+    Attributes:
+        plan: Of the training that is served.
+        population: From client number to images.
+    """
+
+    plan: Plan
+    population: Population
+    _learners: dict[bytes, Adapted] = field(default_factory=dict)
+
+    def holdings(self, client: int) -> Mapping[str, int]:
+        """Return the number of images of each class (see `Held`)."""
+        try:
+            return holdings(self.population, client)
+        except MemoryError:
+            raise
+        except Exception:
+            return {}
+
+    def names(self, client: int) -> Mapping[str, int]:
+        """Those of its classes."""
+        return self.holdings(client)
+
+    def message_norm(self, client: int) -> float | None:
+        """Return the norm of the client's message of round 0 before clipping (see `Held`)."""
+        (message,) = self._side.exact_messages(self._start, 0, [client])
+        if message is None:
+            return None
+        if self._side.parts == 1:
+            return norm(message)
+        parts = range(self._side.parts)
+        return median(norm({name: value[part] for name, value in message.items()}) for part in parts)
+
+    def check_model(self, model: bytes) -> None:
+        """Check that the bytes are finite weights of the network (see `Held`)."""
+        count = dimension(self._initial)
+        if len(model) != _FLOAT.itemsize * count:
+            raise InputError(f"a model of {len(model):,} bytes, expected {count:,} weights of 4")
+        if not np.isfinite(np.frombuffer(model, dtype=_FLOAT)).all():
+            raise InputError("a model that is not finite")
+
+    def accuracies(self, client: int, model: bytes) -> tuple[float, float] | None:
+        """Return the accuracy before and after adapting a model to the client's own images (see `Held`)."""
+        held = self._side.data_form.held(self.population, client)
+        if held is None:
+            return None
+        before, after = self._learner(model).accuracies(held, transductive=self._transductive)
+        return before, after
+
+    def _learner(self, model: bytes) -> Adapted:
+        if model not in self._learners:
+            self.check_model(model)
+            weights = unflatten(torch.from_numpy(np.frombuffer(model, dtype=_FLOAT).copy()), self._initial)
+            adaptation = self.plan.evaluation
+            self._learners[model] = Adapted(
+                network=self.plan.network,
+                weights=arrays_of(weights),
+                adaptation=adaptation,
+                at=(0, adaptation.steps),
+            )
+        return self._learners[model]
+
+    @cached_property
+    def _side(self) -> ClientSide:
+        # No message carries noise here, so its source is never asked.
+        return training_data.client_side(self.plan, self.population, KeyedSource(0), torch.device("cpu"))
+
+    @cached_property
+    def _initial(self) -> Params:
+        return self.plan.algorithm.initial(self.plan.network, self.plan.settings.run.seed)
+
+    @cached_property
+    def _start(self) -> Params:
+        return self.plan.algorithm.learned(self.plan.network, self._initial)
+
+    @cached_property
+    def _transductive(self) -> bool:
+        return mixes_queries(build_network(self.plan.network))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeldNames:
+    """Clients of a file of names, who hold nothing else (a `Held`).
+
+    Attributes:
+        lines: What each of them names, and how often.
+    """
+
+    lines: Sequence[Mapping[str, int]]
+
+    def holdings(self, client: int) -> Mapping[str, int]:
+        """None."""
+        return {}
+
+    def names(self, client: int) -> Mapping[str, int]:
+        """Those of its line."""
+        return self.lines[client]
+
+    def message_norm(self, client: int) -> float | None:
+        """None."""
+        return None
+
+    def check_model(self, model: bytes) -> None:
+        """No model fits.
+
+        Raises:
+            InputError: Always.
+        """
+        raise InputError("clients of a file of names adapt no model")
+
+    def accuracies(self, client: int, model: bytes) -> tuple[float, float] | None:
+        """None."""
+        return None

@@ -1,0 +1,1 @@
+"""Attacks on a plan's releases, one file for each observer or mechanism."""

@@ -1,0 +1,124 @@
+"""Request of an audit: its subject and its size; a request that can prove nothing is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpfedmeta.auditing.estimators.one_run import check_canaries
+from dpfedmeta.auditing.findings import AUDITS, AuditName
+from dpfedmeta.auditing.reduced_plan import audited_settings
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.task import load_task
+from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients
+
+if TYPE_CHECKING:
+    from dpfedmeta.planning.run_plan import Plan
+
+OF_MANY_RUNS: tuple[AuditName, ...] = ("distinguish", "many-runs")
+MOST_RUNS = 10**8
+
+
+def fresh_seed() -> int:
+    """Draw the seed of an audit from the operating system."""
+    return secrets.randbits(63)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditRequest:
+    """Request of an audit: its subject, its methods and its size.
+
+    Attributes:
+        algo: As for training.
+        dataset: As for training.
+        config: As for training; of a run its config.yaml.
+        given: Settings that were typed.
+        audits: Audits that are made.
+        runs: Number of runs of the audits of many runs.
+        canaries: Number of canaries of the audits of one run.
+        confidence: Confidence of lower bounds.
+        units: Cells of these units are looked at.
+        observers: And of these observers.
+        as_planned: Whether the sizes stay those of the preset.
+        whole: Whether each run keeps its books.
+        seed: Seed of the audit itself: worlds, coins, directions, noise. A new one each time, so that a sample that is
+            above a kept promise by chance is not repeated for ever.
+    """
+
+    algo: str | None = None
+    dataset: str | None = None
+    config: Path | None = None
+    given: Mapping[str, str] = field(default_factory=dict)
+    audits: tuple[AuditName, ...] = OF_MANY_RUNS
+    runs: int = 1000
+    canaries: int = 1000
+    confidence: float = 0.95
+    units: tuple[str, ...] = ("client", "record")
+    observers: tuple[str, ...] = ("server", "public")
+    as_planned: bool = False
+    whole: bool = False
+    seed: int = field(default_factory=fresh_seed)
+
+    def __post_init__(self) -> None:
+        for name, given, known in (
+            ("audits", self.audits, AUDITS),
+            ("units", self.units, ("client", "record")),
+            ("observers", self.observers, ("server", "public")),
+        ):
+            if wrong := [each for each in given if each not in known]:
+                raise InputError(f"{name} = {wrong[0]}: known are {', '.join(known)}")
+        if not 0.5 <= self.confidence < 1:
+            raise InputError(f"confidence = {self.confidence:g}: a number from 0.5 to below 1")
+        fewest = math.floor(math.log(self.miss) / math.log(0.5)) + 1
+        if not fewest <= self.runs <= MOST_RUNS:
+            raise InputError(
+                f"runs = {self.runs}: fewer than {fewest} prove nothing at {self.confidence:.0%}, whatever they show; "
+                f"give {fewest} to {MOST_RUNS:,}"
+            )
+        check_canaries(self.canaries)
+
+    def second_seed(self, number: int) -> int:
+        """Derive the seed of a run or bench of the second sample, which shares no coin with the first."""
+        digest = hashlib.sha256(f"dpfedmeta audit, second sample {number} of {self.seed}".encode()).digest()
+        return int.from_bytes(digest[:8]) >> 1
+
+    @property
+    def miss(self) -> float:
+        """Probability with which a bound may fail: 1 - confidence."""
+        return 1.0 - self.confidence
+
+    def settings(self, more: Mapping[str, str] | None = None) -> Settings:
+        """Return the settings that are audited, with the sizes of the audit."""
+        return audited_settings(self.algo, self.dataset, self.config, self.given, as_planned=self.as_planned, more=more)
+
+    def plan(self, more: Mapping[str, str] | None = None) -> Plan:
+        """Likewise."""
+        settings = self.settings(more)
+        check_promises_something(settings)
+        from dpfedmeta.planning.run_plan import make_plan  # brings PyTorch, and a wrong request needs none
+
+        return make_plan(settings, load_task(settings.dataset)[0])
+
+
+def check_promises_something(settings: Settings) -> None:
+    """Refuse settings that promise nothing, as far as that is seen without a plan.
+
+    Raises:
+        InputError: Neither messages nor records are clipped.
+    """
+    if not (bounds_clients(settings) or settings.record.enabled):
+        raise InputError(nothing_promised(settings.algo))
+
+
+def nothing_promised(algo: str) -> str:
+    """Why there is nothing to audit."""
+    return (
+        f"algo = {algo}: epsilon is infinite in every cell, so there is no promise to audit; choose a private "
+        "algorithm, or give --noise-multiplier or --epsilon"
+    )

@@ -1,0 +1,1 @@
+"""Lower bounds on epsilon from many runs, or from one run with many canaries."""

@@ -1,0 +1,216 @@
+"""Two neighbouring worlds of a plan, and what each observer sees of the rounds in one of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, cast
+
+import torch
+
+from dpfedmeta.accounting.ledger.ledger import Budget
+from dpfedmeta.auditing.canaries import SameDirection, with_canaries
+from dpfedmeta.auditing.observed_loop import AuditedTraining, NoAccuracy, Seen
+from dpfedmeta.core.files.run_directory import RunDirectory, create
+from dpfedmeta.core.params import Params
+from dpfedmeta.core.random.random_sources import SecretSource
+from dpfedmeta.core.worker_pool import InProcess
+from dpfedmeta.data.episodes.episode import Episode
+from dpfedmeta.learning.evaluation import HeldOutEvaluation
+from dpfedmeta.planning.privacy.aggregation import aggregation_of
+from dpfedmeta.planning.run_plan import Plan
+from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.privacy.units import Bounded, Client
+from dpfedmeta.simulation.backend import Backend
+from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.training.build_data import client_side
+
+# Its number; who it is does not matter.
+CANARY = 0
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nobody:
+    """Clients that hold nothing: an attacker who knows their messages subtracts them.
+
+    Attributes:
+        clients: N.
+    """
+
+    clients: int
+
+    def episode(self, client: int) -> Episode:
+        """None of them.
+
+        Raises:
+            LookupError: Always; such a client sends zeros, as every client does whose data cannot be read.
+        """
+        raise LookupError(client)
+
+
+class Worlds(Protocol):
+    """Two worlds that differ in one client, or in one record of one client."""
+
+    def clients(self, one: bool, source: SecretSource) -> ClientSide:
+        """All clients of the one world, or of the other."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientWorlds:
+    """The canary sends a message of its own choice; all others hold nothing.
+
+    Attributes:
+        plan: The plan.
+        one: What it sends in the one world: 1, or -1 for the opposite; 0 where it holds nothing.
+        other: What it sends in the other.
+    """
+
+    plan: Plan
+    one: int = 1
+    other: int = 0
+
+    def clients(self, one: bool, source: SecretSource) -> ClientSide:
+        """Return all clients, with the canary of that world."""
+        sign, nobody = self.one if one else self.other, Nobody(clients=self.plan.privacy.clients)
+        side = client_side(self.plan, nobody, source, _CPU)
+        return with_canaries(side, {CANARY: sign} if sign else {}, SameDirection(), others=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordWorlds:
+    """The canary client holds a glaring record under a wrong label, or in its place one that cannot be read.
+
+    A record that holds NaN has no gradient, so it counts as null: that is the neighbour under zero-out. The population
+    alone differs; the client computes as every client does.
+
+    Attributes:
+        plan: The plan.
+        glaring: Every number of the record.
+    """
+
+    plan: Plan
+    glaring: float
+
+    def clients(self, one: bool, source: SecretSource) -> ClientSide:
+        """Return all clients, with the population of that world."""
+        return client_side(self.plan, self._population(one), source, _CPU)
+
+    def _population(self, one: bool) -> RecordPopulation:
+        plan = self.plan
+        return RecordPopulation(
+            clients=plan.privacy.clients,
+            image=plan.network.form.shape,
+            ways=plan.shape.ways,
+            shots=plan.shape.shots,
+            queries=plan.shape.queries,
+            canary=self.glaring if one else math.nan,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordPopulation:
+    """Population of one client that holds records, one of which may be missing; all others hold nothing.
+
+    Attributes:
+        clients: N.
+        image: Form of a record.
+        ways: Number of classes.
+        shots: Support records of each class.
+        queries: Query records of each class.
+        canary: Every number of the canary's record; NaN: it cannot be read.
+    """
+
+    clients: int
+    image: tuple[int, ...]
+    ways: int
+    shots: int
+    queries: int
+    canary: float
+
+    def episode(self, client: int) -> Episode:
+        """The canary's data.
+
+        Raises:
+            LookupError: Another client holds nothing.
+        """
+        if client != CANARY:
+            raise LookupError(client)
+        labels, support, query = torch.arange(self.ways), self.ways * self.shots, self.ways * self.queries
+        queries = torch.zeros(query, *self.image)
+        queries[0] = self.canary
+        return Episode(
+            support_images=torch.zeros(support, *self.image),
+            support_labels=labels.repeat_interleave(self.shots),
+            query_images=queries,
+            query_labels=labels.repeat_interleave(self.queries),
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class Noting:
+    """A backend as it is; what the server sees of each sum is noted."""
+
+    backend: Backend
+    sums: list[tuple[Cohort, Bounded[Client, Params]]] = field(default_factory=list)
+
+    def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[Client, Params]:
+        """Return the backend's sum, and note it."""
+        found = self.backend.cohort_sum(model, bound, cohort)
+        self.sums.append((cohort, found))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Observed:
+    """Record of one run in one world, as its observers saw it.
+
+    Attributes:
+        releases: What everybody saw.
+        sums: What the server added up, with who took part; SECRET to all others.
+        clients: The clients of that run, with their own noise.
+    """
+
+    releases: Sequence[Seen]
+    sums: Sequence[tuple[Cohort, Bounded[Client, Params]]]
+    clients: ClientSide
+
+
+def observe(
+    plan: Plan,
+    clients: ClientSide,
+    source: SecretSource,
+    folder: Path | None = None,
+    training: type[AuditedTraining] = AuditedTraining,
+) -> Observed:
+    """Run a plan once, and return what its observers saw.
+
+    Args:
+        plan: The plan.
+        clients: All of them, in one world.
+        source: Secret randomness of the server.
+        folder: Where a whole run keeps its books; None: the rounds alone, without books.
+        training: Another loop, for tests with a planted mistake.
+    """
+    settings, workers = plan.settings, InProcess()
+    made = aggregation_of(settings).made(settings, clients, workers)
+    noting = Noting(backend=made)
+    run = RunDirectory(Path()) if folder is None else create(folder, "run-with-canaries")
+    loop = training(
+        plan=plan,
+        run=run,
+        backend=noting,
+        workers=workers,
+        validation=cast(HeldOutEvaluation, NoAccuracy()),
+        source=source,
+        trackers=(),
+        budget=Budget.of(plan.planned),
+    )
+    if folder is None:
+        loop.without_books()
+    else:
+        loop()
+    return Observed(releases=loop.seen, sums=noting.sums, clients=clients)

@@ -1,0 +1,1 @@
+"""The command line: options, one file for each command, and sweeps."""

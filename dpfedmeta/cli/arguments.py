@@ -1,0 +1,184 @@
+"""Common parts of the commands: settings as options, and errors as one line with an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from dpfedmeta.config.dotted_keys import OPEN
+from dpfedmeta.config.load import describe, of_preset, resolve
+from dpfedmeta.config.presets import SHORT_FORMS, algorithm_names
+from dpfedmeta.config.settings import Settings, setting_fields
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.pydantic_errors import nearest
+from dpfedmeta.core.signals import terminate_like_ctrl_c
+
+DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """Bad options are bad input: one line, exit code 2. With `settings`, --help ends with every one of them."""
+
+    settings = False
+    words: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.words = sys.argv[1:] if args is None else args
+        return super().parse_known_args(args, namespace)
+
+    def format_help(self) -> str:
+        return super().format_help() + (f"\n{_settings_help(self.words)}\n" if self.settings else "")
+
+    def error(self, message: str) -> Any:
+        raise InputError(f"{message} (--help lists the options)")
+
+
+def parser(description: str, *, settings: bool, program: str | None = None) -> argparse.ArgumentParser:
+    """A parser.
+
+    Args:
+        description: What the command does.
+        settings: Whether it takes settings; what is shown of them is what holds with the --algo among the words.
+        program: How it is called, for the line of its usage; None: the name of the running script.
+    """
+    made = _Parser(
+        prog=program,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.settings = settings
+    if settings:
+        _add_chosen(made)
+    return made
+
+
+def _add_chosen(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--algo", help=f"one of {', '.join(algorithm_names())}")
+    made.add_argument("--dataset", help="a task's name, or the path of a task file")
+    made.add_argument(
+        "--config", type=Path, help="a YAML file with settings, or a name: cross-silo, cross-device, paper/dp-agr"
+    )
+
+
+def _settings_help(words: Sequence[str]) -> str:
+    """Every setting, with what holds if nothing else is given than the preset and the file among the words."""
+    choices = _Parser(add_help=False, allow_abbrev=False)
+    _add_chosen(choices)
+    chosen, _ = choices.parse_known_args([word for word in words if word not in ("-h", "--help")])
+    holding, meaning = None, "default, unless the preset says otherwise; with --algo NAME --help: what holds with it"
+    if chosen.config:
+        holding = resolve(chosen.algo, chosen.dataset, chosen.config)
+        meaning = f"what holds with {chosen.config}"
+    elif chosen.algo:
+        holding = of_preset(chosen.algo, chosen.dataset)
+        meaning = f"what holds with {chosen.algo}" + (f" on {chosen.dataset}" if chosen.dataset else "")
+    return f"settings (short form) [{meaning}], also keys of the file of --config:\n{describe(holding)}"
+
+
+def parse_with_settings(
+    made: argparse.ArgumentParser,
+    words: Sequence[str],
+    default_dataset: str | None = None,
+    *,
+    keep_both: Callable[[argparse.Namespace], bool] = lambda options: False,
+) -> tuple[argparse.Namespace, Settings]:
+    """Parse the command's own options; everything else is a setting.
+
+    Args:
+        made: The parser.
+        words: What was typed behind the command's name.
+        default_dataset: Where the command needs none.
+        keep_both: Whether, with these options, a noise and a target of one cell may stand together.
+    """
+    options, rest = made.parse_known_args(words)
+    given = settings_from(rest)
+    settings = resolve(
+        options.algo, options.dataset or default_dataset, options.config, given, keep_both=keep_both(options)
+    )
+    return options, settings
+
+
+def given_settings(made: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, str]:
+    """The settings among the words, by their full names, as typed."""
+    return settings_from(made.parse_known_args(words)[1])
+
+
+def settings_from(words: Sequence[str]) -> dict[str, str]:
+    """`--name value` and `--name=value`, long or short."""
+    known = {name for name, _, _ in setting_fields()} | set(SHORT_FORMS)
+    given: dict[str, str] = {}
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
+        if not word.startswith("--"):
+            raise InputError(f"{word}: expected --name value; --help lists the settings")
+        name, equals, value = word[2:].partition("=")
+        if name not in known and not name.startswith(OPEN):
+            raise InputError(f"--{name}: unknown option{_meant(name, known)}")
+        if not equals:
+            if not remaining or (remaining[0].startswith("--") and len(remaining[0]) > 2):
+                raise InputError(f"--{name}: a value is missing")
+            value = remaining.pop(0)
+        given[SHORT_FORMS.get(name, name)] = value
+    return given
+
+
+def _meant(name: str, known: set[str]) -> str:
+    """'; did you mean --X?': the settings that end in this name, else the nearest."""
+    ending = sorted(each for each in known if each.endswith(f".{name}"))
+    if ending:
+        return f"; did you mean {' or '.join(f'--{each}' for each in ending)}?"
+    return nearest(name, known).replace("did you mean ", "did you mean --")
+
+
+def print_json(content: object) -> None:
+    """On standard output, where --json promises it and nothing else."""
+    print(json.dumps(content, indent=2, allow_nan=False))
+
+
+def run_command(main: Callable[[Console], int]) -> None:
+    """Call `main` and leave with its exit code; errors are one line on standard error."""
+    errors = Console(stderr=True, soft_wrap=True, emoji=False)
+    terminate_like_ctrl_c()
+    with warnings.catch_warnings():
+        _warn_in_one_line(errors)
+        try:
+            code = main(Console(emoji=False))
+        except InputError as error:
+            code = _say(errors, str(error), BAD_INPUT)
+        except KeyboardInterrupt:
+            code = _say(errors, "interrupted", INTERRUPTED)
+        except OSError as error:
+            code = _say(
+                errors, f"{error.filename or 'writing a file'}: {error.strerror or error}; {_remedy(error)}", FAILED
+            )
+        except RuntimeError as error:
+            code = _say(errors, str(error), FAILED)
+    sys.exit(code)
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO):
+        return "stopped; what was written before is whole: make room (or the disk writable), then go on with --resume"
+    return "stopped"
+
+
+def _say(console: Console, message: str, code: int) -> int:
+    console.print("error: " + " ".join(message.split()), style="red", highlight=False, markup=False)
+    return code
+
+
+def _warn_in_one_line(console: Console) -> None:
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        console.print(f"warning: {message}", style="yellow", highlight=False, markup=False)
+
+    warnings.showwarning = show

@@ -1,0 +1,306 @@
+"""Privacy guarantees of a plan, a run or a run's ledger: the four cells. Needs no data."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from dpfedmeta.cli.arguments import DONE, parse_with_settings, parser, print_json
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.output_paths import PICTURE_ENDINGS, check_output
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.events.guarantee import Guarantee
+    from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+    from dpfedmeta.core.files.run_directory import RunDirectory
+    from dpfedmeta.training.verification.verify import Audit
+
+
+def options_of() -> argparse.ArgumentParser:
+    """The command's own options; everything else is a setting."""
+    made = parser(
+        "Print the guarantees of a plan, or what a run promised and spent.", settings=True, program="dpfedmeta account"
+    )
+    made.add_argument("--json", action="store_true", help="print JSON and nothing else")
+    made.add_argument("--plot", type=Path, metavar="PNG", help="also draw epsilon against rounds")
+    made.add_argument(
+        "--solve",
+        choices=("noise", "rounds", "cohort", "bits"),
+        default="noise",
+        help="what follows from the targets; rounds and cohort need a noise as well; bits: the fewest with which "
+        "rounding under --aggregation secure costs at most 1 percent",
+    )
+    made.add_argument(
+        "--advise",
+        action="store_true",
+        help="a table for these clients, rounds and this target: which noise, with what error, on what assumption",
+    )
+    made.add_argument("--explain", action="store_true", help="for each cell, what is seen and by which formula")
+    other = made.add_mutually_exclusive_group()
+    other.add_argument("--run", type=Path, metavar="RUN", help="what a run promised and spent")
+    other.add_argument(
+        "--verify",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="recompute what a run spent from its ledger alone; several copies of one run: what they spent together",
+    )
+    other.add_argument(
+        "--realised",
+        type=Path,
+        metavar="RUN",
+        help="what really happened, from the server's private folder; not for publication",
+    )
+    other.add_argument("--compare-paper", action="store_true", help="published settings: claimed, and what holds")
+    other.add_argument(
+        "--compare-presets", action="store_true", help="every preset: what its origin would claim, and what holds"
+    )
+    other.add_argument("--cross-check", action="store_true", help="our numbers against other accountants (minutes)")
+    return made
+
+
+def main(words: Sequence[str], console: Console) -> int:
+    """Parse, account, print."""
+    made = options_of()
+    known, _ = made.parse_known_args(words)
+    check_output("--plot", known.plot, PICTURE_ENDINGS)
+    chosen = known.verify or [path for path in (known.run, known.realised) if path is not None]
+    compares = known.compare_paper or known.compare_presets or known.cross_check
+    if chosen or compares:
+        if known.algo or known.config:
+            raise InputError("--run, --verify, --realised, --compare-..., --cross-check take no --algo or --config")
+        made.parse_args(words)
+    if compares:
+        return _compare(known, console)
+    for path in chosen:
+        if not path.is_dir():
+            raise InputError(f"{path}: there is no such run directory")
+    return _of_runs(console, known, chosen) if chosen else _of_plan(made, words, console)
+
+
+def _compare(options: argparse.Namespace, console: Console) -> int:
+    from dpfedmeta.cli import compare_claims as comparisons
+
+    if options.compare_presets:
+        return comparisons.compare_presets(console, options.json)
+    if options.compare_paper:
+        return comparisons.compare_paper(console, options.json)
+    return comparisons.cross_check(console, options.json)
+
+
+def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Console) -> int:
+    options, settings = parse_with_settings(
+        made, words, default_dataset="omniglot", keep_both=lambda given: given.solve in ("rounds", "cohort")
+    )
+    from dpfedmeta.planning.early_checks import check_first
+
+    if options.advise:
+        from dpfedmeta.cli.advise import show
+
+        return show(console, settings, options.json)
+    check_first(settings)
+    from dpfedmeta.accounting.observers.four_guarantees import guarantees
+    from dpfedmeta.data.task import load_task
+    from dpfedmeta.planning.caveats import cautions, word_of_authors
+    from dpfedmeta.planning.privacy.solve import make_privacy
+
+    task, _ = load_task(settings.dataset)
+    plan = make_privacy(settings, task, options.solve)
+    word = word_of_authors(settings)
+    code = _show(console, options, plan, guarantees(plan), "What this plan promises", word=word)
+    for caution in cautions(settings, task) if not options.json else ():
+        console.print(f"note: {caution}", style="yellow", highlight=False, soft_wrap=True)
+    return code
+
+
+def _of_runs(console: Console, options: argparse.Namespace, chosen: Sequence[Path]) -> int:
+    from dpfedmeta.core.files.run_directory import RunDirectory, check_has_ledger
+
+    runs = [RunDirectory(path) for path in chosen]
+    for path in chosen:
+        check_has_ledger(path)
+    if len(runs) == 1 and options.realised is None:
+        from dpfedmeta.analytics.verification import is_analysis
+
+        if is_analysis(runs[0].path):
+            return _of_analysis(console, options, runs[0])
+    if options.realised is not None:
+        return _realised(console, runs[0], options.json)
+    return _of_copies(console, options, runs) if len(runs) > 1 else _of_run(console, options, runs[0])
+
+
+def _of_analysis(console: Console, options: argparse.Namespace, run: RunDirectory) -> int:
+    from dpfedmeta.analytics.verification import verify
+
+    found = verify(run)
+    title = "What the analysis spent, from the ledger alone"
+    code = _show(console, options, found.plan, found.guarantees, title, {"simulation": found.simulation})
+    for remark in found.remarks if options.verify is not None and not options.json else ():
+        console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
+    return code
+
+
+def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) -> int:
+    from dpfedmeta.accounting.observers.four_guarantees import guarantees
+    from dpfedmeta.training.terminal.tables import guarantee_table, rounds_words
+
+    found, shown = _verified(run)
+    snapshot = found.snapshot
+    assert snapshot is not None
+    so_far = "so far" if snapshot.words else ""
+    charged = f"in {rounds_words(len(found.charges))}, from the ledger alone"
+    title = " ".join(filter(None, ("What was spent", so_far, charged)))
+    if snapshot.words and not options.json:
+        console.print(f"{run.path}: {snapshot.words}", highlight=False, soft_wrap=True, markup=False)
+    if options.run is not None and not options.json:
+        promised = f"What was promised for {rounds_words(found.plan.rounds)}"
+        console.print(guarantee_table(guarantees(found.plan), promised, word=found.word))
+    of_run = {"simulation": found.simulation, "status": snapshot.stage}
+    code = _show(console, options, found.plan, found.guarantees, title, of_run, word=found.word)
+    if options.verify is not None and not options.json:
+        for remark in (*found.remarks, *shown):
+            console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
+    return code
+
+
+def _verified(run: RunDirectory) -> tuple[Audit, list[str]]:
+    """The ledger against everything beside it, and what is to be said of report.html."""
+    from dpfedmeta.reporting.html.privacy_statement import check_report
+    from dpfedmeta.training.results.run_archive import check_manifest
+    from dpfedmeta.training.verification.earlier_bounds import agreed
+    from dpfedmeta.training.verification.verify import audit
+
+    found = audit(run)
+    snapshot, proven = found.snapshot, found.proven
+    assert proven is not None
+    assert snapshot is not None
+    shown = [*agreed(lambda by: check_report(snapshot, by), proven), *check_manifest(run)]
+    counted = proven.settings.privacy.spent_before
+    if counted:
+        # PyTorch comes with it, and few runs name an analysis.
+        from dpfedmeta.analytics.verification import check_counted
+
+        shown += check_counted(counted)
+    return found, shown
+
+
+def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDirectory]) -> int:
+    from dpfedmeta.training.verification.verify import compose
+
+    each = [_verified(run)[0] for run in runs]
+    found = compose(runs)
+    if found is None:
+        raise InputError("--verify: these are not copies of one run; verify them one at a time")
+    for remark in found.remarks if not options.json else ():
+        console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
+    simulation = next((one.simulation for one in each if one.simulation), None)
+    title = "What the copies spent together"
+    word = each[0].word
+    return _show(console, options, found.plan, found.guarantees, title, {"simulation": simulation}, word=word)
+
+
+def _show(
+    console: Console,
+    options: argparse.Namespace,
+    plan: PrivacyPlan,
+    cells: tuple[Guarantee, ...],
+    title: str,
+    of_run: Mapping[str, str | None] | None = None,
+    *,
+    word: str | None = None,
+) -> int:
+    """Print the cells; `of_run` is what there is to say of a run besides, `word` on whose word they rest."""
+    from dpfedmeta.training.terminal.tables import guarantee_table, guarantee_words, noise_lines
+
+    if options.plot is not None:
+        _draw(options.plot, plan)
+    if options.json:
+        content = {"guarantees": [cell.as_json() for cell in cells], "parameters": parameters(plan)}
+        print_json({**content, **(of_run or {}), **({"by_word": word} if word else {})})
+        return DONE
+    for line in noise_lines(plan):
+        console.print(line, highlight=False, soft_wrap=True)
+    if options.solve == "bits" and plan.secure is not None:
+        console.print(f"the fewest bits: {plan.secure.bits}", highlight=False)
+    console.print(guarantee_table(cells, title, word=word))
+    if (of_run or {}).get("simulation"):
+        console.print((of_run or {})["simulation"], style="bold yellow")
+    if options.explain:
+        for line in guarantee_words(cells):
+            console.print(line, highlight=False, soft_wrap=True)
+    if options.plot is not None:
+        console.print(f"epsilon against rounds: {options.plot}", highlight=False, soft_wrap=True)
+    return DONE
+
+
+def _draw(path: Path, plan: PrivacyPlan) -> None:
+    from dpfedmeta.accounting.observers.four_guarantees import epsilon_curve
+    from dpfedmeta.reporting.plots.run_plots import curve_plot
+
+    curve_plot(path, *epsilon_curve(plan))
+
+
+def parameters(plan: PrivacyPlan) -> dict[str, object]:
+    """The noise and sizes behind the table; null where an algorithm has none."""
+    from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
+
+    record = plan.record
+    return {
+        "noise_multiplier": plan.noise_multiplier,
+        "support_noise": record.support_noise if record else None,
+        "query_noise": record.query_noise if record else None,
+        "total_noise": plan.at(0).total_noise,
+        "rounds": plan.rounds,
+        "clients": plan.clients,
+        "cohort": plan.cohort,
+        "max_participations": plan.max_participations,
+        "observer_of_server": plan.server_sees,
+        **_correlated(plan),
+        **constants_of_the_sum(plan),
+    }
+
+
+def _correlated(plan: PrivacyPlan) -> dict[str, object]:
+    """Return the constants of correlated noise; the multiplier over its sensitivity is 1/mu of all rounds together."""
+    from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
+
+    noise = plan.at(0).noise
+    if not isinstance(noise, CorrelatedNoise):
+        return {}
+    return {
+        "noise_sensitivity": noise.sensitivity(),
+        "separation": noise.separation,
+        "most_participations": noise.participations,
+        "coefficients": list(noise.numbers),
+    }
+
+
+def _realised(console: Console, run: RunDirectory, as_text: bool) -> int:
+    from dpfedmeta.training.results.rejected_messages import LEFT_OUT
+    from dpfedmeta.training.terminal.tables import number
+    from dpfedmeta.training.verification.verify import audit, realised
+
+    proven = audit(run)
+    found = realised(run, proven.plan, proven.charges)
+    if as_text:
+        print_json({"realised": {**vars(found), "record_server": found.as_number}})
+        return DONE
+    least, mean, most = found.cohort_sizes
+    console.print("From the server's private folder: do not publish, and do not promise.", style="bold yellow")
+    console.print(f"clients that took part: {found.participants:,}", highlight=False)
+    console.print(f"most participations of one client: {found.most_participations}", highlight=False)
+    console.print(f"cohort sizes: {least} to {most}, mean {mean:.1f}", highlight=False)
+    messages, rounds = found.left_out
+    if messages:
+        console.print(
+            f"messages that no honest client sends, set to 0: {messages} in {rounds} rounds "
+            f"({run.secret / LEFT_OUT}); a client's code or data is wrong, or somebody is hostile",
+            highlight=False,
+            soft_wrap=True,
+        )
+    console.print(f"(record, server) of that client's records: epsilon {number(found.record_server)}", highlight=False)
+    return DONE

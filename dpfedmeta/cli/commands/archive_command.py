@@ -1,0 +1,39 @@
+"""Archive of a run for publication: one file, without secrets."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from dpfedmeta.cli.arguments import DONE, parser
+
+
+def options_of() -> argparse.ArgumentParser:
+    """The command's own options."""
+    made = parser(
+        "Write an ended run as a zip file: all but secret/, with a manifest of SHA-256.",
+        settings=False,
+        program="dpfedmeta archive",
+    )
+    made.add_argument("run", type=Path, help="run directory")
+    made.add_argument("--out", type=Path, metavar="FILE.zip", help="the file (RUN.zip here)")
+    return made
+
+
+def main(words: Sequence[str], console: Console) -> int:
+    """Parse, verify, write."""
+    options = options_of().parse_args(words)
+    from dpfedmeta.core.files.run_directory import RunDirectory
+    from dpfedmeta.training.results.run_archive import archive
+
+    path = options.out or Path(f"{options.run.resolve().name}.zip")
+    made = archive(RunDirectory(options.run), path)
+    console.print(
+        f"{made.path}: {len(made.files)} files, verified before; {made.left_out} secret files are not in it",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return DONE

@@ -1,0 +1,89 @@
+"""Evaluate runs on held-out test classes: adaptation by steps, shots and ways, by client, beside baselines."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest
+from dpfedmeta.cli.arguments import DONE, parser
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import check_is_run
+from dpfedmeta.data.data_dirs import check_data_folder
+
+if TYPE_CHECKING:
+    from dpfedmeta.core.worker_pool import Workers
+    from dpfedmeta.simulation.distributed.torchrun_env import Launch
+
+
+def options_of() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = parser(
+        "Evaluate personalised adaptation on held-out test classes; several runs on the same episodes.",
+        settings=False,
+        program="dpfedmeta evaluate",
+    )
+    made.add_argument("runs", type=Path, nargs="+", help="run directories of one benchmark")
+    made.add_argument("--shots", type=int, nargs="+", help="support images per class (default: as trained)")
+    made.add_argument("--ways", type=int, nargs="+", help="classes per episode (default: as trained)")
+    made.add_argument(
+        "--steps",
+        type=int,
+        nargs="+",
+        help="accuracy after these numbers of gradient steps, besides 0 and the run's own (default: each up to that)",
+    )
+    made.add_argument("--seeds", type=int, nargs="+", help="different episodes, pooled (default: the run's seed)")
+    made.add_argument("--episodes", type=int, default=ENOUGH_EPISODES, help="episodes per setting and seed (600)")
+    made.add_argument(
+        "--transductive", action="store_true", help="normalisation statistics from support and query images together"
+    )
+    made.add_argument(
+        "--no-fine-tuning",
+        action="store_true",
+        help="leave out the slowest baseline, fine-tuning without meta-learning",
+    )
+    made.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR|PNG",
+        help="folder for everything that is written (default: the run), or only the picture that compares the runs",
+    )
+    made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
+    made.add_argument("--workers", type=int, help="worker processes (default: cores)")
+    return made
+
+
+def main(words: Sequence[str], console: Console) -> int:
+    """Parse and evaluate."""
+    return on_workers(words, console, None, None)
+
+
+def on_workers(words: Sequence[str], console: Console, workers: Workers | None, launch: Launch | None) -> int:
+    """The same on workers that are there already, as a launch brings them."""
+    options = options_of().parse_args(words)
+    request = EvaluationRequest(
+        runs=tuple(options.runs),
+        shots=tuple(options.shots or ()),
+        ways=tuple(options.ways or ()),
+        steps=tuple(options.steps or ()),
+        seeds=tuple(options.seeds or ()),
+        episodes=options.episodes,
+        transductive=options.transductive,
+        fine_tuning=not options.no_fine_tuning,
+        out=options.out,
+        data_folder=options.data_dir,
+        workers=options.workers,
+    )
+    check_data_folder(request.data_folder)
+    for path in request.runs:
+        check_is_run(path)
+    from dpfedmeta.api.print_evaluation import evaluate_runs
+
+    if workers is not None and request.workers is not None:
+        raise InputError("--workers: under torchrun its processes are the workers (--nproc-per-node); leave it out")
+    evaluate_runs(request, console, workers)
+    return DONE

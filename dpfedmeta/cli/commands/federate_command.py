@@ -1,0 +1,243 @@
+"""A federation of real clients: keys, the server, a client, or all of it on this machine (demo)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from dpfedmeta.cli.arguments import DONE, INTERRUPTED, parser, settings_from
+from dpfedmeta.cli.real_client_options import add_real_clients, server_options
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.pydantic_errors import nearest
+
+_WHAT = {
+    "keys": "make an identity: of a client (a key and its card), or of a server (--server)",
+    "server": "train over clients that hold their own data; the same call goes on after a kill",
+    "client": "take part with a folder of images, within a promise of one's own",
+    "demo": "a server and clients as processes of this machine, with TLS and keys of their own",
+}
+
+
+def main(words: Sequence[str], console: Console) -> int:
+    """Parse and call what is named first."""
+    if not words or words[0] in ("-h", "--help"):
+        lines = [f"  {name:8}{what}" for name, what in _WHAT.items()]
+        print("\n".join(["usage: dpfedmeta federate WHAT ...", "", *lines, "", "WHAT --help lists what it takes."]))
+        return DONE if words else 2
+    if words[0] not in _WHAT:
+        raise InputError(f"{words[0]}: no part of federate{nearest(words[0], _WHAT)}; known are {', '.join(_WHAT)}")
+    parts: dict[str, Callable[[Sequence[str], Console], int]] = {
+        "keys": _keys,
+        "server": _server,
+        "client": _client,
+        "demo": _demo,
+    }
+    return parts[words[0]](words[1:], console)
+
+
+def parsers_of() -> dict[str, argparse.ArgumentParser]:
+    """The options of each part; those of the server stand beside settings."""
+    return {
+        "keys": _keys_parser(),
+        "server": _server_parser(),
+        "client": _client_parser(),
+        "demo": _demo_parser(),
+    }
+
+
+def _say(console: Console) -> Callable[[str], None]:
+    return lambda line: console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def _keys_parser() -> argparse.ArgumentParser:
+    made = parser("Make keys.", settings=False, program="dpfedmeta federate keys")
+    made.add_argument(
+        "--out", type=Path, required=True, metavar="FILE|DIR", help="the secret key; or the folder of all"
+    )
+    made.add_argument("--name", help="of the client, for people (default: the file's name, or that of a rotated key)")
+    made.add_argument("--rotate", type=Path, metavar="KEY", help="replace this key; what was spent stays counted")
+    made.add_argument("--home", type=Path, metavar="DIR", help="with --rotate: of the old key (beside it)")
+    made.add_argument("--server", action="store_true", help="keys and certificates of a server")
+    made.add_argument("--flower", action="store_true", help="also as files for Flower's own SuperNode")
+    made.add_argument("--host", nargs="+", default=["localhost", "127.0.0.1"], help="by which clients reach the server")
+    made.add_argument("--port", type=int, default=9443, help="of the server (9443)")
+    return made
+
+
+def _keys(words: Sequence[str], console: Console) -> int:
+    options = _keys_parser().parse_args(words)
+    from dpfedmeta.core.files.atomic_files import replace_file
+    from dpfedmeta.federation.identity.credentials import card_line, write_identity, write_node_keys
+    from dpfedmeta.federation.identity.invitation import INVITATION, make_operator
+
+    random = os.urandom(32)
+    if options.server:
+        make_operator(options.out, options.host, options.port, random)
+        _say(console)(f"{options.out}: keys of the server; give every client {options.out / INVITATION}")
+        return DONE
+    if options.rotate is not None:
+        return _rotated(options, random, console)
+    if options.home is not None:
+        raise InputError("--home: where the home of a key is that is replaced; it goes with --rotate KEY")
+    card = card_line(random, options.name or options.out.stem)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    write_identity(options.out, random)
+    if options.flower:
+        write_node_keys(options.out.with_suffix(".flower"), random)
+    public = options.out.with_suffix(".card")
+    replace_file(public, f"{card}\n".encode())
+    _say(console)(f"{options.out}: the secret key; give the operator {public}, a line of the roster")
+    return DONE
+
+
+def _rotated(options: argparse.Namespace, random: bytes, console: Console) -> int:
+    """A new key in place of an old one; its home, with all that was spent, goes along."""
+    from dpfedmeta.core.files.atomic_files import replace_file
+    from dpfedmeta.federation.client.client_home import check_rotation, rotate
+    from dpfedmeta.federation.identity.credentials import card_line, named_on_card, read_identity, write_identity
+
+    old, home = read_identity(options.rotate), options.home or options.rotate.with_suffix(".home")
+    following = options.home or options.out.with_suffix(".home")
+    check_rotation(old, home, following)
+    name = options.name or named_on_card(options.rotate.with_suffix(".card")) or options.rotate.stem
+    card, public = card_line(random, name), options.out.with_suffix(".card")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    write_identity(options.out, random)
+    replace_file(public, f"{card}\n".encode())
+    rotate(old, random, home, following)
+    say = _say(console)
+    say(f"{options.out}: the new secret key of {name}; what was spent goes on in {following}")
+    say(f"give the operator {public}, this line of the roster, in place of the old one of {name}:")
+    say(card)
+    return DONE
+
+
+def _server(words: Sequence[str], console: Console) -> int:
+    options, rest = _server_parser().parse_known_args(words)
+    from dpfedmeta.federation.identity.credentials import read_roster
+    from dpfedmeta.federation.identity.invitation import operator_identity
+    from dpfedmeta.planning.early_checks import check_first
+
+    cards = read_roster(options.roster)
+    operator_identity(options.keys)
+    given = settings_from(rest)
+    given.setdefault("population.clients", str(len(cards)))
+    settings = resolve(options.algo, options.dataset, options.config, given)
+    if settings.run.name is None:
+        settings = replace(settings, run=replace(settings.run, name=options.keys.absolute().name))
+    check_first(settings, options.data_dir, simulated=False)
+    from dpfedmeta.core.files.run_directory import REPORT
+    from dpfedmeta.federation.entry_points import run_server
+    from dpfedmeta.training.terminal.progress import Terminal
+
+    chosen = replace(
+        server_options(options), page_host=options.page_listen, page=None if options.no_page else options.page
+    )
+    again = shlex.join(["dpfedmeta", "federate", "server", *words]).replace("{", "{{").replace("}", "}}")
+    with Terminal(console, again) as terminal:
+        run, status = run_server(chosen, settings, cards, callbacks=[terminal], say=_say(console))
+    _say(console)(f"report: {run.path / REPORT}")
+    return INTERRUPTED if status == "interrupted" else DONE
+
+
+def _server_parser() -> argparse.ArgumentParser:
+    made = parser("Train over real clients.", settings=True, program="dpfedmeta federate server")
+    add_real_clients(made, required=True)
+    made.add_argument("--page", type=int, default=0, metavar="PORT", help="of the page (any)")
+    made.add_argument("--page-listen", default="127.0.0.1", metavar="HOST", help="of the page (127.0.0.1)")
+    made.add_argument("--no-page", action="store_true", help="serve no page")
+    made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
+    return made
+
+
+def _client_parser() -> argparse.ArgumentParser:
+    made = parser("Take part with a folder of images.", settings=False, program="dpfedmeta federate client")
+    made.add_argument("--data", type=Path, required=True, metavar="DIR", help="CLASS/IMAGE, or train/CLASS/IMAGE")
+    made.add_argument("--invitation", type=Path, required=True, metavar="FILE", help="from the server's operator")
+    made.add_argument("--identity", type=Path, required=True, metavar="KEY", help="of `federate keys`")
+    made.add_argument("--home", type=Path, metavar="DIR", help="for ledger, log and model (beside the key)")
+    made.add_argument("--unit", choices=("record", "client"), default="record", help="what the promise covers (record)")
+    made.add_argument("--epsilon", type=float, help="the most, towards the server, over all runs")
+    made.add_argument("--delta", type=float, default=1e-5, help="at which epsilon counts (1e-5)")
+    made.add_argument("--participations", type=int, metavar="R", help="rounds to take part in at most, over all runs")
+    made.add_argument(
+        "--adversarial", type=float, default=0.0, metavar="SHARE", help="of a cohort that masks must withstand (0)"
+    )
+    made.add_argument(
+        "--colluding", type=int, default=0, metavar="C", help="clients whose noise must not be counted (0)"
+    )
+    made.add_argument("--server", metavar="HOST:PORT", help="where the invitation's address does not lead to it")
+    made.add_argument("--patience", type=float, default=600.0, metavar="S", help="seconds without a server (600)")
+    made.add_argument("--dry-run", action="store_true", help="say what would be promised and sent; send nothing")
+    made.add_argument("--stay", action="store_true", help="wait for further runs")
+    return made
+
+
+def _client(words: Sequence[str], console: Console) -> int:
+    options = _client_parser().parse_args(words)
+    from dpfedmeta.federation.identity.credentials import read_identity
+    from dpfedmeta.federation.identity.invitation import checked_address, read_invitation
+    from dpfedmeta.federation.local_files import chosen_files
+
+    # What is wrong with files is said before anything heavy is imported, and before a server is waited for.
+    chosen_files(options.data)
+    read_invitation(options.invitation)
+    read_identity(options.identity)
+    from dpfedmeta.federation.client.client_budget import Floors, Promise
+    from dpfedmeta.federation.entry_points import ClientOptions, run_client
+
+    promise = Promise(
+        unit=options.unit,
+        epsilon=options.epsilon,
+        delta=options.delta,
+        participations=options.participations,
+        floors=Floors(adversarial=options.adversarial, colluding=options.colluding),
+    )
+    chosen = ClientOptions(
+        data=options.data,
+        invitation=options.invitation,
+        identity=options.identity,
+        home=options.home or options.identity.with_suffix(".home"),
+        promise=promise,
+        server=None if options.server is None else checked_address(options.server),
+        patience=options.patience,
+        dry_run=options.dry_run,
+        stay=options.stay,
+    )
+    model = run_client(chosen, _say(console))
+    if model is not None:
+        _say(console)(f"adapted model: {model}")
+    return DONE
+
+
+def _demo_parser() -> argparse.ArgumentParser:
+    made = parser("A whole federation on this machine.", settings=False, program="dpfedmeta federate demo")
+    made.add_argument("--clients", type=int, default=8, metavar="N", help="client processes (8)")
+    made.add_argument("--out", type=Path, help="folder for all of it (runs/federation-TIME)")
+    made.add_argument("--dataset", choices=("omniglot", "strokes"), help="(omniglot where it is, else strokes)")
+    made.add_argument("--rounds", type=int, default=20, help="of training (20)")
+    made.add_argument("--plain", action="store_true", help="the server sees messages, without secure aggregation")
+    made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
+    return made
+
+
+def _demo(words: Sequence[str], console: Console) -> int:
+    options = _demo_parser().parse_args(words)
+    from dpfedmeta.cli.federation_demo import DemoOptions, run_demo
+
+    chosen = DemoOptions(
+        clients=options.clients,
+        out=options.out,
+        dataset=options.dataset,
+        rounds=options.rounds,
+        plain=options.plain,
+        data_folder=options.data_dir,
+    )
+    return run_demo(chosen, _say(console))

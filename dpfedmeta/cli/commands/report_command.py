@@ -1,0 +1,130 @@
+"""Write report.html for a run, or a side-by-side comparison of several."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from dpfedmeta.cli.arguments import DONE, parser
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.output_paths import PAGE_ENDINGS, PICTURE_ENDINGS, check_output, check_output_folder
+
+if TYPE_CHECKING:
+    from dpfedmeta.core.files.run_directory import RunDirectory
+
+_WATCH_SECONDS = 10.0
+
+
+def options_of() -> argparse.ArgumentParser:
+    """The command's own options."""
+    made = parser(
+        "Report on one run, or compare several; runs that differ only by seed are pooled.",
+        settings=False,
+        program="dpfedmeta report",
+    )
+    made.add_argument("runs", type=Path, nargs="+", help="run directories, or the folder of a sweep")
+    made.add_argument("--out", type=Path, default=Path("comparison.html"), help="page of a comparison")
+    made.add_argument("--epsilon-plot", type=Path, help="also draw accuracy against epsilon into this PNG file")
+    made.add_argument(
+        "--watch",
+        type=float,
+        nargs="?",
+        const=_WATCH_SECONDS,
+        metavar="SECONDS",
+        help=f"write the pages again every so many seconds ({_WATCH_SECONDS:g}) while the runs go on",
+    )
+    made.add_argument("--latex", type=Path, metavar="FILE.tex", help="table of the settings for a paper (booktabs)")
+    made.add_argument("--csv", type=Path, metavar="FILE.csv", help="one row for each run, with all its numbers")
+    made.add_argument("--pdf", type=Path, metavar="FOLDER", help="every picture as a PDF of vectors, in a folder")
+    return made
+
+
+def main(words: Sequence[str], console: Console) -> int:
+    """Parse and write."""
+    options = _options(words)
+    from dpfedmeta.cli.sweeps.results import PAGE, settings_of_sweep, write_results
+    from dpfedmeta.cli.sweeps.sweep_folder import is_sweep
+    from dpfedmeta.core.files.run_directory import RunDirectory
+    from dpfedmeta.reporting.compare.latex_tables import write_paper
+    from dpfedmeta.reporting.compare.paired_runs import kept_episodes, pairs
+    from dpfedmeta.reporting.compare.seed_groups import group_runs
+    from dpfedmeta.reporting.html.page import write_comparison, write_report
+    from dpfedmeta.reporting.plots.epsilon_plot import epsilon_plot
+
+    sweeps = [path for path in options.runs if is_sweep(path)]
+    runs = [RunDirectory(path) for path in options.runs if path not in sweeps]
+    for run in runs:
+        console.print(f"report: {write_report(run)}", highlight=False, soft_wrap=True)
+    for path in sweeps:
+        write_results(path)
+        console.print(f"sweep: {path / PAGE}", highlight=False, soft_wrap=True)
+    if options.watch is not None:
+        _watch(runs, options.watch, console)
+    for_paper = (options.latex, options.csv, options.pdf)
+    if len(options.runs) > 1 or options.epsilon_plot is not None or any(for_paper):
+        inside = [run for path in sweeps for setting in settings_of_sweep(path) for run in setting.group.runs]
+        groups = group_runs([*runs, *inside])
+        if len(options.runs) > 1:
+            console.print(f"comparison: {write_comparison(groups, options.out)}", highlight=False, soft_wrap=True)
+        if options.epsilon_plot is not None:
+            epsilon_plot(options.epsilon_plot, groups)
+            console.print(f"accuracy against epsilon: {options.epsilon_plot}", highlight=False, soft_wrap=True)
+        for line in write_paper(groups, *for_paper):
+            console.print(line, highlight=False, soft_wrap=True)
+        if len(runs) > 1:
+            for pair in pairs({str(run.path): kept_episodes(run) for run in runs}):
+                console.print(str(pair), highlight=False, soft_wrap=True, markup=False)
+    return DONE
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the options; everything that can be wrong with them is reported before any file is read.
+
+    Raises:
+        InputError: A file or folder does not fit.
+    """
+    from dpfedmeta.cli.sweeps.sweep_folder import is_sweep
+    from dpfedmeta.core.files.run_directory import check_has_ledger
+
+    options = options_of().parse_args(words)
+    if options.watch is not None and not 1 <= options.watch <= 3600:
+        raise InputError(f"--watch {options.watch:g}: a number of seconds from 1 to 3600")
+    check_output("--out", options.out, PAGE_ENDINGS)
+    check_output("--epsilon-plot", options.epsilon_plot, PICTURE_ENDINGS)
+    for path in options.runs:
+        if not path.is_dir():
+            raise InputError(f"{path}: there is no such run directory")
+    check_output("--latex", options.latex, (".tex",))
+    check_output("--csv", options.csv, (".csv",))
+    if options.pdf is not None:
+        if options.pdf.suffix.lower() == ".pdf":
+            raise InputError(f"--pdf {options.pdf}: each picture becomes a PDF of its own; name a folder for them")
+        check_output_folder("--pdf", options.pdf)
+    for path in options.runs:
+        if not is_sweep(path):
+            check_has_ledger(path)
+    return options
+
+
+def _watch(runs: Sequence[RunDirectory], seconds: float, console: Console) -> None:
+    """Until no run goes on, or Ctrl-C."""
+    from dpfedmeta.core.files.run_directory import REPORT
+    from dpfedmeta.reporting.html.live_report import watch
+    from dpfedmeta.training.results.snapshot import stage_of
+
+    live = [run for run in runs if stage_of(run) == "running"]
+    for run in live:
+        words = (
+            "is written again while the run goes on; an open page reads itself again (Ctrl-C stops this, not the run)"
+        )
+        console.print(f"{run.path / REPORT} {words}", highlight=False, soft_wrap=True)
+    try:
+        watch(live, seconds)
+    except KeyboardInterrupt:
+        return
+    for run in live:
+        console.print(f"{run.path}: {stage_of(run)}; the page is that of its end", highlight=False, soft_wrap=True)

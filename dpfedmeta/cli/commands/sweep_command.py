@@ -1,0 +1,74 @@
+"""Run a sweep on this machine: the same YAML that `wandb sweep` takes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from dpfedmeta.cli.arguments import DONE, FAILED, INTERRUPTED, parser, settings_from
+
+
+def options_of() -> argparse.ArgumentParser:
+    """The command's own options; everything else is a setting of every run."""
+    made = parser(
+        "Run a sweep on this machine; settings given here hold for every run.",
+        settings=True,
+        program="dpfedmeta sweep",
+    )
+    made.add_argument(
+        "file", type=Path, help="a sweep file, as `wandb sweep` takes it, or a name: window, policies, epsilon"
+    )
+    made.add_argument("--out", type=Path, help="folder of the sweep (default: runs/sweep-FILE)")
+    made.add_argument("--jobs", type=int, default=1, help="runs at a time; the cores are shared out among them")
+    made.add_argument(
+        "--launch",
+        metavar="WORDS",
+        help="what starts each run on several ranks, as 'torchrun --standalone --nproc-per-node 2' (docs/cluster.md)",
+    )
+    made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
+    made.add_argument("--dry-run", action="store_true", help="print every command and about how long they take")
+    made.add_argument(
+        "--count-tuning", action="store_true", help="what all runs of the folder cost together, if clients are real"
+    )
+    return made
+
+
+def main(words: Sequence[str], console: Console) -> int:
+    """Parse and run."""
+    given, rest = options_of().parse_known_args(words)
+    settings = settings_from(rest)
+    from dpfedmeta.cli.sweeps.definition import CHOICES, read_sweep
+    from dpfedmeta.cli.sweeps.sweep_folder import check_jobs, check_place, check_writable, default_place
+    from dpfedmeta.data.data_dirs import check_data_folder
+
+    sweep = read_sweep(given.file)
+    out = given.out or default_place(given.file)
+    check_place(out)
+    if not (given.dry_run or given.count_tuning):
+        check_writable(given.out)
+    check_data_folder(given.data_dir)
+    check_jobs(given.jobs)
+    from dpfedmeta.cli.sweeps.forecast import show_plan
+    from dpfedmeta.cli.sweeps.runner import TRAIN, SweepOptions, launched_words, run_sweep
+    from dpfedmeta.cli.sweeps.tuning_cost import cost_lines, tuning_cost
+
+    chosen = {name: str(getattr(given, name)) for name in CHOICES if getattr(given, name) is not None}
+    options = SweepOptions(
+        out=out,
+        jobs=given.jobs,
+        fixed={**sweep.command, **chosen, **settings},
+        data_folder=given.data_dir,
+        train=TRAIN if given.launch is None else launched_words(given.launch),
+        launched=given.launch is not None,
+    )
+    if given.count_tuning:
+        console.print("\n".join(cost_lines(tuning_cost(options.out))), highlight=False, soft_wrap=True)
+        return DONE
+    if given.dry_run:
+        show_plan(sweep, options, console)
+        return DONE
+    status = run_sweep(sweep, options, console)
+    return {"completed": DONE, "failed": FAILED, "interrupted": INTERRUPTED}[status]

@@ -1,0 +1,199 @@
+"""Train one initialisation over a federation of clients, with the privacy that is promised before round 0."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from dpfedmeta.cli.arguments import DONE, INTERRUPTED, given_settings, parse_with_settings, parser
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError
+
+if TYPE_CHECKING:
+    from dpfedmeta.core.files.run_directory import RunDirectory
+    from dpfedmeta.core.worker_pool import Workers
+    from dpfedmeta.simulation.distributed.torchrun_env import Launch
+    from dpfedmeta.training.results.summary import Status
+
+
+def options_of() -> argparse.ArgumentParser:
+    """The command's own options; everything else is a setting."""
+    made = parser("Train, evaluate and summarise one run.", settings=True, program="dpfedmeta train")
+    made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
+    made.add_argument("--dry-run", action="store_true", help="print the plan and what it will take, and stop")
+    made.add_argument("--calibration", type=float, metavar="S", help="seconds that --dry-run measures for (10)")
+    made.add_argument("--secure-rng", action="store_true", help="noise and cohorts straight from the operating system")
+    made.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run, however it ended")
+    made.add_argument(
+        "--extend",
+        type=Path,
+        metavar="RUN",
+        help="go on with a completed run until it has --rounds rounds in all, within its promise",
+    )
+    return made
+
+
+def main(words: Sequence[str], console: Console) -> int:
+    """Parse, train, report."""
+    return on_workers(words, console, None, None)
+
+
+def on_workers(words: Sequence[str], console: Console, workers: Workers | None, launch: Launch | None) -> int:
+    """The same on workers that are there already, as a launch brings them."""
+    made = options_of()
+    known, _ = made.parse_known_args(words)
+    if known.resume is not None or known.extend is not None:
+        return _resume(known, given_settings(made, words), console, workers)
+    options, settings = parse_with_settings(made, words)
+    if options.calibration is not None and not options.dry_run:
+        raise InputError("--calibration belongs to --dry-run; drop it, or add --dry-run")
+    if options.calibration is not None and not 0 < options.calibration <= 600:
+        raise InputError(f"--calibration {options.calibration}: a number of seconds above 0, at most 600")
+    from dpfedmeta.core.files.run_directory import check_new
+    from dpfedmeta.planning.early_checks import check_first
+
+    mark = None if launch is None else {"launch": launch.name, "words": list(words)}
+    if launch is not None and mark is not None and not options.dry_run and _goes_on(settings, launch, mark):
+        run = Path(settings.run.dir, str(settings.run.name))
+        return _go_on(run, {}, None, options.data_dir, console, workers)
+    if not options.dry_run:
+        check_new(Path(settings.run.dir), settings.run.name)
+    check_first(settings, options.data_dir)
+    return _train(settings, options, console, workers, mark)
+
+
+def _goes_on(settings: Settings, launch: Launch, mark: Mapping[str, object]) -> bool:
+    """Return whether this is a further try of a launch at a run that an earlier try has begun.
+
+    Raises:
+        InputError: No later try could find the run.
+    """
+    if launch.may_restart and settings.run.name is None:
+        raise InputError("torchrun --max-restarts: give the run a name (--run.name NAME), so that a restart finds it")
+    from dpfedmeta.training.state.resume import begun_by
+
+    return settings.run.name is not None and begun_by(Path(settings.run.dir, settings.run.name), mark)
+
+
+def _train(
+    settings: Settings,
+    options: argparse.Namespace,
+    console: Console,
+    workers: Workers | None,
+    mark: Mapping[str, object] | None,
+) -> int:
+    from dpfedmeta.reporting.html.pictures import draw_pictures
+    from dpfedmeta.training.run_training import run_training
+    from dpfedmeta.training.setup import RunOptions
+    from dpfedmeta.training.terminal.progress import Terminal
+
+    run_options = RunOptions(
+        data_folder=options.data_dir,
+        secure_rng=options.secure_rng,
+        pictures=draw_pictures,
+        page=draw_pictures,
+        workers=workers,
+        launch=mark,
+    )
+    if not options.dry_run:
+        if settings.clip.start == "quantile":
+            from dpfedmeta.analytics.initial_clip_bound import with_private_start
+
+            settings, words = with_private_start(settings, options.data_dir, secure_rng=options.secure_rng)
+            console.print(words, highlight=False, soft_wrap=True)
+        with Terminal(console) as terminal:
+            ended = run_training(settings, run_options, [terminal])
+        return _said(*ended, console)
+    from dpfedmeta.training.dry_run import forecast
+
+    spent = time.process_time()  # libraries and settings
+    cost = forecast(settings, run_options, [Terminal(console)], seconds=options.calibration or 10.0, before=spent)
+    console.print(f"  {cost}", highlight=False, soft_wrap=True)
+    return DONE
+
+
+def _resume(options: argparse.Namespace, given: dict[str, str], console: Console, workers: Workers | None) -> int:
+    from dpfedmeta.core.files.run_directory import check_has_ledger
+
+    option, path = ("--resume", options.resume) if options.extend is None else ("--extend", options.extend)
+    if options.resume is not None and options.extend is not None:
+        raise InputError("--extend, --resume: a run that is interrupted is resumed, one that is completed extended")
+    for name in ("algo", "dataset", "config", "dry_run", "calibration", "secure_rng"):
+        if getattr(options, name) not in (None, False):
+            raise InputError(f"--{name.replace('_', '-')}: {option} goes on with the settings that the run began with")
+    if not path.is_dir():
+        raise InputError(f"{option} {path}: there is no such run directory")
+    check_has_ledger(path)
+    rounds = _whole_number(given) if options.extend is not None else None
+    return _go_on(path, given, rounds, options.data_dir, console, workers)
+
+
+def _go_on(
+    path: Path,
+    given: dict[str, str],
+    rounds: int | None,
+    data_folder: Path | None,
+    console: Console,
+    workers: Workers | None,
+) -> int:
+    from dpfedmeta.core.files.run_directory import RunDirectory
+    from dpfedmeta.reporting.html.pictures import draw_pictures
+    from dpfedmeta.training.state.how_to_resume import check_simulated
+    from dpfedmeta.training.state.lock import only_writer
+    from dpfedmeta.training.state.resume import finished, reported, settings_of_run
+
+    run = RunDirectory(path)
+    check_simulated(run)
+    with only_writer(run.path):
+        settings = settings_of_run(run, given, brought=workers is not None)
+        if rounds is not None:
+            from dpfedmeta.accounting.ledger.ledger import read_content
+            from dpfedmeta.training.state.extend import extended_plan
+
+            # Before PyTorch and the data are read.
+            extended_plan(run, settings, read_content(run.ledger, torn=True), rounds)
+        before = finished(run) if rounds is None else None
+        if before is None:
+            from dpfedmeta.training.run_training import run_training
+            from dpfedmeta.training.setup import RunOptions
+            from dpfedmeta.training.terminal.progress import Terminal
+
+            run_options = RunOptions(
+                data_folder=data_folder,
+                resume=run,
+                extend_to=rounds,
+                pictures=draw_pictures,
+                page=draw_pictures,
+                workers=workers,
+            )
+            with Terminal(console) as terminal:
+                ended = run_training(settings, run_options, [terminal])
+            return _said(*ended, console)
+        left = "nothing" if reported(run) else "only its report"
+        console.print(f"{run.path}: {before} already; {left} is left to do", highlight=False, soft_wrap=True)
+        if reported(run):
+            return DONE
+        draw_pictures(run)
+        return _said(run, "completed", console)
+
+
+def _whole_number(given: dict[str, str]) -> int:
+    """Takes --rounds, which --extend needs, out of what is given."""
+    text = given.pop("server.rounds", None)
+    if text is None:
+        raise InputError("--extend: give the rounds that the run shall have in all (--rounds N)")
+    if not text.isascii() or not text.isdigit():
+        raise InputError(f"--rounds {text}: expected a whole number of rounds in all")
+    return int(text)
+
+
+def _said(run: RunDirectory, status: Status, console: Console) -> int:
+    from dpfedmeta.core.files.run_directory import REPORT
+
+    console.print(f"report: {run.path / REPORT}", highlight=False, soft_wrap=True)
+    return INTERRUPTED if status == "interrupted" else DONE

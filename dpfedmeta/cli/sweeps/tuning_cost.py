@@ -1,0 +1,183 @@
+"""Joint privacy cost of all runs of a sweep, if its clients are real ones (docs/sweeps.md)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml
+
+from dpfedmeta.accounting.events.events import Earlier, as_released, neighbours_of, surplus
+from dpfedmeta.accounting.ledger.ledger import check_rounds, phases_of, read, read_content
+from dpfedmeta.accounting.observers.public_observer import client_public_epsilon
+from dpfedmeta.accounting.observers.server_observer import records_of_several
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.cli.sweeps.directory import SweepDirectory, read_manifest
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.files.run_directory import ANALYSIS, CONFIG, RunDirectory, config_of
+from dpfedmeta.training.terminal.tables import number
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningCost:
+    """The guarantee of everything that a sweep released.
+
+    Attributes:
+        runs: How many runs were started.
+        clients: N.
+        adjacency: Of (client, public): what neighbours differ in.
+        client_public: Composed epsilon of (client, public).
+        client_delta: Its delta.
+        single: The largest (client, public) epsilon of one of the runs.
+        record_server: Composed epsilon of (record, server), zero-out; None where no cap bounds the participations.
+        record_replaced: The same for a record that is replaced by another one.
+        record_delta: Its delta.
+    """
+
+    runs: int
+    clients: int
+    adjacency: str
+    client_public: float
+    client_delta: float
+    single: float
+    record_server: float | None
+    record_replaced: float | None
+    record_delta: float
+
+
+def tuning_cost(path: Path) -> TuningCost:
+    """Compose all runs of a sweep's folder, also those that were set aside.
+
+    Raises:
+        InputError: No run was started, or a ledger is damaged.
+        RefusedPlan: The runs are not such that their rounds may simply be put in a row.
+    """
+    adaptive = read_manifest(path).get("method") == "bayes"
+    began = [run for run in SweepDirectory(path).started() if run.ledger.exists()]
+    analyses = [run for run in began if config_of(run.path).startswith(ANALYSIS)]
+    runs = [run for run in began if run not in analyses]
+    if analyses and not runs:
+        raise InputError(
+            f"{path}: no run of this sweep was started, but {len(analyses)} analyses were charged (clip.start): "
+            f"dpfedmeta account --verify {analyses[0].path} says what one of them spent"
+        )
+    if not runs:
+        raise InputError(f"{path}: no run of this sweep was started, so it has cost nothing")
+    for run in runs:
+        _check_own_randomness(run)
+    return compose([_charged(run) for run in runs], adaptive=adaptive, besides=[_asked(run) for run in analyses])
+
+
+def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False, besides: Sequence[Earlier] = ()) -> TuningCost:
+    """The guarantee of several runs over the same clients.
+
+    Args:
+        plans: Of the runs.
+        adaptive: Whether earlier results chose later runs.
+        besides: Analyses that runs began with, whether a run came to count them or not.
+
+    Guarantee:
+        Every run draws its cohorts and its noise from a secret seed of its own, so with what earlier runs released
+        held fixed each round is the sampled Gaussian of its plan, for any data: the composition of all rounds of all
+        runs is that of one run with all their rounds in a row. What a run is (q, z, rounds) must be fixed in advance,
+        so a search that looks at results may vary only what no guarantee depends on. Every run counts with all its
+        planned rounds, whenever it was stopped: who stopped it may have looked.
+
+    Raises:
+        RefusedPlan: The runs differ in what a sum needs them to share.
+    """
+    first = plans[0]
+    for name in ("clients", "sampler", "client_delta", "record_delta"):
+        values = sorted({getattr(plan, name) for plan in plans})
+        if len(values) > 1:
+            raise RefusedPlan(f"the runs of this sweep differ in {name} ({values}): their guarantees are not added up")
+    if adaptive and any(_form(plan) != _form(first) for plan in plans):
+        raise RefusedPlan(
+            "the runs of this bayes search differ in noise, cohort or rounds, which earlier results chose: composition "
+            "with such choices is not proven here; sweep them with grid or random"
+        )
+    if first.sampler == "check-ins" and len(plans) + len(besides) > 1:
+        beside = f" beside {len(besides)} analyses" if besides else ""
+        raise RefusedPlan(
+            f"{len(plans)} runs with population.sampler = check-ins{beside}: clients draw a slot in each run, and what "
+            "that costs together is not computed here; tune on public data, or with --population.sampler poisson"
+        )
+    # What was spent before all of them counts once; what is there by itself as it was charged in the end.
+    earlier = {other.run: other for plan in plans for other in plan.earlier} | {other.run: other for other in besides}
+    before = [phase for other in earlier.values() for phase in other.phases]
+    phases = [*before, *(phase for plan in plans for phase in as_released(plan.phases))]
+    beta = surplus(phases)
+    if beta >= first.client_delta:
+        raise RefusedPlan(f"{len(plans)} runs: the rare events of shared mode add up to delta = {first.client_delta:g}")
+    runs = [(plan.phases, Terms.of(plan)) for plan in plans]
+    return TuningCost(
+        runs=len(plans),
+        clients=first.clients,
+        adjacency=neighbours_of(phases),
+        client_public=client_public_epsilon(phases, first.client_delta),
+        client_delta=first.client_delta,
+        single=max(
+            client_public_epsilon((*plan.before, *plan.phases), plan.client_delta) for plan in dict.fromkeys(plans)
+        ),
+        record_server=math.inf if besides else records_of_several(runs),
+        record_replaced=math.inf if besides else records_of_several(runs, change=2.0),
+        record_delta=first.record_delta,
+    )
+
+
+def cost_lines(cost: TuningCost) -> list[str]:
+    """For people."""
+    lines = [
+        f"{cost.runs} runs over the same {cost.clients:,} clients, each counted with all its planned rounds:",
+        f"  (client, public), {cost.adjacency}, delta = {cost.client_delta:g}: epsilon = {number(cost.client_public)}"
+        f" for all together, at most {number(cost.single)} for one alone",
+    ]
+    if cost.record_server is None:
+        lines.append("  (record, server): not added up, since nothing caps a client's participations")
+    else:
+        lines.append(
+            f"  (record, server), zero-out, delta = {cost.record_delta:g}: epsilon = {number(cost.record_server)} "
+            f"(replace-one: {number(cost.record_replaced)})"
+        )
+    return [*lines, "Whoever tuned on these clients reports this, and not what the best run promises."]
+
+
+def _form(plan: PrivacyPlan) -> tuple[PrivacyPlan, Sequence[object]]:
+    """Return what two plans of a sweep must share: all but which folders of analyses they count."""
+    return replace(plan, earlier=()), [other.phases for other in plan.earlier]
+
+
+def _asked(run: RunDirectory) -> Earlier:
+    """Return the charges of an analysis; those of its plan if it has charged nothing yet."""
+    content = read_content(run.ledger, torn=True)
+    if not content.charges:
+        # Begun, and not charged yet: it may still be.
+        return Earlier(run=content.identity.run, head=content.heads[-1], phases=content.plan.phases)
+    return Earlier(run=content.identity.run, head=content.heads[-1], phases=phases_of(content.charges))
+
+
+def _charged(run: RunDirectory) -> PrivacyPlan:
+    """The plan of a run, whose ledger must hold rounds of that plan and no others."""
+    plan, events = read(run.ledger)
+    check_rounds(plan, events)
+    again = next((event for event in events if event.attempt), None)
+    if again is not None:
+        raise RefusedPlan(
+            f"{run.ledger}: round {again.round} was charged again after a crash, so the run cost more than its plan; "
+            "add it up by hand, or leave the run out of the sweep's folder only if nobody saw its results"
+        )
+    return plan
+
+
+def _check_own_randomness(run: RunDirectory) -> None:
+    """Runs with a chosen noise seed may share their noise, and then their releases are not independent."""
+    try:
+        content = yaml.safe_load((run.path / CONFIG).read_text(encoding="utf-8"))
+        chosen = content["run"]["noise_seed"]
+    except (OSError, ValueError, yaml.YAMLError, LookupError, TypeError) as error:
+        raise InputError(f"{run.path / CONFIG}: cannot be read ({' '.join(str(error).split())})") from error
+    if chosen is not None:
+        raise RefusedPlan(f"{run.path}: run.noise_seed = {chosen} was chosen; a simulation promises nothing")

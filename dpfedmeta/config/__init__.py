@@ -1,0 +1,1 @@
+"""Settings: schema, presets, files, command-line values, and members that settings name."""

@@ -1,0 +1,175 @@
+"""Tables of settings by dotted names: what there is, what was given and where, and the table that comes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from functools import cache
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.pydantic_errors import first_problem, listed, nearest
+
+Form = TypeVar("Form")
+
+# Settings that are lists; on the command line in YAML: '[{from_round: 100, noise_scale: 0.8}]'.
+LISTS = ("server.schedule", "track.tags", "privacy.spent_before")
+# Settings of members of the user's own: any key below these.
+OPEN = ("clip.own.", "meta.own.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """Value of a setting, and where it was given.
+
+    Attributes:
+        value: The value.
+        level: The higher, the stronger: 1 preset, 2 file, 3 command line or Python.
+        where: The same for error messages.
+    """
+
+    value: Any
+    level: int
+    where: str
+
+
+@cache  # a command asks some hundred times, and a table's annotations never change
+def _hints(form: type) -> dict[str, Any]:
+    return get_type_hints(form, include_extras=True)
+
+
+def sections(form: type) -> Iterator[tuple[str, type]]:
+    """(name, table) of the tables inside a table."""
+    for name, kind in _hints(form).items():
+        if dataclasses.is_dataclass(kind):
+            yield name, kind  # type: ignore[misc]
+
+
+def dotted_fields(form: type, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(dotted name, annotation, default) of every entry."""
+    hints, inner = _hints(form), dict(sections(form))
+    for entry in dataclasses.fields(form):
+        name = f"{prefix}{entry.name}"
+        if entry.name in inner:
+            yield from dotted_fields(inner[entry.name], f"{name}.")
+        else:
+            made = entry.default_factory
+            yield name, hints[entry.name], entry.default if made is dataclasses.MISSING else made()
+
+
+def flattened(content: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of nested sections."""
+    for key, value in content.items():
+        if isinstance(value, dict) and (value or f"{prefix}{key}." not in OPEN):
+            yield from flattened(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def check_known(form: type, given: Mapping[str, Given]) -> None:
+    """Refuse names that the table does not have.
+
+    Raises:
+        InputError: Names all of them, each with what replaced it, or with the nearest that the table has.
+    """
+    known = [name for name, _, _ in dotted_fields(form)]
+    unknown = {name: entry for name, entry in given.items() if name not in known and not name.startswith(OPEN)}
+    if unknown:
+        words = [f"{name}: unknown key{_today(name) or nearest(name, known)}" for name in unknown]
+        raise InputError(f"{next(iter(unknown.values())).where}: {listed(words)}")
+
+
+# Settings of earlier versions, and what says the same today.
+RENAMED = {
+    "aggregation.coarse": "aggregation.rough",
+    "model.zero_head": "meta.learn body (a head that starts at zero)",
+}
+
+
+def _today(name: str) -> str:
+    return f" of an earlier version, today {RENAMED[name]}" if name in RENAMED else ""
+
+
+def check_alone(form: type, name: str, entry: Given) -> None:
+    """Check one value that was written in Python, where text is text and a truth value no number.
+
+    Raises:
+        InputError: Names the key and the value.
+    """
+    if name in LISTS or name.startswith(OPEN):
+        return
+    annotation = next(annotation for known, annotation, _ in dotted_fields(form) if known == name)
+    try:
+        TypeAdapter(annotation, config=ConfigDict(strict=True)).validate_python(entry.value)
+    except ValidationError as error:
+        raise InputError(f"{entry.where}: {first_problem(error, None, name)}") from None
+
+
+def built(form: type[Form], plain: Mapping[str, Any], given: Mapping[str, Given]) -> Form:
+    """The table.
+
+    Args:
+        form: Its type.
+        plain: Entries that are not dotted.
+        given: Dotted names, all known.
+
+    Raises:
+        InputError: Names the key, the value and where it was given.
+    """
+    nested: dict[str, Any] = {**plain, **{name: {} for name, _ in sections(form)}}
+    annotations = {name: annotation for name, annotation, _ in dotted_fields(form)}
+    for name, entry in given.items():
+        *above, key = name.split(".")
+        place = nested
+        for section in above:
+            place = place.setdefault(section, {})
+        if name.startswith(OPEN):
+            place[key] = entry.value
+        else:
+            place[key] = _whole(_not_a_truth_value(name, entry, annotations[name]), annotations[name])
+    try:
+        # Not strictly: YAML reads `1e-4` as text.
+        made: Form = TypeAdapter(form).validate_python(nested, strict=False)
+    except ValidationError as error:
+        name = ".".join(str(part) for part in error.errors()[0]["loc"])
+        where = next((e.where for n, e in given.items() if name.startswith(n)), "the settings")
+        raise InputError(f"{where}: {first_problem(error, form)}") from error
+    return made
+
+
+def _not_a_truth_value(name: str, entry: Given, annotation: Any) -> Any:
+    """YAML reads on, off, yes and no as truth values; where none is wanted, `off` is the word."""
+    kinds = set(_alternatives(annotation))
+    if not isinstance(entry.value, bool) or bool in kinds:
+        return entry.value
+    if entry.value is False and "off" in kinds:
+        return "off"
+    raise InputError(f"{entry.where}: {name}: a truth value has no meaning here, got {str(entry.value).lower()}")
+
+
+def _whole(value: Any, annotation: Any) -> Any:
+    """Convert a value such as 1e6, which YAML reads as text, to an integer where a setting takes one."""
+    kinds = set(_alternatives(annotation))
+    if int not in kinds or isinstance(value, bool) or not isinstance(value, str | float):
+        return value
+    try:
+        number = Decimal(value) if isinstance(value, str) else Decimal(repr(value))
+    except InvalidOperation:
+        return value
+    # No digits that nobody typed: a number of a million digits is a mistake.
+    return (
+        int(number) if number.is_finite() and abs(number) < 10**40 and number == number.to_integral_value() else value
+    )
+
+
+def _alternatives(annotation: Any) -> Iterator[Any]:
+    """The types and words that an annotation is made of."""
+    parts = get_args(annotation)
+    for part in parts:
+        yield from _alternatives(part)
+    if not parts:
+        yield annotation

@@ -1,0 +1,169 @@
+"""Settings from preset < file < command line, with errors that name the key, the value and where it stood."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpfedmeta.config.dataset_names import found_again, with_data_values
+from dpfedmeta.config.dotted_keys import LISTS, Given, built, check_known, flattened
+from dpfedmeta.config.packaged_files import SETTINGS, read_named
+from dpfedmeta.config.presets import SHORT_FORMS, algorithm_names, displaced, name_of_today, preset_values
+from dpfedmeta.config.settings import Settings, setting_fields
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.text_files import WrongEncoding
+from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
+
+
+def resolve(
+    algo: str | None,
+    dataset: str | None,
+    file: Path | None = None,
+    command_line: Mapping[str, str] | None = None,
+    *,
+    keep_both: bool = False,
+) -> Settings:
+    """Merge the levels and check every value.
+
+    Args:
+        algo: --algo, or None to take it from the file.
+        dataset: --dataset, or None to take it from the file.
+        file: --config.
+        command_line: Dotted names to values as typed.
+        keep_both: Whether a noise and a target of one cell may stand together (something else is solved).
+
+    Raises:
+        InputError: Names the key, the value, and what would be right.
+    """
+    from_file = _parse(_read(file), str(file)) if file else {}
+    algo = algo or _of_today(from_file)
+    from_file.pop("algo", None)
+    dataset = dataset or from_file.pop("dataset", None)
+    if not isinstance(algo, str) or not isinstance(dataset, str):
+        raise InputError("--algo and --dataset are needed, on the command line or in the file of --config")
+    dataset = found_again(dataset)
+    given = _given(algo, dataset, from_file, str(file))
+    for name, text in (command_line or {}).items():
+        given[name] = Given(value=_scalar(name, text), level=3, where="the command line")
+    check_known(Settings, given)
+    given = with_data_values(dataset, given)
+    return built(Settings, {"algo": algo, "dataset": dataset}, given if keep_both else displaced(given))
+
+
+def resolve_text(text: str, where: str, unsaid: Mapping[str, Any] | None = None) -> Settings:
+    """The settings of a config.yaml that another file holds.
+
+    Args:
+        text: The whole of it.
+        where: Whose text it is, for errors.
+        unsaid: Dotted names to values that hold where the text does not say them.
+
+    Raises:
+        InputError: Names the key, the value, and what would be right.
+    """
+    content = _parse(text, where)
+    algo, dataset = _of_today(content), content.get("dataset")
+    if not isinstance(algo, str) or not isinstance(dataset, str):
+        raise InputError(f"{where}: names no algo or no dataset")
+    said = _given(algo, dataset, content, where)
+    levels = {name: entry.level for name, entry in said.items()}
+    for name, value in (unsaid or {}).items():
+        # Stronger than the preset: what a preset says today was not chosen then.
+        if levels.get(name, 0) < 2:
+            said[name] = Given(value=value, level=2, where=where)
+    check_known(Settings, said)
+    return built(Settings, {"algo": algo, "dataset": dataset}, displaced(said))
+
+
+def _of_today(content: Mapping[str, Any]) -> Any:
+    """The algorithm of a file, by the name that its preset has now."""
+    algo = content.get("algo")
+    return name_of_today(algo, dict(flattened(content))) if isinstance(algo, str) else algo
+
+
+def _given(algo: str, dataset: str, content: Mapping[str, Any], where: str) -> dict[str, Given]:
+    """The preset, and what a file says beside algo and dataset."""
+    rest = {name: value for name, value in content.items() if name not in ("algo", "dataset")}
+    return preset_values(algo, dataset) | {
+        name: Given(value=value, level=2, where=where) for name, value in flattened(rest)
+    }
+
+
+def _read(file: Path) -> str:
+    try:
+        return read_named(file, SETTINGS)
+    except OSError as error:
+        meant = f"; {file} is a preset: --algo {file}" if str(file) in algorithm_names() else ""
+        raise InputError(f"{file}: cannot be read ({error.strerror}){meant}") from error
+    except WrongEncoding as error:
+        raise InputError(f"{file}: cannot be read ({error})") from error
+
+
+def _parse(text: str, where: str) -> dict[str, Any]:
+    try:
+        content = read_yaml(text)
+    except YAML_ERRORS as error:
+        raise InputError(f"{where}: not valid YAML ({' '.join(str(error).split())})") from error
+    if not isinstance(content, dict):
+        found = "nothing" if content is None else type(content).__name__
+        raise InputError(f"{where}: expected sections with keys, found {found}")
+    if {"method", "parameters"} <= content.keys():
+        raise InputError(f"{where}: is a sweep of settings; run it with: dpfedmeta sweep {where}")
+    return content
+
+
+def _scalar(name: str, text: str) -> Any:
+    if name in ("run.name", "run.dir", "model.name"):
+        return text
+    try:
+        value = yaml.safe_load(text) if text else None
+    except YAML_ERRORS as error:
+        raise InputError(f"--{name}: cannot read the value {text!r}") from error
+    if isinstance(value, dict | list) and name not in LISTS:
+        raise InputError(f"--{name}: expected a single value, got {text!r}")
+    return value
+
+
+def to_yaml(settings: Settings) -> str:
+    """The fully resolved settings; reading them back gives the same run."""
+    return yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False)
+
+
+def of_preset(algo: str, dataset: str | None) -> Settings:
+    """Return the settings of a preset where nothing else is given.
+
+    Args:
+        algo: Its name.
+        dataset: Presets may say something else for one of them; None: what holds for the others.
+
+    Raises:
+        InputError: There is no such preset.
+    """
+    return built(Settings, {"algo": algo, "dataset": dataset or ""}, displaced(preset_values(algo, dataset or "")))
+
+
+def describe(holding: Settings | None = None) -> str:
+    """All settings with their meaning, for --help.
+
+    Args:
+        holding: Whose values are shown; None: the defaults.
+    """
+    values = {} if holding is None else dict(flattened(dataclasses.asdict(holding)))
+    short = {target: f"--{name}" for name, target in SHORT_FORMS.items()}
+    lines = []
+    for name, annotation, default in setting_fields():
+        if name in ("algo", "dataset"):
+            continue
+        meaning = next((m.description for m in annotation.__metadata__ if getattr(m, "description", None)), "")
+        value = values.get(name, default)
+        shown = "null" if value is None else value
+        if isinstance(value, float) and math.isfinite(value):
+            shown = f"{value:g}"
+        alias = f" ({short[name]})" if name in short else ""
+        lines.append(f"  --{name}{alias} [{shown}]\n      {meaning}")
+    return "\n".join(lines)

@@ -1,0 +1,149 @@
+"""Presets, the short names of what people change in them, and which value gives way to which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from dpfedmeta.config.dotted_keys import Given, flattened
+from dpfedmeta.config.schema import ClipSettings
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.pydantic_errors import nearest
+
+SHORT_FORMS: Mapping[str, str] = {
+    "rounds": "server.rounds",
+    "clients": "population.clients",
+    "cohort": "population.cohort",
+    "aggregation": "aggregation.mode",
+    "noise-multiplier": "server.noise_multiplier",
+    "window": "clip.window",
+    "percentile": "clip.percentile",
+    "clip": "clip.initial",
+    "ways": "task.ways",
+    "shots": "task.shots",
+    "order": "meta.order",
+    "seed": "run.seed",
+    "device": "run.device",
+    "wandb": "track.wandb",
+    "epsilon": "privacy.client.epsilon",
+    "delta": "privacy.client.delta",
+}
+
+# A noise and a target of one cell displace each other; the stronger level wins.
+_CELLS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("privacy.client.epsilon", ("server.noise_multiplier",)),
+    ("privacy.record.epsilon", ("record.support_noise", "record.query_noise")),
+)
+
+
+def algorithm_names() -> list[str]:
+    """Names of the presets in configs/algo/."""
+    folder = resources.files("dpfedmeta.configs") / "algo"
+    return sorted(f.name[: -len(".yaml")] for f in folder.iterdir() if f.name.endswith(".yaml"))
+
+
+# Names of before the paper's name meant the paper's algorithm.
+_OLD_NAMES = {"dp-agrlr-steps": "dp-agrlr"}
+# A preset, what a whole config.yaml of a run says that it cannot be, and the name of what it is.
+_OTHERWISE = {("dp-agrlr", "record.release", "micro-episodes"): "dp-agrlr-micro"}
+
+
+def name_of_today(algo: str, values: Mapping[str, Any]) -> str:
+    """The name that a preset has now.
+
+    Args:
+        algo: As a file of any version says it.
+        values: What the file says besides, by dotted names.
+    """
+    if algo in _OLD_NAMES:
+        return _OLD_NAMES[algo]
+    for (old, setting, value), new in _OTHERWISE.items():
+        if algo == old and values.get(setting) == value:
+            return new
+    return algo
+
+
+def remark_of(algo: str) -> str | None:
+    """Return a note on a preset for its users; None: there is none, or no such preset."""
+    return _content(algo).get("remark") if algo in algorithm_names() else None
+
+
+def claimed_of(algo: str) -> dict[str, str] | None:
+    """Return a preset's entries on the claim of its origin; None: no origin of it claims an epsilon."""
+    claimed: dict[str, str] | None = _content(algo).get("claimed")
+    return claimed
+
+
+def preset_values(algo: str, dataset: str) -> dict[str, Given]:
+    """Return the values of a preset by dotted names.
+
+    Raises:
+        InputError: There is none of this name.
+    """
+    if algo not in algorithm_names():
+        known = ", ".join(algorithm_names())
+        raise InputError(f"algo = {algo}: unknown{nearest(algo, algorithm_names())}; known are {known}")
+    where = f"configs/algo/{algo}.yaml"
+    return {name: Given(value=value, level=1, where=where) for name, value in _of_preset(algo, dataset).items()}
+
+
+def _of_preset(algo: str, dataset: str) -> dict[str, Any]:
+    """A preset may extend another one: what it says itself is stronger, for every data set."""
+    content = _content(algo)
+    for words in ("remark", "claimed"):
+        content.pop(words, None)
+    base = content.pop("extends", None)
+    of_dataset = content.pop("datasets", {}).get(dataset, {})
+    inherited = _of_preset(base, dataset) if base else {}
+    return {**inherited, **dict(flattened(content)), **dict(flattened(of_dataset))}
+
+
+def _content(algo: str) -> dict[str, Any]:
+    text = (resources.files("dpfedmeta.configs") / "algo" / f"{algo}.yaml").read_text(encoding="utf-8")
+    content: dict[str, Any] = yaml.safe_load(text)
+    return content
+
+
+def displaced(given: Mapping[str, Given]) -> dict[str, Given]:
+    """Resolve a noise and a target that are given for one cell: keep the one given at the stronger level.
+
+    Raises:
+        InputError: Both are given at the same level.
+    """
+    kept = dict(given)
+    for target, noises in _CELLS:
+        stated = [n for n in noises if n in kept and kept[n].value is not None]
+        if target not in kept or kept[target].value is None or not stated:
+            continue
+        level = max(kept[noise].level for noise in stated)
+        if kept[target].level == level:
+            raise InputError(
+                f"{kept[target].where}: {target} and {stated[0]} are both given; a noise is either chosen or "
+                "solved from a target: remove one"
+            )
+        for loser in [target] if kept[target].level < level else stated:
+            kept[loser] = replace(kept[loser], value=None)
+    _shorten_window(kept)
+    epsilon, limit = (kept.get(f"privacy.client.{name}") for name in ("epsilon", "limit"))
+    if epsilon and limit and None not in (epsilon.value, limit.value) and epsilon.level > limit.level:
+        # A target is for all rounds; the limit came with the noise that it displaced.
+        kept["privacy.client.limit"] = replace(limit, value=None)
+    return kept
+
+
+def _shorten_window(given: dict[str, Given]) -> None:
+    """A run that is asked to be shorter than the preset's window gets a window that it fills.
+
+    A window that is given with the rounds, or above them, stays, and is refused where it is too long.
+    """
+    rounds = given.get("server.rounds")
+    window = given.get("clip.window", Given(value=ClipSettings().window, level=0, where="the settings"))
+    if rounds is None or rounds.level <= max(window.level, 1):
+        return
+    # What is no number is refused in its turn.
+    if type(rounds.value) is int and type(window.value) is int and 1 <= rounds.value < window.value:
+        given["clip.window"] = replace(window, value=max(2, rounds.value))

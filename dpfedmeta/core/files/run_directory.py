@@ -1,0 +1,243 @@
+"""A run directory: its files, their names, and how they are written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.atomic_files import PUBLIC, append_text, end_of_whole_lines, replace_file, sync_folder
+from dpfedmeta.core.files.output_paths import check_output_folder
+
+if TYPE_CHECKING:
+    from dpfedmeta.core.params import Params
+
+CONFIG = "config.yaml"
+PLAN = "plan.json"
+LEDGER = "ledger.jsonl"
+ROUNDS = "rounds.jsonl"
+SUMMARY = "summary.json"
+EVALUATION = "evaluation.json"
+EPISODES = "episodes.json"
+REPORT = "report.html"
+# How the configuration in the first line of an analysis' ledger begins.
+ANALYSIS = "analysis:"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Paths of one run."""
+
+    path: Path
+
+    @property
+    def ledger(self) -> Path:
+        """The privacy ledger."""
+        return self.path / LEDGER
+
+    @property
+    def rounds_file(self) -> Path:
+        """Released quantities, one line per round."""
+        return self.path / ROUNDS
+
+    @property
+    def secret(self) -> Path:
+        """Server-only files; nothing in it is logged, plotted or sent."""
+        return self.path / "secret"
+
+    @property
+    def weights(self) -> Path:
+        """The model to evaluate."""
+        return self.path / "checkpoint" / "model.safetensors"
+
+    @property
+    def initial_weights(self) -> Path:
+        """The weights before round 0."""
+        return self.path / "checkpoint" / "initial.safetensors"
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Replace a JSON file atomically."""
+        write_text(self.path / name, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+    def read_json(self, name: str) -> Any:
+        """A JSON file of the run.
+
+        Raises:
+            InputError: Missing or damaged.
+        """
+        path = self.path / name
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror}); is this the directory of a run?") from error
+        except ValueError as error:
+            raise InputError(f"{path}: not valid JSON ({error})") from error
+        if not isinstance(content, dict):
+            raise InputError(f"{path}: expected a JSON object, found {type(content).__name__}")
+        return content
+
+    def rounds(self, *, torn: bool = False) -> list[dict[str, Any]]:
+        """The lines of rounds.jsonl; with `torn`, a last line that was not finished is left out.
+
+        Raises:
+            InputError: Missing or damaged; says which line.
+        """
+        path = self.rounds_file
+        try:
+            content = path.read_bytes()
+            lines = (content[: end_of_whole_lines(content)] if torn else content).decode().splitlines()
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror}); is this the directory of a run?") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: not UTF-8 text ({error})") from error
+        rows = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise InputError(f"{path}, line {number}: not valid JSON") from error
+            if not isinstance(row, dict):
+                raise InputError(f"{path}, line {number}: expected the quantities of a round, found {row!r}")
+            rows.append(row)
+        return rows
+
+
+def check_new(parent: Path, name: str | None) -> None:
+    """Refuse a place where no run directory could be made; nothing is left there.
+
+    Args:
+        parent: The folder of runs.
+        name: Name of the run; None: it gets one by itself.
+
+    Raises:
+        InputError: The name is taken or not a plain name, or the folder cannot be written or made:
+            of its path only the last part is made.
+    """
+    if name is not None and not _NAME.fullmatch(name):
+        raise InputError(
+            f"run.name = {name:.80}: use letters, digits, '.', '_' and '-' only, at most 200 of them, the first a "
+            "letter or a digit; the folder is run.dir"
+        )
+    if name is not None and (parent / name).exists():
+        raise InputError(f"{parent / name}: exists already; choose another run.name, or resume it")
+    check_output_folder("run.dir", parent)
+
+
+def check_is_run(path: Path) -> None:
+    """Refuse what is no run directory.
+
+    Raises:
+        InputError: It holds no config.yaml, or is the folder of an analysis.
+    """
+    check_no_analysis(path, config_of(path))
+    if not (path / CONFIG).is_file():
+        raise InputError(f"{path}: is this the directory of a run? it holds no {CONFIG}")
+
+
+def check_no_analysis(path: Path, config: str) -> None:
+    """Refuse the folder of an analysis where that of a training run is wanted.
+
+    Args:
+        path: The folder, for the error.
+        config: What its ledger's first line says that was asked for.
+
+    Raises:
+        InputError: It is one.
+    """
+    if config.startswith(ANALYSIS):
+        raise InputError(
+            f"{path}: is an analysis and no training run; its statement.txt says what it found, dpfedmeta account "
+            f"--verify {path} recomputes it, and dpfedmeta analyse --resume goes on with one that was stopped"
+        )
+
+
+def config_of(path: Path) -> str:
+    """Return the config text in the first line of a folder's ledger; empty where there is none."""
+    try:
+        with (path / LEDGER).open(encoding="utf-8") as file:
+            return str(json.loads(file.readline())["identity"]["config"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
+def check_has_ledger(path: Path) -> None:
+    """Refuse a folder that no run has ever charged in.
+
+    Raises:
+        InputError: It holds no ledger.
+    """
+    if not (path / LEDGER).is_file():
+        raise InputError(
+            f"{path / LEDGER}: cannot read the ledger (No such file or directory); is this a run directory?"
+        )
+
+
+def create(parent: Path, name: str, fill: Callable[[RunDirectory], None] = lambda run: None) -> RunDirectory:
+    """Make a new run directory.
+
+    Args:
+        parent: The folder of runs.
+        name: Name of this one.
+        fill: Writes its first files. The directory gets its name only then: after a crash it is there with all of
+            them, or not there.
+
+    Raises:
+        InputError: The name is taken or not a plain name, or the folder cannot be written.
+    """
+    check_new(parent, name)
+    path = parent / name
+    try:
+        parent.mkdir(exist_ok=True)
+        staged = RunDirectory(parent / f".{name}.{os.getpid()}")
+        if path.exists():
+            raise InputError(f"{path}: exists already; choose another run.name, or resume it")
+        shutil.rmtree(staged.path, ignore_errors=True)
+        staged.path.mkdir()
+        (staged.path / "checkpoint").mkdir()
+        staged.secret.mkdir(mode=0o700)
+        fill(staged)
+        staged.path.rename(path)
+        sync_folder(parent)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be created ({error.strerror}); choose another run.dir") from error
+    return RunDirectory(path)
+
+
+def write_text(path: Path, text: str, mode: int = PUBLIC) -> None:
+    """Replace a text file: it is the old one or the new one."""
+    replace_file(path, text.encode(), mode)
+
+
+def append_lines(path: Path, rows: Iterable[Mapping[str, Any]], mode: int = PUBLIC) -> None:
+    """Append JSON lines and flush them to disk."""
+    append_text(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows), mode)
+
+
+def save_weights(path: Path, params: Params) -> None:
+    """Replace a safetensors file atomically."""
+    from safetensors.torch import save  # brings PyTorch, and most of a run directory is text
+
+    replace_file(path, save({name: value.contiguous().cpu() for name, value in params.items()}))
+
+
+def load_weights(path: Path) -> Params:
+    """Read a safetensors file.
+
+    Raises:
+        InputError: Missing or damaged.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        weights: Params = load_file(path)
+        return weights
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path}: no readable weights ({error})") from error

@@ -1,0 +1,143 @@
+"""Registry of plugins: members of a seam, found by name as a file of its folder, or as a user's package.module:name.
+
+A folder of members holds one file for each. A file names what it defines `MEMBER`; nothing else lists it. Where the
+folder's `__init__` states `SUFFIX`, the files of members end with it (`privacy/clip_policies/window_policy.py` is the
+clip policy `window`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+from pydantic import AfterValidator, TypeAdapter, ValidationError
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.plugins.user_code import own_object
+from dpfedmeta.core.pydantic_errors import first_problem, nearest
+
+
+def names(folder: str) -> list[str]:
+    """The members in a package, by the names that settings use. Imports none of them."""
+    path = Path(__file__).parents[2].joinpath(*folder.split(".")[1:])
+    files = (module.name for module in iter_modules([str(path)]))
+    suffix = _suffix(folder)
+    return sorted(file.removesuffix(suffix).replace("_", "-") for file in files if file.endswith(suffix))
+
+
+def _suffix(folder: str) -> str:
+    suffix: str = getattr(import_module(folder), "SUFFIX", "")
+    return suffix
+
+
+def one_of(folder: str) -> AfterValidator:
+    """For a setting whose values are the names of members, or package.module:name."""
+
+    def check(name: str) -> str:
+        if ":" not in name and name not in names(folder):
+            raise ValueError(f"unknown{nearest(name, names(folder))}; known are {', '.join(names(folder))}")
+        return name
+
+    return AfterValidator(check)
+
+
+def find(setting: str, name: str, folder: str) -> Any:
+    """Return the member that a name stands for.
+
+    Args:
+        setting: Whose value the name is, for errors.
+        name: A member's, or package.module:name.
+        folder: The package of the built-in members.
+
+    Raises:
+        InputError: There is none, or its module cannot be imported.
+    """
+    if ":" in name:
+        return own_object(setting, name)
+    if name not in names(folder):
+        known = ", ".join(names(folder))
+        raise InputError(
+            f"{setting} = {name}: unknown{nearest(name, names(folder))}; known are {known}, or "
+            "package.module:name of your own"
+        )
+    return import_module(module_of(name, folder)).MEMBER
+
+
+def module_of(name: str, folder: str) -> str:
+    """The module of a member, by the name that settings use."""
+    return f"{folder}.{name.replace('-', '_')}{_suffix(folder)}"
+
+
+def name_of(setting: str, member: object) -> str:
+    """The name by which a run finds a member again that was handed over as an object: package.module:name.
+
+    Raises:
+        InputError: It cannot be found again, so nobody could resume or verify the run.
+    """
+    module, name = getattr(member, "__module__", ""), getattr(member, "__qualname__", "")
+    if not isinstance(member, type) or module in ("", "__main__", "builtins") or "." in name or "<" in name:
+        raise InputError(
+            f"{setting} = {member!r}: hand over a class that stands in a module of its own (package.module:name), so "
+            "that the run can be resumed and verified"
+        )
+    return f"{module}:{name}"
+
+
+def own_settings(section: str, name: str, member: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a member's own settings as its dataclass `Settings`: {"own": ...}; {} where it takes none.
+
+    Args:
+        section: Whose key `own` it is.
+        name: The member's name, for errors.
+        member: With a `Settings`, or without.
+        given: What was given.
+
+    Raises:
+        InputError: A value that it does not take; names the key, the value and the nearest key.
+    """
+    form = getattr(member, "Settings", None)
+    if form is None:
+        if given:
+            raise InputError(f"{section}.own.{next(iter(given))}: {name} takes no settings of its own; drop it")
+        return {}
+    known = [field.name for field in fields(form)]
+    for key in given:
+        if key not in known:
+            raise InputError(f"{section}.own.{key}: {name} takes no such setting{nearest(key, known)}")
+    try:
+        return {"own": TypeAdapter(form).validate_python(dict(given))}
+    except ValidationError as error:
+        raise InputError(f"{section}.own.{first_problem(error, form)} ({name})") from error
+
+
+def check_protocol(setting: str, name: str, member: object, *wanted: str) -> None:
+    """Refuse a member that lacks parts of its protocol.
+
+    Raises:
+        InputError: Names the first part that is missing.
+    """
+    for part in wanted:
+        if not hasattr(member, part):
+            kind = member.__name__ if isinstance(member, type) else type(member).__name__
+            raise InputError(f"{setting} = {name}: {kind} has no {part}; it needs {', '.join(wanted)}")
+
+
+def check_takes(setting: str, name: str, function: Callable[..., Any], *given: Any, **named: Any) -> None:
+    """Refuse a member whose function does not take what it will be given.
+
+    Raises:
+        InputError: Says what it takes and what it is given.
+    """
+    taken = signature(function)
+    try:
+        taken.bind(*given, **named)
+    except TypeError as error:
+        besides = "".join(f" and {key}, its Settings" for key in named)
+        raise InputError(
+            f"{setting} = {name}: its {function.__name__}{taken} is given {len(given)} arguments{besides} ({error})"
+        ) from error

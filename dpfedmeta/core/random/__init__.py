@@ -1,0 +1,1 @@
+"""Random streams by key, and the exact distributions that are drawn from them."""

@@ -1,0 +1,1 @@
+"""Episodes: the support and query sets of one client, drawn from a pool of classes."""

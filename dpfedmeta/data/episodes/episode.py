@@ -1,0 +1,235 @@
+"""N-way K-shot episodes: the data of one client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dpfedmeta.data.episodes import sampling_jit as drawing_kernels
+from dpfedmeta.data.episodes.async_transfer import placed
+from dpfedmeta.data.episodes.class_pool import ClassPool
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.populations.capacity_checks import able_clients
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Episode:
+    """SECRET where it belongs to a training client.
+
+    Attributes:
+        support_images: [n_s, channels, height, width], float32, class by class; in [0, 1], or
+            standardised by the task's constants. Vectors and sequences of tokens are [n_s, numbers].
+        support_labels: [n_s], int64 in range(ways).
+        query_images: [n_q, channels, height, width], or [n_q, numbers].
+        query_labels: [n_q].
+    """
+
+    support_images: Tensor
+    support_labels: Tensor
+    query_images: Tensor
+    query_labels: Tensor
+
+    def to(self, device: torch.device) -> Episode:
+        """The same episode on another device."""
+        return Episode(
+            support_images=placed(self.support_images, device),
+            support_labels=placed(self.support_labels, device),
+            query_images=placed(self.query_images, device),
+            query_labels=placed(self.query_labels, device),
+        )
+
+
+def is_sound(
+    episode: Episode,
+    image: tuple[int, ...],
+    ways: int,
+    counts: tuple[int, int] | None,
+    *,
+    queries: bool = True,
+    vocabulary: int | None = None,
+) -> bool:
+    """Return whether an episode has records and all of them have the form of the task.
+
+    Args:
+        episode: Data of a client.
+        image: Shape of a record: (channels, height, width), or (numbers,).
+        ways: Labels are in range(ways).
+        counts: (n_s, n_q) if they are public constants; None: any numbers above 0.
+        queries: Whether a query set is required.
+        vocabulary: Tokens are whole numbers below this; None if records are not tokens.
+    """
+    parts = [(episode.support_images, episode.support_labels), (episode.query_images, episode.query_labels)]
+    if not queries and episode.query_labels.shape == (0,):
+        parts = parts[:1]
+    sizes = tuple(len(labels) if labels.dim() == 1 else 0 for _, labels in parts)
+    if 0 in sizes or (counts is not None and sizes != counts):
+        return False
+    return all(
+        images.shape == (len(labels), *image)
+        and images.dtype == torch.float32
+        and labels.dtype == torch.int64
+        and 0 <= int(labels.min()) <= int(labels.max()) < ways
+        and (vocabulary is None or are_tokens(images, vocabulary))
+        for images, labels in parts
+    )
+
+
+def are_tokens(records: Tensor, vocabulary: int) -> bool:
+    """Return whether all records are sequences of whole numbers in range(vocabulary), none only padding (0)."""
+    whole = bool(((records >= 0) & (records < vocabulary) & (records == records.floor())).all())
+    return whole and bool((records > 0).any(1).all())
+
+
+def blank_episode(image: tuple[int, ...], support: int, query: int) -> Episode:
+    """Zeros in the place of an episode that is not sound."""
+    return Episode(
+        support_images=torch.zeros(support, *image),
+        support_labels=torch.zeros(support, dtype=torch.int64),
+        query_images=torch.zeros(query, *image),
+        query_labels=torch.zeros(query, dtype=torch.int64),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Chosen:
+    """SECRET where it belongs to a training client: which images are its records, before anybody looked at a pixel.
+
+    Attributes:
+        pool: Where they come from.
+        shape: Support and query images per class.
+        places: [ways, shots + queries], places in the pool's array.
+        turns: [ways], rotations by 90 degrees.
+        flips: [ways, shots + queries], which images are mirrored; None: none.
+        shifts: [ways, shots + queries, 2], pixels by which images are then moved up and to the left, less than a side
+            each; what comes in at a border is the reflection there. None: none is moved.
+    """
+
+    pool: ClassPool
+    shape: EpisodeShape
+    places: npt.NDArray[np.int64]
+    turns: Sequence[int]
+    flips: npt.NDArray[np.bool_] | None
+    shifts: npt.NDArray[np.int64] | None
+
+    def episode(self) -> Episode:
+        """The records themselves."""
+        shots = self.shape.shots
+        return self.of_records(*(_records(self._part(part)) for part in (slice(0, shots), slice(shots, None))))
+
+    def _part(self, part: slice) -> Chosen:
+        """The same of some images of each class."""
+        return replace(
+            self,
+            places=self.places[:, part],
+            flips=None if self.flips is None else self.flips[:, part],
+            shifts=None if self.shifts is None else self.shifts[:, part],
+        )
+
+    def of_records(self, support: Tensor, query: Tensor) -> Episode:
+        """The episode of records that are made already, each [ways * images, ...] class by class."""
+        labels = torch.arange(self.shape.ways)
+        return Episode(
+            support_images=support,
+            support_labels=labels.repeat_interleave(self.shape.shots),
+            query_images=query,
+            query_labels=labels.repeat_interleave(self.shape.queries),
+        )
+
+
+def draw_episode(pool: ClassPool, generator: np.random.Generator, shape: EpisodeShape) -> Episode:
+    """The records of `choose_episode`."""
+    return choose_episode(pool, generator, shape).episode()
+
+
+def choose_episode(pool: ClassPool, generator: np.random.Generator, shape: EpisodeShape) -> Chosen:
+    """Draw classes without replacement, then disjoint support and query images of each.
+
+    Rotations of one character are never two classes of one episode, so no record occurs twice. Everything
+    is drawn by index, independently of content. Where the data name clients, all is of one of them.
+    """
+    if pool.clients:
+        able = list(able_clients(pool, shape).values())
+        return choose_from(pool, generator, shape, able[int(generator.integers(len(able)))])
+    return choose_from(pool, generator, shape, range(pool.classes))
+
+
+def choose_from(pool: ClassPool, generator: np.random.Generator, shape: EpisodeShape, held: Sequence[int]) -> Chosen:
+    """Choose an episode like `choose_episode`, from the given classes of the pool only."""
+    classes = drawn_classes(generator, shape, held)
+    turns = generator.integers(pool.rotations, size=shape.ways).tolist()
+    wanted = shape.shots + shape.queries
+    slots = [generator.choice(pool.counts[index], size=wanted, replace=False) for index in classes]
+    return chosen_of(pool, shape, classes, slots, turns, *drawn_changes(pool, generator, (shape.ways, wanted)))
+
+
+def drawn_changes(
+    pool: ClassPool, generator: np.random.Generator, images: tuple[int, int]
+) -> tuple[npt.NDArray[np.bool_] | None, npt.NDArray[np.int64] | None]:
+    """Which of [ways, images of each] are mirrored, and by how much they are moved, where a pool has that done."""
+    flips = generator.random(images) < 0.5 if pool.flip else None
+    shifts = generator.integers(-pool.shift, pool.shift, (*images, 2), endpoint=True) if pool.shift else None
+    return flips, shifts
+
+
+def drawn_classes(generator: np.random.Generator, shape: EpisodeShape, held: Sequence[int]) -> list[int]:
+    """The classes of an episode, by its labels: what is drawn first."""
+    chosen = generator.choice(len(held), size=shape.ways, replace=False).tolist()
+    return [held[place] for place in chosen]
+
+
+def chosen_of(
+    pool: ClassPool,
+    shape: EpisodeShape,
+    classes: Sequence[int],
+    slots: Sequence[npt.NDArray[np.int64]],
+    turns: Sequence[int],
+    flips: npt.NDArray[np.bool_] | None = None,
+    shifts: npt.NDArray[np.int64] | None = None,
+) -> Chosen:
+    """The choice of images inside classes.
+
+    Args:
+        pool: Where they come from.
+        shape: Support and query images per class.
+        classes: [ways], one class for each label.
+        slots: [ways][shots + queries], numbers of images inside their class.
+        turns: [ways], rotations by 90 degrees.
+        flips: [ways, shots + queries], which images are mirrored; None: none.
+        shifts: [ways, shots + queries, 2], how far images are moved; None: none is.
+    """
+    places = np.stack([pool.first[index] + chosen for index, chosen in zip(classes, slots, strict=True)])
+    if places.shape != (shape.ways, shape.shots + shape.queries):
+        raise ValueError(f"{places.shape} images for {shape}")
+    return Chosen(pool=pool, shape=shape, places=places, turns=turns, flips=flips, shifts=shifts)
+
+
+def _records(chosen: Chosen) -> Tensor:
+    """[ways * images, channels, height, width]."""
+    pool, flips, shifts = chosen.pool, chosen.flips, chosen.shifts
+    images, numbers = np.asarray(pool.images), np.ascontiguousarray(chosen.places).reshape(-1)
+    if images.dtype == np.float32 and images.ndim == 2:
+        return torch.from_numpy(pool.numbers(numbers))
+    mirrored = np.zeros(len(numbers), np.bool_) if flips is None else np.ascontiguousarray(flips).reshape(-1)
+    each = np.repeat(np.asarray(chosen.turns) % 4, chosen.places.shape[1])
+    moved = np.zeros((len(numbers), 2), np.int64) if shifts is None else np.ascontiguousarray(shifts).reshape(-1, 2)
+    # Compiled loops look at no bounds.
+    if images.dtype != np.uint8 or images.ndim != 4:
+        raise ValueError(f"a pool holds uint8 images [n, channels, height, width], not {images.dtype} {images.shape}")
+    if not len(each) == len(mirrored) == len(moved) == len(numbers):
+        raise ValueError(f"{len(each)} turns, {len(mirrored)} flips and {len(moved)} shifts for {len(numbers)} images")
+    if not (0 <= numbers.min(initial=0) <= numbers.max(initial=0) < len(images)):
+        raise IndexError(f"images {numbers.min()} to {numbers.max()} of a pool of {len(images)}")
+    if images.shape[2] != images.shape[3] and each.any():
+        raise ValueError(f"images of {images.shape[2]} x {images.shape[3]} pixels cannot be turned")
+    if (np.abs(moved) >= images.shape[2:]).any():
+        raise ValueError(
+            f"images of {images.shape[2]} x {images.shape[3]} pixels cannot be moved by {np.abs(moved).max()}"
+        )
+    records = np.empty((len(numbers), *images.shape[1:]), dtype=np.float32)
+    drawing_kernels.draw_records(images, numbers, each, mirrored, moved, pool.byte_values(), records)
+    return torch.from_numpy(records)

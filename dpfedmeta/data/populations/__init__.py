@@ -1,0 +1,1 @@
+"""Populations: which client holds which records."""

@@ -1,0 +1,92 @@
+"""Clients that the data name: each with classes and records of its own, few or many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.random_sources import Purpose, public_generator
+from dpfedmeta.data.episodes.class_pool import ClassPool
+from dpfedmeta.data.episodes.episode import Chosen, Episode, choose_from
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.populations.capacity_checks import able_clients
+
+# As in partition.py: keys beside the clients' own numbers, which stand alone.
+_PARTITION, _NAMES = 1, 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealPopulation:
+    """The clients that the data name. Client and record are those of the data, not of a simulation.
+
+    A client holds one episode: `ways` of its classes that have enough records, and of each of them as many as the
+    shape says, chosen once. What else it holds is not used. One that does not hold so much counts as zero in every
+    round; how many these are is nobody's but the owner's (check_task says it).
+
+    Attributes:
+        pool: Classes with clients.
+        shape: A client's episode.
+        clients: N, at most `most_clients`.
+        seed: Of the public generators.
+        most_shots: A client holds up to this many support records of each class, if it has them; None: shape.shots.
+    """
+
+    pool: ClassPool
+    shape: EpisodeShape
+    clients: int
+    seed: int
+    most_shots: int | None = None
+
+    def most_clients(self) -> int:
+        """Return the number of clients that the data name."""
+        return len(set(self.pool.clients))
+
+    def episode(self, client: int) -> Episode:
+        """The data of client number `client`, a function of (seed, client) and of what it holds.
+
+        Raises:
+            IndexError: There is no such client.
+            InputError: It holds too little.
+        """
+        return self.chosen(client).episode()
+
+    def chosen(self, client: int) -> Chosen:
+        """Which records these are."""
+        if not 0 <= client < self.clients:
+            raise IndexError(f"client {client} of a population of {self.clients}")
+        held = able_clients(self.pool, self.shape).get(self._name(client))
+        if held is None:
+            raise InputError(f"client {client} holds too little for {self.shape}")
+        generator = public_generator(self.seed, Purpose.CLIENT_DATA, client)
+        return choose_from(self.pool, generator, self._own_shape(held), held)
+
+    def classes_of(self, client: int) -> list[int]:
+        """The places in the pool of all its classes, also those that have too few records for an episode."""
+        return _held(self.pool)[self._name(client)]
+
+    def holdings(self, client: int) -> Mapping[str, int]:
+        """SECRET: how many records it holds of each of its classes, whether an episode uses them or not."""
+        return {self.pool.names[index]: self.pool.counts[index] for index in self.classes_of(client)}
+
+    def _name(self, client: int) -> str:
+        names = sorted(_held(self.pool))
+        order = public_generator(self.seed, Purpose.CLIENT_DATA, _PARTITION, _NAMES).permutation(len(names))
+        return names[int(order[client])]
+
+    def _own_shape(self, held: list[int]) -> EpisodeShape:
+        """More shots where every class that may be drawn has them: a support set has as many of each."""
+        if self.most_shots is None:
+            return self.shape
+        fewest = min(self.pool.counts[index] for index in held)
+        return replace(self.shape, shots=min(self.most_shots, fewest - self.shape.queries))
+
+
+@lru_cache(maxsize=4)
+def _held(pool: ClassPool) -> dict[str, list[int]]:
+    """Each client's classes."""
+    held: dict[str, list[int]] = {}
+    for index, name in enumerate(pool.clients):
+        held.setdefault(name, []).append(index)
+    return held

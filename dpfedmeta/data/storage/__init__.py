@@ -1,0 +1,1 @@
+"""Archives, decoded caches and file formats of images."""

@@ -1,0 +1,174 @@
+"""The decoded cache: one memory-mapped array per data set, complete or absent."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from platformdirs import user_cache_dir
+from pydantic import TypeAdapter, ValidationError
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.digests import digest_of
+from dpfedmeta.data.storage.decoded_source import ClassEntry, Contents
+
+# Part of every key: raise it when decoding changes, so that old caches are not read.
+FORMAT = 2
+
+# A temporary file that nobody has written to for so long belongs to a process that was killed.
+_ABANDONED_SECONDS = 3600.0
+
+_CLASSES = TypeAdapter(tuple[ClassEntry, ...])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cached:
+    """A decoded data set.
+
+    Attributes:
+        path: A .npy file, uint8 [images, channels, height, width] or float32 [records, numbers], class by class.
+        classes: The classes in the order of their images.
+    """
+
+    path: Path
+    classes: tuple[ClassEntry, ...]
+
+
+def cached(
+    folder: Path,
+    name: str,
+    key: Sequence[object],
+    shape: tuple[int, ...],
+    open_contents: Callable[[], Contents],
+) -> Cached:
+    """The decoded data set for `key`, decoding once, block by block.
+
+    The array appears by an atomic rename after its list of classes, so two processes that start at once, or a crash
+    half-way, leave a whole cache or none.
+
+    Args:
+        folder: Where caches lie.
+        name: Start of the file name.
+        key: Everything that the content depends on.
+        shape: Of a record: (channels, height, width) of images, which are bytes; else what has float32 numbers.
+        open_contents: Called where there is no cache yet.
+
+    Raises:
+        InputError: The cache folder cannot be written.
+    """
+    text = json.dumps([FORMAT, *key])
+    path = folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.npy"
+    listed = path.with_suffix(".json")
+    if path.is_file() and (classes := _read_classes(listed)) is not None:
+        return Cached(path=path, classes=classes)
+    contents = open_contents()
+    content = json.dumps([asdict(entry) for entry in contents.classes])
+    try:
+        if folder.exists() and not _writable(folder):
+            raise PermissionError(13, "read-only")
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(folder, name)
+        _write_whole(path, lambda file: _write_images(file, contents, shape), before=(listed, content))
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot write the decoded cache ({error.strerror}); free some space, or set "
+            "DPFEDMETA_CACHE to a folder that can be written"
+        ) from error
+    return Cached(path=path, classes=contents.classes)
+
+
+def _write_images(file: BinaryIO, contents: Contents, shape: tuple[int, ...]) -> None:
+    """The .npy form, appended block by block: nothing but the block is in memory, and a full disk is an error.
+
+    (A memory-mapped file would count as this process's memory, and a full disk would kill it by a signal.)
+    """
+    kind = np.dtype(np.uint8 if len(shape) == 3 else np.float32)
+    header = {"descr": kind.str, "fortran_order": False, "shape": (contents.images, *shape)}
+    np.lib.format.write_array_header_1_0(file, header)
+    written = 0
+    for block in contents.decode():
+        assert block.dtype == kind
+        assert block.shape[1:] == shape
+        file.write(np.ascontiguousarray(block).data)
+        written += len(block)
+    assert written == contents.images
+
+
+def _write_whole(path: Path, write: Callable[[BinaryIO], None], before: tuple[Path, str] | None = None) -> None:
+    """A file that is complete or absent; `before` is another one that appears whole before it."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        if before is not None:
+            other, text = before
+            _write_whole(other, lambda target: _write_text(target, text))
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write_text(file: BinaryIO, text: str) -> None:
+    file.write(text.encode())
+
+
+def _read_classes(path: Path) -> tuple[ClassEntry, ...] | None:
+    try:
+        return _CLASSES.validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _remove_abandoned(folder: Path, name: str) -> None:
+    for path in folder.glob(f".{name}-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                path.unlink()
+
+
+def cache_folder(data_folder: Path | None) -> Path:
+    """DPFEDMETA_CACHE, else the data folder when it can be written, else the user's cache folder."""
+    chosen = os.environ.get("DPFEDMETA_CACHE")
+    if chosen:
+        return Path(chosen)
+    if data_folder is not None and _writable(data_folder):
+        return data_folder / ".dpfedmeta-cache"
+    return Path(user_cache_dir("dpfedmeta"))
+
+
+def _writable(folder: Path) -> bool:
+    """By the mode bits too: the superuser may write anywhere, but a read-only folder is meant to stay so."""
+    return folder.is_dir() and os.access(folder, os.W_OK) and bool(folder.stat().st_mode & 0o222)
+
+
+def source_key(path: Path, folder: Path) -> tuple[str, int, int, str]:
+    """(path, size, modification time, SHA-256) of a published archive; data of people are known by content alone.
+
+    The digest is computed once and remembered in the cache folder by the other three, so a warm start reads nothing.
+    """
+    status = path.stat()
+    known = (str(path.resolve()), status.st_size, status.st_mtime_ns)
+    remembered = folder / "digests" / hashlib.sha256(json.dumps(known).encode()).hexdigest()
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        digest = remembered.read_text(encoding="ascii")
+        if len(digest) == 64:
+            return *known, digest
+    digest = digest_of(path)
+    # A folder that cannot be written is complained about where the images go.
+    with contextlib.suppress(OSError):
+        if not folder.exists() or _writable(folder):
+            remembered.parent.mkdir(parents=True, exist_ok=True)
+            _write_whole(remembered, lambda file: _write_text(file, digest))
+    return *known, digest

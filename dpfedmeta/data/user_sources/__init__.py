@@ -1,0 +1,1 @@
+"""Readers of a user's own data: folders, lists, tables, arrays."""

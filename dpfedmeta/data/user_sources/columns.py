@@ -1,0 +1,123 @@
+"""Columns of a table: which are ours, which are features, and which became features by accident."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.pydantic_errors import listed
+
+OWNERS = ("client", "class", "split")
+# Other words for our columns. None of them is taken for ours: that is the owner's to say.
+_MEANT: Mapping[str, tuple[str, ...]] = {
+    "client": ("client", "user", "subject", "patient", "participant", "person", "speaker", "writer", "owner"),
+    "class": ("class", "label", "target", "category", "klass"),
+    "split": ("split", "partition", "subset", "fold"),
+    "path": ("path", "file", "filename", "filepath", "imagepath", "imagefile"),
+    "tokens": ("token", "tokenid"),
+}
+_ENDINGS = ("", "s", "es", "id", "ids", "name", "names", "number", "no", "nr", "idx", "index", "code")
+_NUMBERING = (
+    "",
+    "index",
+    "idx",
+    "id",
+    "uuid",
+    "rowname",
+    "rownames",
+    "rowid",
+    "row",
+    "rowindex",
+    "rownumber",
+    "rownum",
+)
+_FEWEST_ROWS, _FEWEST_CLASSES = 8, 5
+
+
+def meant(name: str) -> str | None:
+    """The column of ours that a name is a near miss of: another case, a plural, a swapped or lost letter, a synonym."""
+    plain = re.sub(r"[\W_]+", "", name.lower())
+    if name in _MEANT:
+        return None
+    for ours, words in _MEANT.items():
+        stems = {word.removesuffix("s") for word in (*words, ours)} | {*words, ours}
+        if plain in {stem + ending for stem in stems for ending in _ENDINGS} or _mistyped(plain, ours):
+            return ours
+    return None
+
+
+def _mistyped(plain: str, ours: str) -> bool:
+    """Two neighbours swapped, or one letter lost or doubled."""
+    swapped = {ours[:i] + ours[i + 1] + ours[i] + ours[i + 2 :] for i in range(len(ours) - 1)}
+    lost = {ours[:i] + ours[i + 1 :] for i in range(len(ours))} if len(ours) > len("path") else set()
+    doubled = {ours[: i + 1] + ours[i:] for i in range(len(ours))}
+    return plain in swapped | lost | doubled
+
+
+def check_columns(path: Path, names: Sequence[str]) -> None:
+    """Refuse columns that would become features by accident: numberings of rows, and near misses of our own names.
+
+    Raises:
+        InputError: Names all of them, with what was meant.
+    """
+    problems = []
+    for place, name in enumerate(names, start=1):
+        ours = meant(name)
+        if _numbers_rows(name):
+            shown = f"column {name}" if name else f"column {place} (it has no name)"
+            problems.append(f"{shown}: a numbering of the rows, as pandas writes its index; write with index=False")
+        elif ours is not None:
+            problems.append(f"column {name}: unknown; did you mean {ours}?")
+    if problems:
+        raise InputError(
+            f"{path}: {listed(problems)}; each would be a feature that tells the row, the client or the class: take it "
+            "out, or give it the name that was meant, or another one if it is a measurement"
+        )
+
+
+def _numbers_rows(name: str) -> bool:
+    plain = re.sub(r"[\W_]+", "", name.lower())
+    return plain in _NUMBERING or re.fullmatch(r"(unnamed|level)\d+(level\d+)?", plain) is not None
+
+
+def feature_words(columns: Sequence[str], owners: Sequence[str]) -> str:
+    """Which columns are features, and how many, in words."""
+    shown = ", ".join(columns if len(columns) <= 6 else (*columns[:3], "...", *columns[-2:]))
+    taken = ", ".join(name for name in OWNERS if name in owners)
+    return f"{len(columns)} feature{'' if len(columns) == 1 else 's'}: {shown} (all columns but {taken})"
+
+
+def telling_columns(columns: Sequence[str], records: Any, labels: Sequence[str]) -> tuple[str, ...]:
+    """Warnings of columns that alone tell the class, or that grow with the row.
+
+    Args:
+        columns: Names of the features.
+        records: [n, features]: public records where it is shown to anybody but their owner.
+        labels: Class of each.
+    """
+    if len(records) < _FEWEST_ROWS:
+        return ()
+    said = []
+    steps = np.diff(records, axis=0)
+    names, codes = np.unique(np.asarray(labels), return_inverse=True)
+    for number, name in enumerate(columns):
+        if (steps[:, number] > 0).all() or (steps[:, number] < 0).all():
+            said.append(f"column {name} grows or falls with every row: is it a numbering?")
+        elif len(names) >= _FEWEST_CLASSES and len(records) >= 2 * len(names) and _tells(records[:, number], codes):
+            said.append(f"column {name} alone tells the class: is it another name of the class?")
+    return tuple(said)
+
+
+def _tells(values: Any, codes: Any) -> bool:
+    """Return whether the value ranges of the classes are disjoint."""
+    ordered = codes[np.lexsort((codes, values))]
+    runs = 1 + int((np.diff(ordered) != 0).sum())
+    lowest: dict[float, set[int]] = {}
+    for value, code in zip(values.tolist(), codes.tolist(), strict=True):
+        lowest.setdefault(value, set()).add(code)
+    return runs == len(np.unique(codes)) and all(len(found) == 1 for found in lowest.values())

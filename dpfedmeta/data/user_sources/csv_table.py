@@ -1,0 +1,274 @@
+"""Tables that say of every record whose it is: CSV files with the columns client, class and split."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.text_files import WrongEncoding, open_text
+from dpfedmeta.core.pydantic_errors import listed, nearest
+from dpfedmeta.data.episodes.split_by_name import splits_of, surely_public
+from dpfedmeta.data.parts import check_classes_are_no_parts, check_clients_are_no_parts, part_of, parts_taken
+from dpfedmeta.data.storage.decoded_source import SPLITS, ClassEntry, Split, check_classes
+from dpfedmeta.data.user_sources.columns import OWNERS, check_columns, meant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Class, client and split of one record.
+
+    Attributes:
+        place: Position in the data, for messages.
+        label: Class of the record.
+        client: Client that owns the record; empty if the data do not say.
+        split: train, val or test; empty if the names decide.
+        written: The split as written in the data.
+        values: Values of the other columns.
+    """
+
+    place: str
+    label: str
+    client: str
+    split: str
+    written: str = ""
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A CSV file: the names of the other columns, and all rows."""
+
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """The records of one class, of one client where the data name clients; `rows` are numbers of rows."""
+
+    entry: ClassEntry
+    rows: tuple[int, ...]
+
+
+def read_header(path: Path) -> tuple[str, ...]:
+    """The names of the columns.
+
+    Raises:
+        InputError: It cannot be read, or its first line names no class.
+    """
+    return _lines(path, most=1)[0][1]
+
+
+def read_table(path: Path, column: str | None = None) -> Table:
+    """All rows of a CSV file (UTF-8, commas, a first line with the names of the columns); blank lines are skipped.
+
+    Args:
+        path: The file.
+        column: The only column beside client, class and split; None: any others.
+
+    Raises:
+        InputError: It cannot be read, columns are missing or unknown, or rows are too short or long; names all lines.
+    """
+    (_, names), *lines = _lines(path)
+    others = tuple(name for name in names if name not in OWNERS)
+    if column is not None and others != (column,):
+        raise _wrong_columns(path, column, others)
+    problems, rows = [], []
+    for number, fields in lines:
+        if len(fields) != len(names):
+            problems.append(f"line {number}: {len(fields)} values for {len(names)} columns")
+            continue
+        held = dict(zip(names, fields, strict=True))
+        label, written = held["class"].strip(), held.get("split", "").strip()
+        if not label:
+            problems.append(f"line {number}: no class")
+        if written and part_of(written) is None:
+            problems.append(f"line {number}: {not_a_part(written)}")
+        rows.append(
+            Row(
+                place=f"line {number}",
+                label=label,
+                client=held.get("client", "").strip(),
+                split=part_of(written) or "",
+                written=written,
+                values=tuple(held[name] for name in others),
+            )
+        )
+    if problems:
+        raise InputError(f"{path}: {len(problems)} line(s) cannot be used: {listed(problems)}")
+    if not rows:
+        raise InputError(f"{path}: no record in it: nothing stands below the line that names the columns")
+    check_labels(str(path), rows)
+    return Table(columns=others, rows=tuple(rows))
+
+
+def not_a_part(written: str) -> str:
+    """Describe the error of an unknown split name."""
+    hint = nearest(written.lower(), SPLITS)
+    return f"split must be one of {', '.join(SPLITS)}, found {written!r}{hint}"
+
+
+def _wrong_columns(path: Path, column: str, others: Sequence[str]) -> InputError:
+    if column not in others:
+        return InputError(f"{path}: column {column}: missing; the first line names {', '.join(others) or 'no other'}")
+    odd = next(name for name in others if name != column)
+    return InputError(f"{path}: column {odd}: unknown{nearest(odd, (*OWNERS, column))}; take it out, or rename it")
+
+
+def _lines(path: Path, most: int | None = None) -> list[tuple[int, tuple[str, ...]]]:
+    """(number, fields) of the lines that are not blank; the first of them are the columns, checked."""
+    found: list[tuple[int, tuple[str, ...]]] = []
+    try:
+        with open_text(path) as file:
+            reader = csv.reader(file, strict=True)
+            for fields in reader:
+                if any(field.strip() for field in fields):
+                    found.append((reader.line_num, tuple(fields)))
+                if len(found) == most:
+                    break
+    except (OSError, WrongEncoding, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read as CSV in UTF-8 ({error})") from error
+    if not found:
+        raise InputError(f"{path}: empty; the first line must name the columns: class, perhaps client and split, ...")
+    names = tuple(name.strip() for name in found[0][1])
+    twice = [name for name, count in Counter(names).items() if name and count > 1]
+    if "class" not in names or twice:
+        what = f"column {twice[0]}: named twice" if twice else "column class: missing"
+        close = next((name for name in names if meant(name) == "class"), None)
+        hint = f"; column {close}: did you mean class?" if close and not twice else ""
+        separated = "; separate columns by commas" if len(names) == 1 and ";" in names[0] else ""
+        shown = ",".join(names[:8])
+        raise InputError(f"{path}: {what}{hint}; the first line names the columns, found {shown!r}{separated}")
+    check_columns(path, names)
+    return [(found[0][0], names), *found[1:]]
+
+
+def cells(where: str, rows: Sequence[Row], splits: Mapping[str, Split], ways: int | None) -> tuple[Cell, ...]:
+    """Records by class, and by client where the data name clients, sorted by name, with their splits.
+
+    Args:
+        where: The data, for errors.
+        rows: Where each record belongs.
+        splits: Of classes, where a list beside the task file says so; else empty.
+        ways: How many classes each part needs, where names decide; None: however many they give.
+
+    Raises:
+        InputError: Clients or splits are given for some records only, a class or client stands in two splits, or a
+            split is empty, or classes or clients are named as parts.
+    """
+    _check_all_or_none(where, "client", [row.client for row in rows], rows)
+    _check_all_or_none(where, "split", [row.split for row in rows], rows)
+    check_clients_are_no_parts(where, {row.client for row in rows})
+    if not (rows and rows[0].split):
+        check_classes_are_no_parts(where, {row.label for row in rows})
+    by_name: dict[tuple[str, str], list[int]] = {}
+    for number, row in enumerate(rows):
+        by_name.setdefault((row.client, row.label), []).append(number)
+    named = bool(rows and rows[0].client)
+    units = [row.client or row.label for row in rows]
+    if rows and rows[0].split:
+        decided = _given(where, "client" if named else "class", units, rows)
+    elif splits and named:
+        raise InputError(f"{where}: split: a list of classes does not say which clients judge; use a column split")
+    else:
+        decided = dict(splits) or dict(splits_of(units, 1 if named else ways or 0))
+    _check_listed(where, units, decided)
+    made = tuple(
+        Cell(
+            entry=ClassEntry(name=label, split=decided[client or label], images=len(numbers), client=client),
+            rows=tuple(numbers),
+        )
+        for (client, label), numbers in sorted(by_name.items())
+        if (client or label) in decided
+    )
+    check_classes(where, tuple(cell.entry for cell in made))
+    return made
+
+
+def public_rows(rows: Sequence[Row]) -> list[int]:
+    """Records of classes or clients that are never trained on: validation and test; all where there is no such unit.
+
+    With fewer than three units there are no three parts, and nothing is trained.
+    """
+    if rows and rows[0].split:
+        chosen = [number for number, row in enumerate(rows) if row.split != "train"]
+    else:
+        public = surely_public(row.client or row.label for row in rows)
+        chosen = [number for number, row in enumerate(rows) if (row.client or row.label) in public]
+    return chosen or list(range(len(rows)))
+
+
+def check_labels(where: str, rows: Sequence[Row]) -> None:
+    """Refuse classes that are numbers and cannot be classes, and clients that are NaN. Other text is a name.
+
+    Raises:
+        InputError: All classes are numbers, and some are NaN, fractions or negative; or a client is NaN.
+    """
+    values = {row.label: _number(row.label) for row in rows}
+    found = [f"{row.place}: client {row.client!r}" for row in rows if row.client.lower() == "nan"]
+    if all(value is not None for value in values.values()):
+        odd = {name for name, value in values.items() if value is not None and not _counts(value)}
+        found += [f"{row.place}: class {row.label!r}" for row in rows if row.label in odd]
+    if found:
+        raise InputError(
+            f"{where}: {len(found)} record(s) with a class that is NaN, a fraction or negative, or a client that is "
+            f"NaN: {listed(found)}; leave out what has no class; if it is a name, begin it with a letter"
+        )
+
+
+def _number(name: str) -> float | None:
+    try:
+        return float(name)
+    except ValueError:
+        return None
+
+
+def _counts(value: float) -> bool:
+    return value >= 0 and value.is_integer()
+
+
+def part_words(rows: Sequence[Row], *, public: bool) -> tuple[str, ...]:
+    """Describe which names in the data were read as which split.
+
+    Args:
+        rows: All records.
+        public: Leave out names of the training split, which belong to its clients.
+    """
+    return parts_taken(row.written for row in rows if row.written and not (public and row.split == "train"))
+
+
+def _check_all_or_none(where: str, column: str, values: Sequence[str], rows: Sequence[Row]) -> None:
+    empty = [row.place for row, value in zip(rows, values, strict=True) if not value]
+    if empty and len(empty) < len(rows):
+        raise InputError(f"{where}: {len(empty)} record(s) without a {column}, while others have one: {listed(empty)}")
+
+
+def _given(where: str, what: str, units: Sequence[str], rows: Sequence[Row]) -> dict[str, Split]:
+    decided: dict[str, Row] = {}
+    problems: dict[str, str] = {}
+    for unit, row in zip(units, rows, strict=True):
+        first = decided.setdefault(unit, row)
+        if first.split != row.split:
+            problems.setdefault(unit, f"{unit} (in {first.split} at {first.place}, in {row.split} at {row.place})")
+    if problems:
+        why = (
+            "a model is judged on clients that trained nothing of it"
+            if what == "client"
+            else "a model is judged on classes that it has never seen"
+        )
+        raise InputError(
+            f"{where}: the splits overlap: {len(problems)} {what}(s) stand in two of them: "
+            f"{listed(list(problems.values()))}; {why}"
+        )
+    return {unit: cast(Split, row.split) for unit, row in decided.items()}
+
+
+def _check_listed(where: str, units: Sequence[str], decided: Mapping[str, Split]) -> None:
+    absent = sorted(set(decided) - set(units))
+    if absent:
+        raise InputError(f"{where}: {len(absent)} of the listed classes are not in it: {listed(absent)}")

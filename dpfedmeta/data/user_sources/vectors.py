@@ -1,0 +1,228 @@
+"""Vectors: a CSV file of numbers with a column class, or NumPy's .npz with the arrays records and classes."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.pydantic_errors import listed, nearest
+from dpfedmeta.data.episodes.class_pool import FloatRecords
+from dpfedmeta.data.episodes.shape import RecordForm
+from dpfedmeta.data.parts import part_of
+from dpfedmeta.data.storage.decoded_source import Contents, Split
+from dpfedmeta.data.user_sources.columns import OWNERS, feature_words, telling_columns
+from dpfedmeta.data.user_sources.csv_table import (
+    Cell,
+    Row,
+    Table,
+    cells,
+    check_labels,
+    part_words,
+    public_rows,
+    read_header,
+    read_table,
+)
+
+ARRAYS = ("records", "classes", "clients", "splits")
+_LARGEST = 1e4
+"""Of a number, once mean and deviation are applied; a larger one would drown all others."""
+
+
+def guess(path: Path) -> dict[str, int]:
+    """Form of the records without a task file: as many numbers as there are.
+
+    Raises:
+        InputError: The file cannot be read, or holds no numbers.
+    """
+    count = len(read_array(path, "vectors")[1][0]) if path.suffix.lower() == ".npz" else _columns(path)
+    if not count:
+        raise InputError(f"{path}: no column of numbers beside class, client and split")
+    return {"features": count}
+
+
+def _columns(path: Path) -> int:
+    return sum(name not in OWNERS for name in read_header(path))
+
+
+def key(path: Path) -> list[object]:
+    """Nothing beside the file itself."""
+    return []
+
+
+def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
+    """Which columns are features, and what looks as if one became so by accident.
+
+    Guarantee:
+        `public`: nothing but names of columns, and values of validation and test records.
+
+    Raises:
+        InputError: The file is wrong; says where.
+    """
+    if path.suffix.lower() == ".npz":
+        rows, records = read_array(path, "vectors")
+        columns, said = [f"{number + 1}" for number in range(records.shape[1])], list[str]()
+    else:
+        table = read_table(path)
+        rows, records = _from_table(path, table)
+        columns, said = list(table.columns), [feature_words(table.columns, read_header(path))]
+    chosen = public_rows(rows) if public else range(len(rows))
+    labels = [rows[number].label for number in chosen]
+    told = telling_columns(columns, records[list(chosen)], labels)
+    return (*part_words(rows, public=public), *said, *((listed(told),) if told else ()))
+
+
+def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[Cell, ...]:
+    """Classes and clients, without a look at a number.
+
+    Raises:
+        InputError: The file is wrong; says where.
+    """
+    rows = read_array(path, "vectors")[0] if path.suffix.lower() == ".npz" else read_table(path).rows
+    return cells(str(path), rows, splits, ways)
+
+
+def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: int | None) -> Contents:
+    """The vectors of a file.
+
+    Args:
+        path: A .csv or .npz file.
+        form: How many numbers a record has.
+        splits: Of classes, where a list beside the task file says so.
+        ways: How many classes each part needs.
+
+    Raises:
+        InputError: The file is wrong, or not all of its values are numbers that can be trained on; says where.
+    """
+    rows, records = (
+        read_array(path, "vectors") if path.suffix.lower() == ".npz" else _from_table(path, read_table(path))
+    )
+    if records.shape[1:] != form.shape:
+        raise InputError(f"{path}: records of {records.shape[1]} numbers, but the task says features: {form.shape[0]}")
+    _check_numbers(path, rows, records)
+    made = cells(str(path), rows, splits, ways)
+
+    def decode() -> Iterator[FloatRecords]:
+        for cell in made:
+            yield records[list(cell.rows)].astype(np.float32)
+
+    return Contents(classes=tuple(cell.entry for cell in made), decode=decode)
+
+
+def check_scale(path: str, found: Contents, mean: tuple[float, ...], deviation: tuple[float, ...]) -> None:
+    """Refuse numbers that are so large, as a network would see them, that nothing else would count.
+
+    Args:
+        path: The file, for errors.
+        found: What it holds.
+        mean: As in the task file.
+        deviation: Likewise.
+
+    Raises:
+        InputError: Says how large.
+    """
+    seen = ((block - np.array(mean or (0.0,))) / np.array(deviation or (1.0,)) for block in found.decode())
+    largest = max((float(np.abs(block).max(initial=0.0)) for block in seen), default=0.0)
+    if largest > _LARGEST:
+        raise InputError(
+            f"{path}: numbers up to {largest:.3g} reach the network, more than {_LARGEST:,.0f}; give public constants "
+            "as mean and deviation in a task file, or scale them before"
+        )
+
+
+def _from_table(path: Path, table: Table) -> tuple[tuple[Row, ...], Any]:
+    try:
+        records = np.array([row.values for row in table.rows], dtype=np.float64)
+    except ValueError:
+        problems = [
+            f"{row.place}, column {name}: {value.strip()!r} is no number"
+            for row in table.rows
+            for name, value in zip(table.columns, row.values, strict=True)
+            if not _is_number(value)
+        ]
+        raise InputError(f"{path}: {len(problems)} value(s) are no numbers: {listed(problems)}") from None
+    return table.rows, records.reshape(len(table.rows), len(table.columns))
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_numbers(path: Path, rows: tuple[Row, ...], records: Any) -> None:
+    wrong = np.argwhere(~np.isfinite(records) | (np.abs(records) > np.finfo(np.float32).max))
+    if len(wrong):
+        named = [f"{rows[row].place}, number {column + 1}: {records[row, column]:g}" for row, column in wrong.tolist()]
+        raise InputError(f"{path}: {len(wrong)} value(s) are missing, infinite or too large: {listed(named)}")
+
+
+def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:
+    """The records of a .npz file [n, d], and where each belongs. No pickle is read.
+
+    Args:
+        path: The file.
+        what: vectors or tokens, for errors.
+
+    Raises:
+        InputError: It cannot be read, an array is missing, of another size or type.
+    """
+    held = _arrays(path)
+    records, size = held["records"], len(held["classes"])
+    if records.ndim > 2 and records.dtype.kind in "fiub":
+        form = " x ".join(map(str, records.shape[1:]))
+        raise InputError(
+            f"{path}: records: {len(records):,} arrays of {form}, where {what} [n, d] are expected; images belong into "
+            "files (a folder, or a list of them), where their pixels are scaled; if these are vectors, lay them flat: "
+            "records.reshape(len(records), -1)"
+        )
+    if what == "vectors" and records.dtype == np.uint8 and records.ndim == 2:
+        raise InputError(
+            f"{path}: records: bytes (uint8), which look like pixels and would reach the network as numbers up to "
+            f"{records.max(initial=0)}; scale them (records.astype('float32') / 255), or say that they are numbers "
+            "(records.astype('int16'))"
+        )
+    if records.ndim < 2 or records.dtype.kind not in "fiub" or not records.size:
+        raise InputError(f"{path}: records: expected numbers [n, d], found {records.dtype} {list(records.shape)}")
+    lengths = {name: len(array) if array.ndim == 1 else list(array.shape) for name, array in held.items()}
+    lengths["records"] = len(records)
+    if any(length != len(records) for length in lengths.values()):
+        raise InputError(f"{path}: arrays of different lengths, or of more than one axis: {lengths}; expected [n] each")
+    classes, clients, splits = (
+        [str(value).strip() for value in held[name].tolist()] if name in held else [""] * size for name in ARRAYS[1:]
+    )
+    odd = [f"record {number} ({split!r})" for number, split in enumerate(splits) if split and part_of(split) is None]
+    if odd or not all(classes):
+        unnamed = [f"record {number}" for number, name in enumerate(classes) if not name]
+        problem = f"a split that is not train, val or test: {listed(odd)}" if odd else f"no class: {listed(unnamed)}"
+        raise InputError(f"{path}: {what} with {problem}")
+    rows = tuple(
+        Row(place=f"record {number}", label=label, client=client, split=part_of(split) or "", written=split)
+        for number, (label, client, split) in enumerate(zip(classes, clients, splits, strict=True))
+    )
+    check_labels(str(path), rows)
+    return rows, records.astype(np.float64)
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    try:
+        # Of a damaged file numpy would leave its own handle open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
+            found = {name: held[name] for name in held.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        hint = "; store names as text (dtype <U), not as objects" if "allow_pickle" in reason else ""
+        raise InputError(f"{path}: cannot be read as .npz without pickles ({reason}){hint}") from error
+    absent = [name for name in ARRAYS[:2] if name not in found]
+    odd = [name for name in found if name not in ARRAYS]
+    if absent or odd:
+        what = f"no array {absent[0]}" if absent else f"unknown array {odd[0]}{nearest(odd[0].lower(), ARRAYS)}"
+        raise InputError(f"{path}: {what}; expected records and classes, perhaps clients and splits")
+    return found

@@ -1,0 +1,129 @@
+"""An analysis that a client takes part in: what it computes there from its own images, and what it says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
+from dpfedmeta.analytics.analysis import Handing
+from dpfedmeta.analytics.client_answers import Held, HeldImages
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.plugins.user_code import raised
+from dpfedmeta.core.random.fresh_seeds import FreshSource
+from dpfedmeta.core.random.random_sources import IntArray, KeyedSource
+from dpfedmeta.federation.client.client_budget import Promise, check_allowed
+from dpfedmeta.federation.client.client_log import answered_words, answering_words, without_images
+from dpfedmeta.federation.client.client_state import FreshOf, Kept, kept_for, source_at
+from dpfedmeta.federation.client.local_data import NoImages, OwnImages, open_images, opened_or_why
+from dpfedmeta.federation.offers.signed_analysis import SignedAnalysis
+from dpfedmeta.federation.wire_format import Attempt
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class JoinedAnalysis:
+    """What a client holds of one analysis (a `Taken`).
+
+    Attributes:
+        signed: What is asked.
+        number: The client's.
+        kept: What must survive.
+        held: Its own images.
+        source: Its noise, of a key that no other run has.
+        fresh_of: What the streams of a charged attempt are keyed by.
+        log: Told what is for the owner alone.
+    """
+
+    signed: SignedAnalysis
+    number: int
+    kept: Kept
+    held: Held
+    source: KeyedSource | FreshSource
+    fresh_of: FreshOf
+    log: Callable[[str], None]
+
+    def check(self, task: bytes) -> None:
+        """Check a task before it is charged (see `Taken`)."""
+        try:
+            self.signed.analysis.check_told(task, self.signed.privacy, self.held)
+        except InputError as error:
+            raise Refused(str(error)) from error
+
+    def whole(self, task: bytes, attempt: Attempt, invited: int) -> IntArray:
+        """SECRET: compute the answer, with the client's share of the noise where the analysis has one (see `Taken`)."""
+        try:
+            return self._answer(self.held, task, attempt, invited)
+        except Exception as error:
+            # A client that falls silent would tell that its images make the computation fail.
+            why = raised(error)
+            self.log(without_images(why))
+        nothing = NoImages(clients=self.signed.privacy.clients, number=self.number, why=why)
+        return self._answer(HeldImages(plan=self.signed.plan, population=nothing), task, attempt, invited)
+
+    def _answer(self, held: Held, task: bytes, attempt: Attempt, invited: int) -> IntArray:
+        analysis, plan = self.signed.analysis, self.signed.privacy
+        source = source_at(self.source, attempt, self.fresh_of)
+        handing = Handing(plan=plan, told=task, held=held, client=self.number, invited=invited, source=source)
+        return np.concatenate([analysis.sent(handing, part) for part in range(analysis.form(plan).parts)])
+
+    def words(self, ledger: ClientLedger, promise: Promise) -> Iterator[str]:
+        """Yield log lines on the cost of taking part and on what would leave the machine."""
+        return answering_words(self, ledger, promise)
+
+    def sent_words(self, ledger: ClientLedger, promise: Promise, attempt: Attempt, task: bytes, what: str) -> str:
+        """Return a log line on what left the machine."""
+        return answered_words(self, promise, what)
+
+
+def join_analysis(
+    signed: SignedAnalysis,
+    number: int,
+    *,
+    images: Path,
+    folder: Path,
+    promise: Promise,
+    noise_seed: int | None,
+    fresh_of: FreshOf,
+    log: Callable[[str], None],
+) -> JoinedAnalysis:
+    """Look at an analysis as a client does, and get ready for it; of what it finds nothing is told to the server.
+
+    What images there are, and whether they can be read, decides over the answer and not over whether there is one.
+
+    Args:
+        signed: What is asked.
+        number: The client's.
+        images: Its folder of images.
+        folder: The client's own folder, for what it keeps.
+        promise: What it promises.
+        noise_seed: Given, in a simulation; None: a key is drawn once for the run, and kept.
+        fresh_of: What the streams of a charged attempt are keyed by.
+        log: Told, for the owner alone, why there is nothing to answer with.
+
+    Raises:
+        Refused: The promise does not allow it.
+    """
+    plan = signed.plan
+    promise.floors.check(signed.privacy, rough=plan.settings.aggregation.rough)
+    check_allowed(signed.privacy, promise)
+    pool, clients = opened_or_why(lambda: open_images(images, signed.task, folder / "images")), signed.privacy.clients
+    own: OwnImages | NoImages
+    if isinstance(pool, str):
+        own = NoImages(clients=clients, number=number, why=pool)
+        log(without_images(pool))
+    else:
+        own = OwnImages(pool=pool, shape=plan.shape, clients=clients, number=number, seed=plan.settings.run.seed)
+    kept = kept_for(folder, signed.run)
+    return JoinedAnalysis(
+        signed=signed,
+        number=number,
+        kept=kept,
+        held=HeldImages(plan=plan, population=own),
+        source=kept.source(noise_seed),
+        fresh_of=fresh_of,
+        log=log,
+    )

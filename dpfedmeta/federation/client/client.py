@@ -1,0 +1,344 @@
+"""A real client: it holds its images, its keys and its own ledger, and answers questions of the one server it knows."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.params import dimension, unflatten
+from dpfedmeta.core.random.fresh_seeds import draw_fresh
+from dpfedmeta.federation.client.client_budget import Promise, left, left_of_run, participation, run_cost
+from dpfedmeta.federation.client.client_state import asked_digest, forgotten, keep_offer, kept_offer
+from dpfedmeta.federation.client.secagg_session import MaskedRound
+from dpfedmeta.federation.client.signed_participation import Signed, Taken
+from dpfedmeta.federation.client.training_participation import Joined, joined_by, opened
+from dpfedmeta.federation.local_files import chosen_files
+from dpfedmeta.federation.wire_format import (
+    Asked,
+    Attempt,
+    Floats,
+    Offer,
+    Question,
+    Said,
+    Start,
+    Step,
+    Task,
+    answer,
+    packed_floats,
+    unpacked_floats,
+)
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted, Refused
+from dpfedmeta.secure_aggregation.protocol_messages import Phase
+from dpfedmeta.training.personal.trained_initialisation import Initialisation
+from dpfedmeta.training.personal.user_inputs import ImageForm
+
+LOG, MODEL, LOCK = "log.txt", "personal.safetensors", ".lock"
+
+
+class RealClient:
+    """One client (a federation.channel.Party).
+
+    Args:
+        images: Its folder: CLASS/IMAGE, or train/CLASS/IMAGE.
+        identity: Its private Ed25519 key, 32 bytes.
+        ledger: Its ledger; what else it keeps lies beside it: log, noise keys, the adapted model.
+        server: The server's public key, as the client got it from elsewhere. It believes nobody else.
+        promise: What it lets a server learn, in all runs together.
+        say: Told every line of the log, too.
+        noise_seed: Of its noise, in a simulation; None: a key is drawn once for every run, and fresh bytes for every
+            answer.
+        dry_run: Look at plans, say what would be promised and sent, and decline.
+
+    Guarantee:
+        (record or client, server), as `promise` says, over everything that ever leaves this object: a participation is
+        on the ledger's disk before it is computed, beyond the promise it is declined, and what is asked again gets the
+        same bytes. Nothing leaves but one clipped, noised or masked vector a round: no labels, counts, losses or
+        accuracies, and a decline says no reason. Whether it takes part depends on no image: where the folder does not
+        fit a plan, or cannot be read, what leaves is the noise of an honest message, charged as one, and the log says
+        so. (How long it takes is not hidden: reading a folder takes longer the larger it is.)
+
+    Raises:
+        InputError: A key of another size, no images, or a ledger that was edited or started with another promise.
+    """
+
+    def __init__(
+        self,
+        images: Path,
+        identity: bytes,
+        ledger: Path,
+        *,
+        server: bytes,
+        promise: Promise,
+        say: Callable[[str], None] = lambda line: None,
+        noise_seed: int | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        chosen_files(images)
+        self._images, self._private, self._server = images, identity, server
+        self._identity = Identity(identity)
+        self._folder = ledger.parent
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._promise, self._path = promise, ledger
+        self._ledger, self._size = ClientLedger(ledger, promise.budget()), ledger.stat().st_size
+        self._say, self._noise_seed, self._dry_run = say, noise_seed, dry_run
+        self._joined: dict[bytes, Taken] = {}
+        self._masked: MaskedRound | None = None
+        self._unfit: str | None = None
+        self._handed_out = False
+        self._one = threading.Lock()
+
+    @property
+    def identity(self) -> bytes:
+        """Its public key."""
+        return self._identity.public
+
+    @property
+    def unfit(self) -> str | None:
+        """Why nothing of the plan that was offered last can be answered here: what only this machine can mend."""
+        return self._unfit
+
+    @property
+    def handed_out(self) -> bool:
+        """Whether a learned model came, whatever the images made of it: then nothing more is to be waited for."""
+        return self._handed_out
+
+    def answer(self, question: bytes) -> bytes:
+        """The answer to one question; whatever is wrong with it is in the log alone."""
+        with self._one:
+            try:
+                with self._alone():
+                    said, body = self._answered(Question.opened(question, self._server, self.identity))
+            except (Refused, Aborted) as error:
+                self._log(f"declined: {error}")
+            except (InputError, OSError) as error:
+                self._log(f"declined, for a reason of this machine: {error}")
+            except Exception as error:
+                # A traceback would tell of data, and the next round may be answered again.
+                self._log(f"declined, for a mistake in the program: {type(error).__name__}: {error}")
+            else:
+                return answer(said, question, body, self._identity)
+            return answer(Said.DECLINED, question, b"", self._identity)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process answers from this ledger meanwhile; what one wrote in between is read."""
+        with (self._folder / LOCK).open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if self._path.stat().st_size != self._size:
+                self._ledger = ClientLedger(self._path, self._promise.budget())
+            try:
+                yield
+            finally:
+                self._size = self._path.stat().st_size
+
+    def _answered(self, question: Question) -> tuple[Said, bytes]:
+        if question.asked is Asked.PLAN:
+            try:
+                body, self._unfit = self._accepted(question), None
+            except InputError as error:
+                self._unfit = str(error)
+                raise
+            return Said.ACCEPTED, body
+        joined = self._known(question)
+        if question.asked is Asked.PHASE:
+            return Said.PHASE, self._phase(joined, question)
+        if not isinstance(joined, Joined):
+            raise Refused("asked for what belongs to a training, and this is an analysis")
+        if question.asked is Asked.VECTOR:
+            return Said.VECTOR, self._vector(joined, question)
+        return Said.ADAPTED, self._adapted(joined, question)
+
+    def _accepted(self, question: Question) -> bytes:
+        offer, before = Offer.decode(question.body), kept_offer(self._folder, question.attempt.run)
+        if question.plan in self._joined and before == question.body:
+            return b""  # the server was started again, or had lost sight of this client
+        signed = opened(offer.text, offer.signature, self._server)
+        if signed.digest != question.plan or signed.run != question.attempt.run:
+            raise Refused("the plan is not the one that the question names")
+        if before is not None and before != question.body:
+            raise Refused(f"run {signed.run.hex()[:8]} has another plan, or this client another number, than it joined")
+        self._joined[signed.digest] = self._join(signed, offer)
+        return b""
+
+    def _join(self, signed: Signed, offer: Offer) -> Taken:
+        if not 0 <= offer.number < signed.privacy.clients:
+            raise Refused(f"number {offer.number} of {signed.privacy.clients} clients")
+        if signed.roster and signed.roster[offer.number] != self.identity:
+            raise Refused("the plan has another client in this one's place")
+        for line in signed.words():
+            self._log(line)
+        joined = joined_by(
+            signed,
+            offer.number,
+            images=self._images,
+            folder=self._folder,
+            promise=self._promise,
+            noise_seed=self._noise_seed,
+            fresh_of=self._fresh_of,
+            log=self._log,
+        )
+        for line in joined.words(self._ledger, self._promise):
+            self._log(line)
+        run = signed.run.hex()
+        if not self._ledger.keys(run) and not left_of_run(signed.privacy, self._promise, self._ledger, run):
+            raise Refused(f"nothing of the promise is left for it ({self._promise.words})")
+        if self._dry_run:
+            raise Refused("this is a dry run; nothing is sent")
+        keep_offer(joined.kept, offer.encode())
+        return joined
+
+    def _known(self, question: Question) -> Taken:
+        if question.plan not in self._joined:
+            kept = kept_offer(self._folder, question.attempt.run)
+            if kept is None:
+                raise Refused(f"run {question.attempt.run.hex()[:8]}: this client never joined its plan")
+            offer = Offer.decode(kept)
+            signed = opened(offer.text, offer.signature, self._server)
+            self._joined[signed.digest] = self._join(signed, offer)
+        joined = self._joined.get(question.plan)
+        if joined is None or joined.signed.run != question.attempt.run:
+            raise Refused("a question that counts on another plan than this client joined")
+        return joined
+
+    def _vector(self, joined: Joined, question: Question) -> bytes:
+        if joined.signed.masked:
+            raise Refused("asked for a vector that secure aggregation would hide")
+        task, attempt = Task.decode(question.body, joined.dimension), question.attempt
+        asked = asked_digest(question.body)
+        new = self._charged(joined, attempt, asked)
+        vector = joined.kept.once(attempt, asked, lambda: packed_floats(joined.vector(task, attempt)))
+        what = f"one vector, {len(vector):,} bytes" if new else "asked again; the same vector as before"
+        self._log(joined.sent_words(self._ledger, self._promise, attempt, question.body, what))
+        return vector
+
+    def _phase(self, joined: Taken, question: Question) -> bytes:
+        step, attempt = Step.decode(question.body), question.attempt
+        if step.phase == Phase.KEYS:
+            if not joined.signed.masked:
+                raise Refused("asked for secure aggregation, which the plan does not have")
+            start = Start.decode(step.said, joined.signed.privacy.clients)
+            joined.check(start.task)
+            before = self._masked
+            place = (joined.signed.run, attempt.key, step.protocol)
+            if before is not None and before.place[0] == place[0] and before.place >= place:
+                raise Refused("an attempt at the protocol that is not after the last one")
+            opened = MaskedRound(joined, attempt, step.protocol, start, self._private)
+            # Charged once so many take part that there is a sum: keys and shares say nothing of the images.
+            self._chargeable(joined, attempt, asked_digest(start.task, start.invited))
+            self._masked = opened
+        masked = self._masked
+        if masked is None or masked.place != (joined.signed.run, attempt.key, step.protocol):
+            raise Refused(f"a step of secure aggregation in round {attempt.round} that was never begun")
+        if step.phase == Phase.MASKED:
+            self._charged(joined, attempt, masked.asked)
+        body = masked.answer(Phase(step.phase), step.said)
+        if step.phase == Phase.MASKED:
+            what = f"one vector under masks, {len(body):,} bytes"
+            self._log(joined.sent_words(self._ledger, self._promise, attempt, masked.task, what))
+        return body
+
+    def _charged(self, joined: Taken, attempt: Attempt, asked: str) -> bool:
+        """Charge one participation, on disk, before the images are touched; return False if it was charged before.
+
+        Raises:
+            Refused: See `_chargeable`.
+        """
+        if not self._chargeable(joined, attempt, asked):
+            return False
+        run, plan = joined.signed.run.hex(), joined.signed.privacy
+        one = participation(plan, self._promise, attempt.round)
+        joined.kept.begin(attempt)
+        beside = {"run": run, "question": asked, "fresh": draw_fresh()}
+        self._ledger.charge(attempt.round, one, attempt.again, **beside, cost=run_cost(plan))
+        return True
+
+    def _chargeable(self, joined: Taken, attempt: Attempt, asked: str) -> bool:
+        """Return whether an answer would be charged; False if it was charged before.
+
+        Raises:
+            Refused: The round is over or not in the plan, it was asked with another question, the ledger or the run's
+                folder is not the one that it was charged with, or the answer would break the promise.
+        """
+        run, plan = joined.signed.run.hex(), joined.signed.privacy
+        before = self._ledger.question(run, attempt.key)
+        taken = self._ledger.keys(run)
+        last = max(taken, default=())
+        if attempt.round >= plan.rounds:
+            raise Refused(f"round {attempt.round} of a plan of {plan.rounds} rounds")
+        if before is not None:
+            if before != asked or attempt.key != last:
+                raise Refused(f"round {attempt.round} was answered already, and is now asked with something else")
+            if not joined.kept.began(attempt):
+                raise Refused(
+                    f"round {attempt.round} was charged, and {joined.kept.folder} is not the folder that it was "
+                    "charged with: its noise is gone, and other noise would be a second answer for one charge"
+                )
+            return False
+        if attempt.key < last:
+            raise Refused(f"an old round: {attempt.round}, and round {last[0]} was answered already")
+        if (answer := forgotten(self._folder, self._ledger.charged())) is not None:
+            raise Refused(f"{self._path} is an older copy: {answer} left this machine, and is not in it; restore it")
+        if not left(plan, self._promise, self._ledger, run, [attempt.round]):
+            raise Refused(
+                f"round {attempt.round} would be participation {len(taken) + 1} in this run and "
+                f"{self._ledger.participations + 1} in all: more than is promised ({self._promise.words})"
+            )
+        return True
+
+    def _fresh_of(self, attempt: Attempt) -> bytes:
+        """Return the bytes that key an attempt's noise; they lie in its charge, so noise is drawn only after it."""
+        return self._ledger.stream(attempt.run.hex(), attempt.key)
+
+    def _adapted(self, joined: Joined, question: Question) -> bytes:
+        """The model that was learned, adapted here; the answer is the same whatever the images make of it.
+
+        Raises:
+            Refused: Another number of weights, or one that is not finite.
+        """
+        flat = unpacked_floats(question.body, dimension(joined.signed.initial))
+        if not np.isfinite(flat).all():
+            raise Refused("a model that is not finite")
+        try:
+            self._adapt(joined, flat)
+        except Exception as error:
+            # Whether it converges depends on the images: a server could ask for that as often as it likes.
+            self._log(f"the learned model could not be adapted: {type(error).__name__}: {error}")
+        self._handed_out = True
+        return b""
+
+    def _adapt(self, joined: Joined, flat: Floats) -> None:
+        signed = joined.signed
+        weights = unflatten(torch.from_numpy(flat.copy()), signed.initial)
+        plan, task = signed.plan, signed.task
+        form = ImageForm(channels=task.form.shape[0], size=task.form.shape[1], mean=task.mean, deviation=task.deviation)
+        learned = Initialisation(network=plan.network, weights=weights, adaptation=plan.evaluation, form=form)
+        images, labels, names = joined.images.labelled()
+        personal = learned.adapt(images, labels, class_names=names)
+        personal.save(self._folder / MODEL)
+        self._log(f"the learned model, adapted to {len(personal.class_names)} classes of this folder: {MODEL}")
+
+    def _log(self, line: str) -> None:
+        """In plain words, for whoever answers for the images."""
+        text = f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}"
+        try:
+            with open(self._folder / LOG, "a", encoding="utf-8", opener=_for_its_owner) as file:
+                file.write(text + "\n")
+        except OSError:
+            # A full disk must not make the client answer otherwise; its ledger says so by itself.
+            pass
+        self._say(text)
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,204 @@
+"""A client's promise on what a server may learn, and the effect of a plan on it, as the client computes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from dpfedmeta.accounting.divergences.discrete_gaussian_cost import summed_coordinates
+from dpfedmeta.accounting.events.events import surplus
+from dpfedmeta.accounting.events.guarantee import UnitName
+from dpfedmeta.accounting.ledger.client_ledger import NO_COST, ClientLedger, RecordBudget, RunCost
+from dpfedmeta.accounting.observers.server_observer import client_server, record_server
+from dpfedmeta.accounting.participation_cost import Participation
+from dpfedmeta.accounting.participation_cost import participation as one_participation
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floors:
+    """Demands of a client on a plan under secure aggregation, whatever the plan's epsilon is.
+
+    Attributes:
+        adversarial: Least share of a cohort that the masks have to withstand.
+        colluding: Least number of clients whose noise is not counted.
+    """
+
+    adversarial: float = 0.0
+    colluding: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.adversarial < 1:
+            raise InputError(f"adversarial = {self.adversarial}: a share of a cohort, at least 0 and below 1")
+        if self.colluding < 0:
+            raise InputError(f"colluding = {self.colluding}: at least 0 clients")
+
+    def check(self, plan: PrivacyPlan, *, rough: bool) -> None:
+        """Check that a plan meets the demands; a plan without secure aggregation always does.
+
+        Args:
+            plan: The plan that is offered.
+            rough: Whether it accepts so few bits that rounding costs a lot.
+
+        Raises:
+            Refused: It does not, or it is rough.
+        """
+        secure = plan.secure
+        if secure is None:
+            return
+        if rough:
+            raise Refused("the plan accepts so few bits that rounding costs a lot (aggregation.rough)")
+        if (secure.adversarial or 0.0) < self.adversarial:
+            raise Refused(
+                f"masks of the plan withstand {secure.adversarial or 0.0:g} of a cohort, and here {self.adversarial:g} "
+                "are demanded (--adversarial)"
+            )
+        if plan.colluding < self.colluding:
+            raise Refused(
+                f"the plan counts {plan.colluding} clients who know their own noise, and here {self.colluding} are "
+                "demanded (--colluding)"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """Promise of a client to those whose records it holds, towards the server, over all runs together.
+
+    Attributes:
+        unit: record: one of its records is zeroed out; client: all of them are others.
+        epsilon: Largest epsilon; None: the server is trusted not to look, and participations alone are counted.
+        delta: Delta at which epsilon counts.
+        participations: R, how often the client takes part at most; None: as often as epsilon allows.
+        floors: Further demands on a plan.
+
+    Raises:
+        InputError: It promises nothing, or a value is out of its range.
+    """
+
+    unit: UnitName = "record"
+    epsilon: float | None = None
+    delta: float = 1e-5
+    participations: int | None = None
+    floors: Floors = Floors()
+
+    def __post_init__(self) -> None:
+        if self.unit not in ("record", "client"):
+            raise InputError(f"unit = {self.unit}: record or client")
+        if self.epsilon is None and self.participations is None:
+            raise InputError("a client promises an epsilon, or how often it takes part at most; give one of them")
+        if self.epsilon is not None and not 0 < self.epsilon < math.inf:
+            raise InputError(f"epsilon = {self.epsilon}: a finite number above 0")
+        if not 0 < self.delta < 1:
+            raise InputError(f"delta = {self.delta}: above 0 and below 1")
+        if self.participations is not None and self.participations < 1:
+            raise InputError(f"participations = {self.participations}: at least 1")
+
+    def budget(self) -> RecordBudget:
+        """Return the promise as the budget that the client's ledger keeps."""
+        return RecordBudget(epsilon=self.epsilon, delta=self.delta, participations=self.participations)
+
+    @property
+    def words(self) -> str:
+        """For a log."""
+        often = "" if self.participations is None else f"at most {self.participations} participations"
+        if self.epsilon is None:
+            return f"{often}, towards a server that is trusted with exact messages"
+        what = "a record" if self.unit == "record" else "the client as a whole"
+        return f"{what}: epsilon <= {self.epsilon:g} at delta = {self.delta:g} towards the server" + (
+            f", {often}" if often else ""
+        )
+
+
+def participation(plan: PrivacyPlan, promise: Promise, round_: int) -> Participation:
+    """Return the effect of one participation in a round on the promised unit, towards the server.
+
+    Raises:
+        Refused: A client's ledger cannot add it up.
+    """
+    record = plan.record
+    if promise.unit == "record" and record is not None and record.batch_rate < 1:
+        raise Refused("a client's ledger adds up whole support steps, not the sampled mini-batches of this plan")
+    return one_participation(plan.at(round_), record, plan.server_sees, promise.unit)
+
+
+def run_cost(plan: PrivacyPlan) -> RunCost:
+    """Return the cost of a run besides its participations, as the plan's cells count it: once for all of its rounds."""
+    if plan.server_sees != "sum":
+        return NO_COST
+    return RunCost(rare=surplus(plan.phases), coordinates=tuple(summed_coordinates(plan.phases)))
+
+
+def left(plan: PrivacyPlan, promise: Promise, ledger: ClientLedger, run: str, rounds: Sequence[int]) -> int:
+    """Count how many of these rounds, in this order, a client may still answer.
+
+    This is the only computation of what is left of a promise: a dry run, an offer, an answer and the log all call it,
+    so none of them can say more than another.
+
+    Args:
+        plan: Plan of the run.
+        promise: The client's promise.
+        ledger: Its ledger, with the spending of all runs.
+        run: Identifier of the run.
+        rounds: Rounds of the run that are not answered yet.
+    """
+    most = most_participations(plan, promise) - len(ledger.keys(run))
+    costs = [participation(plan, promise, round_) for round_ in rounds[: max(most, 0)]]
+    return ledger.further(costs, run=run, cost=run_cost(plan))
+
+
+def left_of_run(plan: PrivacyPlan, promise: Promise, ledger: ClientLedger, run: str) -> int:
+    """The same of all rounds that are to come."""
+    last = max(ledger.keys(run), default=(-1,))[0]
+    return left(plan, promise, ledger, run, range(last + 1, plan.rounds))
+
+
+def epsilon_after(plan: PrivacyPlan, promise: Promise, participations: int) -> float:
+    """Epsilon of the promised unit towards the server, after so many participations in this plan.
+
+    Guarantee:
+        The cell of the accountant for exactly so many participations, whoever draws cohorts and however: nothing is
+        amplified by sampling, since the server knows who took part.
+    """
+    if not participations:
+        return 0.0
+    terms = replace(
+        Terms.of(plan),
+        max_participations=participations,
+        client_delta=promise.delta,
+        record_delta=promise.delta,
+    )
+    cell = record_server if promise.unit == "record" else client_server
+    return cell(plan.phases, terms).epsilon
+
+
+@lru_cache(maxsize=16)
+def most_participations(plan: PrivacyPlan, promise: Promise) -> int:
+    """Count how many of a plan's rounds the promise allows by itself; spending of other runs comes on top."""
+    most = plan.rounds if promise.participations is None else min(plan.rounds, promise.participations)
+    if promise.epsilon is None:
+        return most
+    limit = promise.epsilon * (1.0 + 1e-9)
+    low, high = 0, most + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if epsilon_after(plan, promise, middle) <= limit else (low, middle)
+    return low
+
+
+def check_allowed(plan: PrivacyPlan, promise: Promise) -> None:
+    """Refuse a plan of which the promise by itself allows no round.
+
+    Raises:
+        Refused: The promise allows none.
+    """
+    if not most_participations(plan, promise):
+        one = epsilon_after(plan, promise, 1)
+        raise Refused(
+            f"one round alone would cost epsilon {one:.3g} for ({promise.unit}, server), and the promise is "
+            f"{promise.words}"
+        )

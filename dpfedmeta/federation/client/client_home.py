@@ -1,0 +1,199 @@
+"""A client's home and the images whose budget it keeps: neither a new key nor a new home begins a budget anew."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+from dpfedmeta.accounting.ledger.ledger_register import lineage_folder
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.atomic_files import SECRET, replace_file
+from dpfedmeta.data.user_sources.image_folder import listed_key
+from dpfedmeta.federation.local_files import chosen_files
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
+
+HOME, LEDGER = "home.json", "ledger.jsonl"
+_REGISTER, _LOCK = "homes", ".lock"
+_DIGEST_CHARACTERS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Home:
+    """Identities and images that a client's home belongs to.
+
+    It is stored in the home, with a copy in this machine's register.
+
+    Attributes:
+        name: 32 hexadecimal digits that no other home has, wherever it is moved.
+        identities: Public keys that took part from it, in hexadecimal, the latest last.
+        folders: Folders that its images were in.
+        images: Digests of the content of every image that it ever took part with.
+        listed: Digest of the folder's path and the images' names and contents at the last claim; while it stays the
+            same, `folders` and `images` stay as they are.
+        place: The home's last place on disk.
+    """
+
+    name: str
+    identities: tuple[str, ...]
+    folders: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+    listed: str = ""
+    place: str = ""
+
+
+def claim(home: Path, data: Path, private: bytes, *, keep: bool = True) -> None:
+    """Check that the budget of these images is kept here and nowhere else, and note that it is.
+
+    Images count as those of another home where they lie in a folder that it took part with, or where one of them is in
+    it: what that image spent would be forgotten.
+
+    Args:
+        home: The client's home.
+        data: Its folder of images.
+        private: Its identity.
+        keep: Whether to note it; a dry run does not.
+
+    Guarantee:
+        On this machine, for this user: over all keys and homes together, an image spends no more than was promised in
+        the one home that it belongs to. It says nothing of copies of the images, or of a home, on other machines.
+
+    Raises:
+        InputError: The images belong to another home, or this home to another key; says how to go on.
+        OSError: The register cannot be read or written.
+    """
+    identity = Identity(private).public.hex()
+    with _register() as register:
+        before = _home_at(home)
+        mine = before or Home(name=secrets.token_hex(16), identities=(identity,))
+        if identity not in mine.identities:
+            raise InputError(
+                f"{home}: is the home of another key ({mine.identities[-1][:8]}); what its images spent stands there. "
+                "To replace that key: dpfedmeta federate keys --rotate OLD.pem --out NEW.pem; for another folder of "
+                "images give another --home"
+            )
+        mine = _with_images(replace(mine, place=str(home.resolve())), data)
+        for other in _homes(register):
+            if other.name != mine.name and _share(mine, other):
+                raise InputError(_elsewhere(data, other))
+        if keep and mine != before:
+            _write(home, register, mine)
+
+
+def rotate(old: bytes, new: bytes, home: Path, following: Path) -> None:
+    """Let a new key take part from the home of an old one, under the place where the new one looks for it.
+
+    Args:
+        old: The old identity.
+        new: The new one.
+        home: The old one's home.
+        following: Where the new one's is looked for; may be the same.
+
+    Raises:
+        InputError: There is no such home, it is another key's, or there is something in the place already.
+        OSError: The register cannot be written.
+    """
+    check_rotation(old, home, following)
+    with _register() as register:
+        identities = (Identity(old).public.hex(), Identity(new).public.hex())
+        before = _home_at(home) or Home(name=secrets.token_hex(16), identities=identities[:1])
+        mine = replace(before, identities=(*before.identities, identities[1]), place=str(following.resolve()))
+        # Both keys may take part from it before it moves: a crash in between loses neither.
+        _write(home, register, mine)
+        if following != home:
+            home.rename(following)
+
+
+def check_rotation(old: bytes, home: Path, following: Path) -> None:
+    """Check that `rotate` can give a home to a new key, before anything is written.
+
+    Raises:
+        InputError: There is no such home, it is another key's, or there is something in the new place already.
+    """
+    if not (home / LEDGER).exists():
+        raise InputError(
+            f"{home}: no home of a client, so nothing was spent from it; say where it is (--home DIR), or make a key "
+            "without --rotate"
+        )
+    before = _home_at(home)
+    if before is not None and Identity(old).public.hex() not in before.identities:
+        raise InputError(f"{home}: is the home of another key ({before.identities[-1][:8]})")
+    if following != home and following.exists():
+        raise InputError(f"{following}: exists already; give the new key another name (--out)")
+
+
+def _elsewhere(data: Path, other: Home) -> str:
+    key = other.identities[-1][:8]
+    if not Path(other.place, LEDGER).exists():
+        return (
+            f"{data}: these images took part from {other.place} (key {key}), and no ledger is there now: what they "
+            "spent is not known. Restore it from a backup, or give its place (--home DIR) if it was moved"
+        )
+    return (
+        f"{data}: these images took part from {other.place} (key {key}), where what they spent stands; a new key does "
+        "not start a new budget. To replace the key: dpfedmeta federate keys --rotate OLD.pem --out NEW.pem, then take "
+        "part with the new one; or take part with the old one"
+    )
+
+
+def _share(mine: Home, other: Home) -> bool:
+    return bool({*mine.folders} & {*other.folders}) or not {*mine.images}.isdisjoint(other.images)
+
+
+def _with_images(home: Home, data: Path) -> Home:
+    files = [file for _, own in chosen_files(data) for file in own]
+    listed = sha256(json.dumps(listed_key(data, files)).encode()).hexdigest()
+    if listed == home.listed:
+        return home
+    found = {sha256(file.read_bytes()).hexdigest()[:_DIGEST_CHARACTERS] for file in files}
+    folders = dict.fromkeys((*home.folders, str(data.resolve())))
+    return replace(home, folders=tuple(folders), images=tuple(sorted(found.union(home.images))), listed=listed)
+
+
+def _home_at(home: Path) -> Home | None:
+    path = home / HOME
+    return _read(path) if path.exists() else None
+
+
+def _homes(register: Path) -> Iterator[Home]:
+    for path in sorted(register.glob("*.json")):
+        yield _read(path)
+
+
+def _read(path: Path) -> Home:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        words = {key: str(content[key]) for key in ("name", "listed", "place")}
+        lists = {key: tuple(map(str, content[key])) for key in ("identities", "folders", "images")}
+        found = Home(**words, **lists)  # type: ignore[arg-type]
+        if not found.identities or not found.name:
+            raise ValueError("no identity, or no name")
+    except (OSError, ValueError, TypeError, LookupError) as error:
+        raise InputError(
+            f"{path}: says which images a client's budget belongs to, and is damaged; restore it from a backup"
+        ) from error
+    return found
+
+
+def _write(home: Path, register: Path, mine: Home) -> None:
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    content = (json.dumps(asdict(mine)) + "\n").encode()
+    # The register first: a home that is noted and was never used is refused too often, not too seldom.
+    replace_file(register / f"{mine.name}.json", content, SECRET)
+    replace_file(home / HOME, content, SECRET)
+
+
+@contextmanager
+def _register() -> Iterator[Path]:
+    """This machine's, locked."""
+    folder = lineage_folder().parent / _REGISTER
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(folder / _LOCK, "a", opener=lambda path, flags: os.open(path, flags, SECRET)) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder

@@ -1,0 +1,143 @@
+"""Lines of a client's log, in plain words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
+from dpfedmeta.federation.client.client_budget import Promise, epsilon_after, left_of_run
+from dpfedmeta.planning.dishonest_clients import dishonest_words
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.events.guarantee import Guarantee
+    from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+    from dpfedmeta.federation.client.analytics_participation import JoinedAnalysis
+    from dpfedmeta.federation.client.training_participation import Joined
+    from dpfedmeta.federation.offers.signed_analysis import SignedAnalysis
+    from dpfedmeta.federation.offers.signed_plan import SignedPlan
+    from dpfedmeta.federation.wire_format import Attempt, Task
+
+
+def offered_words(signed: SignedPlan) -> Iterator[str]:
+    """Yield log lines that describe a plan that is offered."""
+    plan = signed.plan
+    privacy, shape = plan.privacy, plan.shape
+    yield (
+        f"offered: a plan of run {signed.run.hex()[:8]}, {plan.settings.algo}: {privacy.rounds} rounds, "
+        f"{privacy.cohort:g} of {privacy.clients:,} clients in each, {shape.ways} classes with {shape.shots} + "
+        f"{shape.queries} images of a client"
+    )
+    server = (
+        "the sum of all clients' vectors, modulo a power of two, with the noise that the clients made"
+        if privacy.server_sees == "sum"
+        else "every client's vector"
+    )
+    yield f"the server sees {server}"
+    if privacy.secure is not None:
+        yield company_words(privacy, plan.settings.aggregation.company)
+    yield dishonest_words(privacy)
+    yield from map(cell_words, plan.planned)
+
+
+def company_words(privacy: PrivacyPlan, company: str) -> str:
+    """On whom a client counts beside it."""
+    if company == "drawn" and privacy.cohort < privacy.clients:
+        who = "that the server draws whom it asks as it says"
+    else:
+        who = "on nobody in particular: the server may pick whom it asks"
+    colluding = "one" if privacy.colluding == 1 else f"{privacy.colluding}"
+    return f"it counts {who}; {colluding} of those asked may tell it all they know"
+
+
+def cell_words(cell: Guarantee) -> str:
+    """Return a line with one of the plan's own guarantees."""
+    return f"  the plan's ({cell.unit}, {cell.observer}): {epsilon_words(cell.epsilon)} at delta = {cell.delta:g}"
+
+
+def joined_words(joined: Joined, ledger: ClientLedger, promise: Promise) -> Iterator[str]:
+    """Yield log lines on the cost of taking part in a run and on what would leave the machine."""
+    privacy = joined.signed.plan.privacy
+    each, run = epsilon_after(privacy, promise, 1), joined.signed.run.hex()
+    taken, more = len(ledger.keys(run)), left_of_run(privacy, promise, ledger, run)
+    yield spent_words(ledger, promise)
+    yield (
+        f"it allows {taken + more} of the {privacy.rounds} rounds"
+        + (f", of which {taken} are answered" if taken else "")
+        + f": in this run ({promise.unit}, server) {epsilon_words(each)} after one, "
+        f"{epsilon_words(epsilon_after(privacy, promise, taken + more))} after {taken + more}"
+    )
+    under = "under masks, of whole numbers" if privacy.secure is not None else "of floating-point numbers"
+    yield (
+        f"what would leave this machine in a round: one vector {under}, {joined.dimension:,} coordinates, clipped to "
+        "the round's bound"
+        + ("" if not math.isfinite(each) else ", with noise that covers the promise")
+        + "; no images, labels, counts, losses or accuracies"
+    )
+
+
+def without_images(why: str) -> str:
+    """Why a client has nothing but noise to send, for its owner."""
+    return f"NOISE ALONE: {why}; this client takes part and is charged as any other, and the server is not told"
+
+
+def spent_words(ledger: ClientLedger, promise: Promise) -> str:
+    """Return a line on the promise, and on what earlier rounds and runs spent of it."""
+    spent = "" if promise.epsilon is None else f", {epsilon_words(ledger.epsilon)} of them together"
+    return f"promised here: {promise.words}; {ledger.participations} participations in earlier rounds and runs{spent}"
+
+
+def sent_words(joined: Joined, ledger: ClientLedger, promise: Promise, attempt: Attempt, task: Task, what: str) -> str:
+    """Return a log line on what left the machine in a round."""
+    privacy = joined.signed.plan.privacy
+    run = joined.signed.run.hex()
+    taken = len(ledger.keys(run))
+    allowed = taken + left_of_run(privacy, promise, ledger, run)
+    clipped = f"clipped to {task.bound:.4g}" + ("" if joined.why is None else ", noise alone")
+    return (
+        f"round {attempt.round}: {what} left this machine ({joined.dimension:,} coordinates, {clipped}); participation "
+        f"{taken} of {allowed} that are allowed, {privacy.rounds} rounds in all; "
+        f"({promise.unit}, server) in this run so far: {epsilon_words(epsilon_after(privacy, promise, taken))}"
+    )
+
+
+def analysis_words(signed: SignedAnalysis, cells: Sequence[Guarantee]) -> Iterator[str]:
+    """Yield log lines that describe an analysis that is offered."""
+    privacy, analysis = signed.privacy, signed.analysis
+    yield (
+        f"offered: an analysis of run {signed.run.hex()[:8]}, {signed.request.kind}: {privacy.cohort:g} of "
+        f"{privacy.clients:,} clients are asked once; each says {analysis.asks}"
+    )
+    yield f"the server sees {analysis.server_sees}"
+    yield company_words(privacy, signed.plan.settings.aggregation.company)
+    yield dishonest_words(privacy)
+    yield from map(cell_words, cells)
+
+
+def answering_words(joined: JoinedAnalysis, ledger: ClientLedger, promise: Promise) -> Iterator[str]:
+    """Yield log lines on the cost of an answer and on what would leave the machine."""
+    signed = joined.signed
+    cost, form = epsilon_after(signed.privacy, promise, 1), signed.analysis.form(signed.privacy)
+    yield spent_words(ledger, promise)
+    yield f"the answer would cost ({promise.unit}, server) {epsilon_words(cost)}, in this analysis"
+    yield (
+        f"what would leave this machine: one vector of {form.dimension:,} whole numbers under masks, once"
+        + (", with this client's share of the noise" if math.isfinite(cost) else "")
+        + "; no images, and of the vector the server sees nothing but the sum of all clients'"
+    )
+
+
+def answered_words(joined: JoinedAnalysis, promise: Promise, what: str) -> str:
+    """Return a log line on what left the machine in an analysis."""
+    signed = joined.signed
+    form, spent = signed.analysis.form(signed.privacy), epsilon_after(signed.privacy, promise, 1)
+    return (
+        f"{signed.request.kind}: {what} left this machine ({form.dimension:,} whole numbers: {signed.analysis.asks}); "
+        f"({promise.unit}, server) in this analysis: {epsilon_words(spent)}"
+    )
+
+
+def epsilon_words(value: float) -> str:
+    """A number, or that there is none."""
+    return f"epsilon {value:.4g}" if math.isfinite(value) else "no epsilon (nothing covers it)"

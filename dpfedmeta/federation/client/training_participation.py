@@ -1,0 +1,244 @@
+"""A run that a client has joined: the plan as it made it itself, what it computes there, and what it keeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
+from dpfedmeta.core.params import Params, dimension, unflatten
+from dpfedmeta.core.plugins.user_code import raised
+from dpfedmeta.core.random.fresh_seeds import FreshSource
+from dpfedmeta.core.random.random_sources import IntArray, KeyedSource
+from dpfedmeta.federation.client.analytics_participation import join_analysis
+from dpfedmeta.federation.client.client_budget import Promise, check_allowed
+from dpfedmeta.federation.client.client_log import joined_words, sent_words, without_images
+from dpfedmeta.federation.client.client_state import FreshOf, Kept, kept_for, source_at
+from dpfedmeta.federation.client.local_data import NullImages, OwnImages, open_images, opened_or_why
+from dpfedmeta.federation.client.signed_participation import Signed, Taken
+from dpfedmeta.federation.offers.signed_analysis import FORMAT, SignedAnalysis, opened_analysis
+from dpfedmeta.federation.offers.signed_plan import SignedPlan, opened_plan
+from dpfedmeta.federation.wire_format import Attempt, Floats, Task
+from dpfedmeta.planning.client_population import training_pool
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
+from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.secure_sums import rounded_messages
+from dpfedmeta.training.build_data import client_side
+
+Made = TypeVar("Made")
+
+
+class NoMessage(Exception):
+    """The client's code gives nothing that could be sent."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Joined:
+    """What a client holds of one run.
+
+    Attributes:
+        signed: The plan.
+        number: The client's.
+        side: What it computes, on its own images.
+        source: Its noise, of a key that no other run has.
+        images: Its own, as far as they can be read.
+        null: What stands in for them where there is no message to be had from them.
+        why: SECRET: why there is none in the whole run; None: the images fit the plan.
+        kept: What must survive.
+        fresh_of: What the streams of a charged attempt are keyed by.
+        log: Told what is for the owner alone.
+    """
+
+    signed: SignedPlan
+    number: int
+    side: ClientSide
+    source: KeyedSource | FreshSource
+    images: OwnImages | NullImages
+    null: NullImages
+    why: str | None
+    kept: Kept
+    fresh_of: FreshOf
+    log: Callable[[str], None]
+
+    @property
+    def dimension(self) -> int:
+        """Weights that are learned."""
+        return dimension(self.signed.learned)
+
+    def vector(self, task: Task, attempt: Attempt) -> Floats:
+        """What the client sends to a server that sees messages, [d]: clipped, with the noise that the plan gives it.
+
+        Guarantee:
+            The release that the client's ledger counts. The same question gives the same bits. Whether there is one
+            depends on no image (`_computed`).
+        """
+
+        def computed(side: ClientSide) -> Floats:
+            (values,) = side.sent(self._model(task), task.bound, attempt.round, [self.number])
+            if values is None:
+                raise NoMessage("a message that is not of the model's form")
+            return np.asarray(values.cpu().numpy())
+
+        return self._computed(attempt, computed)
+
+    def check(self, task: bytes) -> None:
+        """Check a task before it is charged (see `Taken`)."""
+        Task.decode(task, self.dimension)
+
+    def whole(self, task: bytes, attempt: Attempt, invited: int) -> IntArray:
+        """SECRET: compute the rounded message with the client's share of the noise (see `Taken`)."""
+        return self._whole(Task.decode(task, self.dimension), attempt, invited)
+
+    def _whole(self, task: Task, attempt: Attempt, invited: int) -> IntArray:
+        whole = self.side.whole
+        assert whole is not None
+        arrays = {name: value.numpy() for name, value in self._model(task).items()}
+        common = (arrays, (task.bound, whole.share(invited)), attempt.round, [self.number])
+
+        def computed(side: ClientSide) -> IntArray:
+            (vector,) = rounded_messages(side, *common, side.source)
+            return vector
+
+        return self._computed(attempt, computed) & ((1 << whole.bits) - 1)
+
+    def _computed(self, attempt: Attempt, computed: Callable[[ClientSide], Made]) -> Made:
+        """SECRET: what is computed from the images; from null records where they give no message.
+
+        Guarantee:
+            That the images make the computation fail would be told by a client that falls silent, and under secure
+            aggregation it would decide over the sum of all. What is sent in its place has the noise of an honest
+            message, and was charged as one. The noise that a failed computation drew was seen by nobody.
+        """
+        side = self._at(attempt)
+        if self.why is None:
+            try:
+                return computed(side)
+            except Exception as error:
+                self.log(without_images(f"round {attempt.round}: {raised(error)}"))
+        return computed(replace(side, population=self.null))
+
+    def words(self, ledger: ClientLedger, promise: Promise) -> Iterator[str]:
+        """Yield log lines on the cost of taking part and on what would leave the machine."""
+        return joined_words(self, ledger, promise)
+
+    def sent_words(self, ledger: ClientLedger, promise: Promise, attempt: Attempt, task: bytes, what: str) -> str:
+        """Return a log line on what left the machine."""
+        return sent_words(self, ledger, promise, attempt, Task.decode(task, self.dimension), what)
+
+    def _at(self, attempt: Attempt) -> ClientSide:
+        return replace(self.side, source=source_at(self.source, attempt, self.fresh_of))
+
+    def _model(self, task: Task) -> Params:
+        return unflatten(torch.from_numpy(np.array(task.model)), self.signed.learned)
+
+
+def join(
+    signed: SignedPlan,
+    number: int,
+    *,
+    images: Path,
+    folder: Path,
+    promise: Promise,
+    noise_seed: int | None,
+    fresh_of: FreshOf,
+    log: Callable[[str], None],
+) -> Joined:
+    """Look at a plan as a client does, and get ready for it; of what it finds nothing is told to the server.
+
+    What images there are, and whether they can be read, decides over the message and not over whether there is one.
+
+    Args:
+        signed: The plan.
+        number: The client's.
+        images: Its folder of images.
+        folder: The client's own folder, for what it keeps.
+        promise: What it promises.
+        noise_seed: Given, in a simulation; None: a key is drawn once for the run, and kept.
+        fresh_of: What the streams of a charged attempt are keyed by.
+        log: Told, for the owner alone, why there is nothing but noise to send.
+
+    Raises:
+        Refused: The promise allows no round.
+    """
+    plan = signed.plan
+    promise.floors.check(plan.privacy, rough=plan.settings.aggregation.rough)
+    check_allowed(plan.privacy, promise)
+    own, null = _held(signed, number, images, folder)
+    kept = kept_for(folder, signed.run)
+    source = kept.source(noise_seed)
+    side = client_side(plan, own, source, torch.device("cpu"))
+    why = null.why or side.data_form.problem(own, number)
+    if why is not None:
+        why = f"{images}: not what the plan counts with: {why}"
+        log(without_images(why))
+    return Joined(
+        signed=signed,
+        number=number,
+        side=side,
+        source=source,
+        images=own,
+        null=null,
+        why=why,
+        kept=kept,
+        fresh_of=fresh_of,
+        log=log,
+    )
+
+
+def _held(signed: SignedPlan, number: int, images: Path, folder: Path) -> tuple[OwnImages | NullImages, NullImages]:
+    """SECRET: (the client's images as the plan has them drawn, if they can be read; what stands in for them)."""
+    plan, task = signed.plan, signed.task
+    pool = opened_or_why(lambda: training_pool(plan.settings, open_images(images, task, folder / "images")))
+    clients, why = plan.privacy.clients, pool if isinstance(pool, str) else None
+    null = NullImages(clients=clients, number=number, why=why, form=task.form.shape, shape=plan.shape)
+    if isinstance(pool, str):
+        return null, null
+    own = OwnImages(pool=pool, shape=plan.shape, clients=clients, number=number, seed=plan.settings.run.seed)
+    return own, null
+
+
+def opened(text: bytes, signature: bytes, server: bytes) -> SignedPlan | SignedAnalysis:
+    """Open an offer that this server signed, and compute its numbers again here.
+
+    Raises:
+        Refused: Another server signed it, or its numbers are not what its settings or request give here.
+        InputError: It is of another version.
+    """
+    try:
+        analysis = json.loads(text)["format"] == FORMAT
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise Refused(f"no plan of a federation ({type(error).__name__})") from error
+    return (opened_analysis if analysis else opened_plan)(text, signature, server)
+
+
+def joined_by(
+    signed: Signed,
+    number: int,
+    *,
+    images: Path,
+    folder: Path,
+    promise: Promise,
+    noise_seed: int | None,
+    fresh_of: FreshOf,
+    log: Callable[[str], None],
+) -> Taken:
+    """Look at an offer as a client does, and get ready for it; of what it finds nothing is told to the server.
+
+    Guarantee:
+        The images decide nothing of whether it returns: a plan or an analysis is refused for what the promise and the
+        client's ledger say, and for nothing else.
+
+    Raises:
+        Refused: The promise allows nothing of it.
+    """
+    at = {"images": images, "folder": folder}
+    if isinstance(signed, SignedPlan):
+        return join(signed, number, **at, promise=promise, noise_seed=noise_seed, fresh_of=fresh_of, log=log)
+    assert isinstance(signed, SignedAnalysis)
+    return join_analysis(signed, number, **at, promise=promise, noise_seed=noise_seed, fresh_of=fresh_of, log=log)

@@ -1,0 +1,1 @@
+"""Flower's SuperLink and clients as the wire of a federation."""

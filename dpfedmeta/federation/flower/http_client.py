@@ -1,0 +1,157 @@
+"""A client's requests over Flower: to the server of one authority, and no answer is read further than stated."""
+
+from __future__ import annotations
+
+import errno
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, ROOM_BYTES
+from dpfedmeta.federation.identity.credentials import wire_key
+
+_SECONDS = 30.0
+
+
+class Refused(Exception):
+    """The server does not take this client; in its words, or in ours where it showed another certificate."""
+
+
+class Taken(Refused):
+    """A client of this identity is connected."""
+
+
+class TooLong(Exception):
+    """A message that is longer than the stated most, or compressed: it was not read to its end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wire:
+    """Address of the server, and the keys by which server and client know each other.
+
+    Attributes:
+        server: HOST:PORT.
+        authority: PEM text of the certificate authority; no other authority's certificates are trusted.
+        private: The client's identity, 32 bytes.
+        most_bytes: Length of the longest question; a longer one is not read.
+        patience: Seconds without a server before the client gives up.
+    """
+
+    server: str
+    authority: bytes
+    private: bytes
+    most_bytes: int = MOST_BYTES
+    patience: float = 600.0
+
+
+class Requests(FleetHttpClient):
+    """Flower's client of a SuperLink, which reads no answer that is too long and trusts one authority."""
+
+    def __init__(self, wire: Wire) -> None:
+        key = wire_key(wire.private)
+        keys = NodeAuthHttpInterceptor(key, key.public_key())
+        super().__init__(
+            f"https://{wire.server}", interceptors=[RuntimeVersionHttpInterceptor("SuperNode"), keys], verify=False
+        )
+        self._client.close()
+        transport = _Bounded(httpx.HTTPTransport(verify=_context(wire.authority)), wire.most_bytes + ROOM_BYTES)
+        # Neither proxies nor authorities of this machine: the federation has its own.
+        self._client = httpx.Client(transport=transport, timeout=_SECONDS, trust_env=False, follow_redirects=False)
+
+
+class _Socket(ssl.SSLSocket):
+    """Closed where the server has gone before the handshake: Python's ssl (3.11) sees that, and drops it open."""
+
+    def getpeername(self) -> Any:
+        """The server's address."""
+        try:
+            return super().getpeername()
+        except OSError as error:
+            self.close()
+            raise ConnectionResetError(errno.ECONNRESET, "the server has gone") from error
+
+
+def _context(authority: bytes) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.sslsocket_class = _Socket
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_verify_locations(cadata=authority.decode("ascii"))
+    except (ssl.SSLError, UnicodeDecodeError):
+        raise InputError(
+            "the authority's certificate is no PEM text; take the file that the server's operator gave"
+        ) from None
+    return context
+
+
+class _Bounded(httpx.BaseTransport):
+    """Refusals as such, and no more bytes than stated."""
+
+    def __init__(self, inner: httpx.BaseTransport, most: int) -> None:
+        self._inner, self._most = inner, most
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send one request; a refusal raises, and the response is read only up to the stated length."""
+        request.headers["accept-encoding"] = "identity"
+        response = self._inner.handle_request(request)
+        if "content-encoding" in response.headers:
+            response.close()
+            raise TooLong("a compressed message")
+        stream = response.stream
+        assert isinstance(stream, httpx.SyncByteStream)
+        response = httpx.Response(
+            response.status_code, headers=response.headers, stream=_Counted(stream, self._most), request=request
+        )
+        if response.status_code in (401, 403, 412, 413):
+            raise (Taken if response.status_code == 412 else Refused)(_reason(response))
+        return response
+
+    def close(self) -> None:
+        """Close what is inside."""
+        self._inner.close()
+
+
+class _Counted(httpx.SyncByteStream):
+    def __init__(self, inner: httpx.SyncByteStream, most: int) -> None:
+        self._inner, self._most = inner, most
+
+    def __iter__(self) -> Iterator[bytes]:
+        left = self._most
+        for part in self._inner:
+            left -= len(part)
+            if left < 0:
+                raise TooLong(f"a message of more than {self._most:,} bytes")
+            yield part
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _reason(response: httpx.Response) -> str:
+    """Why the server says no, in one short line."""
+    try:
+        content = (response.read() or b"{}")[:2000]
+        found = httpx.Response(200, content=content).json()
+        words = str(found.get("detail") or found.get("message") or found)
+    except (ValueError, AttributeError, TooLong):
+        words = "no reason given"
+    plain = "".join(letter for letter in words if letter.isprintable())
+    return f"the server refuses this client ({response.status_code}): {plain[:200]}"
+
+
+def wrong_certificate(error: BaseException | None) -> str | None:
+    """Return why the server's certificate or TLS version was rejected; None if something else failed."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return error.verify_message
+        if isinstance(error, ssl.SSLError):
+            return "it speaks no TLS 1.3" if error.reason else None
+        error = error.__cause__ or error.__context__
+    return None

@@ -1,0 +1,168 @@
+"""Flower's SuperLink in the server's own process, with the roster's nodes and nobody else; no code travels over it.
+
+`flower-superlink` serves on one port what lets nodes in and what starts apps (any code) on the server, and its nodes
+run the app that the server sends them. Here only the part for nodes is served, and a client runs its own program.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from ssl import SSLError, TLSVersion
+from typing import cast
+
+import uvicorn
+from fastapi import FastAPI
+from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
+from flwr.server.superlink.linkstate import InMemoryLinkState, LinkStateFactory
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.error import http_error_translator
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
+from flwr.superlink.federation import NoOpFederationManager
+from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
+from flwr.superlink.routers.fleet.router import router
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.federation.flower.connection_limits import Connection, Listening, Strangers
+from dpfedmeta.federation.flower.fleet_gateway import Gate
+from dpfedmeta.federation.flower.flower_environment import MOST_BYTES
+from dpfedmeta.federation.identity.credentials import Card
+
+# Flower ends a run whose app is silent for 60 s.
+_ALIVE_SECONDS = 15.0
+
+
+class Link:
+    """A SuperLink that serves from now on.
+
+    Args:
+        cards: The roster.
+        host: To listen on.
+        port: To listen on; 0: any.
+        certificate: PEM file of the server's TLS certificate.
+        key: PEM file of its private key.
+        most_bytes: The longest message of a client.
+
+    Raises:
+        InputError: The address cannot be listened on, or the certificate and key are none.
+
+    Attributes:
+        port: That is listened on.
+        nodes: Number of Flower's node of each identity.
+        state: Flower's state, in memory.
+        run: Number of the one run of it.
+        task: Number of its task, which this process is.
+    """
+
+    def __init__(
+        self, cards: Sequence[Card], *, host: str, port: int, certificate: Path, key: Path, most_bytes: int = MOST_BYTES
+    ) -> None:
+        factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
+        self.state = cast(InMemoryLinkState, factory.state())
+        self.nodes = {card.identity: self._node(card.wire_pem) for card in cards}
+        self.run, self.task = self._begun()
+        numbers = {card.wire_pem: self.nodes[card.identity] for card in cards}
+        strangers = Strangers()
+        self.gate = Gate(
+            _application(factory), numbers, self.state.deactivate_node, most_bytes, signed=strangers.signed
+        )
+        config = uvicorn.Config(
+            self.gate,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            loop="asyncio",
+            http=Connection,
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=2,
+        )
+        _load(config, certificate, key)
+        listening = _listening(host, port, strangers)
+        self.port: int = listening.getsockname()[1]
+        self._server = uvicorn.Server(config)
+        self._closed = threading.Event()
+        self._threads = (
+            threading.Thread(target=self._server.run, args=([listening],), name="flower superlink", daemon=True),
+            threading.Thread(target=self._stay_alive, name="flower run", daemon=True),
+        )
+        for thread in self._threads:
+            thread.start()
+        while not self._server.started and self._threads[0].is_alive():
+            self._closed.wait(0.02)
+
+    def close(self) -> None:
+        """Serve no more."""
+        self._closed.set()
+        self._server.should_exit = True
+        self.gate.close()
+        for thread in self._threads:
+            thread.join(timeout=10)
+
+    def _node(self, public_key: bytes) -> int:
+        return self.state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, public_key, 0)
+
+    def _begun(self) -> tuple[int, int]:
+        """A run of Flower without an app, and the number of its task."""
+        run = self.state.create_run(
+            *(None, None, None, {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP)
+        )
+        task = self.state.get_run_info(run_ids=[run])[0].primary_task_id
+        if task is None or self.state.claim_task(task) is None or not self.state.activate_task(task):
+            raise RuntimeError("Flower did not begin a run")
+        return run, task
+
+    def _stay_alive(self) -> None:
+        while not self._closed.wait(_ALIVE_SECONDS):
+            self.state.acknowledge_task_heartbeat(self.task)
+
+
+def _application(factory: LinkStateFactory) -> FastAPI:
+    """Flower's server, but only the part that nodes speak to."""
+    application = FastAPI(
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        middleware=[
+            Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
+            Middleware(ProtobufTranslationMiddleware),
+            Middleware(NodeAuthMiddleware),
+        ],
+    )
+    application.state.linkstate_factory = factory
+    application.state.enable_supernode_auth = True
+    application.include_router(router)
+    return application
+
+
+def _load(config: uvicorn.Config, certificate: Path, key: Path) -> None:
+    try:
+        config.load()
+    except (OSError, SSLError) as error:
+        raise InputError(f"{certificate}, {key}: no TLS certificate with its key ({error})") from None
+    if config.ssl is not None:
+        config.ssl.minimum_version = TLSVersion.TLSv1_3
+
+
+def _listening(host: str, port: int, strangers: Strangers) -> Listening:
+    """A socket that is listened on already: a port in use is known before anything is promised."""
+    listening = None
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = Listening(family, kind, protocol)
+        listening.strangers = strangers
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(1024)
+    except OSError as error:
+        if listening is not None:
+            listening.close()
+        raise InputError(f"{host}:{port} cannot be listened on: {error.strerror}; choose another --port") from None
+    return listening

@@ -1,0 +1,1 @@
+"""Keys, certificates and invitations of a federation."""

@@ -1,0 +1,231 @@
+"""An analysis as one text, which the server signs once and every question names by its hash.
+
+A client believes none of its numbers: it makes the plan again from the request, computes the guarantees itself, and
+takes no part where anything differs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from hashlib import sha256
+
+from pydantic import ValidationError
+
+from dpfedmeta.accounting.ledger.versions import constants
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.analytics.analysis import FOLDER, Analysis
+from dpfedmeta.analytics.analysis_request import Request
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.plugins import plugin_registry as members
+from dpfedmeta.core.random.random_sources import GENERATOR
+from dpfedmeta.core.version import __version__
+from dpfedmeta.data.task import Task
+from dpfedmeta.federation.client.client_log import analysis_words
+from dpfedmeta.federation.offers.signed_document import (
+    check_own,
+    checked_names,
+    content_of,
+    difference,
+    for_clients,
+    form_of,
+    task_of,
+)
+from dpfedmeta.planning.privacy.cohort_collusion import check_company
+from dpfedmeta.planning.privacy.masking_graph import withstood
+from dpfedmeta.planning.run_plan import Plan, make_plan
+from dpfedmeta.secure_aggregation.crypto.keys import Identity, signed_by
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
+from dpfedmeta.secure_aggregation.round_parameters import Agreement, agreed
+
+FORMAT = "dpfedmeta federation analysis 1"
+_SIGNED = b"dpfedmeta federation analysis"
+_KEYS = {
+    "format",
+    "version",
+    "generator",
+    "run",
+    "server",
+    "roster",
+    "request",
+    "task",
+    "privacy",
+    "promised",
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SignedAnalysis:
+    """An analysis, as both sides hold it (a `Signed`).
+
+    Attributes:
+        request: What is asked; without what is the server's alone.
+        privacy: What the release is charged as.
+        plan: Of the training that is served.
+        task: The form of the records.
+        run: 32 bytes that no other run has.
+        server: Public key of the server.
+        roster: Identities of the clients, by number.
+        text: What is signed.
+        signature: The server's.
+    """
+
+    request: Request
+    privacy: PrivacyPlan
+    plan: Plan
+    task: Task
+    run: bytes
+    server: bytes
+    roster: tuple[bytes, ...]
+    text: bytes
+    signature: bytes
+    masked: bool = True
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the text, by which questions name the offer."""
+        return sha256(self.text).digest()
+
+    @property
+    def analysis(self) -> Analysis:
+        """The analysis that is computed."""
+        return self.request.analysis
+
+    def agreement(self, round_: int, invited: int) -> Agreement:
+        """Return the parameters of secure aggregation for so many invited clients (see `Signed`)."""
+        if invited != self.request.cohort:
+            raise Refused(f"{invited} invited clients; the analysis asks {self.request.cohort:g}")
+        return agreement_for(self.request, self.privacy)
+
+    def words(self) -> Iterator[str]:
+        """Yield log lines that describe the offer."""
+        return analysis_words(self, guarantees(self.privacy))
+
+
+def agreement_for(request: Request, plan: PrivacyPlan) -> Agreement:
+    """The numbers of secure aggregation; a real server may break the protocol.
+
+    Raises:
+        RefusedPlan: Too few would stay to agree on who survived, or no cohort of a fixed size is asked.
+    """
+    fixed, form = request.fixed, request.analysis.form(plan)
+    if request.settings is not None:
+        check_company(plan, request.settings.aggregation.company)
+    if fixed is None:
+        raise RefusedPlan(f"{request.kind}: real clients are asked as a cohort of a fixed size")
+    try:
+        return agreed(
+            clients=int(request.cohort),
+            dimension=form.dimension,
+            bits=form.bits,
+            adversarial=withstood(fixed.adversarial, plan.colluding, int(request.cohort)),
+            dropout=fixed.dropout,
+            malicious=True,
+        )
+    except InputError as error:
+        raise RefusedPlan(
+            f"{request.kind} of {request.cohort:g} real clients: {error}; ask more of them, or lower "
+            "aggregation.dropout or aggregation.adversarial"
+        ) from None
+
+
+def sign_analysis(
+    request: Request,
+    privacy: PrivacyPlan,
+    plan: Plan,
+    task: Task,
+    *,
+    run: bytes,
+    server: Identity,
+    roster: Sequence[bytes],
+) -> SignedAnalysis:
+    """Make and sign the text of an analysis that a server sends to its clients.
+
+    Args:
+        request: The request of the analysis.
+        privacy: Plan that its release is charged as.
+        plan: Plan of the training that is served.
+        task: Form of the records, which are images.
+        run: 32 bytes that no other run has.
+        server: Identity that signs.
+        roster: Identities of all clients, by number.
+
+    Raises:
+        InputError: A part of it cannot be sent to a client.
+    """
+    assert request.settings is not None
+    # Which folder of the server holds a model is nothing to clients: they are sent its weights.
+    own = dict(request.own) | ({"run": ""} if request.run is not None else {})
+    settings = for_clients(request.settings, task)
+    said = replace(request, settings=settings, own=own, run=None, names=None, noise_seed=None)
+    content = {
+        "format": FORMAT,
+        "version": __version__,
+        "generator": GENERATOR,
+        "run": run.hex(),
+        "server": server.public.hex(),
+        "roster": [identity.hex() for identity in roster],
+        "request": said.as_text(),
+        "task": form_of(task),
+        "privacy": constants(privacy),
+        "promised": [guarantee.as_json() for guarantee in guarantees(privacy)],
+    }
+    text = json.dumps(content, sort_keys=True, allow_nan=False).encode()
+    return SignedAnalysis(
+        request=said,
+        privacy=privacy,
+        plan=replace(plan, settings=settings),
+        task=task,
+        run=run,
+        server=server.public,
+        roster=tuple(roster),
+        text=text,
+        signature=server.sign(_SIGNED + text),
+    )
+
+
+def opened_analysis(text: bytes, signature: bytes, server: bytes) -> SignedAnalysis:
+    """An analysis that this server signed, made again here.
+
+    Raises:
+        Refused: Another server's, of another version, or not what its request gives here.
+    """
+    if not signed_by(server, signature, _SIGNED + text):
+        raise Refused("the analysis is not signed by the server whose key this client holds")
+    content = content_of(text, FORMAT, _KEYS)
+    request, privacy, plan, task = _made(text)
+    return SignedAnalysis(
+        request=request,
+        privacy=privacy,
+        plan=plan,
+        task=task,
+        run=bytes.fromhex(content["run"]),
+        server=server,
+        roster=checked_names(content, server, privacy.clients, masked=True),
+        text=text,
+        signature=signature,
+    )
+
+
+@lru_cache(maxsize=2)
+def _made(text: bytes) -> tuple[Request, PrivacyPlan, Plan, Task]:
+    """Compute the numbers from the request; cached, since it takes a second and clients of one process share it."""
+    content = content_of(text, FORMAT, _KEYS)
+    try:
+        request = Request.from_text(content["request"], "the server's analysis")
+        # A name with a colon would be code of the server's choice.
+        if request.kind not in members.names(FOLDER) or request.names or request.run or request.settings is None:
+            raise Refused("the analysis names code or files, or no clients")
+        check_own(request.settings)
+        task = task_of(content)
+        privacy, plan = request.planned(), make_plan(request.settings, task, earlier=())
+        agreement_for(request, privacy)
+    except (InputError, RefusedPlan, ValidationError, TypeError, ValueError, LookupError, AttributeError) as error:
+        raise Refused(f"the analysis is refused here: {error}") from error
+    found = difference(json.loads(json.dumps(constants(privacy))), content["privacy"], "privacy")
+    if found is not None:
+        raise Refused(f"the numbers of the analysis are not what its request gives here: {found}")
+    return request, privacy, plan, task

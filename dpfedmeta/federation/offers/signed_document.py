@@ -1,0 +1,146 @@
+"""Common parts of all texts that a server signs.
+
+Their form, the clients that they name, the settings that clients are told, and the settings that are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Set
+from dataclasses import replace
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from dpfedmeta.config.schema import RunSettings, TrackSettings
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.random_sources import GENERATOR
+from dpfedmeta.core.version import __version__
+from dpfedmeta.data.task import Task
+from dpfedmeta.federation.channel import IDENTITY_BYTES
+from dpfedmeta.learning.models.spec import BUILT_IN
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
+
+# Two machines may round the last digits of a solved noise otherwise.
+_CLOSE = 1e-9
+# What names code or files is refused: a server may not choose what runs on a client.
+_MEMBERS = ("aggregation.mode", "clip.policy", "meta.method", "model.name", "record.release", "server.noise")
+
+
+def content_of(text: bytes, form: str, keys: Set[str]) -> dict[str, Any]:
+    """Parse a signed text, and check that its form and version are those of this program.
+
+    Raises:
+        Refused: It is not a text of this form.
+        InputError: It is of another version.
+    """
+    try:
+        content = json.loads(text)
+        if not isinstance(content, dict):
+            raise Refused("no plan of a federation")
+        for key, own in (("format", form), ("version", __version__), ("generator", GENERATOR)):
+            if content.get(key) != own:
+                theirs = str(content.get(key))[:60]
+                raise InputError(
+                    f"a plan of another version: {key} {theirs!r}, here {own!r}: install the server's dpfedmeta, or "
+                    "ask its operator for this one"
+                )
+        if set(content) != keys:
+            raise Refused("no plan of a federation")
+        bytes.fromhex(content["run"])
+        for entry in content["roster"]:
+            bytes.fromhex(entry)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise Refused(f"no plan of a federation ({type(error).__name__})") from error
+    return content
+
+
+def checked_names(content: Mapping[str, Any], server: bytes, clients: int, *, masked: bool) -> tuple[bytes, ...]:
+    """The roster that a signed text has, where clients have to know each other.
+
+    Raises:
+        Refused: It names another server, no run, or not each of the clients once.
+    """
+    run, roster = bytes.fromhex(content["run"]), tuple(bytes.fromhex(entry) for entry in content["roster"])
+    if content["server"] != server.hex() or len(run) != IDENTITY_BYTES:
+        raise Refused("the plan names another server, or no run")
+    if masked:
+        lengths = {len(identity) for identity in roster}
+        if lengths != {IDENTITY_BYTES} or len({*roster}) != clients:
+            raise Refused(f"the plan does not name each of {clients} clients once")
+    return roster
+
+
+def task_of(content: Mapping[str, Any]) -> Task:
+    """The form of the records, without a place for them.
+
+    Raises:
+        ValidationError: It is none.
+    """
+    return TypeAdapter(Task).validate_python({**content["task"], "source": {"reader": "folder", "path": "."}})
+
+
+def form_of(task: Task) -> dict[str, Any]:
+    """Return the public constants of the records that clients have to know."""
+    names = ("name", "image_size", "channels", "train_rotations", "train_flip", "mean", "deviation")
+    ranged = {} if task.pixel_range is None else {"pixel_range": list(task.pixel_range)}
+    return {name: getattr(task, name) for name in names} | ranged
+
+
+def for_clients(settings: Settings, task: Task) -> Settings:
+    """Without what is the server's alone: its secret seed, its folders, its trackers, its limits of the machine.
+
+    Raises:
+        InputError: Something of them cannot be said to a client.
+    """
+    run = RunSettings(seed=settings.run.seed, precision=settings.run.precision, device="cpu", dir="", name="federation")
+    # What other ledgers charged is among the plan's numbers.
+    privacy = replace(settings.privacy, spent_before=())
+    found = replace(settings, dataset=task.name, run=run, track=TrackSettings(), privacy=privacy)
+    problem = foreign(found)
+    if problem is not None:
+        raise InputError(f"a federation with {problem}: clients run no code and read no file that a server names")
+    if task.form.kind != "images" or task.shared_classes is not None:
+        raise InputError(f"dataset = {task.name}: clients of a federation hold folders of images, few-shot")
+    return found
+
+
+def check_own(settings: Settings) -> None:
+    """Check that no setting of a server names code or files.
+
+    Raises:
+        Refused: A setting does.
+    """
+    problem = foreign(settings)
+    if problem is not None:
+        raise Refused(f"the plan has {problem}")
+
+
+def foreign(settings: Settings) -> str | None:
+    """Return the first setting that names code or files, in words; None if there is none."""
+    for name in _MEMBERS:
+        section, key = name.split(".")
+        value = getattr(getattr(settings, section), key)
+        if ":" in value or value == "own":
+            return f"{name} = {value}"
+    if settings.model.initial not in (None, *BUILT_IN):
+        return f"model.initial = {settings.model.initial}"
+    return None
+
+
+def difference(own: Any, stated: Any, place: str) -> str | None:
+    """Return the first place where two values differ, in words; None if they agree.
+
+    Numbers that differ by no more than rounding agree.
+    """
+    if isinstance(own, Mapping) and isinstance(stated, Mapping) and own.keys() == stated.keys():
+        found = (difference(own[key], stated[key], f"{place}.{key}") for key in own)
+        return next((each for each in found if each), None)
+    if isinstance(own, list) and isinstance(stated, list) and len(own) == len(stated):
+        found = (difference(a, b, place) for a, b in zip(own, stated, strict=True))
+        return next((each for each in found if each), None)
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (own, stated))
+    same = math.isclose(own, stated, rel_tol=_CLOSE) if numbers else own == stated
+    return None if same else f"{place} = {str(stated)[:40]}, here {str(own)[:40]}"

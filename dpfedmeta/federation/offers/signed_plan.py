@@ -1,0 +1,214 @@
+"""The plan of a federation as one text, which the server signs once and every question names by its hash.
+
+A client believes none of its numbers: it makes the plan again from the settings, computes the guarantees itself, and
+takes no part where anything differs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from hashlib import sha256
+
+from pydantic import ValidationError
+
+from dpfedmeta.accounting.events.events import Earlier
+from dpfedmeta.accounting.ledger.versions import constants
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.config.load import resolve_text, to_yaml
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.params import Params
+from dpfedmeta.core.random.random_sources import GENERATOR
+from dpfedmeta.core.version import __version__
+from dpfedmeta.data.task import Task
+from dpfedmeta.federation.client.client_log import offered_words
+from dpfedmeta.federation.offers.signed_document import (
+    check_own,
+    checked_names,
+    content_of,
+    difference,
+    for_clients,
+    form_of,
+    task_of,
+)
+from dpfedmeta.planning.privacy.cohort_collusion import check_company
+from dpfedmeta.planning.privacy.masking_graph import withstood
+from dpfedmeta.planning.run_plan import Plan, make_plan
+from dpfedmeta.secure_aggregation.crypto.keys import Identity, signed_by
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
+from dpfedmeta.secure_aggregation.round_parameters import Agreement, agreed
+
+FORMAT = "dpfedmeta federation plan 1"
+_SIGNED = b"dpfedmeta federation plan"
+_KEYS = {
+    "format",
+    "version",
+    "generator",
+    "run",
+    "server",
+    "clients",
+    "roster",
+    "settings",
+    "task",
+    "privacy",
+    "promised",
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SignedPlan:
+    """A plan, as both sides hold it.
+
+    Attributes:
+        plan: Every constant of the run.
+        task: The form of the records.
+        run: 32 bytes that no other run has.
+        server: Public key of the server.
+        roster: Identities of the clients by number, where they have to know each other (secure aggregation); else
+            empty.
+        text: What is signed.
+        signature: The server's.
+    """
+
+    plan: Plan
+    task: Task
+    run: bytes
+    server: bytes
+    roster: tuple[bytes, ...]
+    text: bytes
+    signature: bytes
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the text, by which questions name the offer."""
+        return sha256(self.text).digest()
+
+    @property
+    def privacy(self) -> PrivacyPlan:
+        """Privacy plan that a participation is charged as."""
+        return self.plan.privacy
+
+    @property
+    def masked(self) -> bool:
+        """True where sums are computed by secure aggregation."""
+        return self.plan.privacy.secure is not None
+
+    def agreement(self, round_: int, invited: int) -> Agreement:
+        """Return the parameters of secure aggregation for so many invited clients (see `Signed`)."""
+        whole = self.plan.privacy.at(round_).whole
+        assert whole is not None
+        if not whole.least <= invited <= whole.most:
+            raise Refused(f"{invited} invited clients; the plan counts with {whole.least} to {whole.most}")
+        return agreement_of(self.plan, round_, invited)
+
+    def words(self) -> Iterator[str]:
+        """Yield log lines that describe the offer."""
+        return offered_words(self)
+
+    @cached_property
+    def initial(self) -> Params:
+        """All weights before round 0; they follow from the settings."""
+        return self.plan.algorithm.initial(self.plan.network, self.plan.settings.run.seed)
+
+    @cached_property
+    def learned(self) -> Params:
+        """Those that are learned, before round 0: the form of what is sent both ways."""
+        return self.plan.algorithm.learned(self.plan.network, self.initial)
+
+
+def sign_plan(plan: Plan, task: Task, *, run: bytes, server: Identity, roster: Sequence[bytes]) -> SignedPlan:
+    """Make and sign the text of a plan that a server sends to its clients.
+
+    Args:
+        plan: Plan of the run.
+        task: Its data set, of images.
+        run: 32 bytes that no other run has.
+        server: Identity that signs.
+        roster: Identities of all clients, by number.
+
+    Raises:
+        InputError: A part of the plan cannot be sent to a client.
+    """
+    plan, settings = plan.among_real_clients(), for_clients(plan.settings, task)
+    named = tuple(roster) if plan.privacy.secure is not None else ()
+    content = {
+        "format": FORMAT,
+        "version": __version__,
+        "generator": GENERATOR,
+        "run": run.hex(),
+        "server": server.public.hex(),
+        "clients": plan.privacy.clients,
+        "roster": [identity.hex() for identity in named],
+        "settings": to_yaml(settings),
+        "task": form_of(task),
+        "privacy": constants(plan.privacy),
+        "promised": [guarantee.as_json() for guarantee in plan.planned],
+    }
+    text = json.dumps(content, sort_keys=True, allow_nan=False).encode()
+    return SignedPlan(
+        plan=replace(plan, settings=settings),
+        task=task,
+        run=run,
+        server=server.public,
+        roster=named,
+        text=text,
+        signature=server.sign(_SIGNED + text),
+    )
+
+
+def opened_plan(text: bytes, signature: bytes, server: bytes) -> SignedPlan:
+    """A plan that this server signed, made again here.
+
+    Raises:
+        Refused: Another server's, or not what its settings give here.
+        InputError: Of another version.
+    """
+    if not signed_by(server, signature, _SIGNED + text):
+        raise Refused("the plan is not signed by the server whose key this client holds")
+    content = content_of(text, FORMAT, _KEYS)
+    plan, task = _made(text)
+    run, masked = bytes.fromhex(content["run"]), plan.privacy.secure is not None
+    roster = checked_names(content, server, plan.privacy.clients, masked=masked)
+    return SignedPlan(plan=plan, task=task, run=run, server=server, roster=roster, text=text, signature=signature)
+
+
+def agreement_of(plan: Plan, round_: int, invited: int) -> Agreement:
+    """The numbers, as the accountant counts with them; a real server may break the protocol.
+
+    Raises:
+        InputError: Too few would stay to agree on who survived.
+    """
+    whole = plan.privacy.at(round_).whole
+    assert whole is not None
+    return agreed(
+        clients=invited,
+        dimension=whole.dimension,
+        bits=whole.bits,
+        adversarial=withstood(plan.settings.aggregation.adversarial, plan.privacy.colluding, invited),
+        dropout=whole.dropout,
+        malicious=True,
+        fewest=whole.fewest(invited),
+    )
+
+
+@lru_cache(maxsize=2)
+def _made(text: bytes) -> tuple[Plan, Task]:
+    """The plan that the settings give here: solving it takes a second, and clients of one process share it."""
+    content = content_of(text, FORMAT, _KEYS)
+    try:
+        settings = resolve_text(content["settings"], "the server's plan")
+        task = task_of(content)
+        check_own(settings)
+        earlier = tuple(Earlier.from_json(each) for each in content["privacy"].get("earlier", ()))
+        plan = make_plan(settings, task, earlier=earlier).among_real_clients()
+        check_company(plan.privacy, settings.aggregation.company)
+    except (InputError, RefusedPlan, ValidationError, TypeError, LookupError, AttributeError) as error:
+        raise Refused(f"the plan is refused here: {error}") from error
+    found = difference(json.loads(json.dumps(constants(plan.privacy))), content["privacy"], "privacy")
+    if found is not None:
+        raise Refused(f"the plan's numbers are not what its settings give here: {found}")
+    if plan.privacy.clients != content["clients"]:
+        raise Refused("the plan names two numbers of clients")
+    return plan, task

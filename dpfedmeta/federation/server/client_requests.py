@@ -1,0 +1,183 @@
+"""The server's questions to its clients: signed, and answered soundly and in time, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dpfedmeta.federation.channel import Channel
+from dpfedmeta.federation.client.agreed_survivors import Told
+from dpfedmeta.federation.client.signed_participation import Signed
+from dpfedmeta.federation.wire_format import MOST_BYTES, Asked, Attempt, Offer, Question, Said, opened_answer
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
+
+_ANSWERS = {
+    Asked.PLAN: Said.ACCEPTED,
+    Asked.VECTOR: Said.VECTOR,
+    Asked.PHASE: Said.PHASE,
+    Asked.MODEL: Said.ADAPTED,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heard:
+    """Counts of the answers to one question that several clients were asked.
+
+    For the operator of the server alone: who takes part is as secret as the cohort.
+
+    Attributes:
+        asked: Kind of the question.
+        round: Number of the round.
+        clients: Number of clients that were asked.
+        answered: Number of these whose answer was accepted.
+        declined: Number of these that declined.
+        unsound: Number of these whose answer was not accepted.
+    """
+
+    asked: Asked
+    round: int
+    clients: int
+    answered: int
+    declined: int
+    unsound: int
+
+    @property
+    def absent(self) -> int:
+        """Number of clients that were not heard of in time."""
+        return self.clients - self.answered - self.declined - self.unsound
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blame:
+    """Clients whose shares were wrong under secure aggregation.
+
+    For the operator of the server alone: who takes part may be secret.
+
+    Attributes:
+        round: Number of the round.
+        clients: Numbers of the clients: the one at fault, or two of which one is at fault.
+        text: Describes the fault, given a function from a client's number to its name.
+    """
+
+    round: int
+    clients: tuple[int, ...]
+    text: Callable[[Callable[[int], str]], str]
+
+
+@dataclass(kw_only=True, eq=False)
+class Asking:
+    """Questions of the server to the clients of one run or analysis.
+
+    Attributes:
+        channel: The wire.
+        signed: The signed plan or analysis.
+        server: The server's identity.
+        roster: Identities of all clients, by number.
+        seconds: How long a question waits for answers.
+        heard: Called with the counts of the answers to each question.
+        blamed: Called with the clients whose shares were wrong.
+        left_out: SECRET: clients whose shares ended an attempt at a sum, beyond doubt: they are in no further one.
+        told: SECRET: survivors that clients were told of in the last attempt at a sum.
+
+    Guarantee:
+        None of its own: a client that declines, is late, or sends an answer that is not accepted is a client with a
+        message of 0.
+    """
+
+    channel: Channel
+    signed: Signed
+    server: Identity
+    roster: Sequence[bytes]
+    seconds: float
+    heard: Callable[[Heard], None] = lambda heard: None
+    blamed: Callable[[Blame], None] = lambda blame: None
+    left_out: set[int] = field(default_factory=set)
+    told: Told = field(default_factory=Told)
+    _accepted: set[int] = field(default_factory=set)
+    _declining: set[int] = field(default_factory=set)
+    _round: tuple[int, ...] = ()
+
+    @property
+    def declining(self) -> frozenset[int]:
+        """SECRET where not all are asked: who declined the plan or the last round, or answered unsoundly."""
+        return frozenset(self._declining)
+
+    @property
+    def answering(self) -> int:
+        """SECRET where not all are asked: how many accepted the plan, or declined it."""
+        return len(self._accepted | self._declining)
+
+    def offer(self, identities: Iterable[bytes]) -> None:
+        """The plan, to clients who neither accepted nor declined it yet."""
+        there = {*identities} - {self.roster[number] for number in self._declining}
+        numbers = [number for number, identity in enumerate(self.roster) if identity in there]
+        self._with_plan(numbers, Attempt(run=self.signed.run, round=0))
+
+    def ask(self, asked: Asked, attempt: Attempt, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Sound answers, by number of the client.
+
+        Args:
+            asked: What for.
+            attempt: At which round.
+            bodies: What each is asked, by number.
+        """
+        if attempt.key != self._round:
+            self._declining.clear()
+            self._round = attempt.key
+        accepted = self._with_plan(bodies, attempt)
+        return self._ask(asked, attempt, {number: body for number, body in bodies.items() if number in accepted})
+
+    def _with_plan(self, numbers: Sequence[int] | Mapping[int, bytes], attempt: Attempt) -> set[int]:
+        """Return the clients of these that accepted the plan; offer it first to those that have not yet."""
+        new = [number for number in numbers if number not in self._accepted]
+        if new:
+            offers = {
+                number: Offer(number=number, signature=self.signed.signature, text=self.signed.text).encode()
+                for number in new
+            }
+            self._accepted |= self._ask(Asked.PLAN, Attempt(run=attempt.run, round=attempt.round), offers).keys()
+        return self._accepted & set(numbers)
+
+    def _ask(self, asked: Asked, attempt: Attempt, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
+        if not bodies:
+            return {}
+        messages = {
+            number: Question(
+                asked=asked, attempt=attempt, plan=self.signed.digest, recipient=self.roster[number], body=body
+            ).signed(self.server)
+            for number, body in bodies.items()
+        }
+        came = self.channel.ask({self.roster[number]: message for number, message in messages.items()}, self.seconds)
+        sound: dict[int, bytes] = {}
+        declined = unsound = 0
+        for number, message in messages.items():
+            answer = came.get(self.roster[number])
+            if answer is None:
+                continue
+            try:
+                if len(answer) > MOST_BYTES:
+                    raise Refused("too long")
+                body = opened_answer(answer, _ANSWERS[asked], message, self.roster[number])
+            except Refused:
+                unsound += 1
+                self._declining.add(number)
+                continue
+            if body is None:
+                declined += 1
+                self._declining.add(number)
+                # It may have been started again, and have lost its plan.
+                self._accepted.discard(number)
+            else:
+                sound[number] = body
+        self.heard(
+            Heard(
+                asked=asked,
+                round=attempt.round,
+                clients=len(messages),
+                answered=len(sound),
+                declined=declined,
+                unsound=unsound,
+            )
+        )
+        return sound

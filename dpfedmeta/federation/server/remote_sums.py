@@ -1,0 +1,216 @@
+"""The two ways in which a federation adds up messages: those of the simulation, on answers over the wire."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dpfedmeta.core.params import Params, dimension, flatten, unflatten
+from dpfedmeta.core.random.random_sources import IntArray
+from dpfedmeta.core.worker_pool import Workers
+from dpfedmeta.federation.client.secagg_session import round_of
+from dpfedmeta.federation.server.client_requests import Asking, Blame
+from dpfedmeta.federation.server.quorum import TooFew, all_are_asked
+from dpfedmeta.federation.wire_format import Asked, Attempt, Floats, Start, Step, Task, unpacked_floats
+from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.privacy.units import Bounded, Client
+from dpfedmeta.secure_aggregation.crypto.keys import SECRET_BYTES
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted, Refused
+from dpfedmeta.secure_aggregation.crypto.share_dealing import Fault, certain
+from dpfedmeta.secure_aggregation.protocol_messages import Phase
+from dpfedmeta.secure_aggregation.protocol_server import Server, Sum
+from dpfedmeta.simulation.backend import RoundAborted
+from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.secure_sums import Task as LocalTask
+
+# An attempt at the protocol that failed is made again, with fresh keys on the same vectors, and of the same survivors
+# where clients were told of some.
+_ATTEMPTS = 3
+# Attempts are numbered by the clock, in eighths of a second since November 2023: 32 bits last until 2040, and the three
+# attempts of a server that ended are not ahead of the clock of the next one.
+_TICKS, _SINCE = 8, 1.7e9
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AskedSums:
+    """The server sees every message (a simulation.backend.Backend).
+
+    Attributes:
+        clients: What each of them runs; here for its public constants.
+        asking: The clients.
+        abort_on_failure: Whether a round ends where an invited client failed.
+    """
+
+    clients: ClientSide
+    asking: Asking
+    abort_on_failure: bool = False
+
+    def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[Client, Params]:
+        """SECRET: the sum of the messages that came in time and are what an honest client may send.
+
+        Guarantee:
+            As simulation.processes.LocalBackend, whose sum of the same messages it equals bit for bit: one client moves
+            the value by at most its sensitivity. A message that is not finite, not of the model's form, or longer than
+            an honest one is a message of 0.
+
+        Raises:
+            RoundAborted: An invited client failed, where that ends a round.
+        """
+        form = self.clients.form(model)
+        size = dimension(form)
+        numbers = self.clients.whole_numbers(bound, size)
+        total, entered = numbers.zero(size), 0
+        attempt = Attempt(run=self.asking.signed.run, round=cohort.round, again=cohort.again)
+        task = Task(bound=bound, model=_flat(model)).encode()
+        answers = self.asking.ask(Asked.VECTOR, attempt, dict.fromkeys(cohort.clients.tolist(), task))
+        for answer in answers.values():
+            values = _values(answer, size)
+            if values is not None and (whole := numbers.accepted(values)) is not None:
+                total += whole
+                entered += 1
+        if self.abort_on_failure and entered < len(cohort.clients):
+            raise RoundAborted
+        return Bounded(
+            value=unflatten(numbers.values(total), form),
+            sensitivity=self.clients.message_bound(bound),
+            noise_variance=entered * self.clients.message_noise_variance(bound),
+            left_out=len(answers) - entered,
+        )
+
+
+def _values(answer: bytes, size: int) -> torch.Tensor | None:
+    try:
+        return torch.from_numpy(unpacked_floats(answer, size).astype(np.float64))
+    except Refused:
+        return None
+
+
+def _flat(model: Params) -> Floats:
+    return np.asarray(flatten(model).cpu().numpy())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AskedAdder:
+    """The server sees nothing but the sum (a simulation.secure_sums.Adder), by the protocol of secure_aggregation.
+
+    Attributes:
+        asking: The clients.
+        identity: The server's private key.
+
+    Guarantee:
+        None of its own: the server sees no more than the sum of the survivors' vectors, who took part and who fell
+        silent. Below the fewest survivors nothing is unmasked: no client helps, and the sum is 0.
+    """
+
+    asking: Asking
+    identity: bytes
+
+    def __call__(
+        self, clients: ClientSide, workers: Workers, tasks: Sequence[LocalTask], cohort: Cohort
+    ) -> tuple[IntArray, int]:
+        """SECRET: (sum modulo 2^b of the survivors' vectors, how many these are); too few: nothing, and 0."""
+        whole = clients.whole
+        assert whole is not None
+        nothing = np.zeros(whole.dimension, dtype=np.int64), 0
+        if not tasks:
+            return nothing
+        _, arrays, (bound, _), *_ = tasks[0]
+        flat: Floats = np.concatenate([value.reshape(-1) for value in arrays.values()])
+        start = Start(invited=tuple(cohort.clients.tolist()), task=Task(bound=bound, model=flat).encode())
+        attempt = Attempt(run=self.asking.signed.run, round=cohort.round, again=cohort.again)
+        try:
+            found = secure_sum(self.asking, self.identity, attempt, start)
+        except NoSum as error:
+            if all_are_asked(self.asking):
+                raise TooFew(
+                    f"round {cohort.round} has no sum ({error}); nothing is released and the round stays charged. See "
+                    "that all clients are connected and what their logs say, then the same command goes on with it: "
+                    "who answered is not charged again"
+                ) from None
+            # That a round was lost is as secret as the cohort.
+            return nothing
+        return found.total.astype(np.int64), len(found.survivors)
+
+
+class NoSum(Exception):
+    """Nothing was unmasked, for the reason that the text gives."""
+
+
+def secure_sum(asking: Asking, identity: bytes, attempt: Attempt, start: Start) -> Sum:
+    """SECRET: what the protocol gives the server.
+
+    Args:
+        asking: The clients.
+        identity: The server's private key.
+        attempt: At which round.
+        start: Who is invited, and what they compute from.
+
+    Raises:
+        NoSum: Too few clients were there to the end, or too many of their shares were wrong.
+    """
+    assert len(identity) == SECRET_BYTES
+    protocol, why = 0, ""
+    for _ in range(_ATTEMPTS):
+        # The clock outlives a server that was killed; a client takes no number twice.
+        protocol = max(protocol + 1, int(_TICKS * (time.time() - _SINCE)))
+        server = Server(round_=round_of(asking.signed, attempt, protocol, start), identity=identity)
+        try:
+            _talk(asking, server, attempt, protocol, start)
+            return server.sum()
+        except Aborted as error:
+            why = _reason(error, server, start)
+            asking.left_out |= {start.invited[seat] for seat in certain(server.faults)}
+        finally:
+            for fault in server.faults:
+                asking.blamed(_blame(fault, attempt.round, start.invited))
+    raise NoSum(why)
+
+
+def _reason(error: Aborted, server: Server, start: Start) -> str:
+    """Why, by numbers of clients in place of seats."""
+
+    def name(seat: int) -> str:
+        return f"client {start.invited[seat]}"
+
+    said = re.sub(r"seat (\d+)", lambda found: name(int(found[1])), str(error))
+    return "; ".join([said, *dict.fromkeys(fault.text(name) for fault in server.faults)])
+
+
+def _blame(fault: Fault, round_: int, invited: Sequence[int]) -> Blame:
+    return Blame(
+        round=round_,
+        clients=tuple(invited[seat] for seat in fault.seats),
+        text=lambda name: fault.text(lambda seat: name(invited[seat])),
+    )
+
+
+def _talk(asking: Asking, server: Server, attempt: Attempt, protocol: int, start: Start) -> None:
+    """All phases, in order; who says nothing in one of them has fallen silent.
+
+    Raises:
+        Aborted: Too few are left.
+    """
+    told = asking.told.survivors(attempt)
+    # Clients agree to one set of survivors of a vector, and no other one would be unmasked.
+    asked = told if told is not None else {*start.invited} - asking.left_out
+    there = [seat for seat, number in enumerate(start.invited) if number in asked]
+    inbox: Mapping[int, bytes] = dict.fromkeys(there, start.encode())
+    while inbox:
+        phase = server.phase
+        said = {
+            start.invited[seat]: Step(protocol=protocol, phase=phase, said=message).encode()
+            for seat, message in inbox.items()
+        }
+        for answer in asking.ask(Asked.PHASE, attempt, said).values():
+            try:
+                server.receive(answer)
+            except Refused:
+                continue
+        inbox = server.close()
+        if server.phase is Phase.CONSENT and told is None:
+            asking.told.note(attempt, (start.invited[seat] for seat in server.survivors))

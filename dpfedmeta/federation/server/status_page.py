@@ -1,0 +1,189 @@
+"""A page that a server shows while it runs: rounds, who is connected, epsilon so far; nothing that is not released."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.training.tracking.callbacks import Callback, Row
+
+if TYPE_CHECKING:
+    from dpfedmeta.federation.server.client_requests import Heard
+    from dpfedmeta.training.tracking.plan_summary import Planned
+
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_MOST_ROUNDS = 2000
+# By which a browser reaches this machine, or the near end of an SSH tunnel.
+_OF_THIS_MACHINE = ("localhost",)
+
+
+class Progress(Callback):
+    """State of a run that the page shows, updated by the run's callbacks.
+
+    Args:
+        names: Names of the clients, by identity.
+        present: Returns the identities of the connected clients.
+
+    Guarantee:
+        Holds the plan, rows of rounds.jsonl, and names of connected clients. Who was asked or answered in a round is as
+        secret as the cohort, so it is counted only where all clients are asked in every round.
+    """
+
+    def __init__(self, names: Mapping[bytes, str], present: Callable[[], Sequence[bytes]]) -> None:
+        self._names, self._present = dict(names), present
+        self._lock = threading.Lock()
+        self._all = False
+        self._state: dict[str, Any] = {"status": "waiting", "run": "", "plan": {}, "rounds": [], "heard": None}
+
+    def on_plan(self, planned: Planned) -> None:
+        """Record the plan and its guarantees."""
+        settings = planned.settings
+        self._all = settings.population.sampler == "fixed" and settings.population.cohort == settings.population.clients
+        cells = [guarantee.as_json() for guarantee in planned.guarantees]
+        plan = {
+            "algo": settings.algo,
+            "rounds": planned.rounds,
+            "clients": settings.population.clients,
+            "cells": cells,
+            "everyone": self._all,
+        }
+        self._set(plan=plan)
+
+    def on_start(self, path: Path) -> None:
+        """Rounds begin."""
+        self._set(status="running", run=path.name)
+
+    def on_round(self, row: Row) -> None:
+        """Record the row of a round."""
+        with self._lock:
+            self._state["rounds"] = [*self._state["rounds"], dict(row)][-_MOST_ROUNDS:]
+
+    def on_rewind(self, round_: int) -> None:
+        """Rounds that are done again."""
+        with self._lock:
+            self._state["rounds"] = [row for row in self._state["rounds"] if row.get("round", 0) < round_]
+
+    def on_end(self, summary: Row) -> None:
+        """The end."""
+        self._set(status=str(summary.get("status", "ended")))
+
+    def heard(self, heard: Heard) -> None:
+        """Record the counts of the answers to a question, if all clients are asked in every round."""
+        if self._all:
+            counts = {name: getattr(heard, name) for name in ("round", "clients", "answered", "declined", "absent")}
+            self._set(heard=counts | {"asked": heard.asked.name.lower()})
+
+    def snapshot(self) -> dict[str, Any]:
+        """All of it now, as JSON can say it."""
+        there = {*self._present()}
+        clients = [{"name": name, "connected": identity in there} for identity, name in self._names.items()]
+        with self._lock:
+            found: dict[str, Any] = _finite({**self._state, "connected": clients})
+            return found
+
+    def _set(self, **values: Any) -> None:
+        with self._lock:
+            self._state.update(values)
+
+
+class Page:
+    """The page, served until it is closed.
+
+    Args:
+        progress: What it shows.
+        host: To listen on; this machine alone, unless told otherwise. A request that names another host than this, an
+            address or localhost is refused: a name of somebody else that leads here (DNS rebinding).
+        port: To listen on; 0: any.
+
+    Raises:
+        InputError: The address cannot be listened on.
+    """
+
+    def __init__(self, progress: Progress, host: str = "127.0.0.1", port: int = 0) -> None:
+        named = {host.lower(), *_OF_THIS_MACHINE}
+        page = files("dpfedmeta.federation.server").joinpath("page.html").read_bytes()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if not _named_so(self.headers.get_all("Host", []), named):
+                    # Another site's name may lead to this machine, and its pages could then read this one.
+                    self._reply(421, "text/plain; charset=utf-8", b"the page is not served under this name\n")
+                elif self.path == "/":
+                    self._reply(200, "text/html; charset=utf-8", page)
+                elif self.path == "/state.json":
+                    content = json.dumps(progress.snapshot(), allow_nan=False).encode()
+                    self._reply(200, "application/json", content)
+                else:
+                    self._reply(404, "text/plain; charset=utf-8", b"not here\n")
+
+            def _reply(self, status: int, kind: str, content: bytes) -> None:
+                self.send_response(status)
+                for name, value in (_HEADERS | {"Content-Type": kind, "Content-Length": str(len(content))}).items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Nothing: it is no news who looked."""
+
+        Handler.timeout = 10
+        try:
+            self._server = ThreadingHTTPServer((host, port), Handler)
+        except OSError as error:
+            raise InputError(f"the page cannot listen on {host}:{port}: {error.strerror}; choose --page PORT") from None
+        self._server.daemon_threads = True
+        self.address = f"http://{host}:{self._server.server_address[1]}/"
+        self._thread = threading.Thread(target=self._server.serve_forever, name="page", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Serve no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=5)
+
+
+def _named_so(hosts: Sequence[str], names: Collection[str]) -> bool:
+    """Check that a request names its host once, and that the page may be known by that name, an address included.
+
+    The port does not matter: a tunnel has its own.
+    """
+    if len(hosts) != 1:
+        return False
+    name = re.sub(r":[0-9]*$", "", hosts[0])
+    return name.lower().strip("[]") in names or _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    """An address is no name that somebody else could point here."""
+    try:
+        ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value

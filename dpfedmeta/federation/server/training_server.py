@@ -1,0 +1,350 @@
+"""The server of a federation: the ordinary training loop, whose clients are asked over a wire."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from dpfedmeta.config.settings import Settings, setting_fields, value_of
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.files.atomic_files import SECRET, append_text, replace_file
+from dpfedmeta.core.files.run_directory import LEDGER, RunDirectory, load_weights
+from dpfedmeta.core.params import flatten
+from dpfedmeta.data.populations.population import Population
+from dpfedmeta.federation.channel import IDENTITY_BYTES, Channel
+from dpfedmeta.federation.client.agreed_survivors import TOLD, Told
+from dpfedmeta.federation.offers.signed_plan import SignedPlan, agreement_of, opened_plan, sign_plan
+from dpfedmeta.federation.server.client_requests import Asking, Blame, Heard
+from dpfedmeta.federation.server.quorum import Presence, TooFew, all_are_asked, offer_until_answered, wait_for
+from dpfedmeta.federation.server.remote_sums import AskedAdder, AskedSums
+from dpfedmeta.federation.wire_format import Asked, Attempt, packed_floats
+from dpfedmeta.planning.privacy.aggregation import clients_make_the_noise
+from dpfedmeta.planning.privacy.cohort_collusion import check_company
+from dpfedmeta.planning.run_plan import Plan
+from dpfedmeta.secure_aggregation.crypto.keys import SIGNATURE_BYTES, Identity
+from dpfedmeta.simulation.backend import Backend
+from dpfedmeta.simulation.secure_sums import SecureSums
+from dpfedmeta.training.results.summary import Status
+from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.setup import Prepared, RunOptions
+from dpfedmeta.training.state.lock import only_writer
+from dpfedmeta.training.state.resume import MAY_CHANGE, finished, identity_of, reported, settings_of_run
+from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed
+
+# The plan as clients got it, while the model is handed out.
+_OFFER = "handing_out.bin"
+_FAULTS = "faults.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemotePopulation:
+    """Clients that hold their data themselves (data.population.Population): here there is nothing to read.
+
+    Attributes:
+        roster: Their identities, by number.
+    """
+
+    roster: tuple[bytes, ...]
+
+    @property
+    def clients(self) -> int:
+        """N."""
+        return len(self.roster)
+
+    def episode(self, client: int) -> object:
+        """Not here.
+
+        Raises:
+            IndexError: Always.
+        """
+        raise IndexError(f"client {client} holds its data itself")
+
+    def digest(self) -> str:
+        """Digest of the clients' identities: a client that is asked again sends the same bytes, or nothing."""
+        return sha256(b"".join(self.roster)).hexdigest()
+
+
+@dataclass(kw_only=True, eq=False)
+class Federation:
+    """The clients of one server (a training.setup.Elsewhere).
+
+    Attributes:
+        channel: The wire.
+        identity: The server's private Ed25519 key.
+        roster: Identities of all clients: client number i is the i-th.
+        seconds: How long a question waits for answers.
+        fewest: How many clients must have answered the plan before a round is charged.
+        wait: How long they may take: each makes the plan again for itself, and a slow one may seem gone meanwhile.
+        heard: Told how each question went.
+        blamed: Told whose shares were wrong, with names where all clients are asked; who it was stands in
+            secret/faults.jsonl in any case.
+        names: Of the clients, by number.
+        waiting: Told every ten seconds for how many clients it waits.
+    """
+
+    channel: Channel
+    identity: bytes
+    roster: tuple[bytes, ...]
+    seconds: float
+    fewest: int = 1
+    wait: float = 0.0
+    heard: Callable[[Heard], None] = lambda heard: None
+    blamed: Callable[[str], None] = lambda line: None
+    names: tuple[str, ...] = ()
+    waiting: Callable[[str], object] = lambda line: None
+    _asking: Asking | None = None
+    _signed: SignedPlan | None = None
+
+    def population(self, plan: Plan) -> Population:
+        """Return the clients of the roster, after checking that the plan fits them.
+
+        Raises:
+            InputError: The plan counts with another number of clients.
+            RefusedPlan: Under secure aggregation too few clients would stay to agree on who survived.
+        """
+        if plan.privacy.clients != len(self.roster):
+            raise InputError(
+                f"population.clients = {plan.privacy.clients:,}, but the roster names {len(self.roster):,} clients; "
+                f"give --clients {len(self.roster)}"
+            )
+        check_agreements(plan)
+        population: Population = RemotePopulation(roster=self.roster)  # type: ignore[assignment]
+        return population
+
+    def backend(self, made: Prepared, run: RunDirectory) -> Backend:
+        """Offer the plan to the clients, and return the backend that adds up their messages, as aggregation.mode says.
+
+        Raises:
+            InputError: So many clients decline the plan, or do not answer it, that no round of it is worth its charge.
+        """
+        settings, server = made.plan.settings, Identity(self.identity)
+        name = sha256(b"dpfedmeta federation" + identity_of(run).run.encode()).digest()
+        signed = sign_plan(made.plan, made.dataset.task, run=name, server=server, roster=self.roster)
+        self._signed = signed
+        asking = self._asking = self._questions(signed, server)
+        asking.blamed = lambda blame: self._blame(run, asking, blame)
+        asking.told = Told(path=run.secret / TOLD)
+        offer_until_answered(asking, self.fewest, self.wait, self.waiting)
+        abort = settings.server.abort_on_failure
+        if made.plan.privacy.secure is None:
+            return AskedSums(clients=made.clients, asking=asking, abort_on_failure=abort)
+        added = AskedAdder(asking=asking, identity=self.identity)
+        return SecureSums(clients=made.clients, workers=made.workers, added=added, abort_on_failure=abort)
+
+    def _blame(self, run: RunDirectory, asking: Asking, blame: Blame) -> None:
+        name = lambda number: self.names[number] if self.names else f"client {number}"  # noqa: E731
+        text = blame.text(name)
+        line = {"round": blame.round, "clients": blame.clients, "text": text}
+        append_text(run.secret / _FAULTS, json.dumps(line) + "\n", SECRET)
+        # Who takes part in a round is as secret as the cohort.
+        shown = text if all_are_asked(asking) else "shares of a client were wrong"
+        self.blamed(f"round {blame.round}: {shown} (secret/{_FAULTS})")
+
+    @property
+    def asking(self) -> Asking | None:
+        """Its questions; None before there is a plan."""
+        return self._asking
+
+    def hand_out(self, run: RunDirectory) -> int:
+        """Send the learned model to every client, which adapts it to its own images; how many did.
+
+        Raises:
+            InputError: The run has no readable weights.
+        """
+        asking, signed = self._asking, self._signed
+        if asking is None or signed is None:
+            return 0
+        kept = run.secret / _OFFER
+        replace_file(kept, signed.signature + signed.text, SECRET)
+        weights = load_weights(run.weights)
+        flat = flatten({name: weights[name] for name in signed.initial}).float()
+        body, attempt = packed_floats(np.asarray(flat.numpy())), Attempt(run=signed.run, round=0)
+        adapted = len(asking.ask(Asked.MODEL, attempt, dict.fromkeys(range(len(self.roster)), body)))
+        kept.unlink()
+        return adapted
+
+    def hand_out_again(self, run: RunDirectory) -> None:
+        """`hand_out`, where the server was killed meanwhile: to whoever is back in time."""
+        kept = run.secret / _OFFER
+        if not kept.exists():
+            return
+        content, server = kept.read_bytes(), Identity(self.identity)
+        signed = opened_plan(content[SIGNATURE_BYTES:], content[:SIGNATURE_BYTES], server.public)
+        self._signed = signed
+        self._asking = self._questions(signed, server)
+        with suppress(TooFew):
+            wait_for(self.channel, self.roster, self.fewest, self.wait, self.waiting)
+        self.hand_out(run)
+
+    def _questions(self, signed: SignedPlan, server: Identity) -> Asking:
+        return Asking(
+            channel=self.channel,
+            signed=signed,
+            server=server,
+            roster=self.roster,
+            seconds=self.seconds,
+            heard=self.heard,
+        )
+
+
+def serve(
+    settings: Settings,
+    channel: Channel,
+    folder: Path,
+    *,
+    identity: bytes,
+    roster: Sequence[bytes],
+    seconds: float = 60.0,
+    fewest: int = 1,
+    wait: float = 600.0,
+    data_folder: Path | None = None,
+    secure_rng: bool = False,
+    callbacks: Sequence[Callback] = (),
+    heard: Callable[[Heard], None] = lambda heard: None,
+    blamed: Callable[[str], None] = lambda line: None,
+    names: Sequence[str] = (),
+    waiting: Callable[[str], object] = lambda line: None,
+    page: Callable[[RunDirectory], object] = lambda run: None,
+) -> tuple[RunDirectory, Status]:
+    """Train a federation of real clients, or go on where a killed server stopped; then hand out what was learned.
+
+    Args:
+        settings: As for a simulation; of the data set its validation and test classes are used, which are public.
+        channel: The wire.
+        folder: The run directory. If it holds a run already, that one goes on.
+        identity: The server's private Ed25519 key.
+        roster: Identities of all clients; their order is their numbers, and never changes.
+        seconds: How long a question waits for answers.
+        fewest: How many clients must be connected before a round is begun.
+        wait: How long to wait for these.
+        data_folder: Where the server's images are; None: DPFEDMETA_DATA.
+        secure_rng: Noise and cohorts straight from the operating system.
+        callbacks: Told what happens, as in a simulation.
+        heard: Told how each question went; who answered is as secret as the cohort.
+        blamed: Told, in one line each, whose shares under secure aggregation were wrong.
+        names: Of the clients, by number, for these lines.
+        waiting: Told every ten seconds for how many clients it waits.
+        page: Writes the page of the run's end, while nobody else may write the run.
+
+    Returns:
+        The run directory, and how the run ended.
+
+    Raises:
+        InputError: Something does not fit, or the run that is there began with other settings.
+        RefusedPlan: A guarantee that is asked for would not hold among real clients.
+        TooFew: Too few clients were connected or took part; the run ended cleanly, and the same call goes on with it.
+    """
+    settings = _as_run(settings, folder)
+    check_federation(settings, roster)
+    federation = Federation(
+        channel=channel,
+        identity=identity,
+        roster=tuple(roster),
+        seconds=seconds,
+        fewest=fewest,
+        wait=wait,
+        heard=heard,
+        blamed=blamed,
+        names=tuple(names),
+        waiting=waiting,
+    )
+    told = (*callbacks, Presence(federation=federation, fewest=fewest, seconds=wait, waiting=waiting))
+    options = RunOptions(data_folder=data_folder, secure_rng=secure_rng, page=page, elsewhere=federation)
+    try:
+        if not (folder / LEDGER).exists():
+            run, status = run_training(settings, options, told)
+        else:
+            run = RunDirectory(folder)
+            with only_writer(folder):
+                _check_same(run, settings)
+                ended = finished(run)
+                if ended is not None:
+                    federation.hand_out_again(run)
+                    if not reported(run):
+                        page(run)
+                    return run, cast(Status, ended)
+                kept = settings_of_run(run, {})
+                run, status = run_training(kept, replace(options, resume=run, secure_rng=False), told)
+    except CallbackFailed as failed:
+        # What the operator can mend, in its own words.
+        raise failed.__cause__ if isinstance(failed.__cause__, TooFew) else failed from None
+    if status != "interrupted":
+        federation.hand_out(run)
+    return run, status
+
+
+def check_federation(settings: Settings, roster: Sequence[bytes]) -> None:
+    """Refuse settings that hold in a simulation but could not hold among real clients.
+
+    Raises:
+        InputError: The roster has an invalid or repeated identity, or another number of clients than the settings; or a
+            setting is of simulated clients.
+        RefusedPlan: A promise would count on what nobody can check.
+    """
+    if len({*roster}) != len(roster) or any(len(one) != IDENTITY_BYTES for one in roster):
+        raise InputError(f"roster: {len(roster)} identities, each of {IDENTITY_BYTES} bytes and none twice, are needed")
+    population = settings.population
+    simulated = {
+        "population.dropout": population.dropout != 0,
+        "population.latency_spread": population.latency_spread != 0,
+        "server.timeout": settings.server.timeout is not None,
+        "population.most_shots": population.most_shots is not None,
+        "record.client_ledgers": settings.record.client_ledgers,
+    }
+    for name, given in simulated.items():
+        if given:
+            raise InputError(f"{name}: of simulated clients; real ones fail, are late and keep ledgers by themselves")
+    if population.clients != len(roster):
+        raise InputError(
+            f"population.clients = {population.clients:,}, but the roster names {len(roster):,} clients; give "
+            f"--clients {len(roster)}"
+        )
+    if clients_make_the_noise(settings) and population.sampler != "fixed":
+        raise RefusedPlan(
+            "population.sampler = poisson with aggregation.mode = secure: nobody knows how often real clients fail, "
+            "and that a round is aborted tells of its cohort; use --population.sampler fixed"
+        )
+
+
+def check_agreements(plan: Plan) -> None:
+    """Check that every cohort that may be invited withstands a server that picks it and tells clients different things.
+
+    Raises:
+        RefusedPlan: A cohort does not.
+    """
+    whole = plan.privacy.at(0).whole
+    if plan.privacy.secure is None or whole is None:
+        return
+    check_company(plan.privacy, plan.settings.aggregation.company)
+    for invited in range(whole.least, whole.most + 1):
+        try:
+            agreement_of(plan, 0, invited)
+        except InputError as error:
+            raise RefusedPlan(
+                f"aggregation.mode = secure among real clients: {error}; lower aggregation.dropout or "
+                "aggregation.adversarial"
+            ) from None
+
+
+def _as_run(settings: Settings, folder: Path) -> Settings:
+    """In this run directory, with a checkpoint after every round: clients answer no round again but the last one."""
+    run = replace(settings.run, dir=str(folder.absolute().parent), name=folder.name, checkpoint_every=1)
+    return replace(settings, run=run)
+
+
+def _check_same(run: RunDirectory, settings: Settings) -> None:
+    kept = settings_of_run(run, {})
+    given = replace(settings, run=replace(settings.run, noise_seed=kept.run.noise_seed))
+    for name, _, _ in setting_fields():
+        if name not in MAY_CHANGE and value_of(kept, name) != value_of(given, name):
+            raise InputError(
+                f"{run.path}: it began with {name} = {value_of(kept, name)}, given is {value_of(given, name)}; a run "
+                "goes on with the settings it began with, or choose another folder"
+            )

@@ -1,0 +1,1 @@
+"""Networks, adaptation, meta-gradients, record-level DP-SGD, server steps and evaluation."""

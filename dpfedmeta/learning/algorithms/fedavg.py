@@ -1,0 +1,192 @@
+"""Federated averaging (McMahan et al. 2017, https://arxiv.org/abs/1602.05629).
+
+Where records are promised something its steps are DP-SGD (Abadi et al. 2016, https://arxiv.org/abs/1607.00133).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from dpfedmeta.accounting.events.record_layer import AccountantName, RecordLayer
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.learning.algorithms.maml import Maml, whole_client_trial
+from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.algorithm import ClientContext, ClientNoise, DataNeeds, Sends, Trial
+from dpfedmeta.learning.meta.from_settings import adaptation_of, first_order_only, undivided_only
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dpfedmeta.core.params import Params
+    from dpfedmeta.data.episodes.episode import Episode
+    from dpfedmeta.data.task import Task
+    from dpfedmeta.learning.models.spec import NetworkSpec
+    from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
+    from dpfedmeta.privacy.mechanisms import Released
+    from dpfedmeta.privacy.units import Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalDpSgd:
+    """Noise in the local steps.
+
+    Attributes:
+        clip: C_s.
+        noise: z_s.
+        accountant: What composes them.
+    """
+
+    clip: float
+    noise: float
+    accountant: AccountantName
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg:
+    """Federated averaging: a client sends theta_0 - theta_K of local training on all its records.
+
+    Attributes:
+        adaptation: Number and size of the steps.
+        records: n, the records of a client; a public constant.
+        batch: B, records of a step; with record-level privacy the expected number. None: all.
+        private: Noise in the steps (local DP-SGD), or None.
+
+    Guarantee:
+        Without `private`, none by itself: a message is secret and unbounded until it is clipped, summed and released.
+        With `private`, see learning.record_dp.local_training.private_local_update.
+    """
+
+    adaptation: Adaptation
+    records: int
+    batch: int | None = None
+    private: LocalDpSgd | None = None
+    plain_steps: ClassVar[bool] = True
+    sends: ClassVar[Sends] = "update"
+    few_shot: ClassVar[bool] = False
+    # Its messages are clipped like exact ones; what the noise in its steps promises holds before that.
+    releases: ClassVar[bool] = False
+    message_deviation: ClassVar[float] = 0.0
+    parts: ClassVar[int] = 1
+    # Noise is in its own steps, whatever record.release says.
+    own_release: ClassVar[bool] = True
+
+    @classmethod
+    def planned(cls, settings: Settings, task: Task) -> FedAvg:
+        """Build the method from the settings.
+
+        Raises:
+            InputError: A setting does not fit the method.
+        """
+        first_order_only(settings)
+        undivided_only(settings)
+        if settings.meta.adapt == "head":
+            raise InputError("meta.adapt = head: federated averaging trains what is learned; use meta.learn, or anil")
+        record, sizes = settings.record, settings.task
+        few_shot = sizes.ways * (sizes.shots + sizes.queries)
+        records = settings.population.records if task.shared_classes else few_shot
+        if record.enabled and (settings.meta.batch or 0) > records:
+            raise InputError(f"meta.batch = {settings.meta.batch}: a client holds {records} records")
+        clip = record.support_clip or record.support_clip_ratio * settings.clip.initial
+        private = LocalDpSgd(clip=clip, noise=record.support_noise or 1.0, accountant=record.accountant)
+        return cls(
+            adaptation=adaptation_of(settings, "all"),
+            records=records,
+            batch=settings.meta.batch,
+            private=private if record.enabled else None,
+        )
+
+    @property
+    def needs(self) -> DataNeeds:
+        """Records of any role."""
+        return DataNeeds(queries=False)
+
+    def record_layer(self) -> RecordLayer | None:
+        """K steps on mini-batches that the client draws for itself."""
+        if self.private is None:
+            return None
+        return RecordLayer(
+            support_noise=self.private.noise,
+            query_noise=None,
+            support_steps=self.adaptation.steps,
+            support_records=self.records,
+            query_records=1,
+            batch_rate=(self.batch or self.records) / self.records,
+            accountant=self.private.accountant,
+        )
+
+    def with_noise(self, layer: RecordLayer) -> FedAvg:
+        """Return the same method with the solved noise multiplier z_s."""
+        if self.private is None or layer.support_noise is None:
+            return self
+        return replace(self, private=replace(self.private, noise=layer.support_noise))
+
+    def quiet(self, *, support: bool, noise: float) -> FedAvg:
+        """Its noise is in the steps."""
+        return self if support or self.private is None else replace(self, private=replace(self.private, noise=noise))
+
+    def initial(self, network: NetworkSpec, seed: int) -> Params:
+        """The network's weights."""
+        return Maml.initial(self, network, seed)  # type: ignore[arg-type]
+
+    def learned(self, network: NetworkSpec, weights: Params) -> Params:
+        """Return the weights that are learned and sent, by meta.learn."""
+        return Maml.learned(self, network, weights)  # type: ignore[arg-type]
+
+    def together(self, engine: PerRecordGradients, device: str, chunk: int | None) -> int | None:
+        """Return 1: one call of `messages` takes one client."""
+        return 1
+
+    def messages(
+        self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
+    ) -> Iterator[Params | Released[Record, Params]]:
+        """Updates, exact or by noisy steps."""
+        from dpfedmeta.learning.record_dp.local_training import LocalSteps, local_update, private_local_update
+
+        steps = LocalSteps(steps=self.adaptation.steps, batch=self.batch, lr=self.adaptation.lr)
+        for episode, noise in zip(episodes, noises, strict=True):
+            own = (context.module, context.learned, context.fixed, episode.to(context.device))
+            if self.private is None:
+                yield local_update(*own, steps, noise.batches)
+            else:
+                update = private_local_update(*own, steps, self.records, self.private, noise.batches, context.engine)
+                # Clipped again for the client-level promise, as if it were exact.
+                yield update.value
+
+    def shortened(self) -> FedAvg:
+        """Two steps on all records; noise decides nothing."""
+        adaptation = replace(self.adaptation, steps=min(2, self.adaptation.steps))
+        return replace(
+            self, adaptation=adaptation, batch=None, private=self.private and replace(self.private, noise=1.0)
+        )
+
+    def trial(self, network: NetworkSpec) -> Trial:
+        """Records may mix unless they are promised something."""
+        if self.private is None:
+            return whole_client_trial(network)
+        unit = "gradient of another record"
+        return Trial(unit=unit, one="record", each=1, ways=network.ways, changed=(1, 0), apart=False)
+
+    def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
+        """SECRET: a message of each client, or a gradient of each record."""
+        from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
+        from dpfedmeta.learning.meta.trial_rows import logit_rows, rows
+        from dpfedmeta.learning.record_dp.local_training import records
+
+        if self.private is None:
+            draws = [KeyedSource(0).generator(Purpose.LOCAL_BATCHES, 0, client) for client in range(len(episodes))]
+            noises = [ClientNoise(support=own, query=own, batches=own) for own in draws]
+            found = self.messages(context, episodes, 1.0, noises)
+            return [rows([{n: v[None] for n, v in own.items()} for own in found if isinstance(own, dict)])]
+        none: frozenset[str] = frozenset()
+        # First, of a network that saw no record yet: what it keeps of a call that maps records cannot be read here.
+        logits = logit_rows(context, episodes)
+        own = [
+            context.engine(context.module, context.learned, context.fixed, none, *records(each)) for each in episodes
+        ]
+        return [logits, rows(own)]
+
+
+MEMBER = FedAvg

@@ -1,0 +1,36 @@
+"""Evaluation on public data: personalised adaptation by few-shot episodes, or one classifier for all."""
+
+from dpfedmeta.learning.evaluation.accuracy import Accuracy, HeldOutEvaluation
+from dpfedmeta.learning.evaluation.classification import Classification
+from dpfedmeta.learning.evaluation.few_shot import (
+    PROTOCOL,
+    TRANSDUCTIVE_PROTOCOL,
+    Benchmark,
+    adapted_accuracy,
+    compete,
+    outcomes,
+    pixel_neighbour_accuracy,
+    pixel_prototype_accuracy,
+)
+from dpfedmeta.learning.evaluation.fine_tuning import FineTuning, choose_fine_tuning
+from dpfedmeta.learning.evaluation.personalisation import Findings, Question, distribution, investigate
+
+__all__ = [
+    "PROTOCOL",
+    "TRANSDUCTIVE_PROTOCOL",
+    "Accuracy",
+    "Benchmark",
+    "Classification",
+    "Findings",
+    "FineTuning",
+    "HeldOutEvaluation",
+    "Question",
+    "adapted_accuracy",
+    "choose_fine_tuning",
+    "compete",
+    "distribution",
+    "investigate",
+    "outcomes",
+    "pixel_neighbour_accuracy",
+    "pixel_prototype_accuracy",
+]

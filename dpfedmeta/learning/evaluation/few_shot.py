@@ -1,0 +1,186 @@
+"""Few-shot evaluation of personalised adaptation on held-out public classes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dpfedmeta.core.params import Params
+from dpfedmeta.core.random.random_sources import Purpose, public_generator
+from dpfedmeta.core.worker_pool import InProcess, Workers
+from dpfedmeta.data.episodes.class_pool import ClassPool
+from dpfedmeta.data.episodes.episode import Episode, draw_episode
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.populations.capacity_checks import check_shape
+from dpfedmeta.learning.evaluation.accuracy import Accuracy
+from dpfedmeta.learning.evaluation.baselines import Adapted, Learner, PixelNeighbour, PixelPrototype, arrays_of
+from dpfedmeta.learning.evaluation.paired_test import digest_of_episode
+from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.models.resize_head import with_ways
+from dpfedmeta.learning.models.spec import NetworkSpec
+
+PROTOCOL = "single model, inductive, held-out test classes"
+TRANSDUCTIVE_PROTOCOL = (
+    "single model, TRANSDUCTIVE (normalisation statistics from support and query images together), "
+    "held-out test classes"
+)
+_EPISODES_PER_CHUNK = 10
+
+Outcomes = npt.NDArray[np.float64]
+"""Accuracies [episodes, numbers of steps] of one learner."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """A fixed sequence of episodes from public classes; the same seed gives the same episodes.
+
+    Attributes:
+        pool: The classes.
+        shape: Size of an episode.
+        seed: Which episodes.
+        split: What the classes are, for messages.
+        transductive: Whether normalisation takes its statistics from support and query images together.
+    """
+
+    pool: ClassPool
+    shape: EpisodeShape
+    seed: int
+    split: str
+    transductive: bool = False
+
+    def __post_init__(self) -> None:
+        check_shape(self.pool, self.shape, self.split)
+
+    def episode(self, number: int) -> Episode:
+        """Episode number `number`."""
+        return draw_episode(self.pool, public_generator(self.seed, Purpose.EVALUATION, number), self.shape)
+
+    @property
+    def protocol(self) -> str:
+        """Evaluation protocol in words, stating the conditions of the accuracies."""
+        return TRANSDUCTIVE_PROTOCOL if self.transductive else PROTOCOL
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Ways, shots and queries of an episode."""
+        return {"ways": self.shape.ways, "shots": self.shape.shots, "queries": self.shape.queries}
+
+    def episodes_digest(self, workers: Workers, episodes: int) -> str | None:
+        """Return the digest of the images and labels of the first `episodes` episodes."""
+        return episodes_digest(workers, (self,), episodes)
+
+    def accuracy(
+        self, workers: Workers, network: NetworkSpec, model: Params, adaptation: Adaptation, episodes: int
+    ) -> Accuracy:
+        """Compute the accuracy of the model after adaptation."""
+        network, model = with_ways(network, model, self.shape.ways)
+        return adapted_accuracy(workers, network, model, self, adaptation, episodes)
+
+    def compete(
+        self,
+        workers: Workers,
+        network: NetworkSpec,
+        trained: Params,
+        untrained: Params,
+        adaptation: Adaptation,
+        episodes: int,
+    ) -> dict[str, Accuracy]:
+        """Compute the accuracies of the trained model and of the baselines, by their names in summary.json."""
+        _, untrained = with_ways(network, untrained, self.shape.ways)
+        network, trained = with_ways(network, trained, self.shape.ways)
+        return compete(workers, network, trained, untrained, self, adaptation, episodes)
+
+
+def episodes_digest(workers: Workers, benchmarks: Sequence[Benchmark], episodes: int) -> str:
+    """Return the digest of all images and labels of each benchmark's first `episodes` episodes, drawn again for it."""
+    tasks = ((each, start, end) for each in benchmarks for start, end in _chunks(episodes))
+    return hashlib.blake2b(b"".join(workers.map(_digests, tasks)), digest_size=16).hexdigest()
+
+
+def _digests(benchmark: Benchmark, start: int, end: int) -> bytes:
+    return b"".join(digest_of_episode(benchmark.episode(number)) for number in range(start, end))
+
+
+def _chunks(episodes: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, episodes, _EPISODES_PER_CHUNK):
+        yield start, min(start + _EPISODES_PER_CHUNK, episodes)
+
+
+def outcomes(
+    workers: Workers, benchmark: Benchmark, learners: Mapping[str, Learner], episodes: int
+) -> dict[str, Outcomes]:
+    """Run all learners on the same episodes; each episode is drawn once.
+
+    Returns:
+        Accuracies of each learner by its name, [episodes, numbers of steps after which it is evaluated].
+    """
+    tasks = ((benchmark, learners, start, end) for start, end in _chunks(episodes))
+    parts = list(workers.map(_chunk, tasks))
+    return {name: np.array([row for part in parts for row in part[name]]) for name in learners}
+
+
+def _chunk(benchmark: Benchmark, learners: Mapping[str, Learner], start: int, end: int) -> dict[str, list[list[float]]]:
+    found: dict[str, list[list[float]]] = {name: [] for name in learners}
+    for number in range(start, end):
+        episode = benchmark.episode(number)
+        for name, learner in learners.items():
+            found[name].append(learner.accuracies(episode, transductive=benchmark.transductive))
+    return found
+
+
+def adapted_accuracy(
+    workers: Workers,
+    network: NetworkSpec,
+    model: Params,
+    benchmark: Benchmark,
+    adaptation: Adaptation,
+    episodes: int,
+) -> Accuracy:
+    """Accuracy after adapting `model` to each episode (steps = 0: before adaptation)."""
+    one = Adapted(network=network, weights=arrays_of(model), adaptation=adaptation, at=(adaptation.steps,))
+    return _alone(workers, benchmark, one, episodes)
+
+
+def pixel_prototype_accuracy(benchmark: Benchmark, episodes: int) -> Accuracy:
+    """Nearest class mean in pixels: needs no learning at all."""
+    return _alone(InProcess(), benchmark, PixelPrototype(), episodes)
+
+
+def pixel_neighbour_accuracy(benchmark: Benchmark, episodes: int) -> Accuracy:
+    """Nearest support image in pixels."""
+    return _alone(InProcess(), benchmark, PixelNeighbour(), episodes)
+
+
+def _alone(workers: Workers, benchmark: Benchmark, learner: Learner, episodes: int) -> Accuracy:
+    return Accuracy.of(outcomes(workers, benchmark, {"it": learner}, episodes)["it"][:, 0].tolist())
+
+
+def compete(
+    workers: Workers,
+    network: NetworkSpec,
+    trained: Params,
+    untrained: Params,
+    benchmark: Benchmark,
+    adaptation: Adaptation,
+    episodes: int,
+) -> dict[str, Accuracy]:
+    """The same episodes for everybody: the trained model after and before adaptation, the untrained one, pixels.
+
+    Returns:
+        Accuracies by their names in summary.json and evaluation.json.
+    """
+    at = (adaptation.steps,)
+    after = Adapted(network=network, weights=arrays_of(trained), adaptation=adaptation, at=at)
+    learners: dict[str, Learner] = {
+        "accuracy": after,
+        "accuracy_before_adaptation": replace(after, at=(0,)),
+        "accuracy_untrained": replace(after, weights=arrays_of(untrained)),
+        "accuracy_pixel_prototype": PixelPrototype(vocabulary=network.vocabulary),
+        "accuracy_pixel_neighbour": PixelNeighbour(vocabulary=network.vocabulary),
+    }
+    found = outcomes(workers, benchmark, learners, episodes)
+    return {name: Accuracy.of(values[:, 0].tolist()) for name, values in found.items()}

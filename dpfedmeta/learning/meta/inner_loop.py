@@ -1,0 +1,185 @@
+"""The inner loop: K gradient steps on the support set, from the shared initialisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from dpfedmeta.core.params import Params
+from dpfedmeta.data.episodes.episode import Episode
+from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.closed_form_head import LinearSupport, descended_head
+from dpfedmeta.learning.models.functional import apply, apply_body, apply_head, channels_last, head_of
+from dpfedmeta.learning.models.trainable import adapting
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerProblem:
+    """An episode as functions of the adapted parameters alone.
+
+    Attributes:
+        initial: theta_0 of the adapted parameters.
+        support_loss: Mean cross-entropy on the support set.
+        query_logits: Logits [n_q, ways]; batch statistics, if any, come from the support set.
+        linear: The support set as a linear head sees it, where that is all that adapts, at one rate.
+        rates: One step size for all, or one for each adapted parameter.
+    """
+
+    initial: Params
+    support_loss: Callable[[Params], Tensor]
+    query_logits: Callable[[Params], Tensor]
+    linear: LinearSupport | None = None
+    rates: float | Params
+
+
+def inner_problem(
+    network: nn.Module,
+    weights: Mapping[str, Tensor],
+    episode: Episode,
+    adaptation: Adaptation,
+    *,
+    first_order: bool,
+    transductive: bool = False,
+    layout: Callable[[Tensor], Tensor] = channels_last,
+) -> InnerProblem:
+    """Set up the inner loop. A head on a fixed body needs the body's features only once.
+
+    Args:
+        network: The module that the weights belong to.
+        weights: The initialisation; the problem is differentiable in it.
+        episode: Support and query set.
+        adaptation: What adapts, and by which rule.
+        first_order: Cut the path from the support features to the body (FOMAML).
+        transductive: Take batch statistics, if any, from support and query images together, in every step.
+        layout: How images lie in memory.
+    """
+    labels, rule, params = episode.support_labels, adaptation.rule, adaptation.rule.network(weights)
+    rates = rule.rates(weights, adaptation.lr)
+    support = labels.shape[0]
+    reference = None if transductive else support
+    both = layout(torch.cat([episode.support_images, episode.query_images]))
+    if adaptation.adapt == "head":
+        features = apply_body(network, params, both, reference)
+        support_features, query_features = features[:support], features[support:]
+        if first_order:
+            support_features = support_features.detach()
+        initial = rule.start(head_of(params), lambda: support_features, labels, ways_of(params))
+        # Of a subclass nothing is known; and with far more records than features plain steps are less work.
+        simple = type(network.get_submodule("head")) is nn.Linear and support <= 2 * features.shape[1]
+        closed = simple and not isinstance(rates, dict)
+        return InnerProblem(
+            initial=initial,
+            support_loss=lambda head: cross_entropy(apply_head(network, head, support_features), labels),
+            query_logits=lambda head: apply_head(network, head, query_features),
+            linear=LinearSupport(features=support_features, labels=labels) if closed else None,
+            rates=rates,
+        )
+    seen = both if transductive else both[:support]
+    head = rule.start(
+        head_of(params), lambda: apply_body(network, params, seen, reference)[:support], labels, ways_of(params)
+    )
+    return InnerProblem(
+        initial=adapting(network, {**params, **head}, "all"),
+        support_loss=lambda theta: cross_entropy(
+            apply(network, {**params, **theta}, seen, reference)[:support], labels
+        ),
+        query_logits=lambda theta: apply(network, {**params, **theta}, both, reference)[support:],
+        rates=rates,
+    )
+
+
+def descend(problem: InnerProblem, steps: int, *, second_order: bool) -> Params:
+    """theta_K. With `second_order` it stays differentiable in theta_0, else it is a fresh leaf."""
+    theta = problem.initial
+    if problem.linear is not None and not isinstance(problem.rates, dict):
+        with torch.set_grad_enabled(second_order):
+            theta = descended_head(theta, problem.linear, steps, problem.rates)
+        return theta if second_order else as_leaves(theta)
+    if not second_order:
+        # A rule may have made theta_0 of what has no history.
+        theta = as_leaves(theta)
+    for _ in range(steps):
+        gradients = torch.autograd.grad(
+            problem.support_loss(theta),
+            tuple(theta.values()),
+            create_graph=second_order,
+            materialize_grads=True,
+        )
+        theta = inner_step(theta, dict(zip(theta, gradients, strict=True)), problem.rates)
+        if not second_order:
+            theta = {name: value.detach().requires_grad_() for name, value in theta.items()}
+    return theta
+
+
+def inner_step(theta: Mapping[str, Tensor], gradient: Mapping[str, Tensor], rates: float | Params) -> Params:
+    """Theta - rates * gradient, by the names of theta."""
+    if isinstance(rates, dict):
+        return {name: value - rates[name] * gradient[name] for name, value in theta.items()}
+    return {name: value - rates * gradient[name] for name, value in theta.items()}
+
+
+def ways_of(params: Mapping[str, Tensor]) -> int:
+    """Rows of the head; 0 where the network has none of this form."""
+    weight = params.get("head.weight")
+    return 0 if weight is None else weight.shape[-2]
+
+
+def as_leaves(params: Mapping[str, Tensor]) -> Params:
+    """The same values as leaves that require a gradient."""
+    return {name: value.detach().requires_grad_() for name, value in params.items()}
+
+
+def adapted_logits(
+    network: nn.Module, params: Mapping[str, Tensor], episode: Episode, adaptation: Adaptation
+) -> Tensor:
+    """Query logits [n_q, ways] after adaptation on the support set; no noise, nothing leaves the device.
+
+    Inductive: the prediction for one query image does not depend on the others.
+    """
+    (logits,) = logits_along(network, params, episode, adaptation, (adaptation.steps,))
+    return logits
+
+
+def logits_along(
+    network: nn.Module,
+    params: Mapping[str, Tensor],
+    episode: Episode,
+    adaptation: Adaptation,
+    at: Sequence[int],
+    *,
+    transductive: bool = False,
+) -> list[Tensor]:
+    """Query logits [n_q, ways] after each of the numbers of steps in `at`, on one path of gradient steps.
+
+    Args:
+        network: The module that `params` belong to.
+        params: The initialisation.
+        episode: Support and query set; query labels are not read.
+        adaptation: What adapts and its step size; `at` takes the place of its number of steps.
+        at: Ascending.
+        transductive: As in `inner_problem`.
+    """
+    problem = inner_problem(
+        network, as_leaves(params), episode, adaptation, first_order=True, transductive=transductive
+    )
+    logits, done = [], 0
+    for steps in at:
+        theta = descend(problem, steps - done, second_order=False)
+        problem, done = replace(problem, initial=theta), steps
+        with torch.no_grad():
+            logits.append(problem.query_logits(theta))
+    return logits
+
+
+def adapted_params(
+    network: nn.Module, params: Mapping[str, Tensor], images: Tensor, labels: Tensor, adaptation: Adaptation
+) -> Params:
+    """All parameters after adaptation on support images [n, channels, h, w] with labels [n]."""
+    nobody = Episode(support_images=images, support_labels=labels, query_images=images[:0], query_labels=labels[:0])
+    problem = inner_problem(network, as_leaves(params), nobody, adaptation, first_order=True)
+    theta = descend(problem, adaptation.steps, second_order=False)
+    return {name: value.detach() for name, value in {**adaptation.rule.network(params), **theta}.items()}

@@ -1,0 +1,1 @@
+"""Layers without hidden state, and layers whose gradients are separate for each example."""

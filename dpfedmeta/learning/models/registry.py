@@ -1,0 +1,266 @@
+"""Construction of networks from a specification, their learned parameters, and the reasons to refuse one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol, cast
+
+from torch import Tensor, nn
+
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.params import Params
+from dpfedmeta.core.plugins.user_code import own_object, raised
+from dpfedmeta.data.episodes.shape import Kind
+from dpfedmeta.learning.models.functional import HEAD
+from dpfedmeta.learning.models.layers.convolution import LEAST_SHORT_CHANNELS
+from dpfedmeta.learning.models.layers.normalisation import ReferenceBatchNorm
+from dpfedmeta.learning.models.layers.stateless_layers import (
+    Block,
+    Body,
+    FewShotNetwork,
+    RecordScale,
+    SupportScale,
+)
+from dpfedmeta.learning.models.spec import NetworkSpec, Norm
+from dpfedmeta.learning.models.text import text_layers
+from dpfedmeta.learning.models.trainable import frozen_names
+
+
+class NetworkFactory(Protocol):
+    """Signature of the factory that `model.name: package.module:factory` names."""
+
+    def __call__(self, *, channels: int, image_size: int, ways: int, width: int, norm: Norm) -> nn.Module:
+        """A module from [n, channels, image_size, image_size] to logits [n, ways].
+
+        Vectors come as [n, channels], with image_size = 1; so do sequences of tokens, whose factory also gets
+        `vocabulary`: float32 that are whole numbers, 0 for padding.
+        """
+        ...
+
+
+def _conv4(spec: NetworkSpec, *, strided: bool) -> FewShotNetwork:
+    """Four blocks that halve the image, by pooling or by strides.
+
+    Vinyals et al. 2016 (https://arxiv.org/abs/1606.04080).
+    """
+    blocks = nn.ModuleList()
+    channels, side = spec.channels, _side(spec)
+    for _ in range(4):
+        pool = None if strided else nn.MaxPool2d(2)
+        blocks.append(Block(channels, spec, stride=2 if strided else 1, pool=pool))
+        channels, side = spec.width, (side + 1) // 2 if strided else side // 2
+    if side < 1:
+        raise InputError(f"model.name = {spec.name} needs images of at least 16 pixels, got {_side(spec)}")
+    return _few_shot(blocks, spec, spec.width * side * side)
+
+
+def _conv3_blur(spec: NetworkSpec) -> FewShotNetwork:
+    """Three blocks with overlapping average pooling: few parameters, little aliasing; images are halved by default.
+
+    For training under record-level noise, where every parameter costs signal-to-noise ratio.
+    """
+    layers = nn.ModuleList(
+        [
+            Block(spec.channels, spec, kernel=5, pool=_blur()),
+            Block(spec.width, spec),
+            Block(spec.width, spec, pool=_blur(), active=False),
+        ]
+    )
+    side = _side(spec)
+    for _ in range(2):
+        side = (side + 1) // 2
+    return _few_shot(layers, spec, spec.width * side * side)
+
+
+def _blur() -> nn.Module:
+    return nn.AvgPool2d(3, stride=2, padding=1)
+
+
+def _perceptron(spec: NetworkSpec) -> FewShotNetwork:
+    size = spec.channels * _side(spec) ** 2
+    layers = nn.ModuleList(
+        [nn.Flatten(), nn.Linear(size, spec.width), nn.ReLU(), nn.Linear(spec.width, spec.width), nn.ReLU()]
+    )
+    return _few_shot(layers, spec, spec.width)
+
+
+def _linear(spec: NetworkSpec) -> FewShotNetwork:
+    """Softmax regression on the image averaged to width x width: the fewest parameters that learn from pixels."""
+    layers = nn.ModuleList([nn.AdaptiveAvgPool2d(spec.width), nn.Flatten()])
+    return _few_shot(layers, spec, spec.channels * spec.width**2)
+
+
+def _downscale(spec: NetworkSpec) -> int:
+    return spec.downscale or (2 if spec.name == "conv3-blur" else 1)
+
+
+def _side(spec: NetworkSpec) -> int:
+    """Return the height and width of the images that the first layer sees."""
+    return spec.image_size // _downscale(spec)
+
+
+def _few_shot(layers: nn.ModuleList, spec: NetworkSpec, features: int) -> FewShotNetwork:
+    if (downscale := _downscale(spec)) > 1:
+        layers.insert(0, nn.AvgPool2d(downscale))
+    scale: nn.Module = nn.Identity()
+    if spec.features != "raw":
+        scale = (RecordScale if spec.features == "record" else SupportScale)(spec.feature_scale)
+    return FewShotNetwork(Body(layers, scale), nn.Linear(features, spec.ways))
+
+
+def _text(spec: NetworkSpec) -> FewShotNetwork:
+    """The mean of the embeddings of a sequence's tokens, padding left out, and one hidden layer."""
+    assert spec.vocabulary is not None  # of tokens only
+    layers = text_layers(spec.vocabulary, spec.width)
+    return _few_shot(layers, spec, spec.width)
+
+
+_REGISTRY: Mapping[str, Callable[[NetworkSpec], nn.Module]] = {
+    "conv3-blur": _conv3_blur,
+    "conv4": lambda spec: _conv4(spec, strided=False),
+    "conv4-strided": lambda spec: _conv4(spec, strided=True),
+    "linear": _linear,
+    "mlp": _perceptron,
+    "text": _text,
+}
+# Of those that take more, or others, than images.
+_TAKES: Mapping[str, tuple[Kind, ...]] = {"mlp": ("images", "vectors"), "text": ("tokens",)}
+
+
+def build_network(spec: NetworkSpec) -> nn.Module:
+    """The network of a spec; its own weights are never used, see `initial_weights`.
+
+    Raises:
+        InputError: The name is not known, the user's factory cannot be imported or called, or nothing is left of an
+            image.
+    """
+    if spec.name in _REGISTRY:
+        _check_takes(spec)
+        if _side(spec) < 1:
+            raise InputError(f"model.downscale = {spec.downscale}: images have {spec.image_size} pixels a side")
+        return _REGISTRY[spec.name](spec)
+    if ":" not in spec.name:
+        known = ", ".join(_REGISTRY)
+        raise InputError(f"model.name = {spec.name}: known are {known}, or package.module:factory of your own")
+    if spec.downscale is not None:
+        raise InputError(f"model.downscale: {spec.name} gets images as they are; average them in the network")
+    factory = cast(NetworkFactory, own_object("model.name", spec.name))
+    try:
+        network = factory(
+            channels=spec.channels,
+            image_size=spec.image_size,
+            ways=spec.ways,
+            width=spec.width,
+            norm=spec.norm,
+            **({} if spec.vocabulary is None else {"vocabulary": spec.vocabulary}),
+        )
+    except (Exception, SystemExit) as error:  # the user's own code
+        raise InputError(f"model.name = {spec.name}: the factory failed ({raised(error)})") from error
+    if not isinstance(network, nn.Module):
+        raise InputError(f"model.name = {spec.name}: the factory returned {type(network).__name__}, not a Module")
+    return network
+
+
+def _check_takes(spec: NetworkSpec) -> None:
+    takes = _TAKES.get(spec.name, ("images",))
+    if spec.records not in takes:
+        fitting = " or ".join(name for name in _REGISTRY if spec.records in _TAKES.get(name, ("images",)))
+        raise InputError(
+            f"model.name = {spec.name}: takes {' or '.join(takes)}, and the records are {spec.form.words}; use "
+            f"--model.name {fitting}, or package.module:factory of your own"
+        )
+    if spec.records != "images" and spec.downscale is not None:
+        raise InputError(f"model.downscale = {spec.downscale}: {spec.records} cannot be averaged; leave it out")
+
+
+def learned_part(spec: NetworkSpec, weights: Mapping[str, Tensor]) -> Params:
+    """The parameters that the federation learns; the rest, and what is frozen, stays what `initial_weights` made it.
+
+    Every learned scalar carries noise, so learning fewer of them raises the signal-to-noise ratio.
+
+    Raises:
+        InputError: Nothing would be learned.
+    """
+    frozen = frozen_names(build_network(spec)) if ":" in spec.name else frozenset()
+    weights = {name: value for name, value in weights.items() if name not in frozen}
+    if not weights:
+        raise InputError(
+            f"model.name = {spec.name}: all its weights are frozen (requires_grad_(False)), so nothing would be learned"
+        )
+    if spec.learn == "all":
+        return weights
+    body = {name: value for name, value in weights.items() if not name.startswith(HEAD)}
+    if not body:
+        raise InputError(
+            f"meta.learn = {spec.learn}: model.name = {spec.name} has no {'free ' if frozen else ''}weights but its "
+            "head's, so nothing would be learned; use --meta.learn all"
+        )
+    if spec.learn == "body":
+        return body
+    first = next(iter(body))
+    return {name: value for name, value in body.items() if value.ndim == 1 or name == first}
+
+
+def check_has_head(network: nn.Module, name: str) -> None:
+    """Refuse `meta.adapt: head` for a network that is not a body followed by a head."""
+    children = {child for child, _ in network.named_children()}
+    if children != {"body", "head"}:
+        raise InputError(
+            f"model.name = {name}: meta.adapt: head needs a module with exactly the children body and head, "
+            f"where logits = head(body(images)); found {sorted(children)}; use --meta.adapt all"
+        )
+
+
+def check_precision(network: nn.Module, spec: NetworkSpec) -> None:
+    """Refuse a precision that a network would not notice."""
+    blocks = [
+        block for block in network.modules() if isinstance(block, Block) and block.how.precision == spec.precision
+    ]
+    least = LEAST_SHORT_CHANNELS if spec.precision == "bfloat16" else 1
+    if spec.precision != "float32" and not any(block.convolution.in_channels >= least for block in blocks):
+        raise InputError(
+            f"run.precision = {spec.precision}: model.name = {spec.name} of width {spec.width} has none of this "
+            f"package's convolutions with at least {least} input channels, which is all that it changes; leave it out"
+        )
+
+
+def check_first_gain(network: nn.Module, spec: NetworkSpec) -> None:
+    """Refuse to scale the first kernel where that would change what the network computes."""
+    normalised = any(isinstance(module, Block) for module in network.modules()) and spec.norm != "none"
+    if spec.first_gain != 1.0 and not normalised:
+        raise InputError(
+            f"model.first_gain = {spec.first_gain:g}: model.name = {spec.name} with model.norm = {spec.norm} has no "
+            "normalisation of this package behind its first convolution, so it would be another network; leave it out"
+        )
+
+
+def check_records_uncoupled(network: nn.Module, spec: NetworkSpec, *, inside_micro_episodes: bool = False) -> None:
+    """Refuse a network in which one record can influence another's gradient (privacy rule 3).
+
+    Inside a micro-episode, which is clipped as one, records may; statistics that a network keeps would carry them
+    out of it.
+
+    Raises:
+        RefusedPlan: Names the module, and offers the converted model.
+    """
+    coupled = (nn.modules.batchnorm._BatchNorm, ReferenceBatchNorm, SupportScale)
+    for name, module in network.named_modules():
+        tracks = getattr(module, "track_running_stats", False)
+        mixes = isinstance(module, coupled) and not inside_micro_episodes
+        if tracks or mixes:
+            raise RefusedPlan(
+                f"model.norm, model.features: {name} ({type(module).__name__}) lets the records of a batch influence "
+                "each other's gradients, so record-level privacy would not hold; "
+                f"{_uncoupled_offer(spec, only_tracks=not mixes)}"
+            )
+
+
+def _uncoupled_offer(spec: NetworkSpec, *, only_tracks: bool) -> str:
+    if spec.name in _REGISTRY:
+        return "use --model.norm group and --model.features record"
+    if only_tracks:
+        return "build it with track_running_stats=False"
+    return (
+        "track_running_stats=False helps with --record.release micro-episodes only, which are clipped as a whole; else "
+        "opacus.validators.ModuleValidator.fix(model) converts it to GroupNorm"
+    )

@@ -1,0 +1,51 @@
+"""Specification of a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dpfedmeta.data.episodes.shape import Kind, RecordForm
+
+Norm = Literal["group", "batch", "none"]
+Precision = Literal["float32", "tf32", "bfloat16"]
+"""What operands and result of a convolution are rounded to; its sums, and all else, are float32."""
+
+
+# The built-in ones (models.registry); here, so that a name can be checked without PyTorch.
+NETWORKS = ("conv3-blur", "conv4", "conv4-strided", "linear", "mlp", "text")
+# Bodies that learned from the procedural images of the task of that name, nobody's data (models/initial_bodies).
+BUILT_IN = ("textures", "strokes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSpec:
+    """Everything that determines a network; picklable, so that workers build their own.
+
+    Vectors and sequences of tokens are `channels` long, and their image_size is 1.
+    """
+
+    name: str
+    channels: int
+    image_size: int
+    downscale: int | None = None
+    ways: int
+    width: int
+    norm: Norm
+    groups: int | None = 4
+    activation: Literal["relu", "tanh"] = "relu"
+    features: Literal["raw", "record", "support"] = "raw"
+    feature_scale: float = 1.0
+    learn: Literal["all", "body", "scales"] = "all"
+    initial: str | None = None
+    first_gain: float = 1.0
+    precision: Precision = "float32"
+    records: Kind = "images"
+    vocabulary: int | None = None
+
+    @property
+    def form(self) -> RecordForm:
+        """Form of every record."""
+        if self.records != "images":
+            return RecordForm(shape=(self.channels,), vocabulary=self.vocabulary)
+        return RecordForm(shape=(self.channels, self.image_size, self.image_size))

@@ -1,0 +1,138 @@
+"""Local training in mini-batches: what a client of federated averaging does, with or without record-level noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from dpfedmeta.core.params import Params, added, detached, difference, scaled, zeros_like
+from dpfedmeta.core.random.random_sources import SecretGenerator
+from dpfedmeta.data.episodes.episode import Episode
+from dpfedmeta.learning.algorithms.fedavg import LocalDpSgd
+from dpfedmeta.learning.meta.inner_loop import as_leaves
+from dpfedmeta.learning.models.functional import apply, channels_last
+from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
+from dpfedmeta.privacy.clipping import clipped_record_sum
+from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released, post_process
+from dpfedmeta.privacy.units import Bounded, Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSteps:
+    """Local training of a client on all its records.
+
+    Attributes:
+        steps: K, the number of gradient steps.
+        batch: B, records of a step; with record-level privacy the expected number. None: all records.
+        lr: Step size of the mean loss over a mini-batch.
+    """
+
+    steps: int
+    batch: int | None
+    lr: float
+
+
+def local_update(
+    network: nn.Module,
+    model: Mapping[str, Tensor],
+    fixed: Mapping[str, Tensor],
+    episode: Episode,
+    steps: LocalSteps,
+    generator: SecretGenerator,
+) -> Params:
+    """theta_0 - theta_K of federated averaging, as a gradient for the server's optimizer.
+
+    McMahan et al. 2017 (https://arxiv.org/abs/1602.05629).
+
+    Args:
+        network: The module that `model` and `fixed` belong to.
+        model: theta_0 of what is learned.
+        fixed: The rest of the weights.
+        episode: The client's data; support and query records are used alike.
+        steps: Number, size and rate of the steps. Each pass over the records is in a new random order.
+        generator: For these orders.
+
+    Guarantee:
+        None by itself: the value is secret and unbounded until it is clipped, summed and released.
+    """
+    images, labels = records(episode)
+    theta = as_leaves(model)
+    batches = _shuffled(len(labels), steps.batch or len(labels), generator)
+    for _ in range(steps.steps):
+        rows = next(batches)
+        logits = apply(network, {**fixed, **theta}, channels_last(images[rows]), None)
+        gradients = torch.autograd.grad(cross_entropy(logits, labels[rows]), tuple(theta.values()))
+        moved = difference(detached(theta), scaled(dict(zip(theta, gradients, strict=True)), steps.lr))
+        theta = as_leaves(moved)
+    return difference(detached(model), detached(theta))
+
+
+def private_local_update(
+    network: nn.Module,
+    model: Mapping[str, Tensor],
+    fixed: Mapping[str, Tensor],
+    episode: Episode,
+    steps: LocalSteps,
+    count: int,
+    private: LocalDpSgd,
+    generator: SecretGenerator,
+    per_record: PerRecordGradients,
+) -> Released[Record, Params]:
+    """theta_0 - theta_K after K noisy steps on mini-batches that only the client knows.
+
+    Abadi et al. 2016 (https://arxiv.org/abs/1607.00133).
+
+    Args:
+        network: The module that `model` and `fixed` belong to.
+        model: theta_0 of what is learned.
+        fixed: The rest of the weights.
+        episode: The client's data.
+        steps: Number, expected size and rate of the steps.
+        count: n, a public constant.
+        private: C_s and z_s.
+        generator: For mini-batches and noise.
+        per_record: The engine for per-record gradients.
+
+    Guarantee:
+        (record, server), zero-out: the K-fold composition of the Poisson-sampled Gaussian with rate B/n and multiplier
+        z_s; the update is post-processing of the released steps, whose denominator B is public.
+    """
+    images, labels = records(episode)
+    batch = steps.batch or count
+    mechanism = GaussianMechanism(total_multiplier=private.noise, charged_multiplier=private.noise, denominator=batch)
+    theta = detached(model)
+    released: list[Released[Record, Params]] = []
+    for _ in range(steps.steps):
+        rows = _coins(len(labels), min(1.0, batch / count), generator)
+        total = Bounded[Record, Params](value=zeros_like(theta), sensitivity=private.clip)
+        if len(rows):
+            gradients = per_record(network, theta, dict(fixed), frozenset(), images[rows], labels[rows])
+            total = clipped_record_sum(gradients, private.clip)
+        released.append(mechanism.release(total, generator))
+        theta = difference(theta, scaled(released[-1].value, steps.lr))
+    deviation = steps.lr * steps.steps**0.5 * released[-1].noise_deviation
+    return post_process(lambda *gradients: scaled(added(gradients), steps.lr), released, deviation)
+
+
+def records(episode: Episode) -> tuple[Tensor, Tensor]:
+    """All records of a client, support first: images [n, channels, height, width] and labels [n]."""
+    return (
+        torch.cat([episode.support_images, episode.query_images]),
+        torch.cat([episode.support_labels, episode.query_labels]),
+    )
+
+
+def _shuffled(count: int, batch: int, generator: SecretGenerator) -> Iterator[Tensor]:
+    """Mini-batches of endless passes, each in a new order; the last of a pass may be smaller."""
+    while True:
+        order = torch.from_numpy(generator.sample(count, count))
+        yield from torch.split(order, batch)
+
+
+def _coins(count: int, rate: float, generator: SecretGenerator) -> Tensor:
+    """The records whose independent coins fell on heads."""
+    return torch.from_numpy(generator.sample(count, generator.binomial(count, rate)))

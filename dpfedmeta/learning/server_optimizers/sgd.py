@@ -1,0 +1,18 @@
+"""The mean of past releases itself."""
+
+from __future__ import annotations
+
+from dpfedmeta.core.params import Params
+from dpfedmeta.learning.server_step import Moments
+
+
+def sgd(moments: Moments) -> Params:
+    """The first moment.
+
+    Guarantee:
+        As of `Rule`.
+    """
+    return moments.first
+
+
+MEMBER = sgd

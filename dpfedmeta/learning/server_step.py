@@ -1,0 +1,174 @@
+"""The server step: from a released aggregate to the next model and clip bound. Pure post-processing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.params import Params, scaled, zeros_like
+from dpfedmeta.privacy.clip_policy import ClipPolicy, bound_problem
+from dpfedmeta.privacy.mechanisms import Released
+from dpfedmeta.privacy.units import Client
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moments:
+    """Running means over past releases, each divided by the sum of its weights.
+
+    Attributes:
+        first: Of the aggregates, with weights beta1^k for k rounds ago.
+        second: Of their squares by coordinate, with weights beta2^k.
+    """
+
+    first: Params
+    second: Params
+
+
+class Rule(Protocol):
+    """Rule of dpfedmeta.learning.server_optimizers, which turns moments into a direction.
+
+    Guarantee:
+        Post-processing: the moments are functions of releases, and nothing else comes in.
+    """
+
+    def __call__(self, moments: Moments, /) -> Params:
+        """The direction; the model moves by minus the step size times it."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptimizer:
+    """A pure function of released aggregates.
+
+    Attributes:
+        rule: From moments to a direction.
+        lr: Step size of the first round.
+        final_lr: Step size of the last round, reached along a cosine; None keeps it constant.
+        rounds: T.
+        beta1: Momentum.
+        beta2: Decay of the second moment.
+        unit: "bound" divides each aggregate by the bound it was clipped with, so that a moving bound neither
+            speeds learning up nor slows it down.
+    """
+
+    rule: Rule
+    lr: float
+    final_lr: float | None
+    rounds: int
+    beta1: float
+    beta2: float
+    unit: Literal["raw", "bound"] = "raw"
+
+    def step_size(self, round_: int) -> float:
+        """The step size of round `round_`."""
+        if self.final_lr is None or self.rounds < 2:
+            return self.lr
+        share = 0.5 * (1.0 + math.cos(math.pi * round_ / (self.rounds - 1)))
+        return self.final_lr + (self.lr - self.final_lr) * share
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerState:
+    """All that the server remembers between rounds; every part is post-processing of releases.
+
+    Attributes:
+        round: Rounds done.
+        model: The latest model.
+        first: First moment.
+        second: Second moment.
+        policy: State of the clip policy.
+        bound: Clip bound of the next round.
+        average: Mean of the models since averaging began.
+        averaged: How many models it holds.
+    """
+
+    round: int
+    model: Params
+    first: Params
+    second: Params
+    policy: Any
+    bound: float
+    average: Params
+    averaged: int
+
+    @property
+    def result(self) -> Params:
+        """The model to evaluate and keep: the average where there is one, else the latest."""
+        return self.average if self.averaged else self.model
+
+
+def initial_state(model: Params, policy: ClipPolicy[Any]) -> ServerState:
+    """Before the first round."""
+    start = policy.initial()
+    return ServerState(
+        round=0,
+        model=model,
+        first=zeros_like(model),
+        second=zeros_like(model),
+        policy=start,
+        bound=start.bound,
+        average=zeros_like(model),
+        averaged=0,
+    )
+
+
+def without_average(state: ServerState) -> ServerState:
+    """The average begins anew."""
+    return replace(state, average=zeros_like(state.average), averaged=0)
+
+
+def skip(state: ServerState) -> ServerState:
+    """A round without a release: nothing changes but the count of rounds."""
+    return replace(state, round=state.round + 1)
+
+
+def step(
+    optimizer: ServerOptimizer,
+    policy: ClipPolicy[Any],
+    state: ServerState,
+    aggregate: Released[Client, Params],
+    *,
+    averages: bool,
+) -> ServerState:
+    """Compute one server step.
+
+    Args:
+        optimizer: The server's optimizer.
+        policy: The clip policy.
+        state: Before the round.
+        aggregate: The released noisy mean of clipped messages.
+        averages: Whether the new model enters the average of the last models.
+
+    Guarantee:
+        Post-processing: a function of the state and the release alone.
+
+    Raises:
+        InputError: The policy gives what is no bound; nothing of the round is shown.
+    """
+    done = state.round + 1
+    rate = optimizer.step_size(state.round)
+    # What a policy had attached to the messages is for the policy alone.
+    gradient = {name: aggregate.value[name] for name in state.model}
+    if optimizer.unit == "bound":
+        gradient = scaled(gradient, 1.0 / state.bound)
+    b1, b2 = optimizer.beta1, optimizer.beta2
+    first = {n: b1 * m + (1 - b1) * gradient[n] for n, m in state.first.items()}
+    second = {n: b2 * v + (1 - b2) * gradient[n] ** 2 for n, v in state.second.items()}
+    moments = Moments(
+        first={n: m / (1 - b1**done) for n, m in first.items()},
+        second={n: v / (1 - b2**done) for n, v in second.items()},
+    )
+    update = optimizer.rule(moments)
+    model = {n: w - rate * update[n] for n, w in state.model.items()}
+    policy_state, bound = policy.next_bound(state.policy, aggregate)
+    problem = bound_problem(bound) if math.isfinite(state.bound) else None
+    if problem is not None:
+        raise InputError(f"clip.policy: after round {state.round} its next_bound gives {problem}")
+    following = replace(state, round=done, model=model, first=first, second=second, policy=policy_state, bound=bound)
+    if not averages:
+        return following
+    count = state.averaged + 1
+    average = {n: a + (model[n] - a) / count for n, a in state.average.items()}
+    return replace(following, average=average, averaged=count)

@@ -1,6 +1,0 @@
-"""Use of a trained initialisation by a client: adapt it to own images, predict, and save the result in one file."""
-
-from dpfedmeta.personal.initialisation import Initialisation, load
-from dpfedmeta.personal.model import PersonalModel, load_personal
-
-__all__ = ["Initialisation", "PersonalModel", "load", "load_personal"]

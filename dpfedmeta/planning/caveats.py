@@ -1,0 +1,107 @@
+"""Cautions: limits of a plan's guarantees that the epsilons alone do not show. Printed wherever the guarantees are."""
+
+from __future__ import annotations
+
+import math
+
+from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS
+from dpfedmeta.config.presets import remark_of
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.data.task import OwnSource, Task
+from dpfedmeta.planning.client_spec import records_of_a_client
+from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients
+
+# With more clients than these the noise for whole clients may be worth having.
+_SILOS = 50
+# A last cohort below this share of the expected one is worth a word.
+_SMALL_COHORT = 0.8
+
+
+def cautions(settings: Settings, task: Task) -> tuple[str, ...]:
+    """Return the cautions that apply to these settings, one sentence each."""
+    return tuple(
+        filter(
+            None,
+            (
+                remark_of(settings.algo),
+                _everybody(settings),
+                _used_up(settings),
+                _record_delta(settings, task),
+                _public_classes(settings, task),
+                word_of_authors(settings),
+            ),
+        )
+    )
+
+
+def word_of_authors(settings: Settings) -> str | None:
+    """Which code of the user's own makes or bounds what is released; None: all of it is this package's.
+
+    Releases state the noise that they carry, and that is compared with the ledger; whether the numbers are as stated no
+    program can tell.
+    """
+    names = {"server.noise": settings.server.noise, "aggregation.mode": settings.aggregation.mode}
+    if settings.record.enabled:
+        names |= {"record.release": settings.record.release, "meta.method": settings.meta.method}
+    own = [f"{setting} = {name}" for setting, name in names.items() if ":" in name]
+    if not own:
+        return None
+    return (
+        f"{' and '.join(own)}: that the noise is as it is stated, and covers what is released, is the word of whoever "
+        "wrote that code; dpfedmeta audit may refute it, and nothing here proves it"
+    )
+
+
+def _everybody(settings: Settings) -> str | None:
+    """Between silos that all take part, nothing hides a whole one."""
+    population = settings.population
+    if not bounds_clients(settings) or population.cohort < population.clients or population.clients > _SILOS:
+        return None
+    unit = "the unit that is protected is the record" if settings.record.enabled else "no unit is protected well"
+    return (
+        f"all {population.clients} clients take part in every round, so no privacy comes from sampling, and so few "
+        f"cannot hide one of them: client-level privacy is out of reach, whatever its cells say; {unit}"
+    )
+
+
+def _used_up(settings: Settings) -> str | None:
+    """Whoever came as often as allowed is not there any more where coins or lots decide who is invited."""
+    population, rounds = settings.population, settings.server.rounds
+    most = population.max_participations
+    # Clients that rest between rounds are drawn so that cohorts keep their size, or refused; check-ins come once.
+    if most is None or settings.server.noise in KINDS or population.sampler not in ("poisson", "fixed"):
+        return None
+    before, rate = rounds - 1, min(1.0, population.cohort / population.clients)
+    there = sum(math.comb(before, k) * rate**k * (1.0 - rate) ** (before - k) for k in range(min(most, rounds)))
+    if there >= _SMALL_COHORT:
+        return None
+    return (
+        f"each client comes at most {'once' if most == 1 else f'{most} times'}, so cohorts become smaller: of "
+        f"{population.cohort:g} clients about {there * population.cohort:.0f} are there in round {rounds}, beside the "
+        "noise of a whole cohort; fewer rounds, or more clients, waste less"
+    )
+
+
+def _record_delta(settings: Settings, task: Task) -> str | None:
+    """Delta is the probability that a guarantee fails, so with many units it should be far below one over them."""
+    if not bounds_clients(settings) and not settings.record.enabled:
+        return None
+    delta, held = settings.privacy.record.delta, records_of_a_client(settings, task)
+    records = settings.population.clients * held
+    if delta <= 1.0 / records:
+        return None
+    return (
+        f"privacy.record.delta = {delta:g} is above 1/(number of records) = {1.0 / records:.2g}: such a guarantee "
+        f"allows {max(1.0, delta * records):,.0f} of the {records:,} records to be exposed entirely"
+    )
+
+
+def _public_classes(settings: Settings, task: Task) -> str | None:
+    """Caution that accuracies on validation and test classes are released without noise; None: does not apply."""
+    private = bounds_clients(settings) or settings.record.enabled
+    if not private or not isinstance(task.source, OwnSource):
+        return None
+    return (
+        f"{task.name}: the {task.form.kind} of its validation and test classes, or clients where the data name them, "
+        "are taken as public; accuracies on them leave without noise, and no guarantee covers them"
+    )

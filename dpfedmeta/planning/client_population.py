@@ -1,0 +1,102 @@
+"""Clients of a run, built from the settings, and the reasons to refuse them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.data.episodes.class_pool import ClassPool
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.populations.from_pairs import SequencePopulation
+from dpfedmeta.data.populations.population import Population, open_population
+
+
+def plan_population(
+    settings: Settings, pool: ClassPool, shape: EpisodeShape, own: Population | None = None
+) -> Population:
+    """The clients that the settings describe, or the caller's own.
+
+    Args:
+        settings: What the user gave.
+        pool: The training classes.
+        shape: The episode that the plan counts with.
+        own: Clients in place of those made from the pool.
+
+    Raises:
+        InputError: There are fewer images or clients than the settings say.
+        RefusedPlan: The record-level accountant would count with sizes that the clients do not have.
+    """
+    chosen, record = settings.population, settings.record.enabled
+    if record and chosen.most_shots is not None:
+        raise RefusedPlan(
+            "population.most_shots with record-level privacy: the accountant counts with n_s = ways * shots support "
+            "records in every client; leave it out, or use an algorithm without record-level privacy"
+        )
+    if own is None:
+        pool = training_pool(settings, pool)
+        return open_population(chosen.kind, pool, shape, chosen.clients, settings.run.seed, chosen.most_shots)
+    if settings.task.shift:
+        raise InputError(
+            f"task.shift = {settings.task.shift} with clients of your own: they hand over records as they are; move "
+            "their images where you make them, and give task.shift=0 (--task.shift 0)"
+        )
+    _check_protocol(own)
+    if own.clients != chosen.clients:
+        raise InputError(
+            f"population.clients = {chosen.clients:,}, but {own.clients:,} clients were handed over; the guarantees "
+            f"count with the former; give clients={own.clients} (--clients {own.clients})"
+        )
+    _check_form(own, pool)
+    if record and not (isinstance(own, SequencePopulation) and own.shape == shape):
+        raise RefusedPlan(
+            "clients of the caller's own with record-level privacy: their sizes must be checked against the plan; hand "
+            "over a SequencePopulation of the plan's ways, shots and queries"
+        )
+    return own
+
+
+def training_pool(settings: Settings, pool: ClassPool) -> ClassPool:
+    """The training images, drawn as the settings have it.
+
+    Raises:
+        InputError: They cannot be moved so far.
+    """
+    shift, form = settings.task.shift, pool.images.shape[1:]
+    if shift and len(form) != 3:
+        raise InputError(
+            f"task.shift = {shift}: only images are moved, and records here are {form[0]} numbers; give task.shift=0 "
+            "(--task.shift 0)"
+        )
+    # Beyond half a side, more of an image would be reflection than image.
+    if shift > min(form[1:], default=0) // 2:
+        raise InputError(
+            f"task.shift = {shift}: images have {form[1]} x {form[2]} pixels; at most half a side, {min(form[1:]) // 2}"
+        )
+    return replace(pool, shift=shift)
+
+
+def _check_protocol(own: object) -> None:
+    if isinstance(getattr(own, "clients", None), int) and callable(getattr(own, "episode", None)):
+        return
+    raise InputError(
+        f"population: {type(own).__name__} has no {'clients' if not hasattr(own, 'clients') else 'episode'}; it needs "
+        "clients, how many there are, and episode(client); dpfedmeta.data.populations.from_pairs.from_pairs makes one "
+        "of pairs of (images, labels)"
+    )
+
+
+def _check_form(own: Population, pool: ClassPool) -> None:
+    """Refuse a population whose stated image form differs from that of the task.
+
+    The form that a population states is public, as the task is; nobody's data are read.
+    """
+    stated = getattr(own, "image", None)
+    expected = tuple(pool.images.shape[1:])
+    if stated is None or tuple(stated) == expected:
+        return
+    held, wanted = (" x ".join(map(str, form)) for form in (stated, expected))
+    raise InputError(
+        f"population.image: its records are {held}, and the task's, on which models are judged, are {wanted} (channels "
+        "x height x width): bring them to that form, or name a dataset of theirs (a folder of images, or a task file)"
+    )

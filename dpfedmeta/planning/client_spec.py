@@ -1,0 +1,142 @@
+"""Client computation that the settings describe: episode, method, inner loop and network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.plugins import plugin_registry as members
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.task import Task
+from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, Method
+from dpfedmeta.learning.meta.client_divisions import Divisions
+from dpfedmeta.planning.privacy.aggregation import clients_make_the_noise
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.privacy_plan.privacy_plan import NoiseMode
+    from dpfedmeta.learning.models.spec import NetworkSpec
+
+_METHODS, _RELEASES = "dpfedmeta.learning.algorithms", "dpfedmeta.learning.releases"
+
+
+def algorithm_of(settings: Settings, task: Task) -> ClientAlgorithm:
+    """Return the client algorithm: the method, with a record-level release on top if records are protected.
+
+    Noise that is solved from the targets is not in it yet.
+
+    Raises:
+        InputError: There is no such algorithm, it breaks its protocol, or a setting does not fit it.
+        RefusedPlan: Record-level privacy would not cover it.
+    """
+    method = method_of(settings, task)
+    if not settings.record.enabled or method.record_layer() is not None:
+        return method
+    name = settings.record.release
+    release = members.find("record.release", name, _RELEASES)
+    members.check_protocol("record.release", name, release, "planned")
+    if isinstance(method.needs.division, Divisions) and not getattr(release, "divides", False):
+        raise RefusedPlan(
+            f"meta.divisions = {settings.meta.divisions} with record.release = {name}: a record would enter every "
+            "division's gradient, and the noise is for one; use --meta.divisions 1, or --record.release "
+            "micro-episodes, which clips each part's mean over the divisions as one"
+        )
+    made: Any = release.planned(settings, task, method)
+    members.check_protocol("record.release", name, made, *_COMMON, "towards_a_sum")
+    algorithm: ClientAlgorithm = made.towards_a_sum() if clients_make_the_noise(settings) else made
+    return algorithm
+
+
+def method_of(settings: Settings, task: Task) -> Method:
+    """The method alone.
+
+    Raises:
+        InputError: There is no such method, it breaks its protocol, or a setting does not fit it.
+    """
+    name = settings.meta.method
+    member = members.find("meta.method", name, _METHODS)
+    members.check_protocol("meta.method", name, member, "planned", "plain_steps", "sends", "few_shot")
+    own = members.own_settings("meta", name, member, settings.meta.own)
+    members.check_takes("meta.method", name, member.planned, settings, task, **own)
+    made: Method = member.planned(settings, task, **own)
+    members.check_protocol("meta.method", name, made, *_COMMON)
+    return made
+
+
+_COMMON = (
+    *("adaptation", "needs", "message_deviation", "parts", "releases", "record_layer", "with_noise", "quiet"),
+    *("initial", "learned", "together", "messages", "shortened", "trial", "units"),
+)
+
+
+def message_clip_ratio(settings: Settings, algorithm: ClientAlgorithm, noise_mode: NoiseMode) -> float | None:
+    """C/C_q in stacked mode, where the server clips a message again; else None."""
+    return settings.record.message_clip_ratio if algorithm.releases and noise_mode == "stacked" else None
+
+
+def evaluation_adaptation(settings: Settings, method: ClientAlgorithm) -> Adaptation:
+    """Return how held-out clients adapt: as in training, except where the evaluation settings say otherwise."""
+    trained, chosen = method.adaptation, settings.evaluation
+    return Adaptation(
+        adapt=chosen.adapt or trained.adapt,
+        steps=chosen.steps or trained.steps,
+        lr=chosen.lr or trained.lr,
+        rule=trained.rule,
+    )
+
+
+def network_spec(settings: Settings, task: Task) -> NetworkSpec:
+    """The network for the task's images."""
+    from dpfedmeta.learning.models.spec import NetworkSpec
+
+    return NetworkSpec(
+        name=settings.model.name,
+        channels=task.form.shape[0],
+        image_size=task.form.shape[1] if task.form.kind == "images" else 1,
+        ways=task.shared_classes or settings.task.ways,
+        width=settings.model.width,
+        norm=settings.model.norm,
+        groups=settings.model.groups,
+        activation=settings.model.activation,
+        features=settings.model.features,
+        feature_scale=settings.model.feature_scale,
+        downscale=settings.model.downscale,
+        learn=settings.meta.learn,
+        initial=settings.model.initial,
+        first_gain=settings.model.first_gain,
+        precision=settings.run.precision,
+        records=task.form.kind,
+        vocabulary=task.form.vocabulary,
+    )
+
+
+def check_protocol(settings: Settings, task: Task) -> None:
+    """Check that the method fits the benchmark.
+
+    Raises:
+        InputError: One classifier for all has no support and query sets to learn an initialisation from.
+    """
+    if task.shared_classes is not None and members.find("meta.method", settings.meta.method, _METHODS).few_shot:
+        raise InputError(
+            f"--dataset {task.name}: all clients share {task.shared_classes} classes and hold no query sets, so there "
+            f"is no adaptation to learn; {settings.algo} (meta.method = {settings.meta.method}) needs a few-shot "
+            "benchmark, or use --meta.method fedavg"
+        )
+
+
+def records_of_a_client(settings: Settings, task: Task) -> int:
+    """Number of records that a client holds; a public constant."""
+    shape = episode_shape(settings)
+    return settings.population.records if task.shared_classes else shape.support_records + shape.query_records
+
+
+def episode_shape(settings: Settings) -> EpisodeShape:
+    """A client's training episode."""
+    return EpisodeShape(ways=settings.task.ways, shots=settings.task.shots, queries=settings.task.queries)
+
+
+def evaluation_shape(settings: Settings) -> EpisodeShape:
+    """An episode of held-out classes: what somebody has who adapts the result, perhaps less than a client holds."""
+    chosen, trained = settings.evaluation, settings.task
+    return EpisodeShape(ways=chosen.ways or trained.ways, shots=chosen.shots or trained.shots, queries=chosen.queries)

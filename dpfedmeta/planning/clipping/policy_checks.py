@@ -1,0 +1,99 @@
+"""Requirements on a clip policy, given as a name of this package, as package.module:name, or as an object."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields, is_dataclass, replace
+from typing import Any, get_args
+
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.privacy.clip_policies.median_policy import Histogram
+from dpfedmeta.privacy.clip_policies.quantile_policy import BelowBound
+from dpfedmeta.privacy.clip_policy import Attachment, ClipPolicy, Mode, bound_problem
+
+_METHODS = ("initial", "next_bound")
+
+
+def check_policy(settings: Settings, policy: ClipPolicy[Any], name: str, *, bounded: bool = True) -> None:
+    """Refuse a policy that breaks its protocol, or for which clients would send what no guarantee covers.
+
+    Args:
+        settings: What the user gave.
+        policy: As an object.
+        name: Setting and value, for errors.
+        bounded: Whether it has to bound messages.
+
+    Guarantee:
+        What clients add to their messages for a policy is counted by its stated sensitivity. That is true of the
+        attachments of this package, so only these are taken, as they are made here: neither another class, nor one of
+        theirs with other numbers. A policy itself sees released values only, so its bounds enter no event.
+
+    Raises:
+        InputError: It lacks a part, or begins with what is no bound.
+        RefusedPlan: It asks clients for what no guarantee would cover.
+    """
+    for method in _METHODS:
+        if not callable(getattr(policy, method, None)):
+            raise InputError(f"{name}: has no {method}(); see dpfedmeta.privacy.clip_policy.ClipPolicy")
+    _check_attachment(settings, policy, name)
+    _check_initial(policy, name, bounded=bounded)
+
+
+def _check_attachment(settings: Settings, policy: ClipPolicy[Any], name: str) -> None:
+    if not hasattr(policy, "attachment"):
+        raise InputError(f"{name}: has no attachment; None where clients send their message alone")
+    attachment = policy.attachment
+    if attachment is None:
+        return
+    if type(attachment) not in (BelowBound, Histogram):
+        raise RefusedPlan(
+            f"{name}: its attachment is {type(attachment).__qualname__}, whose sensitivity nobody has checked; use "
+            "BelowBound or Histogram of dpfedmeta.privacy.clip_policies.quantile_policy and .median, or None"
+        )
+    if not _as_made_here(attachment):
+        raise RefusedPlan(
+            f"{name}: its attachment is {attachment!r}, which is not what {type(attachment).__qualname__} is made as; "
+            "give its scale (and its edges) alone"
+        )
+    if settings.record.enabled:
+        raise RefusedPlan(
+            f"{name}: it counts norms of the clients' exact messages, which {settings.algo} never computes: each "
+            "record is clipped or noised there before a message is formed; let its attachment be None"
+        )
+
+
+def _as_made_here(attachment: Attachment) -> bool:
+    """Return whether the attachment is the one that its class makes of its scale and edges alone."""
+    names = {field.name for field in fields(attachment)}  # type: ignore[arg-type]
+    if {*vars(attachment)} != names:
+        return False
+    chosen = {name: value for name, value in vars(attachment).items() if name in ("scale", "edges")}
+    return bool(type(attachment)(**chosen) == attachment) and attachment.scale > 0
+
+
+def _check_initial(policy: ClipPolicy[Any], name: str, *, bounded: bool) -> None:
+    """Its state is kept in every checkpoint, as numbers and text."""
+    state = policy.initial()
+    bound, mode = getattr(state, "bound", None), getattr(state, "mode", None)
+    problem = bound_problem(bound) if bounded else None
+    if problem is not None:
+        raise InputError(f"{name}: initial().bound is {problem}")
+    if mode not in get_args(Mode):
+        raise InputError(f"{name}: initial().mode is {mode!r}, expected one of {', '.join(get_args(Mode))}")
+    # Of a policy that bounds nothing the bound is infinite, for which a checkpoint has a word of its own.
+    kept = state if bounded or not is_dataclass(state) else replace(state, bound=1.0)  # type: ignore[type-var]
+    if not is_dataclass(kept) or isinstance(kept, type) or not _survives(kept):
+        raise InputError(
+            f"{name}: initial() is {type(state).__qualname__}; a checkpoint keeps dataclasses of numbers, text and "
+            "tuples of them"
+        )
+
+
+def _survives(state: Any) -> bool:
+    try:
+        plain: Any = TypeAdapter(Any).dump_json(asdict(state))
+        return bool(TypeAdapter(type(state)).validate_json(plain) == state)
+    except (PydanticUserError, ValidationError, ValueError, TypeError):
+        return False

@@ -1,0 +1,68 @@
+"""A clip policy that the caller hands over as an object: the reasons to refuse it, and what a run remembers of it."""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import PLAN, RunDirectory
+from dpfedmeta.planning.clipping.policy_checks import check_policy
+from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients
+from dpfedmeta.privacy.clip_policy import ClipPolicy
+
+# What clip.policy says of a policy that was handed over as an object.
+OWN = "own"
+
+
+def with_own_policy(settings: Settings, policy: ClipPolicy[Any]) -> Settings:
+    """The settings as a run with this object keeps them.
+
+    Raises:
+        InputError: It is no clip policy, or there is nothing to clip.
+        RefusedPlan: It asks clients for what no guarantee would cover.
+    """
+    name = own_policy_name(policy)
+    if not bounds_clients(settings):
+        raise InputError(
+            f"clip_policy = {name}: {settings.algo} does not clip (clip.policy = {settings.clip.policy}), so a policy "
+            "has no place; use an algorithm with client-level privacy"
+        )
+    if isinstance(policy, type):
+        raise InputError(f"clip_policy = {name}: is a class; hand over an object of it")
+    check_policy(settings, policy, f"clip_policy = {name}")
+    return replace(settings, clip=replace(settings.clip, policy=OWN))
+
+
+def own_policy_name(policy: object) -> str:
+    """Name by which a run remembers the policy: its values where it is a dataclass, else its class."""
+    form = policy if isinstance(policy, type) else type(policy)
+    where = f"{form.__module__}.{form.__qualname__}"
+    return f"{where}: {policy!r}" if is_dataclass(policy) and not isinstance(policy, type) else where
+
+
+def check_same_policy(run: RunDirectory, settings: Settings, policy: ClipPolicy[Any] | None) -> None:
+    """Refuse to go on with another clip policy than the run began with.
+
+    Raises:
+        InputError: It was an object, and none or another one is handed over; or the other way round.
+    """
+    if settings.clip.policy != OWN:
+        if policy is not None:
+            raise InputError(
+                f"{run.path}: it began with clip.policy = {settings.clip.policy}; resume it without a clip policy of "
+                "your own, or start a new run with it"
+            )
+        return
+    kept = run.read_json(PLAN).get("clip_policy")
+    if policy is None:
+        raise InputError(
+            f"{run.path}: its clip policy was an object of the caller's own ({kept}), and none was handed over; resume "
+            "it from Python: dpfedmeta.train(resume=..., clip_policy=...)"
+        )
+    if own_policy_name(policy) != kept:
+        raise InputError(
+            f"{run.path}: it began with the clip policy {kept}; handed over is {own_policy_name(policy)}; hand over "
+            "the same, or start a new run"
+        )

@@ -1,0 +1,130 @@
+"""Digests of the data that clients hold, kept among a run's secrets: a repeated round must see the same data."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.atomic_files import SECRET
+from dpfedmeta.core.files.run_directory import PLAN, RunDirectory, write_text
+from dpfedmeta.data.dataset import Dataset
+from dpfedmeta.data.populations.population import Population, clients_digest
+from dpfedmeta.data.task import source_name
+
+NO_DIGEST = (
+    "nobody can say whether these clients hold the same data after a crash (no digest), so a round that is done again "
+    "is a new release and charged again, and a checkpoint is written after every round"
+)
+_DATA = "data.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldData:
+    """SECRET: functions of private data, so they stay in the server's `secret/`.
+
+    Attributes:
+        sha256: Digest of the training images, and of how clients are made of them.
+        own: Whether the clients were the caller's own instead.
+        clients: Digest of what those hold; None: not own, or their population cannot say.
+        decoded: Digest of the decoded images of all splits; None: a run of an earlier version.
+        source: Where the images came from; None likewise.
+    """
+
+    sha256: str
+    own: bool
+    clients: str | None
+    decoded: str | None
+    source: str | None
+
+    @property
+    def known(self) -> bool:
+        """True if a change of the data would be noticed."""
+        return not self.own or self.clients is not None
+
+
+def held_data(dataset: Dataset, own: Population | None) -> HeldData:
+    """Return the digests of the clients' data, made of the data set or given by the caller."""
+    decoded = dataset.train.decoded_digest()
+    return HeldData(
+        sha256=dataset.train.digest(decoded),
+        own=own is not None,
+        clients=None if own is None else clients_digest(own),
+        decoded=decoded,
+        source=source_name(dataset.task.source),
+    )
+
+
+def keep_data(run: RunDirectory, held: HeldData) -> None:
+    """Remember it, for the server alone."""
+    write_text(run.secret / _DATA, json.dumps(asdict(held)) + "\n", mode=SECRET)
+
+
+def kept_data(run: RunDirectory) -> HeldData:
+    """Read the digests of the data that the clients of a run held when it began.
+
+    Raises:
+        InputError: The file is lost or damaged.
+    """
+    path = run.secret / _DATA
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content["sha256"], str):
+            raise TypeError
+        own = content["own"] if "own" in content else _own_by_plan(run)
+        return HeldData(
+            sha256=content["sha256"],
+            own=bool(own),
+            clients=content.get("clients"),
+            decoded=content.get("decoded"),
+            source=content.get("source"),
+        )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: lost or damaged; restore it from a backup") from error
+
+
+def _own_by_plan(run: RunDirectory) -> bool:
+    """Runs of earlier versions wrote it nowhere else."""
+    plan: dict[str, Any] = run.read_json(PLAN)
+    return bool(plan.get("population", {}).get("kind") == "own")
+
+
+def check_data(run: RunDirectory, held: HeldData, name: str) -> bool:
+    """Refuse to go on with other data: a round that is done again would be another release for one charge.
+
+    Args:
+        run: The run that goes on.
+        held: What the clients hold now.
+        name: Of the data set.
+
+    Returns:
+        Whether it is known that they hold the same; if not, no round may be done again with the same noise.
+
+    Raises:
+        InputError: They differ, or nobody knows.
+    """
+    kept = kept_data(run)
+    if kept.own and not held.own:
+        raise InputError(
+            f"{run.path}: its clients were the caller's own, and none were handed over; resume it from Python with the "
+            "same population: dpfedmeta.train(resume=..., population=...)"
+        )
+    if held.own and not kept.own:
+        raise InputError(
+            f"{run.path}: its clients were made of {name} as its settings say; resume it without a population of "
+            "your own, or start a new run with it"
+        )
+    if kept.sha256 != held.sha256:
+        raise InputError(
+            f"{run.path}: the training images of {name} are not those that this run began with; give the same data "
+            "(its folder), or start a new run"
+        )
+    if not (kept.known and held.known):
+        return False
+    if kept.clients != held.clients:
+        raise InputError(
+            f"{run.path}: the clients handed over hold other data than those that this run began with; hand over the "
+            "same population, or start a new run"
+        )
+    return True

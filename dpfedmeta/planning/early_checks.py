@@ -1,0 +1,69 @@
+"""Checks made before anything heavy is imported: names, folders, settings that do not fit each other."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.plugins.user_code import check_there
+from dpfedmeta.core.pydantic_errors import nearest
+from dpfedmeta.data.data_dirs import check_data_folder
+from dpfedmeta.data.populations.capacity_checks import check_said
+from dpfedmeta.data.task import Task, load_task
+from dpfedmeta.learning.models.spec import BUILT_IN, NETWORKS
+from dpfedmeta.planning.client_spec import algorithm_of, check_protocol, episode_shape, evaluation_shape
+from dpfedmeta.planning.clipping.policy_from_settings import check_clip
+from dpfedmeta.planning.privacy.solve import check_asked, check_constants
+from dpfedmeta.privacy.clip_policy import clip_limits
+
+
+def check_first(settings: Settings, data_folder: Path | None = None, *, simulated: bool = True) -> None:
+    """Refuse at once what the plan would refuse after seconds of imports; it checks all of it again, and more.
+
+    Args:
+        settings: What the user gave.
+        data_folder: --data-dir.
+        simulated: Whether clients are made of the training classes here; else these are not used.
+
+    Raises:
+        InputError: A name, a folder or a value cannot be used.
+        RefusedPlan: A guarantee that is asked for would not hold.
+    """
+    check_data_folder(data_folder)
+    task, splits = load_task(settings.dataset)
+    check_protocol(settings, task)
+    _check_model(settings)
+    clip_limits(settings.clip)
+    check_clip(settings)
+    if simulated:
+        check_said(task, splits, episode_shape(settings), "train")
+    for split in ("val", "test"):
+        check_said(task, splits, evaluation_shape(settings), split)
+    _check_asked(settings, task)
+
+
+def _check_asked(settings: Settings, task: Task) -> None:
+    # What is only said, the plan says as well.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_asked(settings, task)
+        algorithm_of(settings, task)
+        check_constants(settings, task)
+
+
+def _check_model(settings: Settings) -> None:
+    name, initial = settings.model.name, settings.model.initial
+    if ":" in name:
+        check_there("model.name", name)
+    elif name not in NETWORKS:
+        raise InputError(
+            f"model.name = {name}: unknown{nearest(name, NETWORKS)}; known are {', '.join(NETWORKS)}, or "
+            "package.module:factory of your own"
+        )
+    if initial is not None and initial not in BUILT_IN and not Path(initial).exists():
+        raise InputError(
+            f"model.initial = {initial}: cannot be read (there is no such file or folder); expected "
+            f"{', '.join(BUILT_IN)}, a run directory, or a safetensors file"
+        )

@@ -1,0 +1,1 @@
+"""Trials of a network on synthetic records before round 0."""

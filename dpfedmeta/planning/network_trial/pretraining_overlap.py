@@ -1,0 +1,123 @@
+"""Checks that a run's initial weights did not learn from the images that the run wants to protect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpfedmeta.config.load import resolve
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.files.run_directory import CONFIG, LEDGER, RunDirectory
+from dpfedmeta.data.dataset import Dataset
+from dpfedmeta.data.populations.shared_images import shares_images
+from dpfedmeta.data.task import DrawnSource, OwnSource, Task, load_task, source_name
+from dpfedmeta.learning.models.spec import BUILT_IN
+from dpfedmeta.planning.data_digests import HeldData, kept_data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """A run behind the weights that another one begins with.
+
+    Attributes:
+        path: Its directory.
+        settings: Its settings; None: nothing is there any more, neither a run nor a file of weights.
+    """
+
+    path: Path
+    settings: Settings | None
+
+
+def origins(initial: str | None) -> Iterator[Origin]:
+    """The run that left these weights, the one that it began with, and so on."""
+    seen: set[Path] = set()
+    while initial is not None and initial not in BUILT_IN:
+        path = Path(initial).resolve()
+        run = next((folder for folder in (path, path.parent, path.parent.parent) if _is_run(folder)), None)
+        if run is None and not path.exists():
+            yield Origin(path=path, settings=None)
+        if run is None or run in seen:
+            return
+        seen.add(run)
+        settings = resolve(None, None, run / CONFIG)
+        yield Origin(path=run, settings=settings)
+        initial = settings.model.initial
+
+
+def _is_run(folder: Path) -> bool:
+    # A config.yaml alone may be the user's own, beside a file of weights.
+    return (folder / CONFIG).is_file() and (folder / LEDGER).is_file()
+
+
+def check_origins(settings: Settings, dataset: Dataset, held: HeldData, data_folder: Path | None) -> None:
+    """Refuse weights that learned from the training images of this run, wherever a copy of the images lies.
+
+    Compared are where the images come from, what the runs kept of them, and the decoded images themselves. Where that
+    is impossible the weights are refused too.
+
+    Args:
+        settings: Of this run; model.initial says what it begins with.
+        dataset: What it is about to learn from.
+        held: SECRET: its digests.
+        data_folder: --data-dir; None as in `open_dataset`.
+
+    Raises:
+        RefusedPlan: They did, or it cannot be found out.
+    """
+    initial = settings.model.initial
+    for origin in origins(initial):
+        try:
+            same = _learned_from(origin, settings, dataset, held, data_folder)
+        except InputError as error:
+            raise RefusedPlan(
+                f"model.initial = {initial}: whether {origin.path} learned from the data of this run cannot be found "
+                f"out ({error}); if they are public all the same, copy its weights out of the run and name that file"
+            ) from error
+        if same:
+            raise same_images(initial, dataset.task)
+
+
+def same_images(initial: str | None, task: Task) -> RefusedPlan:
+    """The refusal of weights that are not public towards these images."""
+    return RefusedPlan(
+        f"model.initial = {initial}: a run behind it learned from the images of {task.name} too, and what it "
+        "spent of them is not in this run's ledger; begin with public data, or go on with it: --resume"
+    )
+
+
+def _learned_from(
+    origin: Origin, settings: Settings, dataset: Dataset, held: HeldData, data_folder: Path | None
+) -> bool:
+    if origin.settings is None:
+        raise InputError("it is gone")
+    kept = _kept(origin)
+    if kept is not None and kept.own:
+        if kept.clients is None or kept.clients != held.clients:
+            raise InputError("it learned from clients of the caller's own")
+        return True
+    if kept is not None and kept.decoded == held.decoded:
+        return True
+    other = load_task(origin.settings.dataset)
+    mine, its = dataset.task.source, other[0].source
+    then = None if kept is None else kept.source
+    if source_name(mine) in (source_name(its), then):
+        return True
+    if isinstance(its, DrawnSource):
+        return False  # nobody's data
+    if held.own:
+        raise InputError("clients of the caller's own are not compared with its images")
+    if not isinstance(mine, OwnSource) and not isinstance(its, OwnSource):
+        return False  # different published images
+    if then not in (None, source_name(its)):
+        raise InputError(f"its images came from {then}, and {origin.settings.dataset} is another place here")
+    return shares_images(dataset.train, load_task(settings.dataset), other, data_folder)
+
+
+def _kept(origin: Origin) -> HeldData | None:
+    """Return the data digests of an earlier run; None if they are gone, as in a published run, which has no secrets."""
+    try:
+        return kept_data(RunDirectory(origin.path))
+    except InputError:
+        return None

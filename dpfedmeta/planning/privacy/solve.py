@@ -1,0 +1,246 @@
+"""Privacy plan: every constant of the accountant, solved from the targets in the settings, or a refusal."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from dpfedmeta.accounting.events.failure_probability import MOST_MESSAGES
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.data.task import Task
+from dpfedmeta.planning.client_spec import algorithm_of
+from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients
+from dpfedmeta.planning.privacy.aggregation import aggregation_of, clients_make_the_noise
+from dpfedmeta.planning.privacy.check_in_capacity import (
+    check_check_ins,
+    check_solvable,
+    clients_choose,
+    expected_cohort,
+)
+from dpfedmeta.planning.privacy.masking_graph import check_graph
+from dpfedmeta.planning.privacy.matrix_mechanism_settings import correlation_of
+from dpfedmeta.planning.privacy.prior_spending import earlier_releases
+from dpfedmeta.planning.privacy.secure_sum_settings import secure_rounds
+from dpfedmeta.planning.privacy.target_checks import check_promises
+
+if TYPE_CHECKING:
+    # The accountant takes a second to import; what is refused at once needs none of it.
+    from dpfedmeta.accounting.calibration import Targets
+    from dpfedmeta.accounting.events.events import Earlier
+    from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+
+Solve = Literal["noise", "rounds", "cohort", "bits"]
+
+
+def make_privacy(
+    settings: Settings, task: Task, solve: Solve = "noise", earlier: tuple[Earlier, ...] | None = None
+) -> PrivacyPlan:
+    """Check the settings and solve what the targets leave open.
+
+    Args:
+        settings: What the user gave.
+        task: The benchmark; of its images nothing is needed.
+        solve: What follows from the targets: the noise; or, with noises given, the most rounds or the largest cohort;
+            bits: the noise, and the fewest bits with which rounding costs next to nothing.
+        earlier: What privacy.spent_before stands for, where a ledger has it already; None: it is read.
+
+    Raises:
+        InputError: A value does not fit another one.
+        RefusedPlan: A guarantee that is asked for would not hold.
+    """
+    from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import with_fitted_numbers
+    from dpfedmeta.accounting.privacy_plan.secure_round import check_fine
+
+    check_asked(settings, task)
+    if settings.clip.start != "given":
+        raise InputError(
+            f"clip.start = {settings.clip.start}: nothing is planned before the analysis that it stands for; train "
+            "without --dry-run does it first, or: dpfedmeta analyse quantile, then --clip.initial and "
+            "--privacy.spent_before"
+        )
+    check_solvable(settings, solve)
+    before = earlier_releases(settings) if earlier is None else earlier
+    plan, targets = _plan(settings, task, before), _targets(settings)
+    _check_client_ledgers(settings, plan)
+    found = with_fitted_numbers(_solved(plan, targets, solve, settings.privacy.client.limit))
+    if solve != "bits" and not settings.aggregation.rough:
+        check_fine(found)
+    check_graph(found)
+    return found
+
+
+def _solved(plan: PrivacyPlan, targets: Targets, solve: Solve, limit: float | None) -> PrivacyPlan:
+    from dpfedmeta.accounting.calibration import calibrate, fewest_bits, largest_cohort, most_rounds
+
+    if solve == "noise":
+        return _within_limit(calibrate(plan, targets), limit)
+    if solve == "bits":
+        if plan.secure is None:
+            raise InputError("--solve bits: no whole numbers are added up; use --aggregation secure")
+        return _within_limit(fewest_bits(plan, targets), limit)
+    if targets.client_epsilon is None and targets.record_epsilon is None:
+        raise InputError(f"--solve {solve}: give a target too (--epsilon, --privacy.record.epsilon)")
+    if not plan.noise_multiplier:
+        raise InputError(f"--solve {solve}: give the noise too (--noise-multiplier)")
+    if solve == "cohort" and plan.correlation is not None:
+        most = plan.clients / plan.correlation.separation
+        raise InputError(
+            f"--solve cohort with server.noise = {plan.noise}: no guarantee depends on the cohort there; clients that "
+            f"keep {plan.correlation.separation} rounds apart allow population.cohort up to {most:.4g}"
+        )
+    return most_rounds(plan, targets) if solve == "rounds" else largest_cohort(plan, targets)
+
+
+def check_asked(settings: Settings, task: Task) -> None:
+    """Make the checks on the settings that need no accountant.
+
+    Raises:
+        InputError: A value does not fit another one.
+        RefusedPlan: A guarantee that is asked for would not hold.
+    """
+    _check_population(settings)
+    check_promises(settings, task)
+    _check_sampler(settings)
+    _check_abort(settings)
+
+
+def check_constants(settings: Settings, task: Task) -> None:
+    """What a plan's own constants refuse, before anything is solved.
+
+    Of secure sums without the network, whose size only makes them harder: with messages of a single number.
+
+    Raises:
+        InputError: What was spent before cannot be read.
+        RefusedPlan: Nothing can be accounted for with these constants.
+    """
+    secure = clients_make_the_noise(settings)
+    plan = _plan(settings, task, earlier_releases(settings), dimension=1 if secure else None)
+    if secure:
+        check_graph(replace(plan, noise_multiplier=plan.noise_multiplier or 1.0))
+
+
+def _within_limit(plan: PrivacyPlan, limit: float | None) -> PrivacyPlan:
+    """No more rounds than the limit allows with the noise that is given: they are known before the first one."""
+    if limit is None:
+        return plan
+    from dpfedmeta.accounting.calibration import Targets, most_rounds
+
+    return most_rounds(plan, Targets(client_epsilon=limit), limit=plan.rounds)
+
+
+def _check_sampler(settings: Settings) -> None:
+    population = settings.population
+    if population.sampler == "fixed":
+        capped = population.max_participations is not None
+        if capped or settings.record.client_ledgers:
+            name = "population.max_participations" if capped else "record.client_ledgers"
+            raise RefusedPlan(
+                f"population.sampler = fixed with {name}: whom a cap leaves out would depend on who was drawn before, "
+                "and no bound is proven for that; use poisson, or --population.max_participations null"
+            )
+    if clients_choose(settings):
+        check_check_ins(settings)
+    late = [change.from_round for change in settings.server.schedule if change.from_round >= settings.server.rounds]
+    if late:
+        warnings.warn(
+            f"server.schedule: from_round = {late[0]} is not in a run of server.rounds = {settings.server.rounds}, so "
+            "that change never happens",
+            stacklevel=2,
+        )
+
+
+def _check_client_ledgers(settings: Settings, plan: PrivacyPlan) -> None:
+    if settings.record.client_ledgers and plan.record is not None and plan.record.batch_rate < 1:
+        raise RefusedPlan(
+            f"record.client_ledgers with meta.method = {settings.meta.method}: a client's ledger adds up whole support "
+            "steps, not sampled mini-batches; use --record.client_ledgers false"
+        )
+
+
+def _check_abort(settings: Settings) -> None:
+    """Check that an abort, which everybody sees, tells nothing about the drawn clients or their data.
+
+    Cohorts of one size, whose clients fail by equal coins, are aborted with the same probability whoever is in them.
+    """
+    if not settings.server.abort_on_failure:
+        return
+    population = settings.population
+    if population.sampler != "fixed":
+        why = (
+            f"under population.sampler = {population.sampler} larger cohorts fail more often, so it tells of their size"
+        )
+    elif population.availability != "independent":
+        why = f"under population.availability = {population.availability} it tells which clients were drawn"
+    elif settings.record.enabled:
+        why = "with record-level privacy a client whose data are unsound sends nothing, so it tells of data"
+    else:
+        return
+    raise RefusedPlan(
+        f"server.abort_on_failure: an aborted round is seen by everybody, and {why}, which no epsilon here counts; use "
+        "--server.abort_on_failure false: the server then adds what noise is missing"
+    )
+
+
+def _plan(settings: Settings, task: Task, earlier: tuple[Earlier, ...], dimension: int | None = None) -> PrivacyPlan:
+    from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
+
+    return PrivacyPlan(
+        clients=settings.population.clients,
+        cohort=expected_cohort(settings),
+        rounds=settings.server.rounds,
+        noise_multiplier=settings.server.noise_multiplier or 0.0 if bounds_clients(settings) else None,
+        noise=settings.server.noise,
+        correlation=correlation_of(settings),
+        server_sees=aggregation_of(settings).sees,
+        sampler=settings.population.sampler,
+        max_participations=1 if clients_choose(settings) else settings.population.max_participations,
+        schedule=tuple(
+            Change(from_round=c.from_round, noise_scale=c.noise_scale, cohort_scale=c.cohort_scale)
+            for c in settings.server.schedule
+        ),
+        noise_mode=settings.server.noise_mode,
+        noise_site=settings.server.noise_site,
+        colluding=settings.privacy.client.colluding,
+        hostile=settings.privacy.client.hostile,
+        secure=secure_rounds(settings, task, dimension),
+        record=algorithm_of(settings, task).record_layer() if settings.record.enabled else None,
+        client_delta=settings.privacy.client.delta,
+        record_delta=settings.privacy.record.delta,
+        earlier=earlier,
+        capacity=int(settings.population.cohort) if clients_choose(settings) else None,
+    )
+
+
+def _targets(settings: Settings) -> Targets:
+    from dpfedmeta.accounting.calibration import Targets
+
+    privacy = settings.privacy
+    return Targets(
+        client_epsilon=privacy.client.epsilon,
+        client_observer=privacy.client.observer,
+        record_epsilon=privacy.record.epsilon,
+        record_observer=privacy.record.observer,
+    )
+
+
+def _check_population(settings: Settings) -> None:
+    population = settings.population
+    if population.cohort > population.clients:
+        raise InputError(
+            f"population.cohort = {population.cohort:g} is more than population.clients = "
+            f"{population.clients}; lower the one or raise the other"
+        )
+    if population.cohort > MOST_MESSAGES / 2:
+        raise InputError(
+            f"population.cohort = {population.cohort:g}: a sum holds {MOST_MESSAGES:,} messages; lower the expected "
+            "cohort to at most half of that"
+        )
+    delta = settings.privacy.client.delta
+    if bounds_clients(settings) and delta >= 1 / population.clients:
+        warnings.warn(
+            f"privacy.client.delta = {delta:g} is not below 1/N = {1 / population.clients:g}: such a guarantee "
+            "allows one client of the population to be exposed entirely",
+            stacklevel=2,
+        )

@@ -1,0 +1,71 @@
+"""Check that every enabled privacy layer has a target epsilon or an explicit noise multiplier, and vice versa."""
+
+from __future__ import annotations
+
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import TOWARDS_MESSAGES, RefusedPlan
+from dpfedmeta.data.task import Task
+from dpfedmeta.planning.client_spec import method_of
+from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients
+from dpfedmeta.planning.privacy.aggregation import clients_make_the_noise
+
+
+def check_promises(settings: Settings, task: Task) -> None:
+    """Refuse a target or a noise that would promise nothing, and a promise without either.
+
+    Raises:
+        RefusedPlan: Says what is missing or too much, and what to give.
+    """
+    algo, promises = settings.algo, bounds_clients(settings)
+    noise, target = settings.server.noise_multiplier, settings.privacy.client.epsilon
+    record = settings.record
+    if not promises:
+        if bounds_clients(Settings.preset(algo, settings.dataset)):
+            raise RefusedPlan(
+                f"clip.policy: {algo} promises client-level privacy, which needs a clip bound; choose constant or "
+                "window, or --algo maml for training without privacy"
+            )
+        if record.enabled and method_of(settings, task).record_layer() is not None:
+            _check_record_promise(settings)
+            targets: tuple[float | None, ...] = (target,)
+        else:
+            targets = (target, settings.privacy.record.epsilon, True if record.enabled else None)
+        if noise is not None or any(value is not None for value in targets):
+            raise RefusedPlan(
+                f"{algo} clips nothing, so a noise or a target would promise what does not hold; use --algo "
+                "dp-const, dp-agr or dp-agrlr-micro"
+            )
+        return
+    # Where clients make the noise of a sum, it is the same noise that both units and both observers face.
+    one_noise = clients_make_the_noise(settings) or settings.privacy.record.observer == "public"
+    through_records = settings.privacy.record.epsilon is not None and one_noise
+    if noise is None and target is None and not through_records:
+        raise RefusedPlan(
+            f"{algo} promises (client, public), but neither a target (privacy.client.epsilon, --epsilon) nor a "
+            "noise (server.noise_multiplier, --noise-multiplier) is given; give one"
+        )
+    shares = record.enabled and settings.server.noise_mode == "shared" and not clients_make_the_noise(settings)
+    if noise == 0 and not shares:
+        raise RefusedPlan(
+            f"server.noise_multiplier = 0: {algo} promises (client, public), and without noise its epsilon is "
+            "infinite; give a noise above 0 or a target, or use --algo maml"
+        )
+    if settings.privacy.client.limit is not None and (noise is None or target is not None):
+        raise RefusedPlan(
+            f"privacy.client.limit = {settings.privacy.client.limit:g} ends training at a noise that is given "
+            "(server.noise_multiplier); with a target (privacy.client.epsilon) the noise is solved for all rounds: "
+            "drop one"
+        )
+    if target is not None and settings.privacy.client.observer == "server" and not clients_make_the_noise(settings):
+        raise RefusedPlan(TOWARDS_MESSAGES)
+    _check_record_promise(settings)
+
+
+def _check_record_promise(settings: Settings) -> None:
+    algo, record = settings.algo, settings.record
+    given = (settings.privacy.record.epsilon, record.support_noise, record.query_noise)
+    if record.enabled and all(value is None for value in given) and not clients_make_the_noise(settings):
+        raise RefusedPlan(
+            f"{algo} promises (record, {settings.privacy.record.observer}), but neither a target "
+            "(privacy.record.epsilon) nor a noise (record.query_noise, record.support_noise) is given; give one"
+        )

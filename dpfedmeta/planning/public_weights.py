@@ -1,0 +1,50 @@
+"""Allowed values of `model.initial`, and the note that a plan makes of them."""
+
+from __future__ import annotations
+
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.task import Task, load_task, source_name
+from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.spec import BUILT_IN, NetworkSpec
+from dpfedmeta.planning.network_trial.pretraining_overlap import origins, same_images
+
+
+def check_initial(settings: Settings, spec: NetworkSpec, task: Task) -> None:
+    """Check that the initial weights exist and can count as public, as far as that shows without the images.
+
+    Raises:
+        InputError: They cannot be read, or belong to another network.
+        RefusedPlan: They learned from the images that this run wants to protect.
+    """
+    if spec.initial is None:
+        return
+    initial_weights(spec, settings.run.seed)
+    if spec.initial in BUILT_IN and source_name(load_task(spec.initial)[0].source) == source_name(task.source):
+        raise same_images(spec.initial, task)
+    for number, origin in enumerate(origins(spec.initial)):
+        other = origin.settings
+        if other is None:
+            continue
+        # What the first of them trained is what this run takes over.
+        for key, own, its in (("name", spec.name, other.model.name), ("norm", spec.norm, other.model.norm)):
+            if number == 0 and own != its:
+                raise InputError(f"model.initial = {spec.initial}: it was trained with model.{key} = {its}, not {own}")
+        if _source_of(other) == source_name(task.source):
+            raise same_images(spec.initial, task)
+
+
+def _source_of(settings: Settings) -> str | None:
+    """None: it cannot be found here; `check_origins` says so where it matters."""
+    try:
+        return source_name(load_task(settings.dataset)[0].source)
+    except InputError:
+        return None
+
+
+def initial_words(settings: Settings) -> str | None:
+    """Note on the initial weights, which no guarantee covers; None where training begins with random weights."""
+    if settings.model.initial is None:
+        return None
+    known = "procedural images, nobody's data" if settings.model.initial in BUILT_IN else "taken as public"
+    return f"begins with the body of {settings.model.initial} ({known}); no guarantee covers what it learned from"

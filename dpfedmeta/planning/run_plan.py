@@ -1,0 +1,220 @@
+"""Plan of a run: every constant, the promised guarantees, and the reasons to refuse it, derived from settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from torch import nn
+
+from dpfedmeta.accounting.events.events import Earlier
+from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.events.participation_pattern import joining_rates
+from dpfedmeta.accounting.observers.four_guarantees import guarantees, running_grid
+from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import spacing_of
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.task import Task
+from dpfedmeta.learning.meta.adaptation import PLAIN, Adaptation
+from dpfedmeta.learning.meta.algorithm import ClientAlgorithm
+from dpfedmeta.learning.models.registry import (
+    build_network,
+    check_first_gain,
+    check_has_head,
+    check_precision,
+    check_records_uncoupled,
+)
+from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.learning.models.trainable import check_head_is_free, check_parameters
+from dpfedmeta.learning.record_dp.per_example_gradients import per_record_engine
+from dpfedmeta.learning.server_step import Rule
+from dpfedmeta.planning.client_spec import (
+    algorithm_of,
+    check_protocol,
+    episode_shape,
+    evaluation_adaptation,
+    message_clip_ratio,
+    network_spec,
+)
+from dpfedmeta.planning.clipping.policy_from_settings import clip_policy
+from dpfedmeta.planning.clipping.user_policy import with_own_policy
+from dpfedmeta.planning.network_trial.independence_test import check_uncoupled
+from dpfedmeta.planning.network_trial.synthetic_clients import rehearsal_of
+from dpfedmeta.planning.privacy.mechanism import check_mechanism, mechanism_of
+from dpfedmeta.planning.privacy.solve import make_privacy
+from dpfedmeta.planning.public_weights import check_initial
+from dpfedmeta.planning.server_optimizer import rule_of
+from dpfedmeta.privacy.clip_policy import ClipPolicy, moved_by_a_client
+from dpfedmeta.privacy.mechanisms import Mechanism
+from dpfedmeta.privacy.min_separation import SpacedSampler
+from dpfedmeta.privacy.samplers import Sampler, sampler_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A run, frozen before its first round.
+
+    Attributes:
+        settings: What the user gave.
+        shape: A client's episode.
+        network: The network.
+        algorithm: What every client computes.
+        evaluation: Adaptation on held-out classes.
+        privacy: Every constant that an epsilon depends on.
+        planned: The promise: four cells.
+        own_policy: A clip policy of the caller's, in place of the settings'.
+    """
+
+    settings: Settings
+    shape: EpisodeShape
+    network: NetworkSpec
+    algorithm: ClientAlgorithm
+    evaluation: Adaptation
+    privacy: PrivacyPlan
+    planned: tuple[Guarantee, ...]
+    own_policy: ClipPolicy[Any] | None = None
+
+    @property
+    def private(self) -> bool:
+        """True if the plan has a client-level mechanism."""
+        return self.privacy.noise_multiplier is not None
+
+    @cached_property
+    def running_grid(self) -> float:
+        """Grid for the epsilons along the way; the promise itself is computed on its own."""
+        return running_grid(self.privacy)
+
+    @property
+    def message_clip_ratio(self) -> float | None:
+        """C/C_q in stacked mode, where the server clips a message again; else None."""
+        return message_clip_ratio(self.settings, self.algorithm, self.privacy.noise_mode)
+
+    def message_bound(self, bound: float) -> float:
+        """Return the largest norm by which one client moves the sum of a round at this clip bound."""
+        return moved_by_a_client(bound, self.policy.attachment, self.message_clip_ratio)
+
+    @property
+    def shortened(self) -> bool:
+        """True if privacy.client.limit ends the run before server.rounds."""
+        return self.privacy.rounds < self.settings.server.rounds
+
+    @property
+    def message_noise(self) -> float:
+        """Deviation of the noise that each client adds to its message, over its sensitivity."""
+        return self.privacy.at(0).message_noise
+
+    def extended(self, rounds: int) -> Plan:
+        """The same with `rounds` rounds in all; its promise is that of all of them."""
+        privacy = self.privacy.extended(rounds)
+        return replace(self, privacy=privacy, planned=guarantees(privacy))
+
+    def among_real_clients(self) -> Plan:
+        """The same, where masks have to withstand a server that breaks the protocol; every epsilon stays."""
+        secure = self.privacy.secure
+        if secure is None:
+            return self
+        return replace(self, privacy=replace(self.privacy, secure=replace(secure, malicious=True)))
+
+    def sampler(self, round_: int) -> Sampler:
+        """Return the sampler that draws the cohort of this round."""
+        spacing = spacing_of(self.privacy)
+        if spacing is None or self.privacy.sampler == "cyclic":
+            return sampler_of(self.privacy.at(round_), self.privacy.max_participations)
+        clients, cohort = self.privacy.clients, self.privacy.cohort
+        rates = joining_rates(clients, cohort, self.privacy.rounds, spacing)
+        return SpacedSampler(clients=clients, rates=rates, spacing=spacing)
+
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        """Mechanism that releases the sums."""
+        return mechanism_of(self.privacy)
+
+    @cached_property
+    def rule(self) -> Rule:
+        """Rule that turns the moments of releases into the server's step."""
+        return rule_of(self.settings.server.optimizer)
+
+    @property
+    def policy(self) -> ClipPolicy[Any]:
+        """Clip policy, which sets the clip bound from earlier releases."""
+        return clip_policy(self.settings, self.privacy) if self.own_policy is None else self.own_policy
+
+
+def make_plan(
+    settings: Settings,
+    task: Task,
+    own_policy: ClipPolicy[Any] | None = None,
+    earlier: tuple[Earlier, ...] | None = None,
+) -> Plan:
+    """Check the settings, solve the noise, state the promise.
+
+    Args:
+        settings: What the user gave.
+        task: The data set, without its images.
+        own_policy: A clip policy of the caller's; clip.policy of the plan then says `own`.
+        earlier: What privacy.spent_before stands for, where a ledger has it already; None: it is read.
+
+    Raises:
+        InputError: A value does not fit another one.
+        RefusedPlan: A guarantee that is asked for would not hold.
+    """
+    if own_policy is not None:
+        settings = with_own_policy(settings, own_policy)
+    check_protocol(settings, task)
+    privacy = make_privacy(settings, task, earlier=earlier)
+    algorithm = algorithm_of(settings, task)
+    if privacy.record is not None:
+        algorithm = algorithm.with_noise(privacy.record)
+    _check_chunk(settings, algorithm)
+    network = network_spec(settings, task)
+    evaluation = evaluation_adaptation(settings, algorithm)
+    heads = "head" in (algorithm.adaptation.adapt, evaluation.adapt)
+    _check_network(network, settings, algorithm, heads=heads)
+    check_initial(settings, network, task)
+    plan = Plan(
+        settings=settings,
+        shape=episode_shape(settings),
+        network=network,
+        algorithm=algorithm,
+        evaluation=evaluation,
+        privacy=privacy,
+        planned=guarantees(privacy),
+        own_policy=own_policy,
+    )
+    check_mechanism(plan.mechanism, privacy)
+    _ = plan.policy, plan.rule  # their own checks, before the first round
+    check_uncoupled(rehearsal_of(settings, network, algorithm, private=plan.private))
+    return plan
+
+
+def _check_network(spec: NetworkSpec, settings: Settings, algorithm: ClientAlgorithm, *, heads: bool) -> None:
+    network, trial = build_network(spec), algorithm.trial(spec)
+    check_parameters(network, spec.name)
+    if settings.record.enabled:
+        check_records_uncoupled(network, spec, inside_micro_episodes=trial.apart)
+    check_precision(network, spec)
+    check_first_gain(network, spec)
+    if spec.precision == "bfloat16" and settings.record.enabled and settings.record.engine == "opacus":
+        raise InputError(
+            "record.engine = opacus: its hooks see float32 only; drop run.precision, or use --record.engine auto"
+        )
+    if heads:
+        check_has_head(network, spec.name)
+    if heads or algorithm.adaptation.rule != PLAIN:
+        check_head_is_free(network, spec.name)
+    division = algorithm.needs.division
+    if division is not None and division.linear_head and not isinstance(network.get_submodule("head"), nn.Linear):
+        raise InputError(f"meta.divisions: model.name = {spec.name}: its head must be one torch.nn.Linear")
+
+
+def _check_chunk(settings: Settings, algorithm: ClientAlgorithm) -> None:
+    """Refuse a number of clients side by side where it would change nothing."""
+    chunk = settings.run.chunk or 1
+    if chunk > 1 and (algorithm.releases or algorithm.together(per_record_engine("auto"), "cpu", chunk) == 1):
+        raise InputError(
+            f"run.chunk = {chunk}: only meta-gradients without record-level privacy are computed for several clients "
+            "at once, as many as it says; leave it out"
+        )

@@ -1,0 +1,47 @@
+"""Which modules of the user's own a run's rounds are computed by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+
+from dpfedmeta.config.settings import Settings
+
+_NAMED = re.compile(r"([A-Za-z_][\w.]*):[A-Za-z_]\w*")
+
+
+def own_modules(settings: Settings, *handed_over: object) -> list[str]:
+    """Modules that settings name as package.module:name, and those of objects that were handed over in Python.
+
+    Every setting is looked at: a seam that comes later is not forgotten.
+    """
+    named = [match[1] for value in _words(settings) if (match := _NAMED.fullmatch(value))]
+    objects = [module for each in handed_over if each is not None for module in _of_object(each)]
+    return sorted({module for module in (*named, *objects) if module != "builtins"})
+
+
+def _words(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _words(getattr(value, field.name))
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _words(each)
+    elif isinstance(value, Sequence):
+        for each in value:
+            yield from _words(each)
+
+
+def _of_object(value: object) -> Iterator[str]:
+    """Its class's module, those that it inherits from, and those of what it is made of."""
+    parts = list(vars(value).values()) if hasattr(value, "__dict__") else []
+    for each in (value, *parts):
+        kind = each if isinstance(each, type) else type(each)
+        yield from (base.__module__ for base in kind.__mro__)
+        # A function stands in a module of its own.
+        module = getattr(each, "__module__", None)
+        if isinstance(module, str):
+            yield module

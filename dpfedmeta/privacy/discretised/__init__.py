@@ -1,0 +1,1 @@
+"""Messages as whole numbers for exact sums."""

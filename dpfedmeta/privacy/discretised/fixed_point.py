@@ -1,0 +1,74 @@
+"""Messages as whole numbers: their sum is exact, so no order of clients, workers or machines can change a bit of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from dpfedmeta.core.params import length_of
+
+# A coordinate of the longest message is at most so many bits long, which leaves 27 of 63 for MOST_MESSAGES.
+_BITS = 36
+# Without a clip bound nothing says how long a message may be. A longer one comes from training that has diverged.
+_LONGEST_UNBOUNDED = 2.0**20
+# As small as a float can be scaled by without losing bits.
+_LEAST_EXPONENT = -1022
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeNumbers:
+    """Conversion of one round's messages to whole numbers; public, and the same for all of its clients.
+
+    Attributes:
+        longest: Largest L2 norm of a message.
+        units: Powers of two, from coarse to fine: a coordinate is a whole number of each. One is enough where a clip
+            bound says what is small; two hold any float32 of use otherwise.
+
+    Guarantee:
+        A sum over clients keeps its sensitivity. Rounding goes towards zero, so no coordinate grows, hence no message's
+        norm does; whole numbers are added without any rounding, hence one client, added or removed, still moves the sum
+        by at most the norm that its message was clipped to, and a replaced one by twice that. Noise that a message
+        carries is rounded with it, by less than the finest unit, 2^-36 of the longest message or less; like the
+        rounding of floats, that is not in the proof (see mechanisms.GaussianMechanism).
+    """
+
+    longest: float
+    units: tuple[float, ...]
+
+    @classmethod
+    def for_messages(cls, longest: float) -> WholeNumbers:
+        """For messages of at most this norm; inf where nothing bounds them."""
+        if math.isinf(longest):
+            coarse = _LONGEST_UNBOUNDED * 2.0**-_BITS
+            return cls(longest=_LONGEST_UNBOUNDED, units=(coarse, coarse * 2.0**-_BITS))
+        _, exponent = math.frexp(longest)
+        return cls(longest=longest, units=(math.ldexp(1.0, max(exponent - _BITS, _LEAST_EXPONENT)),))
+
+    def of(self, values: Tensor) -> Tensor:
+        """int64 [units, d] from float64 [d], of norm at most `longest`; rounded towards zero."""
+        # The conversion to int64 drops the places behind the point: it rounds towards zero.
+        parts = [(values / self.units[0]).long()]
+        for coarser, unit in pairwise(self.units):
+            values = values - parts[-1].double() * coarser
+            parts.append((values / unit).long())
+        return torch.stack(parts) if len(parts) > 1 else parts[0].unsqueeze(0)
+
+    def accepted(self, values: Tensor) -> Tensor | None:
+        """The same, or None for what no honest client sends: not finite, or longer than `longest`."""
+        # In float64 a norm is finite where every scalar is.
+        length = length_of(values)
+        return self.of(values) if math.isfinite(length) and length <= self.longest else None
+
+    def zero(self, size: int, device: torch.device | None = None) -> Tensor:
+        """The sum of no messages of `size` coordinates."""
+        return torch.zeros(len(self.units), size, dtype=torch.int64, device=device)
+
+    def values(self, total: Tensor) -> Tensor:
+        """float64 [d] from a sum of at most accounting.rare_events.MOST_MESSAGES."""
+        parts = [part.double() * unit for part, unit in zip(total, self.units, strict=True)]
+        # From fine to coarse, so that little is lost.
+        return sum(reversed(parts), start=torch.zeros_like(parts[0]))

@@ -1,0 +1,1 @@
+"""Comparisons of several runs: seeds pooled, paired tests, LaTeX tables."""

@@ -1,0 +1,251 @@
+"""Runs that differ only by their seed, as one line of a comparison."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+from scipy.stats import t
+
+from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory
+from dpfedmeta.training.results.measured_episodes import with_sizes
+from dpfedmeta.training.results.snapshot import read_run, stage_of
+from dpfedmeta.training.results.summary import summary_so_far
+from dpfedmeta.training.verification.file_claims import Proven
+from dpfedmeta.training.verification.replan import settings_of_ledger
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A mean with the half-width of its 95% interval.
+
+    Attributes:
+        mean: The mean.
+        ci95: Half the width of its interval.
+        runs: How many runs it is from. With one run the interval is over episodes alone.
+    """
+
+    mean: float
+    ci95: float
+    runs: int = 1
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Measured:
+        """Read the value in the form of summary.json."""
+        return cls(mean=float(value["mean"]), ci95=float(value["ci95"]))
+
+    def as_json(self) -> dict[str, float | int]:
+        """The form of summary.json, with the number of runs."""
+        return {"mean": self.mean, "ci95": self.ci95, "runs": self.runs}
+
+
+def pooled(values: Sequence[Measured]) -> Measured:
+    """Mean over seeds.
+
+    The spread between seeds holds both the seeds' own and that of the episodes, so Student's interval on the runs'
+    means covers both. A few seeds may agree by chance: the interval is never narrower than episodes alone make it.
+    """
+    count = len(values)
+    mean = sum(value.mean for value in values) / count
+    episodes = math.sqrt(sum(value.ci95**2 for value in values)) / count
+    if count == 1:
+        return Measured(mean=mean, ci95=episodes)
+    variance = sum((value.mean - mean) ** 2 for value in values) / (count - 1)
+    seeds = float(t.ppf(0.975, count - 1)) * math.sqrt(variance / count)
+    return Measured(mean=mean, ci95=max(seeds, episodes), runs=count)
+
+
+# Names, places, seeds and machines: runs that differ in these alone are one setting.
+_OF_A_RUN = ("run.", "track.")
+# They have columns of their own.
+_SAID_APART = ("algo", "dataset")
+Cell = tuple[str, str]
+# More differences than this say less than the name of a run.
+_MOST_WORDS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Runs of one setting.
+
+    Attributes:
+        label: What makes it differ from the others.
+        runs: Its runs, one for each seed.
+    """
+
+    label: str
+    runs: tuple[RunDirectory, ...]
+
+    @classmethod
+    def of(cls, label: str, paths: Iterable[Path]) -> Group:
+        """Make a group from the folders of runs."""
+        return cls(label=label, runs=tuple(RunDirectory(path) for path in paths))
+
+    @cached_property
+    def summaries(self) -> list[dict[str, Any]]:
+        """summary.json of each run; of one that has not ended, what there is to say so far."""
+        return [_summary(run) for run in self.runs]
+
+    @cached_property
+    def rows(self) -> list[list[dict[str, Any]]]:
+        """rounds.jsonl of each run."""
+        return [run.rounds() for run in self.runs]
+
+    def accuracy(self, name: str = "accuracy") -> Measured | None:
+        """Return an accuracy of summary.json, pooled over the seeds; None where nothing was evaluated."""
+        values = [Measured.of(summary[name]) for summary in self.summaries if summary[name]]
+        return pooled(values) if values else None
+
+    @property
+    def validation(self) -> Measured | None:
+        """The last accuracy on public validation classes over the seeds."""
+        found = [last_validation(rows) for rows in self.rows]
+        values = [value for value in found if value is not None]
+        return pooled(values) if values else None
+
+    @property
+    def epsilons(self) -> dict[Cell, float | None]:
+        """By (unit, observer): of the runs, the weakest; None: infinite."""
+        return _weakest([{_cell(cell): cell["epsilon"] for cell in s["guarantees"]} for s in self.summaries])
+
+    @property
+    def replaced(self) -> dict[Cell, float | None]:
+        """The same for a record that is replaced by another one, where the runs state it."""
+        key = "epsilon_replace_one"
+        return _weakest([{_cell(cell): cell[key] for cell in s["guarantees"] if key in cell} for s in self.summaries])
+
+    @property
+    def deltas(self) -> dict[Cell, float]:
+        """By (unit, observer)."""
+        return {_cell(cell): cell["delta"] for cell in self.summaries[0]["guarantees"] if "delta" in cell}
+
+    @property
+    def minutes(self) -> float | None:
+        """Mean minutes of training; None if a run has not ended."""
+        seconds = [summary["seconds"] for summary in self.summaries]
+        return None if None in seconds else float(sum(seconds)) / len(seconds) / 60
+
+
+def _weakest(found: Sequence[Mapping[Cell, Any]]) -> dict[Cell, float | None]:
+    values = {name: [cells[name] for cells in found] for name in found[0] if all(name in cells for cells in found)}
+    return {
+        name: None if None in each else max(value for value in each if value is not None)
+        for name, each in values.items()
+    }
+
+
+def _cell(stated: Mapping[str, Any]) -> Cell:
+    return stated["unit"], stated["observer"]
+
+
+def _summary(run: RunDirectory) -> dict[str, Any]:
+    if stage_of(run) not in ("running", "stopped"):
+        return _of_its_end(run)
+    snapshot = read_run(run)
+    return summary_so_far(snapshot, Proven.of(run.ledger, snapshot.content))
+
+
+def _of_its_end(run: RunDirectory) -> dict[str, Any]:
+    found: dict[str, Any] = run.read_json(SUMMARY)
+    accuracy = found.get("accuracy") or {}
+    if "episodes" not in accuracy or "ways" in accuracy:
+        return found
+    return with_sizes(found, settings_of_ledger(run.ledger, read_content(run.ledger)))
+
+
+def last_validation(rows: Sequence[Mapping[str, Any]]) -> Measured | None:
+    """The number that W&B's metric ends with."""
+    points = [row["validation_accuracy"] for row in rows if "validation_accuracy" in row]
+    return Measured.of(points[-1]) if points else None
+
+
+def group_runs(runs: Sequence[RunDirectory]) -> tuple[Group, ...]:
+    """Group by everything in config.yaml but the run itself, in the order of first appearance.
+
+    A run without a readable config.yaml stays alone.
+    """
+    settings = {run: _settings(run) for run in runs}
+    groups: dict[str, list[RunDirectory]] = {}
+    for run in runs:
+        key = json.dumps(settings[run], sort_keys=True, default=str) if settings[run] else str(run.path)
+        groups.setdefault(key, []).append(run)
+    differing = _differing([settings[found[0]] for found in groups.values()])
+    single = all(len(found) == 1 for found in groups.values())
+    # Whoever names runs one by one knows them by these names.
+    labels = [
+        found[0].path.name if single else _label(found, settings[found[0]], differing) for found in groups.values()
+    ]
+    if len(set(labels)) < len(labels):
+        labels = [str(found[0].path) for found in groups.values()]
+    labels = [label + _unfinished(found) for label, found in zip(labels, groups.values(), strict=True)]
+    return tuple(Group(label=label, runs=tuple(found)) for label, found in zip(labels, groups.values(), strict=True))
+
+
+def _unfinished(runs: Iterable[RunDirectory]) -> str:
+    """Behind the name of a setting, wherever its accuracy stands: that not all of its runs ended as planned."""
+    stages = dict.fromkeys(stage_of(run) for run in runs)
+    left = [stage.upper() for stage in stages if stage not in ("completed", "budget")]
+    return f" ({', '.join(left)})" if left else ""
+
+
+def _label(runs: Sequence[RunDirectory], settings: Mapping[str, Any], differing: Sequence[str]) -> str:
+    if not differing or not settings:
+        return runs[0].path.name
+    if len(differing) > _MOST_WORDS:
+        return runs[0].path.name
+    return describe({name: settings.get(name) for name in differing})
+
+
+def describe(values: Mapping[str, Any]) -> str:
+    """Settings in few words: the last part of each name; a file by its name alone."""
+    words = []
+    for name, value in values.items():
+        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        words.append(Path(shown).stem if name == "config" else f"{name.rsplit('.', 1)[-1]}={shown}")
+    return ", ".join(words)
+
+
+def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = dict.fromkeys(name for each in settings for name in each)
+    return [name for name in names if len({str(each.get(name)) for each in settings}) > 1]
+
+
+def differing_settings(groups: Sequence[Group]) -> dict[str, dict[str, str]]:
+    """By label, the settings in which not all groups are alike, as text; nothing where one has no config.yaml."""
+    each = {group.label: _settings(group.runs[0]) for group in groups}
+    if not all(each.values()):
+        return {}
+    names = [name for name in _differing(list(each.values())) if name not in _SAID_APART]
+    return {
+        label: {name: "null" if found.get(name) is None else str(found[name]) for name in names}
+        for label, found in each.items()
+    }
+
+
+def _settings(run: RunDirectory) -> dict[str, Any]:
+    path = run.path / CONFIG
+    if not path.exists():
+        return {}
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
+    return {name: value for name, value in _flat(content) if not name.startswith(_OF_A_RUN)}
+
+
+def _flat(content: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(content, Mapping):
+        return
+    for name, value in content.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,183 @@
+"""report.html: self-contained, with its pictures inside; the PNGs lie beside it too."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, UndefinedError
+from markupsafe import Markup
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
+from dpfedmeta.planning.dishonest_clients import dishonest_words
+from dpfedmeta.reporting.compare.seed_groups import Group, Measured, differing_settings
+from dpfedmeta.reporting.html.audit_section import audits_section
+from dpfedmeta.reporting.html.evaluation_section import evaluations_section
+from dpfedmeta.reporting.html.privacy_statement import claims, embedded, guarantee_rows, plan_words, server_words
+from dpfedmeta.reporting.html.rerun_command import command, settings_shown
+from dpfedmeta.reporting.html.run_status import ending_words, refresh, warning
+from dpfedmeta.reporting.plots import comparison_plots
+from dpfedmeta.reporting.plots import run_plots as plots
+from dpfedmeta.training.results.measured_episodes import size, size_and_count, with_sizes
+from dpfedmeta.training.results.round_rows import TOO_LONG, too_long_words
+from dpfedmeta.training.results.snapshot import Snapshot, stage_of
+from dpfedmeta.training.results.summary import summary_so_far
+from dpfedmeta.training.state.how_to_resume import repeated
+from dpfedmeta.training.terminal.tables import HOLDS, number, why_above
+from dpfedmeta.training.verification.verify import audit
+
+# Rounds with a release that is too long, in a report.
+_MOST_SHOWN = 5
+
+
+def write_report(run: RunDirectory) -> Path:
+    """Write report.html and its pictures into the run directory; of a run that goes on, what there is so far.
+
+    Guarantee:
+        Reads the ledger, rounds.jsonl and summary.json, which hold released quantities only. Every number about
+        privacy is from the ledger. Where a file contradicts it there is no report: its pictures would be half true.
+
+    Raises:
+        InputError: A file is missing, damaged or incomplete, or contradicts the ledger.
+        RefusedPlan: As `audit` says.
+    """
+    found = audit(run)
+    proven, snapshot = found.proven, found.snapshot
+    assert proven is not None
+    assert snapshot is not None
+    # Before its first round a run has none; afterwards they are missed.
+    rows = run.rounds() if snapshot.rows is None and proven.rounds else snapshot.rows or []
+    summary = snapshot.summary if snapshot.ended else None
+    summary = summary_so_far(snapshot, proven) if summary is None else with_sizes(summary, proven.settings)
+    measured = summary["accuracy"] or {}
+    again, left_open = repeated(run, command(proven.settings))
+    pictures = {name: run.path / f"{name}.png" for name in ("accuracy", "clip", "guarantees")}
+    with _complete(run.path):
+        plots.accuracy_plot(pictures["accuracy"], rows, summary)
+        plots.clip_plot(pictures["clip"], rows)
+        plots.guarantee_plot(pictures["guarantees"], [cell.as_json() for cell in proven.spent])
+        page = _render(
+            "run.html.j2",
+            name=run.path.name,
+            summary=summary,
+            measured=size(measured),
+            size_and_count=size_and_count(measured),
+            plan_words=plan_words(proven, summary["rounds"]),
+            refresh=refresh(snapshot),
+            ending=ending_words(snapshot, summary),
+            warning=warning(snapshot),
+            simulation=proven.simulation,
+            guarantees=guarantee_rows(proven),
+            server=server_words(proven),
+            dishonest=_sentence(dishonest_words(proven.content.plan)),
+            too_long=_too_long(rows),
+            whole_numbers=proven.content.plan.secure is not None,
+            claims=Markup(embedded(claims(proven))),
+            held=sum(row.get("clip_mode") == "holding" for row in rows),
+            rounds=len(rows),
+            cautions=_cautions(run),
+            evaluations=evaluations_section(run.path),
+            audits=audits_section(run.path),
+            holds=HOLDS,
+            why_above=why_above(proven.spent),
+            settings=settings_shown(proven.settings),
+            command=again,
+            open_words=left_open,
+            seed=proven.settings.run.seed,
+            pictures={name: _embedded(path) for name, path in pictures.items()},
+        )
+    if _ended_since(snapshot):
+        return write_report(run)
+    write_text(run.path / REPORT, page)
+    if _ended_since(snapshot):
+        # This page may have replaced that of its end.
+        return write_report(run)
+    return run.path / REPORT
+
+
+def _ended_since(snapshot: Snapshot) -> bool:
+    return snapshot.stage == "running" and stage_of(snapshot.run) != "running"
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _too_long(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of the first rounds whose release is longer than honest clients give, and how many more there are."""
+    found = [_sentence(too_long_words(row)) for row in rows if TOO_LONG in row]
+    more = len(found) - _MOST_SHOWN
+    return [*found[:_MOST_SHOWN], *([f"So it is in {more} more rounds (rounds.jsonl)"] if more > 0 else [])]
+
+
+def _cautions(run: RunDirectory) -> list[str]:
+    """Return the cautions that the plan states beside its guarantees; plans of earlier versions have none."""
+    return list(run.read_json(PLAN).get("cautions", [])) if (run.path / PLAN).exists() else []
+
+
+def write_comparison(groups: Sequence[Group], path: Path) -> Path:
+    """Write a page that shows several settings side by side, with its pictures beside it.
+
+    Raises:
+        InputError: A file of a run is missing, damaged or incomplete, or there is nowhere to write.
+    """
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: there is no folder {path.parent}")
+    beside = {name: path.with_name(f"{path.stem}-{name}.png") for name in ("accuracy", "validation", "clip", "signal")}
+    with _complete(*(run.path for group in groups for run in group.runs)):
+        drawn = {
+            "accuracy": comparison_plots.final_plot(beside["accuracy"], groups),
+            "validation": comparison_plots.validation_plot(beside["validation"], groups),
+            "clip": comparison_plots.bound_plot(beside["clip"], groups),
+            "signal": comparison_plots.signal_plot(beside["signal"], groups),
+        }
+        pictures = {name: _embedded(beside[name]) for name, something in drawn.items() if something}
+        page = _render(
+            "comparison.html.j2",
+            groups=groups,
+            cells=list(dict.fromkeys(cell for group in groups for cell in group.epsilons)),
+            differing=differing_settings(groups),
+            holds=HOLDS,
+            pictures=pictures,
+        )
+    write_text(path, page)
+    return path
+
+
+@contextmanager
+def _complete(*runs: Path) -> Iterator[None]:
+    """Report an entry that a file of a run lacks as an error of that file, in one line."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, UndefinedError) as error:
+        where = ", ".join(str(path) for path in runs)
+        raise InputError(f"{where}: {ROUNDS} or {SUMMARY} is incomplete or of another version ({error!r})") from error
+
+
+def _embedded(path: Path) -> str:
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def _render(template: str, **values: Any) -> str:
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["epsilon"] = number
+    environment.filters["percent"] = _percent
+    style = Markup(_text("page.css"))
+    return environment.from_string(_text(template)).render(style=style, **values)
+
+
+def _text(name: str) -> str:
+    return (resources.files("dpfedmeta.reporting.html") / name).read_text(encoding="utf-8")
+
+
+def _percent(value: Any) -> str:
+    if not value:
+        return "not evaluated"
+    if isinstance(value, Measured):
+        value = value.as_json()
+    return f"{100 * value['mean']:.1f}% ± {100 * value['ci95']:.1f}"

@@ -1,0 +1,188 @@
+"""Privacy statements of report.html: made from the ledger, and read back from the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import REPORT
+from dpfedmeta.planning.caveats import word_of_authors
+from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
+from dpfedmeta.training.results.snapshot import Snapshot
+from dpfedmeta.training.results.summary import SIMULATION
+from dpfedmeta.training.terminal.tables import BY_WORD, method_words, number
+from dpfedmeta.training.verification.file_claims import POPULATION, Proven, check, check_claims, complete
+
+BLOCK = "guarantees"
+
+
+def claims(proven: Proven) -> dict[str, Any]:
+    """The numbers behind the page, in the form of summary.json."""
+    plan, content = proven.content.plan, proven.content
+    return {
+        "guarantees": [cell.as_json() for cell in proven.spent],
+        "planned": [cell.as_json() for cell in proven.planned],
+        "population": {name: getattr(plan, name) for name in POPULATION},
+        "simulation": proven.simulation,
+        "ledger": {"rounds": len(content.charges), "head": content.heads[-1]},
+    }
+
+
+def embedded(content: Mapping[str, Any]) -> str:
+    """JSON that cannot end the script element that it stands in."""
+    return json.dumps(content, allow_nan=False).replace("<", "\\u003c")
+
+
+def plan_words(proven: Proven, rounds: int) -> str:
+    """The sizes that the guarantees are for."""
+    plan = proven.content.plan
+    words = f"{rounds} rounds, expected cohort {plan.cohort} of {plan.clients:,} clients"
+    if plan.earlier:
+        words += f", after {len(plan.earlier)} analyses of the same clients, which every cell counts"
+    return words + (f", at most {plan.max_participations} participation(s) each" if plan.max_participations else "")
+
+
+def server_words(proven: Proven) -> str:
+    """Describe what the server sees of a round before it releases anything."""
+    plan = proven.content.plan
+    if plan.server_sees == "messages":
+        return "The server sees every message, and who sent it"
+    whole = plan.at(0).whole
+    if whole is None:
+        return "The server sees who takes part and the sum of their messages"
+    known = constants_of_the_sum(plan)
+    masked = f" For that each client has to share masks with {known['degree']} others." if known["degree"] else ""
+    return (
+        f"The server sees who takes part, who answers, and the sum of their messages modulo 2^{whole.bits}, with the "
+        f"noise that they add, if {known['fewest_survivors']} of {plan.cohort:g} answer; it never sees a message."
+        f"{masked} What it then releases has noise of one deviation, whoever took part; a round that was aborted is "
+        "such noise alone, and nobody else can tell. Clients of a cohort see who takes part in it: towards them the "
+        "cells of the server hold, and not those of the public"
+    )
+
+
+def guarantee_rows(proven: Proven) -> list[dict[str, str]]:
+    """The table of guarantees: a row for each cell, by the names of its columns."""
+    promised, word = {cell.name: cell for cell in proven.planned}, word_of_authors(proven.settings)
+    return [
+        {
+            "unit": cell.unit,
+            "towards": cell.observer,
+            "epsilon promised": number(promised[cell.name].epsilon),
+            "epsilon spent": number(cell.epsilon),
+            "delta": f"{cell.delta:g}",
+            "adjacency": cell.adjacency,
+            "if replaced": "" if cell.replaced is None else number(cell.replaced),
+            "method": method_words(cell, word) + _bounds(cell),
+        }
+        for cell in proven.spent
+    ]
+
+
+def _bounds(cell: Guarantee) -> str:
+    if len(cell.bounds) < 2:
+        return ""
+    return " (" + ", ".join(f"{bound.method} {number(bound.epsilon)}" for bound in cell.bounds) + ")"
+
+
+def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
+    """report.html shows what the ledger proves: its table, its sizes, its warning, and the numbers that it embeds.
+
+    While a run is written, the page may be of an earlier round, and shows what was proven by then. Pictures are not
+    read.
+
+    Raises:
+        InputError: It shows something else; names it, with both values.
+    """
+    path, summary = snapshot.run.path / REPORT, snapshot.summary
+    if snapshot.page is None:
+        return []
+    page, now = _Page(snapshot.page), proven
+    with complete(path):
+        if page.blocks:
+            proven = proven.as_of(json.loads(page.blocks[0])["ledger"]["head"])
+        if proven is not now and snapshot.ended and not snapshot.written:
+            raise InputError(
+                f"{path}: shows what {len(proven.content.charges)} charges added up to, and the run has "
+                f"{len(now.content.charges)}; write it again: dpfedmeta report {snapshot.run.path}"
+            )
+        rounds = summary["rounds"] if summary is not None and snapshot.ended and proven is now else proven.rounds
+        due = plan_words(proven, rounds)
+        # Earlier versions called all clients simulated.
+        if due not in page.paragraphs[0].replace("simulated clients", "clients"):
+            raise InputError(f"{path}: first paragraph: states {page.paragraphs[0]!r}, but the ledger says {due!r}")
+        check(path, "simulation", SIMULATION if SIMULATION in page.paragraphs else None, proven.simulation)
+        _check_table(path, page, proven)
+        for block in page.blocks:
+            check_claims(path, json.loads(block), proven)
+    if not page.blocks:
+        return ["report.html agrees in what it shows; it is of an earlier version and embeds no numbers"]
+    return ["report.html agrees" if proven is now else f"report.html, written after {rounds} rounds, agrees"]
+
+
+def _check_table(path: Path, page: _Page, proven: Proven) -> None:
+    found = [table for table in page.tables if {"unit", "towards"} <= set(table[0])]
+    check(path, "tables of guarantees", len(found), 1)
+    names, *rows = found[0]
+    due = guarantee_rows(proven)
+    missing = [name for name in due[0] if name not in names and name in _COLUMNS]
+    check(path, "columns that are missing", missing, [])
+    check(path, "rows of the table", [row[:2] for row in rows], [[row["unit"], row["towards"]] for row in due])
+    for row, own in zip(rows, due, strict=True):
+        for name, text in zip(names, row, strict=True):
+            # Pages of earlier versions do not say on whose word a cell rests.
+            due_text = own.get(name, "nothing")
+            stated = due_text if text == due_text.replace(BY_WORD, "") else text
+            check(path, f"table, ({own['unit']}, {own['towards']}), {name}", stated, due_text)
+
+
+# In the table of every version.
+_COLUMNS = ("unit", "towards", "epsilon promised", "epsilon spent", "delta", "adjacency", "method")
+
+
+class _Page(HTMLParser):
+    """Text that a page shows.
+
+    Attributes:
+        paragraphs: Of the body.
+        tables: Texts of the cells, by row; tables without rows are left out.
+        blocks: The JSON that it embeds.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.paragraphs: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        self.blocks: list[str] = []
+        self._into: list[str] | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr" and self.tables:
+            self.tables[-1].append([])
+        elif tag in ("td", "th") and self.tables and self.tables[-1]:
+            self._into = self.tables[-1][-1]
+            self._into.append("")
+        elif tag == "p":
+            self._into = self.paragraphs
+            self._into.append("")
+        elif tag == "script" and dict(attrs).get("id") == BLOCK:
+            self._into = self.blocks
+            self._into.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th", "p", "script") and self._into is not None:
+            if tag != "script":
+                self._into[-1] = " ".join(self._into[-1].split())
+            self._into = None
+
+    def handle_data(self, data: str) -> None:
+        if self._into is not None:
+            self._into[-1] += data

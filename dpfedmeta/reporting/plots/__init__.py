@@ -1,0 +1,1 @@
+"""Pictures of runs, evaluations, audits and comparisons."""

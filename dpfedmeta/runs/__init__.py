@@ -1,1 +1,0 @@
-"""A run directory over its life: written, gone on with, verified."""

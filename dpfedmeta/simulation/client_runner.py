@@ -1,0 +1,309 @@
+"""The clients' side of a round: a pure function from (model, bound, clients) to their clipped sum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dpfedmeta.accounting.events.integer_sum import WholeSum
+from dpfedmeta.core.params import Params, dimension, flatten, norm, unflatten, zeros_like
+from dpfedmeta.core.random.keyed_streams import for_message
+from dpfedmeta.core.random.random_sources import FloatArray, Purpose, SecretSource
+from dpfedmeta.data.episodes.episode import Episode, blank_episode
+from dpfedmeta.data.populations.population import Population
+from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, ClientContext, ClientNoise
+from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.privacy.clip_policy import ATTACHED, Attachment, bounded_numbers, moved_by_a_client
+from dpfedmeta.privacy.clipping import clip, clip_per_layer
+from dpfedmeta.privacy.discretised.fixed_point import WholeNumbers
+from dpfedmeta.privacy.mechanisms import Released
+from dpfedmeta.privacy.message_form import with_attachment
+from dpfedmeta.privacy.units import Record, pieces_of
+from dpfedmeta.simulation.client_data import DataForm
+from dpfedmeta.simulation.gpu_batches import Chunks, ahead
+from dpfedmeta.simulation.gpu_row_sums import RowSum
+from dpfedmeta.simulation.process_cache import chunks_of, engine_of, fixed_weights, network_on
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientSide:
+    """Computation of every client, picklable so that a worker process can run it.
+
+    Attributes:
+        network: The network.
+        weights_seed: Seed of the initial weights, hence of those that are not learned.
+        population: Maps a client number to its data.
+        algorithm: Algorithm that each client computes.
+        message_clip_ratio: C/C_q if the server clips a noisy message again (stacked mode), else None.
+        engine: Per-record gradient engine.
+        attachment: Values that the clip policy requests besides the message, or None.
+        scope: Whether a message is clipped as a whole or layer by layer.
+        message_noise: Deviation of the noise that each client adds to its clipped message, over its sensitivity.
+        source: Secret randomness of the clients.
+        device: Device that computes.
+        chunk: Clients computed at once; None: see simulation.chunks.
+        whole: Rounding of messages for secure aggregation; None if the server sees messages.
+    """
+
+    network: NetworkSpec
+    weights_seed: int
+    population: Population
+    algorithm: ClientAlgorithm
+    message_clip_ratio: float | None
+    engine: Literal["auto", "vmap", "opacus"]
+    source: SecretSource
+    device: torch.device
+    attachment: Attachment | None = None
+    scope: Literal["flat", "per-layer"] = "flat"
+    message_noise: float = 0.0
+    chunk: int | None = None
+    whole: WholeSum | None = None
+
+    @property
+    def stacks(self) -> bool:
+        """True if one call computes the exact messages of several clients."""
+        return not self.algorithm.releases and self.parts == 1 and self.together != 1
+
+    @property
+    def draws_there(self) -> bool:
+        """True if records are made on the device, for populations that support it."""
+        return self.device.type == "cuda"
+
+    @property
+    def at_once(self) -> bool:
+        """True if one call computes as many clients as the device holds; a CPU's arithmetic does not change."""
+        return self.stacks or (self.device.type == "cuda" and self.together != 1)
+
+    @property
+    def as_rows(self) -> bool:
+        """True if messages are clipped and added many at a time, as on a GPU; a CPU's arithmetic does not change."""
+        return self.device.type == "cuda" and self.parts == 1 and self.together != 1
+
+    @property
+    def parts(self) -> int:
+        """Number of vectors that a message averages, each clipped on its own."""
+        return self.algorithm.parts
+
+    @property
+    def together(self) -> int | None:
+        """Number of clients that one call computes; None: all."""
+        return self.algorithm.together(engine_of(self.engine), self.device.type, self.chunk)
+
+    @property
+    def chunk_found(self) -> int | None:
+        """Number of clients computed at once; None until it is known."""
+        return self._chunks.size
+
+    @property
+    def _chunks(self) -> Chunks:
+        return chunks_of(self.network, self.algorithm, self.device, self.chunk)
+
+    def message_bound(self, bound: float) -> float:
+        """Largest norm by which one client moves the sum: C, or C_q in shared mode; more with an attachment."""
+        return moved_by_a_client(bound, self.attachment, self.message_clip_ratio)
+
+    def form(self, model: Params) -> Params:
+        """Return the form of a message: the model's parameters, and the attachment."""
+        return with_attachment(model, self.attachment)
+
+    def message_noise_variance(self, bound: float) -> float:
+        """Variance per coordinate of one message's own noise that counts at the server, else 0."""
+        if self.message_noise:
+            return (self.message_noise * self.message_bound(bound)) ** 2
+        if self.message_clip_ratio is not None:
+            return 0.0
+        own = self.algorithm.message_deviation
+        # An infinite bound times no noise is no number.
+        return (own * bound) ** 2 if own else 0.0
+
+    def whole_numbers(self, bound: float, size: int) -> WholeNumbers:
+        """An honest message (a bounded part, and Gaussian noise) is longer with probability below exp(-50)."""
+        own_noise = math.sqrt(self.message_noise_variance(bound))
+        longest = self.message_bound(bound) * (1.0 + 1e-5) + own_noise * (math.sqrt(size) + 10.0)
+        return WholeNumbers.for_messages(longest)
+
+    def clipped_sum(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> tuple[Tensor, int]:
+        """SECRET: (sum over the clients, as `whole_numbers` says; number of messages that entered it).
+
+        A message that is not finite, not of the model's form, or longer than an honest one is set to 0 and brings no
+        noise (privacy rule 4).
+        """
+        model = {name: value.to(self.device) for name, value in model.items()}
+        if self.as_rows:
+            raw = (m if m is None else _value(m) for m in self._raw(model, bound, round_, clients))
+            return RowSum(clients=self, model=model, bound=bound, round_=round_).of(clients, raw)
+        form = self.form(model)
+        numbers = self.whole_numbers(bound, dimension(form))
+        total, entered = numbers.zero(dimension(form), self.device), 0
+        for values in self.sent(model, bound, round_, clients):
+            if values is not None and (whole := numbers.accepted(values.double())) is not None:
+                total += whole
+                entered += 1
+        return total.cpu(), entered
+
+    def sent(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> Iterator[Tensor | None]:
+        """SECRET: what each client sends to a server that sees messages, [d]; None where it is not of the model's form.
+
+        Clipped, and with the noise that the plan has a client add itself.
+        """
+        model = {name: value.to(self.device) for name, value in model.items()}
+        form = self.form(model)
+        for message in self._messages(model, bound, round_, clients):
+            yield flatten(message) if _of_form(message, form) else None
+
+    def bounded_parts(
+        self, model: Params, bound: float, round_: int, clients: Sequence[int]
+    ) -> Iterator[list[FloatArray]]:
+        """SECRET: what each client has to round: vectors [d] of length `message_bound` at most.
+
+        Of a message that is not of the model's form there are none. A part that is not finite is 0.
+        """
+        model = {name: value.to(self.device) for name, value in model.items()}
+        form, longest = self.form(model), self.message_bound(bound)
+        for message in self._messages(model, bound, round_, clients):
+            pieces = _parts(message, self.parts)
+            if not all(_of_form(piece, form) for piece in pieces):
+                yield []
+                continue
+            vectors = [flatten(clip(piece, longest)).double().cpu().numpy() for piece in pieces]
+            yield vectors
+
+    def exact_messages(self, model: Params, round_: int, clients: Sequence[int]) -> Iterator[Params | None]:
+        """SECRET unless the population is public: messages before clipping, of algorithms that release none.
+
+        None for a client whose data do not have the form that the plan states.
+        """
+        for message in self._raw(model, math.inf, round_, clients):
+            yield message if isinstance(message, dict) else None
+
+    def _messages(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> Iterator[Params]:
+        """Yield the clients' messages, the data clipped to `message_bound`; if `parts` > 1, callers clip each part."""
+        for client, message in zip(clients, self._raw(model, bound, round_, clients), strict=True):
+            if self.algorithm.releases:
+                yield {} if message is None else self._clipped_again(_value(message), bound)
+                continue
+            # A client without sound data sends zeros, which are no failure: it must not show who holds what.
+            if self.parts > 1:
+                # Whoever rounds them clips each on its own.
+                nothing = {name: value.new_zeros(self.parts, *value.shape) for name, value in model.items()}
+                yield nothing if message is None else _value(message)
+                continue
+            clipped = zeros_like(self.form(model)) if message is None else self._clipped(_value(message), bound)
+            yield self._with_own_noise(clipped, bound, round_, client)
+
+    def _raw(
+        self, model: Params, bound: float, round_: int, clients: Sequence[int]
+    ) -> Iterator[Params | Released[Record, Params] | None]:
+        """Yield the algorithm's messages; with several clients in one call, the next ones' data are drawn meanwhile."""
+        context = self.context(model)
+        size = self.together or max(len(clients), 1)
+        groups = [clients[start : start + size] for start in range(0, len(clients), size)]
+        drawn = ahead(self.held_by, groups) if self.at_once else map(self.held_by, groups)
+        for group, held in zip(groups, drawn, strict=True):
+            yield from self._of_group(context, bound, round_, group, held)
+
+    def _of_group(
+        self, context: ClientContext, bound: float, round_: int, group: Sequence[int], held: Sequence[Episode | None]
+    ) -> Iterator[Params | Released[Record, Params] | None]:
+        places = range(len(group))
+        if self.algorithm.releases:
+            # Others in the group are computed as if this client were a sound one.
+            blank = blank_episode(self.data_form.image, *(self.algorithm.needs.counts or (1, 1)))
+            episodes = [blank if episode is None else episode for episode in held]
+        else:
+            places = [place for place in places if held[place] is not None]  # type: ignore[assignment]
+            episodes = [episode for episode in held if episode is not None]
+        noises = [self._noise(round_, group[place]) for place in places]
+        found = iter(self.algorithm.messages(context, episodes, bound, noises))
+        for episode in held:
+            if episode is None:
+                if self.algorithm.releases:
+                    next(found)
+                yield None
+            else:
+                yield next(found)
+
+    def context(self, model: Params) -> ClientContext:
+        """Return the state that clients of this machine share while they compute."""
+        return ClientContext(
+            network=self.network,
+            module=network_on(self.network, self.device),
+            learned=model,
+            fixed=fixed_weights(self.algorithm, self.network, self.weights_seed, self.device),
+            device=self.device,
+            engine=engine_of(self.engine),
+            built=lambda spec: network_on(spec, self.device),
+            pieces=self._chunks.compute,
+            side_by_side=self.at_once,
+        )
+
+    @property
+    def data_form(self) -> DataForm:
+        """Form of the data that every client must hold."""
+        network, needs = self.network, self.algorithm.needs
+        return DataForm(
+            image=network.form.shape,
+            vocabulary=network.vocabulary,
+            ways=network.ways,
+            counts=needs.counts,
+            queries=needs.queries,
+            divided=needs.division,
+        )
+
+    def held_by(self, clients: Sequence[int]) -> list[Episode | None]:
+        """SECRET: the data of some clients; None for one whose data do not have the form of the plan."""
+        if self.draws_there:
+            return self.data_form.held_on(self.population, clients, self.device)
+        return [self.data_form.held(self.population, client) for client in clients]
+
+    def _with_own_noise(self, message: Params, bound: float, round_: int, client: int) -> Params:
+        """The client's share of the noise of the sum, on all that it sends."""
+        if not self.message_noise:
+            return message
+        deviation = self.message_noise * self.message_bound(bound)
+        own = self.source.generator(Purpose.MESSAGE_NOISE, round_, client)
+        own = for_message(own, lambda: (repr(deviation).encode(), *pieces_of(message)))
+        noise = own.normal(dimension(message))
+        noisy = flatten(message).double() + deviation * torch.from_numpy(noise).to(self.device)
+        return unflatten(noisy, message)
+
+    def _clipped(self, message: Params, bound: float) -> Params:
+        clipped = clip(message, bound) if self.scope == "flat" else clip_per_layer(message, bound)
+        if self.attachment is None:
+            return clipped
+        values = bounded_numbers(self.attachment, norm(message), bound)
+        attached = torch.tensor(values, dtype=torch.float64, device=self.device) * (self.attachment.scale * bound)
+        return {**clipped, ATTACHED: attached}
+
+    def _noise(self, round_: int, client: int) -> ClientNoise:
+        return ClientNoise(
+            support=self.source.generator(Purpose.SUPPORT_NOISE, round_, client),
+            query=self.source.generator(Purpose.QUERY_NOISE, round_, client),
+            batches=self.source.generator(Purpose.LOCAL_BATCHES, round_, client),
+        )
+
+    def _clipped_again(self, message: Params, bound: float) -> Params:
+        """Stacked mode clips the noisy message; shared mode takes it as it is."""
+        return message if self.message_clip_ratio is None else clip(message, self.message_bound(bound))
+
+
+def _parts(message: Params, parts: int) -> list[Params]:
+    """[parts, ...], or a message that is one."""
+    if parts == 1:
+        return [message]
+    return [{name: value[place] for name, value in message.items()} for place in range(parts)]
+
+
+def _of_form(message: Params, form: Params) -> bool:
+    shapes = {name: value.shape for name, value in form.items()}
+    real = all(value.dtype in (torch.float32, torch.float64) for value in message.values())
+    return real and {name: value.shape for name, value in message.items()} == shapes
+
+
+def _value(message: Params | Released[Record, Params]) -> Params:
+    return message.value if isinstance(message, Released) else message

@@ -1,0 +1,1 @@
+"""Measurements for research on simulated clients. They read secret messages."""

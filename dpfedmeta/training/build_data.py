@@ -1,0 +1,86 @@
+"""Clients of a plan on a data set, and the public data on which models are evaluated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.random_sources import KeyedSource, SecretSource
+from dpfedmeta.data.dataset import Dataset
+from dpfedmeta.data.populations.capacity_checks import check_shape
+from dpfedmeta.data.populations.population import Population, VirtualPopulation
+from dpfedmeta.data.populations.shards import ShardPopulation
+from dpfedmeta.learning.evaluation import Benchmark, Classification, HeldOutEvaluation
+from dpfedmeta.learning.models.frozen import mixes_queries
+from dpfedmeta.learning.models.registry import build_network
+from dpfedmeta.planning.client_population import plan_population
+from dpfedmeta.planning.client_spec import evaluation_shape
+from dpfedmeta.planning.run_plan import Plan
+from dpfedmeta.simulation.client_runner import ClientSide
+
+
+def population(plan: Plan, dataset: Dataset, own: Population | None = None) -> Population:
+    """Return the clients: those that the settings describe, or the caller's own.
+
+    Raises:
+        InputError: There are fewer images or clients than the settings say, or they do not fit the benchmark.
+        RefusedPlan: The record-level accountant would count with sizes that the clients do not have.
+    """
+    settings = plan.settings
+    if dataset.task.shared_classes is None:
+        return plan_population(settings, dataset.train, plan.shape, own)
+    chosen = settings.population
+    if own is not None or chosen.kind != "virtual" or chosen.most_shots is not None or settings.task.shift:
+        raise InputError(
+            f"dataset = {dataset.task.name}: deals out its images in shards of population.records / 2; leave out "
+            "population.kind, population.most_shots, task.shift and clients of your own"
+        )
+    return ShardPopulation(
+        pool=dataset.train, records=chosen.records, clients=plan.privacy.clients, seed=settings.run.seed
+    )
+
+
+def client_side(plan: Plan, population: Population, source: SecretSource, device: torch.device) -> ClientSide:
+    """Build the client side of the plan: the computation of every client."""
+    return ClientSide(
+        network=plan.network,
+        weights_seed=plan.settings.run.seed,
+        population=population,
+        algorithm=plan.algorithm,
+        message_clip_ratio=plan.message_clip_ratio,
+        engine=plan.settings.record.engine,
+        source=source,
+        device=device,
+        attachment=plan.policy.attachment,
+        scope=plan.settings.clip.scope,
+        message_noise=plan.message_noise,
+        chunk=plan.settings.run.chunk,
+        whole=plan.privacy.at(0).whole,
+    )
+
+
+def public_side(clients: ClientSide, plan: Plan, dataset: Dataset) -> ClientSide:
+    """The same clients made of public validation data, with noise that is no secret."""
+    made: Population
+    if isinstance(clients.population, ShardPopulation):
+        made = replace(clients.population, pool=dataset.val)
+    else:
+        check_shape(dataset.val, plan.shape, "val")
+        made = VirtualPopulation(pool=dataset.val, shape=plan.shape, clients=plan.privacy.clients, seed=0)
+    return replace(clients, population=made, source=KeyedSource(0))
+
+
+def held_out_evaluation(plan: Plan, dataset: Dataset, split: Literal["val", "test"]) -> HeldOutEvaluation:
+    """Build the evaluation of models on a split that no client holds."""
+    pool, seed = getattr(dataset, split), plan.settings.run.seed
+    if dataset.task.shared_classes is not None:
+        # A validation looks at as many images as its episodes would hold.
+        few = plan.settings.evaluation.validation_episodes * plan.settings.evaluation.queries
+        return Classification(pool=pool, seed=seed, images=few if split == "val" else None)
+    shape = evaluation_shape(plan.settings)
+    # Where the network cannot tell support from query images, the protocol must say so.
+    mixed = mixes_queries(build_network(plan.network))
+    return Benchmark(pool=pool, shape=shape, seed=seed, split=split, transductive=mixed)

@@ -1,0 +1,171 @@
+"""A personal model: predictions from one image at a time, and one file without pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import CONFIG
+from dpfedmeta.core.params import Params, is_finite
+from dpfedmeta.learning.models.frozen import restored_network
+from dpfedmeta.learning.models.functional import channels_last
+from dpfedmeta.learning.models.registry import build_network
+from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.training.personal.user_inputs import ImageForm, Images
+
+FORMAT = "dpfedmeta personal model 1"
+_KEY = "dpfedmeta"
+_IMAGES_PER_CHUNK = 500
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PersonalModel:
+    """An adapted network with frozen statistics: a prediction depends on the image and on nothing else.
+
+    Attributes:
+        network: What the module was built from.
+        module: From standardised images [n, channels, height, width] to logits [n, classes].
+        form: What images it takes.
+        steps: Gradient steps that were taken.
+        class_names: A name for each class, or nothing.
+    """
+
+    network: NetworkSpec
+    module: nn.Module
+    form: ImageForm
+    steps: int
+    class_names: tuple[str, ...] = ()
+
+    def logits(self, images: Images) -> Tensor:
+        """Logits [n, classes] of images [n, channels, height, width], uint8 or standardised floats.
+
+        Raises:
+            InputError: The images do not fit.
+        """
+        parts = torch.split(self.form.tensor(images), _IMAGES_PER_CHUNK)
+        with torch.no_grad():
+            return torch.cat([self.module(channels_last(part)) for part in parts])
+
+    def probabilities(self, images: Images) -> Tensor:
+        """Softmax of the logits, [n, classes]; not calibrated."""
+        return self.logits(images).softmax(1)
+
+    def predict(self, images: Images) -> Tensor:
+        """Labels [n], int64, as they were given to `adapt`."""
+        return self.logits(images).argmax(1)
+
+    def predict_names(self, images: Images) -> list[str]:
+        """Names of the classes.
+
+        Raises:
+            InputError: The model has none, or the images do not fit.
+        """
+        if not self.class_names:
+            raise InputError("the model has no class names; give class_names to adapt")
+        return [self.class_names[label] for label in self.predict(images).tolist()]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file, whole or not at all: weights, frozen statistics, and what describes them.
+
+        Raises:
+            InputError: The folder does not exist or cannot be written.
+        """
+        target = Path(path)
+        if not target.parent.is_dir():
+            raise InputError(f"{target}: cannot be written: there is no folder {target.parent}; make it first")
+        content = {
+            "format": FORMAT,
+            "network": asdict(self.network),
+            "form": asdict(self.form),
+            "steps": self.steps,
+            "class_names": self.class_names,
+        }
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        tensors = {name: value.detach().contiguous().clone() for name, value in self.module.state_dict().items()}
+        try:
+            save_file(tensors, temporary, metadata={_KEY: json.dumps(content)})
+            temporary.replace(target)
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{target}: cannot be written ({error})") from error
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def load_personal(path: str | os.PathLike[str]) -> PersonalModel:
+    """Read a file of `PersonalModel.save`.
+
+    Nothing in it is executed, with one exception: where it names a network of the user's own
+    (package.module:factory), that module, installed or in the current directory, is imported.
+
+    Raises:
+        InputError: Missing, damaged, not a personal model, or its tensors do not fit its network.
+    """
+    source = Path(path)
+    if source.is_dir():
+        run = (source / CONFIG).is_file()
+        raise InputError(
+            f"{source}: is {'the directory of a run' if run else 'a folder'}; a personal model is one file, which "
+            "PersonalModel.save writes" + (f"; the run's initialisation: dp.load({str(source)!r})" if run else "")
+        )
+    try:
+        content, tensors = _read(source)
+        if content.get("format") != FORMAT:
+            raise InputError(f"expected the format {FORMAT!r}, found {content.get('format')!r}")
+        spec = TypeAdapter(NetworkSpec).validate_python(content.get("network"))
+        form = TypeAdapter(ImageForm).validate_python(content.get("form"))
+        names = TypeAdapter(tuple[str, ...]).validate_python(content.get("class_names"))
+        steps = TypeAdapter(int).validate_python(content.get("steps"))
+        module = restored_network(build_network(spec), tensors)
+        model = PersonalModel(network=spec, module=module, form=form, steps=steps, class_names=names)
+        _check(model, tensors)
+        return model
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{source}: damaged, or no personal model: {place} {first['msg']}") from error
+    except InputError as error:
+        raise InputError(f"{source}: damaged, or no personal model: {error}") from error
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Params]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            described: Mapping[str, str] = file.metadata() or {}
+            tensors: Params = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        content = json.loads(described.get(_KEY, "null"))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise InputError(" ".join(str(error).split())) from error
+    if not isinstance(content, dict):
+        raise InputError("its description is missing")
+    return content, tensors
+
+
+def _check(model: PersonalModel, tensors: Mapping[str, Tensor]) -> None:
+    """Check that the parts of a model fit each other, also by computing the logits of one image."""
+    form, network = model.form, model.network
+    if form.form != network.form:
+        raise InputError("its images do not fit its network")
+    allowed = (0, form.channels, 1) if form.records == "vectors" else (0, form.channels)
+    if any(len(values) not in allowed for values in (form.mean, form.deviation)):
+        raise InputError("its standardisation does not fit its images")
+    if len(model.class_names) not in (0, network.ways):
+        raise InputError(f"it has {len(model.class_names)} class names for {network.ways} classes")
+    if not is_finite(tensors):
+        raise InputError("it holds values that are not finite")
+    try:
+        shape = tuple(model.logits(torch.ones(1, *form.form.shape)).shape)
+    except RuntimeError as error:
+        raise InputError("its statistics do not fit its network") from error
+    if shape != (1, network.ways):
+        raise InputError(f"its network gives {list(shape)} for one image of {network.ways} classes")

@@ -1,0 +1,144 @@
+"""Images, vectors, token sequences and labels as users hand them in, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.episodes.episode import are_tokens
+from dpfedmeta.data.episodes.shape import Kind, RecordForm
+
+Images = Tensor | npt.NDArray[np.uint8] | npt.NDArray[np.floating]
+Labels = Tensor | npt.NDArray[np.integer] | Sequence[int]
+
+# Standardised pixels lie within a few units of 0; larger ones are bytes that somebody turned into floats.
+_LARGEST = 50.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageForm:
+    """Form of the records that a network takes, with their standardisation.
+
+    Attributes:
+        channels: 1 or 3; for vectors and sequences, their length.
+        size: Height and width; for vectors and sequences, 1.
+        mean: Mean that is subtracted, per channel (pixels in [0, 1], given as bytes) or number of a vector; empty: 0.
+        deviation: Standard deviation that is then divided by, per channel or number; empty: 1.
+        records: Kind of the records.
+        vocabulary: Tokens are whole numbers below this; None if records are not tokens.
+    """
+
+    channels: int
+    size: int
+    mean: tuple[float, ...] = ()
+    deviation: tuple[float, ...] = ()
+    records: Kind = "images"
+    vocabulary: int | None = None
+
+    @property
+    def form(self) -> RecordForm:
+        """The form of one record."""
+        shape = (self.channels, self.size, self.size) if self.records == "images" else (self.channels,)
+        return RecordForm(shape=shape, vocabulary=self.vocabulary)
+
+    def tensor(self, images: Images) -> Tensor:
+        """Records as the network takes them, float32 [n, channels, size, size] or [n, numbers].
+
+        Args:
+            images: Bytes (uint8), which are standardised here, or floats that are standardised already. Vectors as in
+                the file that they were trained on: they are standardised here. Sequences of tokens, padded with 0.
+
+        Raises:
+            InputError: Another shape or type, no image at all, or values that are neither.
+        """
+        if self.records != "images":
+            return self._numbers(images)
+        given = _tensor(images, "images")
+        wanted = (self.channels, self.size, self.size)
+        if given.ndim != 4 or tuple(given.shape[1:]) != wanted or not len(given):
+            expected = ", ".join(map(str, wanted))
+            raise InputError(f"images: expected the shape [n, {expected}] with n >= 1, got {list(given.shape)}")
+        if given.dtype == torch.uint8:
+            return self._standardised(given)
+        if not given.is_floating_point():
+            raise InputError(f"images: expected uint8, or standardised floats, got {given.dtype}")
+        if not bool(torch.isfinite(given).all()):
+            raise InputError("images: hold values that are not finite")
+        if float(given.abs().max()) > _LARGEST:
+            raise InputError(
+                f"images: floats up to {float(given.abs().max()):.0f} are not standardised; give pixels as uint8"
+            )
+        return given.float()
+
+    def _numbers(self, given: Images) -> Tensor:
+        values, length = _tensor(given, self.records), self.channels
+        if values.ndim != 2 or values.shape[1] != length or not len(values):
+            raise InputError(f"{self.records}: expected [n, {length}] with n >= 1, got {list(values.shape)}")
+        values = values.float()
+        if not bool(torch.isfinite(values).all()):
+            raise InputError(f"{self.records}: hold values that are not finite")
+        if self.vocabulary is not None:
+            if not are_tokens(values, self.vocabulary):
+                raise InputError(
+                    f"tokens: expected whole numbers from 1 to {self.vocabulary - 1}, padded with 0, at least one "
+                    "token in each sequence"
+                )
+            return values
+        values = values - torch.tensor(self.mean) if self.mean else values
+        return values / torch.tensor(self.deviation) if self.deviation else values
+
+    def _standardised(self, images: Tensor) -> Tensor:
+        pixels = images.float() / 255.0
+        if self.mean:
+            pixels = pixels - torch.tensor(self.mean).view(-1, 1, 1)
+        return pixels / torch.tensor(self.deviation).view(-1, 1, 1) if self.deviation else pixels
+
+
+def checked_labels(labels: Labels, images: int, trained_ways: int, ways: int | None) -> tuple[Tensor, int]:
+    """Labels [n], int64, and the number of classes.
+
+    Args:
+        labels: A whole number for each image.
+        images: How many images there are.
+        trained_ways: Classes that the network was trained with.
+        ways: Classes that the user wants; None: those that the labels have.
+
+    Raises:
+        InputError: Labels are no whole numbers, or too many or too few, or outside of 0 ... classes - 1, or a class
+            has no image.
+    """
+    if not isinstance(labels, Tensor) and any(isinstance(label, str) for label in labels):
+        raise InputError(
+            "labels: not an array of numbers but names; give their places, `names = sorted(set(labels)); labels = "
+            "[names.index(label) for label in labels]`, and the names as class_names=names"
+        )
+    given = _tensor(labels, "labels")
+    if given.is_floating_point() or given.dtype == torch.bool or given.ndim != 1:
+        raise InputError(f"labels: expected whole numbers [n], got {given.dtype} of shape {list(given.shape)}")
+    if len(given) != images:
+        raise InputError(f"labels: there are {len(given)} for {images} images")
+    if ways is not None and ways < 2:
+        raise InputError(f"ways = {ways}: at least 2 classes are needed")
+    limit = ways or trained_ways
+    wrong = [label for label in given.tolist() if not 0 <= label < limit]
+    if wrong:
+        reason = "as many as were asked for" if ways else "as many as in training; ask for more with ways="
+        raise InputError(f"labels: {wrong[0]} is unknown; labels are 0 ... {limit - 1}, {reason}")
+    classes = ways or max(2, int(given.max()) + 1)
+    absent = sorted(set(range(classes)) - set(given.tolist()))
+    if absent:
+        raise InputError(f"labels: class {absent[0]} has no image; every class of 0 ... {classes - 1} needs one")
+    return given.long(), classes
+
+
+def _tensor(values: Images | Labels, name: str) -> Tensor:
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name}: not an array of numbers ({error})") from error

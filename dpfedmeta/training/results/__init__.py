@@ -1,0 +1,1 @@
+"""Results of a run: rows, summary, evaluations, archive."""

@@ -1,0 +1,156 @@
+"""Measurements of a run on held-out data: a file for each, and the latest request in evaluation.json."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import EVALUATION, SUMMARY, RunDirectory
+
+EVALUATIONS = "evaluations"
+# A name has to fit into 255 bytes, and into a line.
+_LONG = 40
+Content = Mapping[str, Any]
+
+
+def keep_evaluation(folder: Path, content: Content, beside: Sequence[Content] = ()) -> Path:
+    """Write evaluation.json, and for each of its results evaluations/NAME.json: what was measured gives the name.
+
+    The same thing measured again replaces itself alone; everything else stays.
+
+    Args:
+        folder: The run directory, or another folder; made if it is absent.
+        content: Of evaluation.json: what holds for all, and `results`.
+        beside: For each result, more keys of its own file.
+
+    Returns:
+        Path of evaluation.json.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    kept = RunDirectory(folder / EVALUATIONS)
+    # An evaluation of an earlier version, which would be lost.
+    older = list(kept_evaluations(folder)) if not kept.path.is_dir() else []
+    kept.path.mkdir(parents=True, exist_ok=True)
+    more = beside or [{}] * len(content["results"])
+    new = [{**one, **keys} for one, keys in zip(_single(content), more, strict=True)]
+    for one in (*older, *new):
+        kept.write_json(f"{name_of_evaluation(one)}.json", one)
+    RunDirectory(folder).write_json(EVALUATION, content)
+    return folder / EVALUATION
+
+
+def kept_evaluations(folder: Path) -> Iterator[dict[str, Any]]:
+    """Everything that was measured, each with one result, in the order of their names; evaluation.json of old runs.
+
+    Numbers in names count as numbers: 5-way is before 20-way.
+
+    Raises:
+        InputError: A file is damaged; says which.
+    """
+    kept = RunDirectory(folder / EVALUATIONS)
+    paths = sorted(kept.path.glob("[!.]*.json"), key=_place) if kept.path.is_dir() else []
+    found = [(path, kept.read_json(path.name)) for path in paths]
+    if not kept.path.is_dir() and (folder / EVALUATION).exists():
+        found = [(folder / EVALUATION, RunDirectory(folder).read_json(EVALUATION))]
+    for path, content in found:
+        try:
+            for one in _single(content):
+                name_of_evaluation(one)
+                yield one
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{path}: not an evaluation, or of another version ({error!r}); remove it") from error
+
+
+def _place(path: Path) -> list[tuple[int, str]]:
+    return [(int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", path.stem)]
+
+
+def _single(content: Content) -> list[dict[str, Any]]:
+    """Split an evaluation into evaluations with one result each."""
+    return [{**content, "results": [result]} for result in content["results"]]
+
+
+def name_of_evaluation(content: Content) -> str:
+    """Name an evaluation after what it measured, so that repeated measurements get the same name."""
+    (result,) = content["results"]
+    words = []
+    if "ways" in result:
+        words.append(f"{result['ways']}-way-{result['shots']}-shot")
+        words.append(f"steps-{_runs_of(row['steps'] for row in result['by_steps'])}")
+        seeds = content["seeds"]
+        words.append(f"{result['accuracy']['episodes']}-episodes-seed{'s' * (len(seeds) > 1)}-{_runs_of(seeds)}")
+        words += ["transductive"] if "TRANSDUCTIVE" in content["protocol"] else []
+        words += [] if "accuracy_fine_tuned" in result else ["no-fine-tuning"]
+    else:
+        words.append(f"{result['accuracy']['images']}-images")
+    if unfinished(content):
+        words.append(f"after-round-{content['rounds']}")
+    return "-".join(words)
+
+
+def unfinished(content: Content) -> str | None:
+    """A label for weights that are not those of the run's end; None: they are, or nobody said."""
+    status = content.get("status")
+    if status in (None, "completed", "budget") or content["rounds"] >= content["planned_rounds"]:
+        return None
+    return f"{status.upper()} after {content['rounds']} of {content['planned_rounds']} rounds"
+
+
+def _runs_of(numbers: Iterator[int] | Sequence[int]) -> str:
+    """0, 1, 2, 3, 7 as 0-to-3-7."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    words = "-".join(str(first) if first == last else f"{first}-to-{last}" for first, last in runs)
+    if len(words) <= _LONG:
+        return words
+    return f"{runs[0][0]}-to-{runs[-1][1]}-{hashlib.sha256(json.dumps(runs).encode()).hexdigest()[:8]}"
+
+
+AUDIT, AUDIT_PLOT = "audit.json", "audit.png"
+_NEEDED = ("unit", "observer", "promised", "audited", "confidence", "audit", "method", "runs", "canaries")
+
+
+def keep_audit(run: RunDirectory, content: Mapping[str, Any]) -> None:
+    """Write audit.json, and what it found into summary.json where the run has ended."""
+    run.write_json(AUDIT, content)
+    if (run.path / SUMMARY).exists():
+        run.write_json(SUMMARY, {**run.read_json(SUMMARY), "audited": content["cells"]})
+
+
+def audited_cells(folder: Path) -> dict[str, Any]:
+    """Return the entry that a kept audit adds to a new summary.json: {} where there is none.
+
+    A damaged one does not stand in the way of a summary: the report, which reads it next, says what is wrong with it.
+    """
+    try:
+        content = kept_audit(folder)
+    except InputError:
+        return {}
+    return {} if content is None else {"audited": content["cells"]}
+
+
+def kept_audit(folder: Path) -> Mapping[str, Any] | None:
+    """Read the findings of a run's audit; None: the run was not audited.
+
+    Raises:
+        InputError: The file is damaged.
+    """
+    if not (folder / AUDIT).exists():
+        return None
+    content = RunDirectory(folder).read_json(AUDIT)
+    cells = content.get("cells")
+    whole = isinstance(cells, list) and all(isinstance(c, dict) and {*_NEEDED} <= {*c} for c in cells)
+    if not whole or not isinstance(content.get("size"), str):
+        raise InputError(f"{folder / AUDIT}: not an audit, or of another version; audit the run again, or remove it")
+    return content  # type: ignore[no-any-return]

@@ -1,0 +1,174 @@
+"""A run in one file to publish: everything but what is secret, with the digest of each file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory
+from dpfedmeta.core.version import __version__
+from dpfedmeta.training.state.lock import only_writer
+
+if TYPE_CHECKING:
+    from dpfedmeta.training.verification.verify import Audit
+
+MANIFEST = "MANIFEST.json"
+# The earliest time that a zip file can say: a file's own follows how many clients took part.
+_NO_TIME = (1980, 1, 1, 0, 0, 0)
+# Trackers' own logs hold the times of lines, names of machines and users, and what is in them is in rounds.jsonl too.
+_STAYS = ("secret", "wandb", "tensorboard", MANIFEST)
+# Shorter contents occur by chance, a `{}` or a single number.
+_TELLING = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Archived:
+    """An archive that was written.
+
+    Attributes:
+        path: The file.
+        files: What is in it.
+        left_out: Secret files that are not.
+        audit: The run, verified first.
+    """
+
+    path: Path
+    files: tuple[str, ...]
+    left_out: int
+    audit: Audit
+
+
+def archive(run: RunDirectory, path: Path) -> Archived:
+    """Write an ended run as a zip file; the same run gives the same bytes.
+
+    Guarantee:
+        Nothing under `secret/`, no lock, no hidden or temporary file and no link is in it, no file's content is that of
+        a secret file, none holds the noise seed, and no time of a file is told. What is left is post-processing of
+        releases, settings, and accuracies on public classes.
+
+    Raises:
+        InputError: The run has not ended, another process writes it, a file holds what is secret, or contradicts the
+            ledger; nothing was written.
+    """
+    if not run.ledger.exists():
+        raise InputError(f"{run.path}: is this the directory of a run? it holds no {run.ledger.name}")
+    if path.suffix != ".zip" or not path.parent.is_dir():
+        raise InputError(f"--out {path}: expected a .zip file in a folder that exists")
+    if path.exists():
+        raise InputError(f"--out {path}: exists already; choose another name")
+    if path.resolve().is_relative_to(run.path.resolve()):
+        raise InputError(f"--out {path}: lies in the run itself; choose a place outside of it")
+    from dpfedmeta.training.verification.verify import audit  # brings PyTorch, and a wrong name needs none
+
+    with only_writer(run.path):
+        found = audit(run)
+        status = run.read_json(SUMMARY).get("status") if (run.path / SUMMARY).exists() else None
+        if status not in ("completed", "budget"):
+            raise InputError(
+                f"{run.path}: the run has not ended ({status or 'killed, or running'}), so an archive would be of no "
+                f"result; finish it first (--resume {run.path})"
+            )
+        contents = {name: (run.path / name).read_bytes() for name in public_files(run)}
+        left_out = _check_nothing_secret(run, contents)
+        contents[MANIFEST] = manifest(run, contents)
+        _write(path, run.path.resolve().name, contents)
+    return Archived(path=path, files=tuple(contents), left_out=left_out, audit=found)
+
+
+def public_files(run: RunDirectory) -> Iterator[str]:
+    """Paths inside the run of what may leave it, in their order."""
+    for path in sorted(run.path.rglob("*")):
+        inside = path.relative_to(run.path)
+        hidden = any(part.startswith(".") for part in inside.parts)
+        if path.is_file() and not path.is_symlink() and not hidden and inside.parts[0] not in _STAYS:
+            yield inside.as_posix()
+
+
+def _check_nothing_secret(run: RunDirectory, contents: dict[str, bytes]) -> int:
+    """Check that no content of the archive is a secret file under another name.
+
+    Returns:
+        The number of secret files, which are left out.
+    """
+    secrets = [path for path in sorted(run.secret.rglob("*")) if path.is_file()] if run.secret.is_dir() else []
+    kept = {path: path.read_bytes() for path in secrets}
+    by_digest = {_digest(content): path for path, content in kept.items() if len(content) >= _TELLING}
+    seed = _seed(kept.get(run.secret / "noise_seed.json", b""))
+    chosen = read_content(run.ledger).identity.config
+    for name, content in contents.items():
+        twin = by_digest.get(_digest(content))
+        # A chosen seed is a setting, and the run says that it is a simulation.
+        if twin is None and seed and seed.encode() in content and seed not in chosen:
+            twin = run.secret / "noise_seed.json"
+        if twin is not None:
+            raise InputError(f"{run.path / name}: holds what {twin} holds, which is secret; take it out of the run")
+    return len(secrets)
+
+
+def _seed(content: bytes) -> str | None:
+    try:
+        return str(json.loads(content)["seed"])
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def manifest(run: RunDirectory, contents: dict[str, bytes]) -> bytes:
+    """Return the archive's table of contents, with SHA-256 as `sha256sum` gives it."""
+    content = {
+        "dpfedmeta": __version__,
+        "run": run.path.resolve().name,
+        "ledger_head": read_content(run.ledger).heads[-1],
+        "sha256": {name: _digest(content) for name, content in contents.items()},
+        "without": "secret/ (noise seed, participants, digests of data), logs of trackers, locks, times of files",
+    }
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def check_manifest(run: RunDirectory) -> list[str]:
+    """Check that an unpacked archive is as it was packed; a directory without a manifest passes without a remark.
+
+    What was made since (a report, an evaluation) is not in the manifest and is passed over.
+
+    Raises:
+        InputError: A file is missing, or is another one.
+    """
+    if not (run.path / MANIFEST).exists():
+        return []
+    stated = run.read_json(MANIFEST).get("sha256")
+    if not isinstance(stated, dict):
+        raise InputError(f"{run.path / MANIFEST}: no manifest of dpfedmeta archive")
+    for name, digest in stated.items():
+        path = run.path / name
+        if not path.is_file():
+            raise InputError(f"{path}: is in {MANIFEST} but not here; unpack the archive again")
+        if _digest(path.read_bytes()) != digest:
+            raise InputError(f"{path}: is not the file that was archived (SHA-256); unpack the archive again")
+    words = f"{MANIFEST}: {len(stated)} files are as they were archived"
+    without = "; without secret/ nobody can check who took part and what noise was drawn, and the run cannot go on"
+    return [words + ("" if run.secret.is_dir() else without)]
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _write(path: Path, folder: str, contents: dict[str, bytes]) -> None:
+    """Whole or not at all."""
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with zipfile.ZipFile(staged, "x", zipfile.ZIP_DEFLATED) as file:
+            for name, content in sorted(contents.items()):
+                entry = zipfile.ZipInfo(f"{folder}/{name}", _NO_TIME)
+                entry.compress_type, entry.external_attr, entry.create_system = zipfile.ZIP_DEFLATED, 0o644 << 16, 3
+                file.writestr(entry, content)
+        staged.replace(path)
+    finally:
+        staged.unlink(missing_ok=True)

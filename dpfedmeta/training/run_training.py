@@ -1,0 +1,294 @@
+"""Run of a training: prepare, train, evaluate, summarise. Nothing is printed; callbacks are told."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import secrets
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dpfedmeta.accounting.ledger.client_ledger import RecordBudget
+from dpfedmeta.accounting.ledger.ledger import Budget, Identity, Ledger, read_content
+from dpfedmeta.accounting.ledger.ledger_register import Lineage
+from dpfedmeta.accounting.ledger.versions import constants
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.participation_cost import participation
+from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import spacing_of
+from dpfedmeta.config.load import to_yaml
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.environment.environment_digest import environment_of
+from dpfedmeta.core.environment.provenance import commit
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import CONFIG, EPISODES, PLAN, SUMMARY, RunDirectory, create, write_text
+from dpfedmeta.core.params import Params
+from dpfedmeta.core.peak_memory import peak_memory_mb
+from dpfedmeta.core.signals import deferred
+from dpfedmeta.core.worker_pool import Watched, Workers
+from dpfedmeta.learning.evaluation import Accuracy, HeldOutEvaluation
+from dpfedmeta.learning.evaluation.paired_test import KeptEpisodes
+from dpfedmeta.planning.caveats import cautions
+from dpfedmeta.planning.clipping.user_policy import own_policy_name
+from dpfedmeta.planning.data_digests import keep_data
+from dpfedmeta.planning.privacy.aggregation import aggregation_of
+from dpfedmeta.planning.public_weights import initial_words
+from dpfedmeta.planning.run_plan import Plan
+from dpfedmeta.simulation.backend import Backend
+from dpfedmeta.simulation.client_budgets import ClientLedgers, SpacedClients, Willing
+from dpfedmeta.training.loop import Training, check_finite, complete
+from dpfedmeta.training.results.summary import Status, summary_of
+from dpfedmeta.training.setup import Prepared, RunOptions, prepared
+from dpfedmeta.training.state.extend import extend, promise, set_aside
+from dpfedmeta.training.state.lock import ending, only_writer
+from dpfedmeta.training.state.private_timings import hides_times, seconds_before
+from dpfedmeta.training.state.resume import identity_of, keep_launch, keep_secret, registered
+from dpfedmeta.training.throughput import clients_per_second
+from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed, check_callbacks, tell
+from dpfedmeta.training.tracking.trackers import JsonLines, TensorBoard
+from dpfedmeta.training.tracking.wandb import Tracked, WeightsAndBiases, check_wandb
+
+
+def run_training(
+    settings: Settings, options: RunOptions | None = None, callbacks: Sequence[Callback] = ()
+) -> tuple[RunDirectory, Status]:
+    """Train as the settings say; nothing is written before the plan is accepted.
+
+    Args:
+        settings: What the user gave.
+        options: Besides.
+        callbacks: Who is told what happens; nothing is printed otherwise.
+
+    Returns:
+        The run directory and how the run ended.
+
+    Raises:
+        InputError: Something that was given does not fit.
+        CallbackFailed: A callback raised; by then the run has ended cleanly, and can be resumed.
+    """
+    options, callbacks = options or RunOptions(), tuple(callbacks)
+    check_callbacks(callbacks)
+    commit()  # asked now and kept: files may change while the run goes on, its modules do not
+
+    def say(text: str) -> None:
+        tell(callbacks, "on_remark", text)
+
+    check_wandb(settings.track, say)
+    with prepared(settings, options, say) as made, ExitStack() as stack:
+        rate = clients_per_second(made.public, made.workers, 0.0)
+        tell(callbacks, "on_plan", made.planned(rate))
+        run = options.resume
+        if run is None:
+            name = _default_name(settings) if settings.run.name is None else settings.run.name
+            run = create(Path(settings.run.dir), name, partial(_first_files, made=made, options=options, rate=rate))
+            stack.enter_context(only_writer(run.path))
+        lineage, missing = stack.enter_context(registered(run))
+        if missing:
+            warnings.warn(missing, stacklevel=2)
+        trackers = _trackers(made.plan, run, options, say)
+        if made.plan.privacy.ends:
+            for remark in _go_on_longer(run, made, options, lineage, rate):
+                tell(callbacks, "on_remark", remark)
+        tell(callbacks, "on_start", run.path)
+        backend = _backend(made, run, options)
+        summary, failure = _trained(_training(made, run, backend, lineage, trackers, callbacks), made)
+        _tell_the_end(callbacks, summary, failure, run)
+        with ending(run.path):
+            options.page(run)
+    return run, summary["status"]
+
+
+def _backend(made: Prepared, run: RunDirectory, options: RunOptions) -> Backend:
+    """Build the backend that adds messages: the settings' aggregation, or that of clients elsewhere."""
+    if options.elsewhere is not None:
+        return options.elsewhere.backend(made, run)
+    settings = made.plan.settings
+    backend: Backend = aggregation_of(settings).made(settings, made.clients, made.workers)
+    return backend
+
+
+def _training(
+    made: Prepared,
+    run: RunDirectory,
+    backend: Backend,
+    lineage: Lineage | None,
+    trackers: tuple[Callback, ...],
+    callbacks: tuple[Callback, ...],
+) -> Training:
+    plan, settings = made.plan, made.plan.settings
+    return Training(
+        plan=plan,
+        run=run,
+        backend=backend,
+        workers=made.workers,
+        validation=made.validation,
+        source=made.source,
+        trackers=trackers,
+        callbacks=callbacks,
+        budget=Budget.of(plan.planned),
+        client_ledgers=_client_ledgers(run, plan),
+        public_clients=made.public if settings.track.public_clients else None,
+        environment=environment_of(made.device, settings.run.chunk, made.own) if made.repeatable else None,
+        lineage=lineage,
+    )
+
+
+def _tell_the_end(
+    callbacks: Sequence[Callback], summary: dict[str, Any], failure: CallbackFailed | None, run: RunDirectory
+) -> None:
+    """The end, to all of them; then what ended it, if that was one of them."""
+    try:
+        tell(callbacks, "on_end", summary)
+    except CallbackFailed as error:
+        failure = failure or error
+    if failure is None:
+        return
+    how = "the run itself is whole"
+    if summary["status"] == "interrupted":
+        path = str(run.path)
+        how = f"the run ended cleanly after {summary['rounds']} rounds; go on with dpfedmeta.train(resume={path!r})"
+    raise CallbackFailed(f"{failure}; {how}") from failure.__cause__
+
+
+def _trained(training: Training, made: Prepared) -> tuple[dict[str, Any], CallbackFailed | None]:
+    """Train, evaluate what came out, and write the summary; with it, the callback that ended the run."""
+    run, plan = training.run, training.plan
+    begun, before = time.perf_counter(), seconds_before(run)
+    ending = training()
+    state, status, failure = ending.state, ending.status, ending.failure
+    seconds = before + time.perf_counter() - begun
+    check_finite(state)
+    accuracies: dict[str, dict[str, object]] = {}
+    try:
+        if status != "interrupted":
+            workers = Watched(training.workers, partial(tell, training.callbacks, "on_evaluation", "test"))
+            found = final_accuracies(workers, plan, made.test, complete(plan, state))
+            accuracies = {name: accuracy.as_json() for name, accuracy in found.items()}
+            accuracies["accuracy"] |= {"protocol": made.test.protocol, **made.test.sizes}
+            if made.test.sizes:
+                accuracies["accuracy"]["steps"] = plan.evaluation.steps
+            _keep_episodes(run, training.workers, made.test, plan.settings.run.seed, found["accuracy"])
+    except KeyboardInterrupt:
+        status = "interrupted"
+    except CallbackFailed as error:
+        status, failure = "interrupted", error
+    with deferred():
+        memory = peak_memory_mb(training.workers)
+        summary = summary_of(run, plan, state, status, (seconds, memory), accuracies)
+        summary["population"] |= {"kind": made.statement.kind, "statement": dataclasses.asdict(made.statement)}
+        run.write_json(SUMMARY, summary)
+        for tracker in training.trackers:
+            tracker.on_end(summary)
+    return summary, failure
+
+
+def final_accuracies(workers: Workers, plan: Plan, test: HeldOutEvaluation, model: Params) -> dict[str, Accuracy]:
+    """The trained model, before and after adaptation, beside the untrained one and the pixel baselines."""
+    untrained = plan.algorithm.initial(plan.network, plan.settings.run.seed)
+    episodes = plan.settings.evaluation.episodes
+    return test.compete(workers, plan.network, model, untrained, plan.evaluation, episodes)
+
+
+def _keep_episodes(run: RunDirectory, workers: Workers, test: HeldOutEvaluation, seed: int, accuracy: Accuracy) -> None:
+    """The accuracy on every test episode, for a comparison with another run on the same ones; they are public."""
+    digest = test.episodes_digest(workers, accuracy.episodes)
+    if digest is not None:
+        kept = KeptEpisodes(digest=digest, seeds=(seed,), accuracies=accuracy.values)
+        run.write_json(EPISODES, {"protocol": test.protocol, **kept.as_json()})
+
+
+def _client_ledgers(run: RunDirectory, plan: Plan) -> Willing | None:
+    """Build the client ledgers of the settings; clients enforce their records' guarantee, or their spacing."""
+    privacy, spacing = plan.privacy, spacing_of(plan.privacy)
+    if spacing is not None and plan.settings.record.client_ledgers:
+        return SpacedClients(folder=run.secret / "clients", spacing=spacing)
+    if privacy.record is None or not plan.settings.record.client_ledgers:
+        return None
+    # What was spent before is in the promise, and not in these ledgers: it leaves no room for more rounds.
+    rounds = guarantees(dataclasses.replace(privacy, earlier=())) if privacy.earlier else plan.planned
+    promised = next(cell for cell in rounds if (cell.unit, cell.observer) == ("record", "server"))
+    budget = RecordBudget(epsilon=promised.epsilon, delta=promised.delta)
+    each = participation(privacy.at(0), privacy.record, privacy.server_sees, "record")
+    return ClientLedgers(folder=run.secret / "clients", budget=budget, each=each)
+
+
+def _trackers(plan: Plan, run: RunDirectory, options: RunOptions, say: Callable[[str], None]) -> tuple[Callback, ...]:
+    """The run's own records; where one of them cannot begin, a run that is new leaves nothing behind."""
+    asked, timed = plan.settings.track, not hides_times(plan)
+    trackers: list[Callback] = [JsonLines(run.path)]
+    try:
+        if asked.wandb != "off":
+            tracked = Tracked(
+                run=run,
+                settings=plan.settings,
+                identity=identity_of(run).run,
+                timed=timed,
+                pictures=options.pictures,
+            )
+            trackers.append(WeightsAndBiases(tracked, say))
+        if asked.tensorboard:
+            trackers.append(TensorBoard(run.path, timed=timed))
+    except InputError:
+        if options.resume is None:
+            shutil.rmtree(run.path)
+        raise
+    return tuple(trackers)
+
+
+def _default_name(settings: Settings) -> str:
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(settings.dataset).stem)[:100]
+    return f"{settings.algo}-{plain}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _first_files(run: RunDirectory, made: Prepared, options: RunOptions, rate: float) -> None:
+    """Write the first files of a run directory: all that is needed to resume after a crash at any time."""
+    text = to_yaml(made.plan.settings)
+    write_text(run.path / CONFIG, text)
+    _write_plan(run, made, rate)
+    keep_launch(run, options.launch)
+    keep_secret(run, made.source)
+    keep_data(run, made.held)
+    identity = Identity(run=secrets.token_hex(16), config=text, secure=not made.source.reproducible)
+    Ledger(run.ledger, made.plan.privacy, identity)
+
+
+def _go_on_longer(
+    run: RunDirectory, made: Prepared, options: RunOptions, lineage: Lineage | None, rate: float
+) -> Iterator[str]:
+    """The extension, if this is where it begins, and what a crash may have left undone of the last one; remarks."""
+    before, rounds = made.plan.privacy.ends[-1], made.plan.privacy.rounds
+    if options.extend_to is not None:
+        extend(run, read_content(run.ledger), options.extend_to, lineage)
+    folder = set_aside(run, before)
+    _write_plan(run, made, rate)
+    yield f"extended from {before} to {rounds} rounds, which are charged together; how it was before is in {folder}"
+    if not any(limit < math.inf for limit in promise(made.plan.settings, made.plan.privacy.begun).limits):
+        yield (
+            f"no target limits this run: what is stated for {rounds} rounds holds if they are the last ones, "
+            "whatever they show"
+        )
+
+
+def _write_plan(run: RunDirectory, made: Prepared, rate: float) -> None:
+    plan = made.plan
+    content = {
+        "planned": [guarantee.as_json() for guarantee in plan.planned],
+        "begins_with": initial_words(plan.settings),
+        "cautions": cautions(plan.settings, made.dataset.task),
+        "privacy": constants(plan.privacy),
+        "population": dataclasses.asdict(made.statement),
+        "phases": [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in plan.privacy.phases],
+        "cost": {
+            "clients_per_second": rate,
+            "seconds": plan.privacy.expected_participations / rate,
+        },
+    }
+    if plan.own_policy is not None:
+        content["clip_policy"] = own_policy_name(plan.own_policy)
+    run.write_json(PLAN, content)

@@ -1,0 +1,284 @@
+"""All that a run is made of before its first file is written: data, plan, clients, workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.plugins.user_code_digest import own_sources, unseen
+from dpfedmeta.core.random.fresh_seeds import new_source
+from dpfedmeta.core.random.random_sources import SecretSource
+from dpfedmeta.core.worker_pool import Workers, available_cores, open_workers
+from dpfedmeta.data.dataset import Dataset, open_dataset
+from dpfedmeta.data.populations.population import Population, PopulationStatement, asked_statement, population_statement
+from dpfedmeta.learning.evaluation import HeldOutEvaluation
+from dpfedmeta.learning.models.layers.convolution import bfloat16_in_hardware
+from dpfedmeta.planning.clipping.user_policy import check_same_policy
+from dpfedmeta.planning.data_digests import NO_DIGEST, HeldData, check_data, held_data
+from dpfedmeta.planning.network_trial.pretraining_overlap import check_origins
+from dpfedmeta.planning.run_plan import Plan, make_plan
+from dpfedmeta.planning.user_modules import own_modules
+from dpfedmeta.privacy.clip_policy import ClipPolicy
+from dpfedmeta.simulation.backend import Backend
+from dpfedmeta.simulation.client_data import check_some_sound
+from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.distributed.consistency_check import check_together
+from dpfedmeta.simulation.worker_backend import check_enough_work
+from dpfedmeta.training.build_data import client_side, held_out_evaluation, population, public_side
+from dpfedmeta.training.state.extend import extended_plan
+from dpfedmeta.training.state.resume import check_same_sums, secret_of_run
+from dpfedmeta.training.tracking.plan_summary import Planned, planned_of
+
+
+class Elsewhere(Protocol):
+    """Clients that are not simulated here, but asked."""
+
+    def population(self, plan: Plan) -> Population:
+        """Return the clients, by number only: each client checks its own data against the plan."""
+        ...
+
+    def backend(self, made: Prepared, run: RunDirectory) -> Backend:
+        """Return the backend that adds the clients' messages."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunOptions:
+    """Options of a run besides its settings.
+
+    Attributes:
+        data_folder: Folder of the images; None: DPFEDMETA_DATA.
+        secure_rng: Draw noise and cohorts directly from the operating system.
+        population: The caller's own clients (dpfedmeta.data.populations.from_pairs).
+        clip_policy: The caller's own clip policy.
+        resume: Run to continue.
+        pictures: Draws the report's pictures of a finished run, for callers that show them elsewhere.
+        page: Writes the final page of the run, while no other process may write the run.
+        extend_to: New total number of rounds of a completed run.
+        workers: Workers that exist already (ranks); None: worker processes, by run.workers.
+        launch: Values by which a restart of this launch recognises its run, or None.
+        elsewhere: Clients that are not simulated here, or None.
+    """
+
+    data_folder: Path | None = None
+    secure_rng: bool = False
+    population: Population | None = None
+    clip_policy: ClipPolicy[Any] | None = None
+    resume: RunDirectory | None = None
+    pictures: Callable[[RunDirectory], Sequence[Path]] = lambda run: ()
+    page: Callable[[RunDirectory], object] = lambda run: None
+    extend_to: int | None = None
+    workers: Workers | None = None
+    launch: Mapping[str, object] | None = None
+    elsewhere: Elsewhere | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prepared:
+    """Parts of a run, prepared from the plan and the data.
+
+    Attributes:
+        plan: The plan.
+        dataset: Data set of the plan.
+        statement: Description of the clients.
+        validation: Evaluation on public validation data.
+        test: Evaluation on public test data.
+        source: Secret randomness of the server.
+        held: SECRET: digests of the clients' data.
+        repeatable: Whether a round can be repeated on the same data.
+        own: Digests of the user's own code (own_sources).
+        device: Device that computes clients.
+        workers: Workers that compute.
+        clients: Computation of every client.
+        public: The same computation on clients made of public data.
+    """
+
+    plan: Plan
+    dataset: Dataset
+    statement: PopulationStatement
+    validation: HeldOutEvaluation
+    test: HeldOutEvaluation
+    source: SecretSource
+    held: HeldData
+    repeatable: bool
+    own: Mapping[str, str]
+    device: torch.device
+    workers: Workers
+    clients: ClientSide
+    public: ClientSide
+
+    def planned(self, rate: float | None = None) -> Planned:
+        """Return the plan's guarantees for display; with `rate` in clients per second, also the expected minutes."""
+        planned, participations = planned_of(self.plan, self.dataset.task), self.plan.privacy.expected_participations
+        clients = self.statement.text if self.repeatable else f"{self.statement.text}\n  {NO_DIGEST}"
+        minutes = participations / rate / 60 if rate else None
+        return replace(planned, clients=clients, minutes=minutes, clients_per_second=rate)
+
+
+@contextmanager
+def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], None]) -> Iterator[Prepared]:
+    """Check everything, and start the workers; nothing is written.
+
+    Args:
+        settings: What the user gave.
+        options: Besides.
+        remark: Told what a person may want to know.
+
+    Raises:
+        InputError: The settings, the data or the machine do not fit; says which.
+        RefusedPlan: A guarantee that is asked for would not hold.
+    """
+    if options.resume is not None:
+        check_same_sums(options.resume)
+        check_same_policy(options.resume, settings, options.clip_policy)
+    device = _device(settings)
+    _use_precision(settings, device)
+    opened = partial(open_dataset, settings.dataset, options.data_folder, settings.task.ways)
+    dataset = opened()
+    earlier = None if options.resume is None else read_content(options.resume.ledger, torn=True).plan.earlier
+    plan = make_plan(settings, dataset.task, options.clip_policy, earlier)
+    plan = _extended(plan if options.elsewhere is None else plan.among_real_clients(), options)
+    clients_of = _clients(plan, dataset, options)
+    simulated = options.elsewhere is None
+    statement = population_statement(clients_of) if simulated else asked_statement(clients_of.clients)
+    validation, test = held_out_evaluation(plan, dataset, "val"), held_out_evaluation(plan, dataset, "test")
+    source = _secret_source(settings, options)
+    held, repeatable = _checked_data(settings, dataset, options, clients_of)
+    roots = own_modules(plan.settings, options.clip_policy, options.population, options.elsewhere)
+    own = own_sources(roots)
+    if unseen(own):
+        remark(_unseen(own))
+    with _workers(settings, options, device, remark) as workers:
+        clients = client_side(plan, clients_of, source, device)
+        if options.elsewhere is None:
+            check_some_sound(clients_of, clients.data_form, plan.shape)
+        alike = check_together(workers, dataset, options.population, device, opened, roots)
+        check_enough_work(workers, clients, plan.privacy.at(0).cohort)
+        yield Prepared(
+            plan=plan,
+            dataset=dataset,
+            statement=statement,
+            validation=validation,
+            test=test,
+            source=source,
+            held=held,
+            repeatable=repeatable and alike,
+            own=own,
+            device=device,
+            workers=workers,
+            clients=clients,
+            public=public_side(clients, plan, dataset),
+        )
+
+
+def _unseen(own: Mapping[str, str]) -> str:
+    """Which code may be another one after a crash without anybody noticing."""
+    return (
+        f"{', '.join(unseen(own))}: what this code runs cannot be seen from its files, so a round that is done again "
+        "is a new release and charged again, and a checkpoint is written after every round"
+    )
+
+
+def _extended(plan: Plan, options: RunOptions) -> Plan:
+    """Extend the plan by the rounds that the ledger records, and by those that `extend_to` adds."""
+    if options.resume is None:
+        return plan
+    content = read_content(options.resume.ledger, torn=True)
+    ends = (*content.plan.ends, content.plan.rounds)
+    if options.extend_to is not None:
+        longer = extended_plan(options.resume, plan.settings, content, options.extend_to)
+        ends = (*longer.ends, longer.rounds)
+    for rounds in ends[1:]:
+        plan = plan.extended(rounds)
+    return plan
+
+
+def _clients(plan: Plan, dataset: Dataset, options: RunOptions) -> Population:
+    if options.elsewhere is None:
+        return population(plan, dataset, options.population)
+    return options.elsewhere.population(plan)
+
+
+def _checked_data(
+    settings: Settings, dataset: Dataset, options: RunOptions, clients: Population
+) -> tuple[HeldData, bool]:
+    """(SECRET: what the clients hold, whether a round can be done again on the same data)."""
+    own = options.population if options.elsewhere is None else clients
+    held, run = held_data(dataset, own), options.resume
+    if run is not None:
+        return held, check_data(run, held, dataset.task.name)
+    check_origins(settings, dataset, held, options.data_folder)
+    return held, held.known
+
+
+def _secret_source(settings: Settings, options: RunOptions) -> SecretSource:
+    if options.resume is not None:
+        return secret_of_run(options.resume, settings.run.noise_seed)
+    if options.secure_rng and settings.run.noise_seed is not None:
+        raise InputError(
+            "secure randomness (--secure-rng) is the operating system's, so run.noise_seed has no place; drop one"
+        )
+    return new_source(settings.run.noise_seed, secure_rng=options.secure_rng)
+
+
+def _device(settings: Settings) -> torch.device:
+    available = torch.cuda.is_available()
+    if settings.run.device == "cuda" and not available:
+        raise InputError("run.device = cuda: PyTorch sees no CUDA device here; use cpu or auto")
+    return torch.device("cuda" if available and settings.run.device != "cpu" else "cpu")
+
+
+def _use_precision(settings: Settings, device: torch.device) -> None:
+    """Set PyTorch's switch for TF32, which is on by default, to what run.precision says.
+
+    Raises:
+        InputError: The device does not have it; emulated, it would be slow and round in other places.
+    """
+    wanted, on_gpu = settings.run.precision, device.type == "cuda"
+    if wanted == "tf32" and not (on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)):
+        raise InputError(
+            "run.precision = tf32: only NVIDIA GPUs since Ampere have it, and this run would not be on one"
+        )
+    if wanted == "bfloat16" and not on_gpu and not bfloat16_in_hardware():
+        raise InputError("run.precision = bfloat16: this processor does not have it (avx512_bf16 or amx_bf16)")
+    torch.backends.cudnn.allow_tf32 = wanted == "tf32"
+
+
+@contextmanager
+def _workers(
+    settings: Settings, options: RunOptions, device: torch.device, remark: Callable[[str], None]
+) -> Iterator[Workers]:
+    """Those that are there already, or worker processes."""
+    if options.workers is None:
+        with open_workers(worker_count(settings, device, remark)) as workers:
+            yield workers
+        return
+    if settings.run.workers is not None:
+        raise InputError(
+            f"run.workers = {settings.run.workers}: under torchrun its processes are the workers (--nproc-per-node); "
+            "leave out run.workers, or start without torchrun"
+        )
+    remark(f"{options.workers.count} rank{'s'[: options.workers.count > 1]} of torchrun compute; rank 0 writes")
+    yield options.workers
+
+
+def worker_count(settings: Settings, device: torch.device, remark: Callable[[str], None]) -> int:
+    """Worker processes: as the settings say, at most one for each core; a GPU takes one."""
+    if device.type == "cuda":
+        return 1
+    cores = available_cores()
+    wanted = settings.run.workers or cores
+    if wanted > cores:
+        # More would only take turns, each with its own memory; the results are the same.
+        remark(f"run.workers = {wanted}: this machine has {cores} cores, so {cores} workers")
+    return min(wanted, cores)

@@ -1,0 +1,1 @@
+"""State of a run on disk: journal, checkpoint, lock, resume."""

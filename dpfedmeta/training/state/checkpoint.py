@@ -1,0 +1,167 @@
+"""The server's state as one file: complete and proven, or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.atomic_files import replace_file
+from dpfedmeta.core.params import Params, digest
+from dpfedmeta.learning.server_step import ServerState
+
+VERSION = 1
+_FILE = re.compile(r"round-(\d{6,})\.safetensors")
+_PARTS = ("model", "first", "second", "average")
+# Under this name stand the vectors that a clip policy remembers; the text has their names in their place.
+_POLICY = "policy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """All that a run continues from; post-processing of releases, so nothing in it is secret.
+
+    Attributes:
+        state: The server's state.
+        lines: Lines of the ledger when it was saved.
+        head: Hash of the last of them.
+    """
+
+    state: ServerState
+    lines: int
+    head: str
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
+    """Write round-NNNNNN.safetensors atomically, then remove all but the last `keep` up to it.
+
+    Those of later rounds go too: the run went back behind them, and is about to write them again.
+    """
+    state = checkpoint.state
+    tensors = {f"{part}/{name}": value.contiguous().cpu() for part, name, value in _tensors(state)}
+    policy = _vectors_taken_out(asdict(state.policy), tensors)
+    text = json.dumps(
+        {
+            "version": VERSION,
+            "round": state.round,
+            "bound": state.bound,
+            "averaged": state.averaged,
+            "policy": policy,
+            "lines": checkpoint.lines,
+            "head": checkpoint.head,
+        },
+        sort_keys=True,
+    )
+    metadata = {"state": text, "digest": _digest(tensors, text)}
+    replace_file(folder / f"round-{state.round:06d}.safetensors", save(tensors, metadata))
+    found = checkpoint_files(folder)
+    kept = [path for round_, path in found if round_ <= state.round][:keep]
+    for _, path in found:
+        if path not in kept:
+            path.unlink(missing_ok=True)
+
+
+def _tensors(state: ServerState) -> list[tuple[str, str, torch.Tensor]]:
+    return [(part, name, value) for part in _PARTS for name, value in getattr(state, part).items()]
+
+
+def _vectors_taken_out(value: Any, tensors: Params) -> Any:
+    """`value` with the name of a tensor, new in `tensors`, wherever it held a vector."""
+    if isinstance(value, np.ndarray):
+        name = f"{_POLICY}/{sum(known.startswith(_POLICY) for known in tensors):06d}"
+        tensors[name] = torch.from_numpy(value)
+        return {_POLICY: name}
+    if isinstance(value, dict):
+        return {key: _vectors_taken_out(inner, tensors) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_vectors_taken_out(inner, tensors) for inner in value]
+    return value
+
+
+def _vectors_put_back(value: Any, tensors: Params) -> Any:
+    """Undo `_vectors_taken_out`: put the vectors back, and remove them from `tensors`."""
+    if isinstance(value, dict):
+        if set(value) == {_POLICY}:
+            return tensors.pop(value[_POLICY]).numpy()
+        return {key: _vectors_put_back(inner, tensors) for key, inner in value.items()}
+    return [_vectors_put_back(inner, tensors) for inner in value] if isinstance(value, list) else value
+
+
+def _digest(tensors: Params, text: str) -> str:
+    return hashlib.sha256(f"{digest(tensors)} {text}".encode()).hexdigest()
+
+
+def checkpoint_files(folder: Path) -> list[tuple[int, Path]]:
+    """(round, path) of every checkpoint, the latest first."""
+    found = ((_FILE.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted(((int(match[1]), path) for match, path in found if match), reverse=True)
+
+
+def load_checkpoint(path: Path, like: ServerState) -> Checkpoint:
+    """Read a checkpoint of the form of `like`. No code is run from it: tensors and JSON only.
+
+    Raises:
+        InputError: Missing, damaged, or of another run's form.
+    """
+    try:
+        content = path.read_bytes()
+        metadata = _metadata(content)
+        text, tensors = metadata["state"], load(content)
+        if metadata["digest"] != _digest(tensors, text):
+            raise InputError(f"{path}: damaged: it does not have the digest that it states")
+        return _checkpoint(json.loads(text), tensors, like)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except (
+        SafetensorError,
+        ValidationError,
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
+        raise InputError(f"{path}: damaged: not a checkpoint of this run ({type(error).__name__})") from error
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """The header that safetensors keeps beside the tensors."""
+    size = int.from_bytes(content[:8], "little")
+    header: dict[str, str] = json.loads(content[8 : 8 + size])["__metadata__"]
+    return header
+
+
+def _checkpoint(fields: dict[str, Any], tensors: Params, like: ServerState) -> Checkpoint:
+    if fields["version"] != VERSION:
+        raise ValueError("version")
+    parts: dict[str, Params] = {part: {} for part in _PARTS}
+    for part, name, wanted in _tensors(like):
+        value = tensors[f"{part}/{name}"]
+        if value.shape != wanted.shape or value.dtype != wanted.dtype:
+            raise ValueError(name)
+        parts[part][name] = value
+    held = _vectors_put_back(fields["policy"], tensors)
+    policy: Any = TypeAdapter(type(like.policy)).validate_python(held)
+    bound = float(fields["bound"])
+    if len(tensors) != len(_tensors(like)) or math.isnan(bound) or bound <= 0:
+        raise ValueError("form")
+    state = ServerState(
+        round=int(fields["round"]),
+        policy=policy,
+        bound=bound,
+        averaged=int(fields["averaged"]),
+        **parts,
+    )
+    return Checkpoint(state=state, lines=int(fields["lines"]), head=str(fields["head"]))

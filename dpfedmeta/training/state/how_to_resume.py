@@ -1,0 +1,60 @@
+"""How to go on with a run that stopped, and how to make it again: by whose clients it has."""
+
+from __future__ import annotations
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import PLAN, RunDirectory
+from dpfedmeta.data.episodes.shape import ASKED, OWN
+
+SERVER = "dpfedmeta federate server"
+
+
+def kind_of_clients(run: RunDirectory) -> str | None:
+    """What plan.json says that its clients are; None: a run of an earlier version does not say it."""
+    if not (run.path / PLAN).exists():
+        return None
+    population = run.read_json(PLAN).get("population")
+    kind = population.get("kind") if isinstance(population, dict) else None
+    return kind if isinstance(kind, str) else None
+
+
+def how_to_go_on(run: RunDirectory) -> str:
+    """What to type, for whoever began it."""
+    kind = kind_of_clients(run)
+    if kind == ASKED:
+        return f"the command that began it ({SERVER} ... --run.name {run.path.resolve().name}), typed again"
+    if kind == OWN:
+        return (
+            f"dpfedmeta.train(resume={str(run.path)!r}, population=...) from Python, or, of a federation, the "
+            f"{SERVER} that began it"
+        )
+    return f"dpfedmeta train --resume {run.path}"
+
+
+def check_simulated(run: RunDirectory) -> None:
+    """Refuse to go on with a federation's run as if its clients were simulated here.
+
+    Raises:
+        InputError: Its clients are asked by a server; says how it goes on.
+    """
+    if kind_of_clients(run) == ASKED:
+        raise InputError(
+            f"{run.path}: is the run of a federation, whose clients hold their data themselves; go on with "
+            f"{how_to_go_on(run)}"
+        )
+
+
+def repeated(run: RunDirectory, command: str) -> tuple[str, str]:
+    """(command, what it leaves open) that makes a run like this one again.
+
+    Args:
+        run: The run.
+        command: That makes it of simulated clients, beginning with `dpfedmeta train`.
+    """
+    kind = kind_of_clients(run)
+    if kind == ASKED:
+        words = command.replace("dpfedmeta train", f"{SERVER} --keys KEYS --roster ROSTER", 1)
+        return words, "KEYS is the operator's folder and ROSTER the file of the clients' cards."
+    if kind == OWN:
+        return command, "Its clients were the caller's own; from Python: dpfedmeta.train(settings, population=...)."
+    return command, ""

@@ -1,0 +1,191 @@
+"""Reopening of a run directory, however its last process ended: where the run goes on, or why it cannot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, LedgerContent, check_rounds, read_content
+from dpfedmeta.accounting.ledger.ledger_register import Latest, Lineage
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.files.atomic_files import cut_torn_line, whole_lines
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.random.random_sources import SecretSource
+from dpfedmeta.learning.server_step import ServerState
+from dpfedmeta.planning.run_plan import Plan
+from dpfedmeta.training.state.checkpoint import Checkpoint, checkpoint_files, load_checkpoint
+from dpfedmeta.training.state.cohort_log import reopen_participations
+from dpfedmeta.training.state.round_journal import Journal
+
+_TEMPORARY = re.compile(r"\..+\.\d+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reopened:
+    """State from which a run goes on.
+
+    Attributes:
+        journal: Its charges so far.
+        state: Before the next round.
+        remarks: What was mended, and what is done again; a line each.
+        head: Hash of the ledger's last line when the state was reached; empty before the first round.
+    """
+
+    journal: Journal
+    state: ServerState
+    remarks: tuple[str, ...]
+    head: str = ""
+
+
+def reopen(
+    run: RunDirectory,
+    plan: Plan,
+    initial: ServerState,
+    budget: Budget,
+    source: SecretSource,
+    environment: str | None,
+    lineage: Lineage | None,
+) -> Reopened:
+    """Check and mend what a crash may leave, and find the latest state that all files agree on.
+
+    Guarantee:
+        A charge that is on disk stays. Only a last line that was never finished, hence never used, is left out of the
+        ledger; it is written again before its round is.
+
+    Raises:
+        InputError: Lines that were charged or released are missing, or a file is damaged otherwise; says which.
+    """
+    _remove_temporaries(run)
+    size, torn = whole_lines(run.ledger)
+    content = read_content(run.ledger, torn=True)
+    if content.plan != plan.privacy:
+        raise RefusedPlan(
+            f"{run.path}: its settings solve to another plan here than the ledger states; resume it with the versions "
+            "that started it (summary or constraints.txt), or start a new run"
+        )
+    check_rounds(plan.privacy, content.charges)
+    reproducible = source.reproducible and environment is not None
+    # A line that is lost took its fresh bytes along: what it charged cannot come out again.
+    restorable = reproducible and not source.needs_fresh
+    remarks = ["the ledger's last line was never finished, so its release was never used: dropped"] if torn else []
+    if lineage is not None:
+        check_lineage(run, content, lineage, mended=bool(torn) and restorable)
+    rows, mended = _rows(run)
+    participations, more = reopen_participations(run, plan, source, content.charges)
+    chosen, skipped = _latest(run, content, initial, rows=len(rows) if reproducible else None, restorable=restorable)
+    state = chosen.state if chosen else initial
+    _check_released(run, content, rows, chosen, restorable=restorable)
+    journal = Journal(
+        plan=plan,
+        ledger=Ledger.resume(run.ledger, content, size),
+        participations=participations,
+        budget=budget,
+        source=source,
+        environment=environment,
+        released={row["round"]: row["release"] for row in rows if "release" in row},
+        lineage=lineage,
+    )
+    return Reopened(
+        journal=journal,
+        state=state,
+        remarks=(*remarks, *mended, *more, *skipped, *_progress(journal, state)),
+        head=chosen.head if chosen else "",
+    )
+
+
+def _remove_temporaries(run: RunDirectory) -> None:
+    """Remove the temporary files that a killed process left unfinished."""
+    for folder in (run.path, run.path / "checkpoint", run.secret):
+        for path in folder.iterdir():
+            if _TEMPORARY.fullmatch(path.name) and path.is_file():
+                path.unlink()
+
+
+def check_lineage(run: RunDirectory, content: LedgerContent, lineage: Lineage, *, mended: bool = False) -> None:
+    """Refuse a copy that lacks lines which this machine wrote."""
+    latest = lineage.latest
+    if latest is None or _holds(content, latest):
+        return
+    # Done again identically, the torn line comes out as the one that was noted.
+    if mended and latest.lines == len(content.heads) + 1:
+        return
+    raise InputError(
+        f"{run.ledger}: ends with line {len(content.heads)}, but on this machine the run went on to line "
+        f"{latest.lines}: a stale copy, or lines are lost; going on would spend a budget twice. Resume the newest "
+        "copy, or restore its ledger"
+    )
+
+
+def _holds(content: LedgerContent, latest: Latest | Checkpoint) -> bool:
+    return 0 < latest.lines <= len(content.heads) and content.heads[latest.lines - 1] == latest.head
+
+
+def _rows(run: RunDirectory) -> tuple[list[dict[str, Any]], list[str]]:
+    path = run.rounds_file
+    if not path.exists():
+        return [], []
+    remarks = [f"{path}: a line that was cut off by a crash is dropped"] if cut_torn_line(path) else []
+    rows, before = run.rounds(), -1
+    for number, row in enumerate(rows, start=1):
+        if type(row.get("round")) is not int or row["round"] <= before:
+            raise InputError(f"{path}, line {number}: not the round that is due; restore it from a backup")
+        before = row["round"]
+    return rows, remarks
+
+
+def _latest(
+    run: RunDirectory, content: LedgerContent, initial: ServerState, rows: int | None, *, restorable: bool
+) -> tuple[Checkpoint | None, list[str]]:
+    """The latest checkpoint that is whole, charged, and, where that can be made good, has all its rows."""
+    remarks = []
+    for _, path in checkpoint_files(run.path / "checkpoint"):
+        try:
+            found = load_checkpoint(path, initial)
+        except InputError as error:
+            remarks.append(f"{error}; going back to an earlier one")
+            continue
+        if not _holds(content, found):
+            if not restorable:
+                raise InputError(f"{run.ledger}: lacks lines that {path.name} had seen; restore it from a backup")
+            remarks.append(f"{path.name}: later than the ledger; going back to an earlier one")
+        elif rows is not None and found.state.round > rows:
+            remarks.append(f"{run.rounds_file}: lacks lines before {path.name}; going back to make them again")
+        else:
+            return found, remarks
+    return None, remarks
+
+
+def _check_released(
+    run: RunDirectory,
+    content: LedgerContent,
+    rows: list[dict[str, Any]],
+    chosen: Checkpoint | None,
+    *,
+    restorable: bool,
+) -> None:
+    """No release without a charge; one line may have been torn off where doing it again restores it."""
+    charged = len({event.round for event in content.charges})
+    released = max([row["round"] + 1 for row in rows] + [chosen.state.round if chosen else 0])
+    if released > charged + (1 if restorable else 0):
+        raise InputError(
+            f"{run.ledger}: ends with round {charged - 1}, but round {released - 1} was released; lines after "
+            f"{len(content.heads)} are lost; restore the ledger from a backup"
+        )
+
+
+def _progress(journal: Journal, state: ServerState) -> Iterable[str]:
+    """Yield the first lines that a resumed run prints."""
+    charged = len({event.round for event in journal.ledger.charges})
+    if not charged:
+        return
+    rounds = journal.plan.privacy.rounds
+    yield f"resuming at round {state.round} of {rounds}; {journal.ledger.rounds} charges are in the ledger"
+    if charged > state.round:
+        what = f"rounds {state.round} to {charged - 1}" if charged > state.round + 1 else f"round {state.round}"
+        yield f"{what}, charged before the crash, done again: " + (
+            "identically, and not charged again, unless the environment changed"
+            if journal.reproducible
+            else "as new releases, and charged again"
+        )

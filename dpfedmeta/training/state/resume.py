@@ -1,0 +1,180 @@
+"""Going on with a run: its own settings and its own secret, or the reason why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from dpfedmeta.accounting.ledger.ledger import Identity, read_content
+from dpfedmeta.accounting.ledger.ledger_register import Lineage
+from dpfedmeta.accounting.ledger.versions import VERSION
+from dpfedmeta.config.load import resolve
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.atomic_files import SECRET
+from dpfedmeta.core.files.run_directory import (
+    CONFIG,
+    REPORT,
+    SUMMARY,
+    RunDirectory,
+    check_no_analysis,
+    load_weights,
+    write_text,
+)
+from dpfedmeta.core.random.fresh_seeds import FRESH_GENERATOR, FreshSource, name_of
+from dpfedmeta.core.random.random_sources import GENERATOR, SEEDS, KeyedSource, OperatingSystemSource, SecretSource
+
+# What may differ from the run that is continued: it changes no result, or the rounds it touches are charged again.
+MAY_CHANGE = ("run.workers", "run.device", "run.chunk")
+_SEED = "noise_seed.json"
+_LAUNCH = "launch.json"
+# Runs from before the file named it.
+_FIRST_GENERATOR = "philox"
+
+
+def settings_of_run(run: RunDirectory, given: Mapping[str, str], *, brought: bool = False) -> Settings:
+    """The settings that a run began with, with the workers and the device of today.
+
+    Args:
+        run: The run.
+        given: Settings of today, by their full names.
+        brought: Whether the workers are there already (ranks): the number that the run began with is not theirs.
+
+    Raises:
+        InputError: Not a run, or another setting is given.
+    """
+    for name in given:
+        if name not in MAY_CHANGE:
+            raise InputError(
+                f"--{name}: a run goes on with the settings it began with; besides --resume only "
+                f"{', '.join('--' + each for each in MAY_CHANGE)} and --data-dir may be given; for more rounds: "
+                f"--extend {run.path} --rounds N; for a new run like it: --config {run.path / CONFIG} --run.name NEW"
+            )
+    text = identity_of(run).config
+    check_no_analysis(run.path, text)
+    path = run.path / CONFIG
+    if not path.exists() or path.read_bytes() != text.encode():
+        # The ledger holds it too.
+        write_text(path, text)
+    settings = resolve(None, None, path, given)
+    if brought and "run.workers" not in given:
+        settings = replace(settings, run=replace(settings.run, workers=None))
+    return settings
+
+
+def check_same_sums(run: RunDirectory) -> None:
+    """Refuse to go on with a run whose rounds were added up in another way: its releases could not be repeated.
+
+    Raises:
+        InputError: It is of an earlier version.
+    """
+    version = read_content(run.ledger, torn=True).version
+    if version != VERSION:
+        raise InputError(
+            f"{run.path}: cannot go on here: its ledger is of version {version}, when clients' messages were added up "
+            f"in floating point; since version {VERSION} they are whole numbers, so its rounds would come out "
+            "otherwise. Go on with the dpfedmeta that began it, or start a new run; it can still be verified, "
+            "reported, evaluated and loaded"
+        )
+
+
+def identity_of(run: RunDirectory) -> Identity:
+    """Return the identity in the first line of a run's ledger."""
+    return read_content(run.ledger, torn=True).identity
+
+
+def keep_secret(run: RunDirectory, source: SecretSource) -> None:
+    """Write the noise seed, if there is one, and what it is for, for the server alone."""
+    if isinstance(source, KeyedSource | FreshSource):
+        content = {"seed": source.seed, "generator": name_of(source)}
+        write_text(run.secret / _SEED, json.dumps(content) + "\n", mode=SECRET)
+
+
+def keep_launch(run: RunDirectory, mark: Mapping[str, object] | None) -> None:
+    """Remember which launch began the run, for its restarts."""
+    if mark is not None:
+        run.write_json(_LAUNCH, mark)
+
+
+def begun_by(path: Path, mark: Mapping[str, object]) -> bool:
+    """Return whether this launch, with the same words, began the run in this folder before it was restarted."""
+    return (path / _LAUNCH).exists() and RunDirectory(path).read_json(_LAUNCH) == mark
+
+
+def secret_of_run(run: RunDirectory, chosen: int | None) -> SecretSource:
+    """The noise seed again, or the operating system under --secure-rng.
+
+    A run of an earlier version that drew its seed goes on with noise that is fresh in every attempt: from the same
+    key, in streams that it never drew from.
+
+    Args:
+        run: The run.
+        chosen: Its run.noise_seed, where it is a simulation.
+
+    Raises:
+        InputError: The seed is lost, or another generator drew from it; no round can be done again identically.
+    """
+    if identity_of(run).secure:
+        return OperatingSystemSource()
+    path = run.secret / _SEED
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        seed, generator = content["seed"], content.get("generator", _FIRST_GENERATOR)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InputError(f"{path}: the noise seed is lost or damaged, so the run cannot go on; restore it") from error
+    if type(seed) is not int or not 0 <= seed < SEEDS:
+        raise InputError(f"{path}: does not hold a noise seed; restore it from a backup")
+    if generator not in ([GENERATOR] if chosen is not None else [GENERATOR, FRESH_GENERATOR]):
+        raise InputError(
+            f"{path}: noise and cohorts of this run come from the generator {str(generator)[:40]!r}, and this version "
+            f"has only {GENERATOR!r}, so nothing could be drawn again; go on with the version that began the run, or "
+            "start a new run"
+        )
+    return FreshSource(seed) if chosen is None else KeyedSource(seed)
+
+
+def finished(run: RunDirectory) -> str | None:
+    """Status of a run that has nothing left to do; None: there is something to do, or to mend."""
+    try:
+        summary = run.read_json(SUMMARY)
+        status = summary.get("status")
+        load_weights(run.weights)
+    except InputError:
+        return None
+    if read_content(run.ledger, torn=True).plan.rounds != summary.get("rounds") and status == "completed":
+        return None  # extended since
+    return str(status) if status in ("completed", "budget") else None
+
+
+def reported(run: RunDirectory) -> bool:
+    """Return whether the page of a finished run is at least as new as its summary.
+
+    A crash, or a full disk, may have come between the two.
+    """
+    try:
+        page, summary = ((run.path / name).stat().st_mtime_ns for name in (REPORT, SUMMARY))
+    except OSError:
+        return False
+    return page >= summary
+
+
+@contextmanager
+def registered(run: RunDirectory) -> Iterator[tuple[Lineage | None, str | None]]:
+    """(this machine's register of the run, locked; why there is none).
+
+    Raises:
+        InputError: Another process writes this run or a copy of it.
+    """
+    name = identity_of(run).run
+    try:
+        lineage = Lineage(name)
+    except OSError as error:
+        yield None, f"{error.filename}: cannot be written, so a copy of this run could be resumed unnoticed"
+        return
+    try:
+        yield lineage, None
+    finally:
+        lineage.close()

@@ -1,0 +1,118 @@
+"""Journal of a run's charges and releases: a round is charged once, however often it is done again identically."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass, field, replace
+
+from dpfedmeta.accounting.ledger.charges import Charge, planned_charge
+from dpfedmeta.accounting.ledger.ledger import Budget, Ledger
+from dpfedmeta.accounting.ledger.ledger_register import Lineage
+from dpfedmeta.core.params import Params, digest
+from dpfedmeta.core.random.fresh_seeds import draw_fresh
+from dpfedmeta.core.random.random_sources import SecretSource
+from dpfedmeta.core.signals import deferred
+from dpfedmeta.learning.server_step import ServerState
+from dpfedmeta.planning.run_plan import Plan
+from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.training.state.cohort_log import Participations, draw, repeatable
+
+
+@dataclass(kw_only=True, eq=False)
+class Journal:
+    """The one writer of a run's ledger and participations.
+
+    Attributes:
+        plan: The plan.
+        ledger: Charges.
+        participations: SECRET: invitations.
+        budget: What may be spent at most.
+        source: Secret randomness of the server.
+        environment: Digest of what could change the last bits of a result; None: nothing is done again identically.
+        released: Digest of every release that left this run, by round.
+        lineage: This machine's register, or None.
+
+    Guarantee:
+        Charges and invitations are on disk when `begin` returns, and with a charge the fresh bytes of its attempt. A
+        cohort is returned without a new charge only where an earlier charge had the same inputs and its fresh bytes are
+        there: then round, state, key, cohort and environment are the same, and so is the release, as noise follows
+        from the exact sum. Every other attempt is charged, with a cohort and noise of its own.
+    """
+
+    plan: Plan
+    ledger: Ledger
+    participations: Participations
+    budget: Budget
+    source: SecretSource
+    environment: str | None
+    released: dict[int, str] = field(default_factory=dict)
+    lineage: Lineage | None = None
+    # (next round that may be charged without asking again, first round that may not be charged)
+    _allowed: tuple[int, int] = (-1, -1)
+
+    @property
+    def reproducible(self) -> bool:
+        """True if a round can be done again identically."""
+        return self.source.reproducible and self.environment is not None
+
+    def begin(self, state: ServerState, *, anew: bool = False) -> Cohort | None:
+        """SECRET: who takes part in the next round, charged and on disk; None: the budget does not allow it.
+
+        Args:
+            state: Before the round.
+            anew: Whether it has to be another release than all attempts before.
+        """
+        attempts = self.ledger.attempts(state.round)
+        inputs = secrets.token_hex(16) if anew or not self.reproducible else self._inputs(state)
+        # One whose fresh bytes are not there is none that could be repeated.
+        same = next((each for each in attempts if each.inputs == inputs and repeatable(self.source, each)), None)
+        if same is not None:
+            return self.participations.cohort(same.round, same.again)
+        planned = planned_charge(self.plan.privacy, state.round)
+        fresh = draw_fresh() if self.source.needs_fresh else ""
+        event = replace(planned, attempt=len(attempts), inputs=inputs, fresh=fresh)
+        if not self._affordable(event):
+            return None
+        # A signal between the two would be harmless, but would leave a line to drop.
+        with deferred():
+            return self._charge(event)
+
+    def _charge(self, event: Charge) -> Cohort:
+        cohort = draw(self.plan, self.source, event, self.participations)
+        self.participations.record(cohort)
+        # Before the clients are invited: towards the server, their own messages are the releases (privacy rule 6).
+        self.ledger.charge(event)
+        if self.lineage is not None:
+            self.lineage.follow(self.ledger.lines, self.ledger.head)
+        if event.attempt:
+            self.released = {known: release for known, release in self.released.items() if known < event.round}
+        return cohort
+
+    def _affordable(self, event: Charge) -> bool:
+        due, end = self._allowed
+        if event.round != due:
+            privacy = self.plan.privacy
+            if (
+                any(other.attempt for other in self.ledger.charges)
+                or event.attempt
+                or event.round != self.ledger.rounds
+            ):
+                end = event.round + self.budget.further_rounds(privacy, self.ledger.charges, event.round)
+            else:
+                end = self.budget.affordable_rounds(privacy)
+        self._allowed = (event.round + 1, end)
+        return event.round < end
+
+    def _inputs(self, state: ServerState) -> str:
+        text = f"{state.round} {digest(state.model)} {state.bound!r} {self.environment}"
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def repeats(self, round_: int, release: str) -> bool:
+        """Return whether a round came out as in its earlier release; also true if it has none."""
+        return self.released.get(round_, release) == release
+
+
+def release_digest(aggregate: Params) -> str:
+    """Short digest of a released aggregate; post-processing."""
+    return digest(aggregate)[:16]

@@ -1,0 +1,284 @@
+"""Terminal text of guarantees, noise and accuracies."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from dpfedmeta.accounting.events.events import Event
+from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.events.integer_sum import WholeSum
+from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.planning.dishonest_clients import dishonest_words
+from dpfedmeta.training.results.measured_episodes import size_and_count
+
+
+def as_text(*printed: Table | str) -> str:
+    """Return the text that a terminal would show, without colours."""
+    out = io.StringIO()
+    console = Console(file=out, width=120, emoji=False, color_system=None, force_jupyter=False, force_terminal=False)
+    for each in printed:
+        console.print(each, highlight=False, soft_wrap=isinstance(each, str), markup=False)
+    return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines())
+
+
+def number(value: float | None) -> str:
+    """An epsilon for people."""
+    if value is None or math.isinf(value):
+        return "inf"
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+HOLDS = (
+    "A guarantee holds: whatever the observer knows besides, what it sees is at most e^epsilon times as likely in one "
+    "of two neighbouring worlds as in the other, but for a probability of delta."
+)
+
+
+def rounds_words(rounds: int) -> str:
+    """So many rounds."""
+    return f"{rounds:,} round{'' if rounds == 1 else 's'}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """Wording for what moves a sum.
+
+    Attributes:
+        by: Name of the largest length by which a client moves it.
+        otherwise: What a client does if it has another record.
+    """
+
+    by: str = "clip bound"
+    otherwise: str = "sends another message"
+
+
+ANSWERED = Moved(by="answer", otherwise="answers otherwise")
+
+
+def why_above(guarantees: Sequence[Guarantee], moved: Moved = Moved()) -> list[str]:
+    """Why a record's epsilon may lie above that of its client towards the public, where it does."""
+    cells = {cell.name: cell for cell in guarantees}
+    client, record = cells["(client, public)"], cells["(record, public)"]
+    if not client.epsilon < record.epsilon < math.inf or number(client.epsilon) == number(record.epsilon):
+        return []
+    reasons = []
+    if client.adjacency == "add-remove":
+        reasons.append(
+            f"a client is added or removed there, which moves a sum by one {moved.by}; with another record a client "
+            f"{moved.otherwise} here, which may move it by two"
+        )
+    if record.delta < client.delta:
+        reasons.append(f"delta is {record.delta:g} here and {client.delta:g} there")
+    return [f"(record, public) lies above (client, public): {'; '.join(reasons)}"] if reasons else []
+
+
+_EXPLAINED = "the words are explained under the first table"
+# Behind the method of a cell that rests on code of the user's own.
+BY_WORD = ", by word"
+
+
+def method_words(cell: Guarantee, word: str | None) -> str:
+    """Describe how a cell was computed, and whether it rests on the word of the author of the noise."""
+    return cell.method + (BY_WORD if word and math.isfinite(cell.epsilon) else "")
+
+
+def guarantee_table(
+    guarantees: Sequence[Guarantee],
+    title: str,
+    moved: Moved = Moved(),
+    *,
+    explained: bool = True,
+    word: str | None = None,
+) -> Table:
+    """The four cells, with lines that say what the words mean where that is to be `explained`.
+
+    `word`: on whose word they rest (planning.cautions.word_of_authors); None: on nobody's.
+    """
+    lines = (
+        "client: all of one client; record: one record of it",
+        "server: sees every message, under secure aggregation their sum; public: sees what is released, and under "
+        "secure aggregation takes no part itself, since who does sees who else is there",
+        "zero-out: the record is taken away; replaced: epsilon if it is exchanged for another one; inf: no promise",
+        HOLDS,
+        *why_above(guarantees, moved),
+    )
+    table = Table(
+        title=title,
+        title_justify="left",
+        caption="\n".join([*(lines if explained else [_EXPLAINED]), *([f"by word: {word}"] if word else [])]),
+        caption_justify="left",
+    )
+    for column in ("unit", "towards", "epsilon", "delta", "adjacency", "replaced", "method"):
+        # On a narrow screen a number goes on in the next line; cut short it would be another one.
+        table.add_column(
+            column, justify="right" if column in ("epsilon", "delta", "replaced") else "left", overflow="fold"
+        )
+    for cell in guarantees:
+        table.add_row(
+            cell.unit,
+            cell.observer,
+            number(cell.epsilon),
+            f"{cell.delta:g}",
+            cell.adjacency,
+            "" if cell.replaced is None else number(cell.replaced),
+            method_words(cell, word),
+        )
+    return table
+
+
+def guarantee_words(guarantees: Sequence[Guarantee]) -> list[str]:
+    """For each cell and each of its bounds: what is seen, and by which formula."""
+    lines = []
+    for cell in guarantees:
+        replaced = "" if cell.replaced is None else f" (replace-one: {number(cell.replaced)})"
+        lines.append(
+            f"{cell.name}, {cell.adjacency}, delta = {cell.delta:g}: epsilon = {number(cell.epsilon)}{replaced}"
+        )
+        for bound in cell.bounds:
+            mark = "*" if bound is cell.binding and math.isfinite(bound.epsilon) else "-"
+            lines.append(f"  {mark} {number(bound.epsilon)} ({bound.method}): {bound.formula}")
+            lines.append(f"    seen: {bound.event}")
+    return lines
+
+
+def noise_lines(plan: PrivacyPlan) -> list[str]:
+    """The sizes and the solved noise, a line each, and what it does not limit: clients that are dishonest."""
+    return [*_noise_lines(plan), dishonest_words(plan)]
+
+
+def _noise_lines(plan: PrivacyPlan) -> list[str]:
+    lines = [
+        f"population {plan.clients:,} clients, {_cohort(plan)}, {rounds_words(plan.rounds)}"
+        + (f", at most {plan.max_participations} per client" if plan.max_participations else "")
+    ]
+    lines += [
+        f"from round {change.from_round} on: cohort x {change.cohort_scale:g}, server noise x {change.noise_scale:g}"
+        for change in plan.schedule
+    ]
+    if plan.before:
+        releases = sum(phase.rounds for phase in plan.before)
+        lines.append(f"spent before and counted in every cell: {releases} releases of {len(plan.earlier)} analyses")
+    record, first = plan.record, plan.at(0)
+    if first.whole is not None:
+        return [*lines, *_whole_lines(plan, first.whole)]
+    if record is not None and record.support_noise is None:
+        lines.append(
+            f"client noise z_q = {record.query_noise:.4g} on the sum over {record.query_records} {record.parts}"
+        )
+    elif record is not None:
+        drawn = f" (each record with probability {record.batch_rate:.4g})" if record.batch_rate < 1 else ""
+        query = f", z_q = {record.query_noise:.4g} in the query step" if record.query_noise is not None else ""
+        steps = f"in each of {record.support_steps} support steps{drawn}"
+        lines.append(f"client noise z_s = {record.support_noise:.4g} {steps}{query}")
+    if plan.noise_multiplier is None:
+        lines.append("no noise at the server" if record else "no noise anywhere: no privacy is promised")
+    elif plan.noise_site == "clients":
+        lines.append(
+            f"noise z = {first.total_noise:.4g} in all, {first.message_noise:.4g} by each client" + _doubt(plan)
+        )
+    elif record is None:
+        lines.append(f"server noise z = {plan.noise_multiplier:.4g}" + _taken_back(first))
+    else:
+        lines.append(
+            f"server noise ({plan.noise_mode}): total z_T = {first.total_noise:.4g}, "
+            f"of which the public faces {_faced(first)}" + _doubt(plan)
+        )
+    return lines
+
+
+def _whole_lines(plan: PrivacyPlan, whole: WholeSum) -> list[str]:
+    """The noise of a sum that is all that the server sees."""
+    total = math.sqrt(whole.total) / whole.of_a_client
+    unit = "what a client adds" if whole.exact else "the clip bound"
+    parts = f", each message the sum of {whole.parts} that are rounded one by one" if whole.parts > 1 else ""
+    return [
+        f"noise z = {plan.noise_multiplier:.4g} made by the clients together, topped up to {total:.4g} by the server",
+        f"whole numbers modulo 2^{whole.bits} in {whole.dimension:,} coordinates, steps of 1/{whole.units:.4g} of "
+        f"{unit}{parts}; up to {whole.dropout:.0%} of a cohort may be missing",
+        *_graph_lines(plan),
+    ]
+
+
+def _graph_lines(plan: PrivacyPlan) -> list[str]:
+    """Behind which masks the messages are."""
+    from dpfedmeta.planning.privacy.masking_graph import masking_graph
+
+    graph = masking_graph(plan)
+    if graph is None or plan.secure is None:
+        return []
+    return [
+        f"of {graph.clients} clients each shares masks with {graph.degree} others, {graph.threshold} of them give a "
+        f"secret back, and a sum of fewer than {graph.fewest} is not unmasked; {plan.secure.adversarial:.3g} of a "
+        "cohort may tell the server all they know (aggregation.adversarial)"
+    ]
+
+
+def _faced(event: Event) -> str:
+    return f"{1.0 / event.noise.mu(1.0):.4g}" if event.noise else "none"
+
+
+def _taken_back(event: Event) -> str:
+    """Describe correlated noise: what later rounds take back of it, and the client's effect that it is set against."""
+    noise = event.noise
+    if not isinstance(noise, CorrelatedNoise):
+        return ""
+    return (
+        f", of which later rounds take a part back; a client moves all rounds together by {noise.sensitivity():.4g} "
+        f"clip bounds, in at most {noise.participations} of them, {noise.separation} apart"
+    )
+
+
+def _doubt(plan: PrivacyPlan) -> str:
+    """Describe how far the clients' own noise is counted on."""
+    if plan.noise_site == "server" and plan.noise_mode == "stacked":
+        return ""
+    if not plan.hostile:
+        return "; every message is counted on to carry its noise (privacy.client.hostile = 0)"
+    return (
+        f"; {plan.at(0).hostile} messages of a round may come without their noise "
+        f"(privacy.client.hostile = {plan.hostile:g} of all clients)"
+    )
+
+
+def _cohort(plan: PrivacyPlan) -> str:
+    if plan.capacity is not None:
+        return f"each in a round of its own choice, {plan.cohort:.4g} expected and {plan.capacity} at most in one"
+    if plan.sampler == "fixed":
+        return f"cohorts of exactly {plan.cohort:g} (q = {plan.at(0).rate:.3g})"
+    if plan.sampler == "cyclic":
+        return f"expected cohort {plan.cohort:g} of the clients whose turn it is (q = {plan.at(0).rate:.3g})"
+    if plan.correlation is not None:
+        return f"expected cohort {plan.cohort:g} of those that are free"
+    return f"expected cohort {plan.cohort:g} (Poisson, q = {plan.at(0).rate:.3g})"
+
+
+def accuracy_table(summary: Mapping[str, Any]) -> Table:
+    """Table of the trained model's accuracies, beside those that need no learning."""
+    words = (summary["dataset"], size_and_count(summary["accuracy"]), summary["accuracy"]["protocol"])
+    table = Table(
+        title=", ".join(filter(None, words)),
+        title_justify="left",
+    )
+    table.add_column("model")
+    table.add_column("accuracy", justify="right")
+    rows = (
+        ("this run, adapted", "accuracy"),
+        ("this run, before adaptation", "accuracy_before_adaptation"),
+        ("untrained weights, same adaptation", "accuracy_untrained"),
+        ("nearest class prototype in pixels", "accuracy_pixel_prototype"),
+        ("nearest neighbour in pixels", "accuracy_pixel_neighbour"),
+    )
+    for name, key in rows:
+        value = summary[key]
+        if value is None:
+            continue
+        table.add_row(name, f"{100 * value['mean']:.1f}% ± {100 * value['ci95']:.1f}")
+    return table

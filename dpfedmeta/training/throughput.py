@@ -1,0 +1,146 @@
+"""Forecast of a run's time and memory on this machine, from a few seconds of the same work on public data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from dpfedmeta.core.params import Params, dimension
+from dpfedmeta.core.peak_memory import peak_memory_mb
+from dpfedmeta.core.worker_pool import Workers
+from dpfedmeta.learning.evaluation import HeldOutEvaluation
+from dpfedmeta.planning.run_plan import Plan
+from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.worker_backend import CLIENTS_PER_CHUNK, clients_per_task, nobody, sum_chunk
+from dpfedmeta.training.terminal.eta import clock
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Measured, and what follows for the whole run.
+
+    Attributes:
+        clients_per_second: Of all workers.
+        start: Seconds before the first round: libraries, data, the plan, workers.
+        rounds: Seconds of all rounds.
+        validations: Seconds of all accuracies on validation classes.
+        test: Seconds of the final evaluation.
+        memory_mb: The most that all processes hold together; it does not grow with rounds, clients or cohort.
+    """
+
+    clients_per_second: float
+    start: float
+    rounds: float
+    validations: float
+    test: float
+    memory_mb: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the whole run, without its report."""
+        return self.start + self.rounds + self.validations + self.test
+
+    def __str__(self) -> str:
+        return (
+            f"about {clock(self.seconds)}: {clock(self.start)} to start, {clock(self.rounds)} of rounds "
+            f"at {self.clients_per_second:.0f} clients/s, {clock(self.validations)} of validation, "
+            f"{clock(self.test)} of the final evaluation; at most {self.memory_mb:,.0f} MB in all processes"
+        )
+
+
+def clients_per_second(public: ClientSide, workers: Workers, seconds: float) -> float:
+    """Measured on clients of public data; also warms the workers up.
+
+    Args:
+        public: What every client runs, on public classes.
+        workers: Who runs them.
+        seconds: The least to spend; 0: one chunk for each worker.
+    """
+    weights = _learned(public)
+    arrays = {name: value.numpy() for name, value in weights.items()}
+    count = workers.count
+    size = clients_per_task(public, 2 * CLIENTS_PER_CHUNK * count, count)
+    # Of a small population the same ones again.
+    chunk = [number % public.population.clients for number in range(size)]
+    common = (replace(public, source=nobody(0)), arrays, 1.0, 0)
+    share, length = (chunk, public.source.of_clients(0, chunk)), dimension(public.form(weights))
+    shape = tuple(public.whole_numbers(1.0, length).zero(length).shape)
+    workers.total(sum_chunk, common, [share] * count, shape)
+    done, begun = 0, time.perf_counter()
+    while not done or time.perf_counter() - begun < seconds:
+        workers.total(sum_chunk, common, [share] * 2 * count, shape)
+        done += 2 * count * size
+    return done / (time.perf_counter() - begun)
+
+
+def cost_of(
+    plan: Plan,
+    public: ClientSide,
+    held_out_evaluations: Sequence[HeldOutEvaluation],
+    workers: Workers,
+    seconds: float,
+    before: float,
+) -> Cost:
+    """The forecast of a run.
+
+    Args:
+        plan: Of the run.
+        public: As in `clients_per_second`.
+        held_out_evaluations: On validation classes, and on test classes.
+        workers: Who runs clients and episodes.
+        seconds: What to spend on the measurement, about.
+        before: What this process has spent so far, as the run will.
+    """
+    begun = time.perf_counter()
+    clients_per_second(public, workers, 0.0)  # as a run begins
+    start = before + time.perf_counter() - begun
+    rate = clients_per_second(public, workers, 0.6 * seconds)
+    validation, test = held_out_evaluations
+    network, adaptation, model = plan.network, plan.evaluation, _all_weights(public)
+    settings = plan.settings.evaluation
+
+    def validate(episodes: int) -> None:
+        validation.accuracy(workers, network, model, adaptation, episodes)
+
+    def compete(episodes: int) -> None:
+        test.compete(workers, network, model, model, adaptation, episodes)
+
+    every, rounds = settings.every, plan.privacy.rounds
+    validations = 1 + rounds // every + (rounds % every > 0)
+    return Cost(
+        clients_per_second=rate,
+        start=start,
+        rounds=plan.privacy.expected_participations / rate,
+        validations=validations * _scaled(validate, settings.validation_episodes, 0.15 * seconds),
+        test=_scaled(compete, settings.episodes, 0.25 * seconds),
+        memory_mb=peak_memory_mb(workers),
+    )
+
+
+def _scaled(measure: Callable[[int], None], episodes: int, seconds: float) -> float:
+    """Seconds for so many episodes, from a first few and then as many as fit."""
+    few = min(episodes, 16)
+    measure(few)  # warms up
+    first = _seconds(measure, few)
+    more = min(episodes, max(2 * few, int(few * seconds / max(first, 1e-6))))
+    if more == few:
+        return first
+    second = _seconds(measure, more)
+    # By two points: what does not depend on the number of episodes is not multiplied by it.
+    each = max(0.0, second - first) / (more - few)
+    return second + each * (episodes - more)
+
+
+def _seconds(measure: Callable[[int], None], episodes: int) -> float:
+    begun = time.perf_counter()
+    measure(episodes)
+    return time.perf_counter() - begun
+
+
+def _all_weights(public: ClientSide) -> Params:
+    return public.algorithm.initial(public.network, public.weights_seed)
+
+
+def _learned(public: ClientSide) -> Params:
+    return public.algorithm.learned(public.network, _all_weights(public))

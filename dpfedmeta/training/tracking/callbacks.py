@@ -1,0 +1,95 @@
+"""Callbacks of a run. A callback sees a plan and rows of released numbers, never a bounded value."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpfedmeta.core.errors import InputError
+
+if TYPE_CHECKING:
+    from dpfedmeta.training.tracking.plan_summary import Planned
+
+Row = Mapping[str, Any]
+
+
+class Callback:
+    """Events of a run, in this order; inherit from it, and override the events that you want.
+
+    Guarantee:
+        Everything here is released or public: rows are those of rounds.jsonl, and a private run tells no exact time.
+    """
+
+    def on_plan(self, planned: Planned) -> None:
+        """Receive the plan and its guarantees, before anything is written."""
+
+    def on_start(self, path: Path) -> None:
+        """The run directory is there; rounds begin, or go on."""
+
+    def on_remark(self, text: str) -> None:
+        """Receive a sentence for people, at any time."""
+
+    def on_round(self, row: Row) -> None:
+        """Receive the row of a round, as in rounds.jsonl."""
+
+    def on_evaluation(self, split: str, done: float) -> None:
+        """The share of an evaluation on public data that is done, from 0 to 1; `split`: "validation" or "test"."""
+
+    def on_rewind(self, round_: int) -> None:
+        """Rows from this round on are superseded: their rounds are done again and come out otherwise."""
+
+    def on_end(self, summary: Row) -> None:
+        """The end of the run, as in summary.json."""
+
+
+_EVENTS = ("on_plan", "on_start", "on_remark", "on_round", "on_evaluation", "on_rewind", "on_end")
+
+
+class CallbackFailed(RuntimeError):
+    """A callback of the caller's raised, and the run ended for it; `from` what it raised."""
+
+
+def check_callbacks(callbacks: Iterable[Callback]) -> None:
+    """Refuse what cannot be told anything, before it is too late.
+
+    Raises:
+        InputError: Names the object and what it lacks.
+    """
+    for callback in callbacks:
+        lacking = [name for name in _EVENTS if not callable(getattr(callback, name, None))]
+        if lacking or isinstance(callback, type):
+            what = "is a class; hand over an object of it" if isinstance(callback, type) else f"has no {lacking[0]}"
+            raise InputError(
+                f"callbacks: {_name(callback)} {what}; inherit from dpfedmeta.Callback, which has all of "
+                f"{', '.join(_EVENTS)}"
+            )
+
+
+def tell(callbacks: Sequence[Callback], event: str, *said: Any) -> None:
+    """Tell every callback, each its own copy.
+
+    Raises:
+        CallbackFailed: One raised; the others were told all the same.
+    """
+    failed: CallbackFailed | None = None
+    for callback in callbacks:
+        heard: Callable[..., None] = getattr(callback, event)
+        try:
+            heard(*copy.deepcopy(said))
+        except Exception as error:
+            failed = failed or _failure(callback, event, error)
+    if failed is not None:
+        raise failed from failed.__cause__
+
+
+def _failure(callback: Callback, event: str, error: Exception) -> CallbackFailed:
+    words = " ".join(str(error).split())
+    failed = CallbackFailed(f"callback {_name(callback)}.{event} raised {type(error).__name__}: {words}")
+    failed.__cause__ = error
+    return failed
+
+
+def _name(callback: object) -> str:
+    return callback.__qualname__ if isinstance(callback, type) else type(callback).__qualname__

@@ -1,0 +1,1 @@
+"""Verification of a run directory against its ledger."""

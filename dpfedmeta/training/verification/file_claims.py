@@ -1,0 +1,302 @@
+"""Claims about privacy in the files beside a ledger, each compared with the ledger."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, spent
+from dpfedmeta.accounting.ledger.versions import EVENTS, VERSION, constants, old_phase, plan_of
+from dpfedmeta.accounting.observers.four_guarantees import guarantees, stated
+from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.config.presets import name_of_today
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory
+from dpfedmeta.training.results.measured_episodes import measured_on
+from dpfedmeta.training.results.snapshot import Snapshot
+from dpfedmeta.training.results.summary import SIMULATION, aggregation
+from dpfedmeta.training.verification.replan import settings_of_ledger
+
+# Epsilons of one ledger differ in their last digits from machine to machine.
+_ALIKE = 1e-6
+# Sentences; the numbers that they stand for are checked in any case.
+_WORDS = ("event", "formula")
+# Constants of the plan that stand beside the guarantees.
+POPULATION = ("clients", "cohort", "sampler", "max_participations")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proven:
+    """What a ledger proves; everything else is compared with it.
+
+    Attributes:
+        content: The ledger.
+        settings: What the run was asked for, from its first line.
+        spent: The four cells of its rounds.
+        planned: The four cells of its plan.
+        by_absence: Whether both are by the looser bound of earlier versions (`earlier_bounds`).
+    """
+
+    content: LedgerContent
+    settings: Settings
+    spent: tuple[Guarantee, ...]
+    planned: tuple[Guarantee, ...]
+    by_absence: bool = False
+
+    @classmethod
+    def of(cls, path: Path, content: LedgerContent) -> Proven:
+        """Compute the facts from a ledger; `path` is for errors."""
+        settings, cells = settings_of_ledger(path, content), spent(content.plan, content.charges)
+        return cls(content=content, settings=settings, spent=cells, planned=guarantees(content.plan))
+
+    @property
+    def simulation(self) -> str | None:
+        """Warning that nothing is promised, where the noise seed was chosen; else None."""
+        return SIMULATION if self.settings.run.noise_seed is not None else None
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that were charged, each once however often it was done again."""
+        return sum(not event.attempt for event in self.content.charges)
+
+    def as_of(self, head: object) -> Proven:
+        """Return what the ledger proved when its last line had this hash; itself if it never had."""
+        heads = self.content.heads
+        if head not in heads[:-1]:
+            return self
+        lines = heads.index(str(head)) + 1
+        content = replace(self.content, charges=self.content.charges[: lines - 1], heads=heads[:lines])
+        return replace(self, content=content, spent=stated(phases_of(content.charges), self.terms))
+
+    @property
+    def terms(self) -> Terms:
+        """Of the plan."""
+        return replace(Terms.of(self.content.plan), by_absence=self.by_absence)
+
+
+def check_config(run: RunDirectory, proven: Proven) -> None:
+    """config.yaml is the one that the ledger holds.
+
+    Raises:
+        InputError: It is another one; says the first line.
+    """
+    path = run.path / CONFIG
+    if not path.exists():
+        return
+    stated = path.read_bytes().decode(errors="replace").splitlines()
+    due = proven.content.identity.config.splitlines()
+    for number in range(max(len(stated), len(due))):
+        left, right = stated[number : number + 1], due[number : number + 1]
+        if left != right:
+            said = [line[0].strip() if line else "nothing" for line in (left, right)]
+            raise InputError(f"{path}, line {number + 1}: states {said[0]!r}, but the ledger holds {said[1]!r}")
+
+
+def check_plan_file(run: RunDirectory, proven: Proven) -> list[str]:
+    """plan.json states the ledger's plan and what it promises.
+
+    Raises:
+        InputError: It states something else; names it, with both values.
+    """
+    path = run.path / PLAN
+    if not path.exists():
+        return []
+    stated, content = run.read_json(PLAN), proven.content
+    with complete(path):
+        check_cells(path, "planned", stated["planned"], proven, proven.planned)
+        plan = json_of(constants(content.plan))
+        check(path, "privacy", json_of(constants(plan_of(stated["privacy"], content.version))), plan)
+        if content.version < EVENTS:
+            old = [old_phase(phase) for phase in content.plan.phases]
+            check(path, "stretches", stated["stretches"], json_of(old), may_lack=_younger(proven, old))
+        else:
+            phases = [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in content.plan.phases]
+            check(path, "phases", stated["phases"], json_of(phases))
+        _check_statement(path, "population", stated["population"], content.plan.clients)
+        _check_beginning(path, stated, proven)
+    return ["plan.json agrees"]
+
+
+def check_summary(snapshot: Snapshot, proven: Proven) -> list[str]:
+    """summary.json states what the ledger adds up to, promised and spent, and the run that it is of.
+
+    That of an earlier interruption states what the ledger added up to by then.
+
+    Raises:
+        InputError: It states something else; names it, with both values.
+    """
+    run, stated, settings = snapshot.run, snapshot.summary, proven.settings
+    path = run.path / SUMMARY
+    if stated is None:
+        return ["no summary.json: the run has not finished, so lines lost at the end might go unnoticed"]
+    with complete(path):
+        if not snapshot.ended:
+            proven = proven.as_of(stated["ledger"]["head"])
+        if stated["ledger"]["head"] != proven.content.heads[-1]:
+            raise InputError(
+                f"{run.ledger}: does not end as summary.json says: lines at the end are lost or were added"
+            )
+        check_claims(path, stated, proven)
+        if "statement" in stated["population"]:
+            statement, clients = stated["population"]["statement"], proven.content.plan.clients
+            _check_statement(path, "population.statement", statement, clients)
+        algo = stated["algo"]
+        if proven.content.version < VERSION:
+            algo = name_of_today(algo, {"record.release": settings.record.release})
+        check(path, "algo", algo, settings.algo)
+        check(path, "dataset", stated["dataset"], settings.dataset)
+        for name in ("ways", "shots", "queries"):
+            check(path, f"task.{name}", stated["task"][name], getattr(settings.task, name))
+        accuracy = stated.get("accuracy") or {}
+        for name, number in measured_on(settings, accuracy.get("steps", 0)).items():
+            if name in accuracy:
+                check(path, f"accuracy.{name}", accuracy[name], number)
+        _check_beginning(path, stated, proven)
+        _check_length(snapshot, stated, proven)
+        check(path, "extended_from", stated.get("extended_from", []), list(proven.content.plan.ends))
+        if "aggregation" in stated:
+            due = aggregation(settings.aggregation.mode, proven.content.plan)
+            check(path, "aggregation", stated["aggregation"], json_of(due))
+    return ["summary.json agrees" if snapshot.ended else "summary.json, of an earlier interruption, agrees"]
+
+
+def check_claims(path: Path, stated: Mapping[str, Any], proven: Proven) -> None:
+    """The promise, what was spent, and the constants that stand beside them: in summary.json, and in report.html.
+
+    Raises:
+        InputError: One of them is another one; names it, with both values.
+    """
+    check_cells(path, "guarantees", stated["guarantees"], proven, proven.spent)
+    check_cells(path, "planned", stated["planned"], proven, proven.planned)
+    for name in POPULATION:
+        check(path, f"population.{name}", stated["population"][name], getattr(proven.content.plan, name))
+    check(path, "simulation", stated["simulation"], proven.simulation)
+    check(path, "ledger", stated["ledger"], {"rounds": len(proven.content.charges), "head": proven.content.heads[-1]})
+
+
+def _check_length(snapshot: Snapshot, stated: Mapping[str, Any], proven: Proven) -> None:
+    """Check the number of released rounds against the ledger.
+
+    All charged rounds were released, except for those that an interruption or a spent budget left undone.
+    """
+    run, status, rounds = snapshot.run, stated["status"], stated["rounds"]
+    path = run.path / SUMMARY
+    again = len(proven.content.charges) > proven.rounds
+    left = status == "interrupted" or (status == "budget" and again)
+    if not left or type(rounds) is not int or not 0 <= rounds <= proven.rounds:
+        check(path, "rounds", rounds, proven.rounds)
+    if status == "completed":
+        check(path, "rounds of a completed run", rounds, proven.content.plan.rounds)
+    if not snapshot.ended:
+        # Rounds that are done again otherwise drop their lines, and write them once more.
+        return
+    lines = rounds if snapshot.rows is None else len(snapshot.rows)
+    if lines < rounds or (lines > rounds and status != "interrupted"):
+        raise InputError(
+            f"{run.rounds_file}: ends with line {lines}, but {rounds} rounds were released; restore it from a backup"
+        )
+
+
+def _check_statement(path: Path, key: str, stated: Mapping[str, Any], clients: int) -> None:
+    """N, as a number and as the sentence about the population begins with it."""
+    check(path, f"{key}.clients", stated["clients"], clients)
+    check(path, f"{key}.text", stated["text"].split(" ")[0], f"{clients:,}")
+
+
+def _check_beginning(path: Path, stated: Mapping[str, Any], proven: Proven) -> None:
+    """Weights that no guarantee covers are named wherever the run began with some."""
+    initial = proven.settings.model.initial
+    if "begins_with" in stated and not (initial is None and stated["begins_with"] is None):
+        named = initial is not None and initial in (stated["begins_with"] or "")
+        check(path, "begins_with", stated["begins_with"] if not named else initial, initial)
+
+
+def check_cells(
+    path: Path, key: str, stated: Sequence[Mapping[str, Any]], proven: Proven, found: Sequence[Guarantee]
+) -> None:
+    """Each of the four cells, by its name, once and in its order: who reads them by position shall read the same.
+
+    Raises:
+        InputError: One is missing, repeated or out of order, or states something else; names it, with both values.
+    """
+    names = [f"({cell['unit']}, {cell['observer']})" for cell in stated]
+    check(path, f"{key}: the cells", names, [cell.name for cell in found])
+    for cell, own in zip(stated, found, strict=True):
+        due, where = json_of(own.as_json()), f"{key} {own.name}"
+        plain = {name: value for name, value in cell.items() if name not in _WORDS}
+        check(path, where, plain, {n: v for n, v in due.items() if n not in _WORDS}, may_lack=_younger(proven, [due]))
+        for name in _WORDS:
+            if name in cell:
+                words = (cell[name], due[name])
+                check(path, f"{where}.{name}", *(words if proven.content.version == VERSION else map(_numbers, words)))
+
+
+# What every version states of a cell and of a phase.
+_OLD = frozenset(
+    ("unit", "observer", "epsilon", "delta", "adjacency", "method", "bounds", "rounds", "sampler", "clients", "cohort")
+) | {"rate", "largest_cohort", "surplus_probability", "total_noise", "effective_noise", "message_noise"}
+
+
+def _younger(proven: Proven, found: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """Names that files of an earlier version may lack."""
+    return frozenset() if proven.content.version == VERSION else frozenset(n for f in found for n in f) - _OLD
+
+
+def _numbers(words: str) -> list[str]:
+    """Sentences may be put otherwise from version to version, their numbers not."""
+    return re.findall(r"\d[\d.e+-]*", words)
+
+
+def check(path: Path, key: str, stated: Any, found: Any, *, may_lack: Collection[str] = ()) -> None:
+    """Check that a file states the recomputed value, down to each number of a list or an object.
+
+    Raises:
+        InputError: Names the first difference, with both values.
+    """
+    if isinstance(found, dict) and isinstance(stated, dict):
+        for name in [*found, *(name for name in stated if name not in found)]:
+            if name not in stated and name in may_lack:
+                continue
+            missing = "nothing" if name not in stated else None
+            if missing or name not in found:
+                raise _contradiction(path, f"{key}.{name}", missing or stated[name], found.get(name, "nothing"))
+            check(path, f"{key}.{name}", stated[name], found[name], may_lack=may_lack)
+    elif isinstance(found, list) and isinstance(stated, list) and len(found) == len(stated):
+        for number, (left, right) in enumerate(zip(stated, found, strict=True)):
+            check(path, f"{key}[{number}]", left, right, may_lack=may_lack)
+    elif not _same(stated, found):
+        raise _contradiction(path, key, stated, found)
+
+
+def _contradiction(path: Path, key: str, stated: object, found: object) -> InputError:
+    return InputError(f"{path}: {key}: states {stated!r}, but the ledger adds up to {found!r}")
+
+
+def _same(stated: object, found: object) -> bool:
+    if isinstance(stated, bool) or isinstance(found, bool):
+        return stated is found
+    if isinstance(stated, float) and isinstance(found, float):
+        return math.isclose(stated, found, rel_tol=_ALIKE)
+    return stated == found
+
+
+def json_of(value: Any) -> Any:
+    """Return the value in the form in which it would come back from a JSON file."""
+    return json.loads(json.dumps(value))
+
+
+@contextmanager
+def complete(path: Path) -> Iterator[None]:
+    """Report an entry that a file lacks as an error of that file, in one line."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise InputError(f"{path}: incomplete or of another version ({error!r})") from error

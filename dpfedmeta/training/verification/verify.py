@@ -1,0 +1,232 @@
+"""Verification of a run directory: its privacy recomputed from the ledger, and compared with the other files."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dpfedmeta.accounting.divergences.participation_counts import worst_participations
+from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.ledger.charges import Charge
+from dpfedmeta.accounting.ledger.ledger import phases_of
+from dpfedmeta.accounting.observers.four_guarantees import stated
+from dpfedmeta.accounting.observers.server_observer import record_server
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.reference.other_accountants import second_opinion
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.atomic_files import end_of_whole_lines
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.planning.caveats import word_of_authors
+from dpfedmeta.planning.privacy.prior_spending import check_still_there
+from dpfedmeta.training.results.rejected_messages import left_out
+from dpfedmeta.training.results.snapshot import Snapshot, read_run
+from dpfedmeta.training.state.extend import check_extension
+from dpfedmeta.training.verification.earlier_bounds import agreed
+from dpfedmeta.training.verification.file_claims import Proven, check_config, check_plan_file, check_summary
+from dpfedmeta.training.verification.replan import check_plan
+from dpfedmeta.training.verification.row_claims import check_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """A verified ledger.
+
+    Attributes:
+        plan: The plan in its first line.
+        charges: Its rounds.
+        guarantees: What they cost, from their own numbers.
+        remarks: What was checked beside it, a line each.
+        proven: What the files beside it were compared with; None for several ledgers together.
+        snapshot: These files as they were read; None likewise.
+    """
+
+    plan: PrivacyPlan
+    charges: tuple[Charge, ...]
+    guarantees: tuple[Guarantee, ...]
+    remarks: tuple[str, ...]
+    proven: Proven | None = None
+    snapshot: Snapshot | None = None
+
+    @property
+    def simulation(self) -> str | None:
+        """Warning that nothing is promised, where the noise seed was chosen; else None."""
+        return self.proven.simulation if self.proven else None
+
+    @property
+    def word(self) -> str | None:
+        """On whose word the guarantees rest; None: on nobody's."""
+        return word_of_authors(self.proven.settings) if self.proven else None
+
+
+def audit(run: RunDirectory) -> Audit:
+    """Recompute what a run spent from its ledger alone, then compare with its settings and the run's other files.
+
+    A run that another process writes is judged by what it had done when it was read.
+
+    Guarantee:
+        Whatever summary.json, plan.json, config.yaml and rounds.jsonl state about privacy is what the ledger adds up
+        to, and the ledger's plan is what the settings in its first line give. report.html: `check_report`.
+
+    Raises:
+        InputError: The ledger is damaged, or a file beside it contradicts it; names file, key and both values.
+        RefusedPlan: Its rounds are not those of its plan, or its settings are refused today.
+    """
+    snapshot = read_run(run)
+    content = snapshot.content
+    proven = Proven.of(run.ledger, content)
+    settings, cells = proven.settings, proven.spent
+    # What costs least is asked first.
+    check_config(run, proven)
+    beside = [
+        *agreed(lambda by: check_plan_file(run, by), proven),
+        *agreed(lambda by: check_rows(snapshot, by), proven),
+        *agreed(lambda by: check_summary(snapshot, by), proven),
+    ]
+    again = len(content.charges) - proven.rounds
+    count = f"{proven.rounds} rounds" + (f" and {again} of them done again and charged again" if again else "")
+    remarks = [f"{count}, hash chain intact", check_plan(run.ledger, content, settings)]
+    check_extension(run, settings, content)
+    remarks += check_still_there(settings, content.plan.earlier)
+    remarks += [f"extended from {end} rounds, within its promise" for end in content.plan.ends]
+    remarks += [*_opinion(content.plan, content.charges, cells), *beside]
+    remarks += [f"{name}: its last line was never finished, so it was never used: left out" for name in snapshot.torn]
+    return Audit(
+        plan=content.plan,
+        charges=content.charges,
+        guarantees=cells,
+        remarks=tuple(remarks),
+        proven=proven,
+        snapshot=snapshot,
+    )
+
+
+def compose(runs: Sequence[RunDirectory]) -> Audit | None:
+    """Compute what the copies of one run spent together; None: they are not copies of one run.
+
+    Guarantee:
+        Charges are the same release only as long as all charges before them are the same too. From the first difference
+        on, each copy's charges count, and so do its participations: a cap held in each copy alone.
+
+    Raises:
+        InputError: Two copies used the same noise for different sums; nothing covers that.
+    """
+    contents = [read_run(run).content for run in runs]
+    first = contents[0]
+    plan = max((other.plan for other in contents), key=lambda plan: plan.rounds)
+    if len({other.identity.run for other in contents}) > 1 or len(runs) < 2:
+        return None
+    if any(other.plan.begun != plan.begun for other in contents):
+        return None
+    charges, phases = list(first.charges), list(phases_of(first.charges))
+    for place, other in enumerate(contents[1:], start=1):
+        shared = max(_shared(other.charges, earlier.charges) for earlier in contents[:place])
+        for earlier, run in zip(contents[:place], runs, strict=False):
+            if not first.identity.secure:
+                _check_noise(other.charges, earlier.charges, runs[place], run)
+        charges += other.charges[shared:]
+        phases += [replace(phase, copy=place) for phase in phases_of(other.charges[shared:])]
+    cells = stated(phases, Terms.of(plan))
+    remarks = [f"{len(runs)} copies of run {first.identity.run}: together they charged {len(charges)} releases"]
+    apart = len({phase.copy for phase in phases})
+    if plan.max_participations is not None and apart > 1:
+        remarks.append(
+            f"{apart} of them went on apart, each with a count of participations of its own, so one client may have "
+            f"taken part {worst_participations(phases, plan.max_participations, 1.0)[0]} times"
+        )
+    return Audit(plan=plan, charges=tuple(charges), guarantees=cells, remarks=tuple(remarks))
+
+
+def _shared(left: Sequence[Charge], right: Sequence[Charge]) -> int:
+    return next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+
+
+def _check_noise(left: Sequence[Charge], right: Sequence[Charge], one: RunDirectory, two: RunDirectory) -> None:
+    """Past the first difference, no two attempts may have had the same keys: they share seed, noise and coins.
+
+    Fresh bytes are part of the keys, so this finds simulations and runs of earlier versions.
+    """
+    shared = _shared(left, right)
+    clash = min((round_ for round_, *_ in _keys(left[shared:]) & _keys(right[shared:])), default=None)
+    if clash is not None:
+        raise InputError(
+            f"{one.path} and {two.path} are copies of one run that went on differently, and both used the same noise "
+            f"in round {clash}: whoever sees both learns differences without noise, and no epsilon covers that"
+        )
+
+
+def _keys(charges: Sequence[Charge]) -> set[tuple[int, tuple[int, ...], str]]:
+    """By what attempts draw, besides the secret."""
+    return {(charge.round, charge.again, charge.fresh) for charge in charges}
+
+
+def _opinion(plan: PrivacyPlan, events: tuple[Charge, ...], cells: tuple[Guarantee, ...]) -> list[str]:
+    """(client, public) once more, by somebody else's accountant."""
+    other = second_opinion((*plan.before, *phases_of(events)), plan.client_delta)
+    if other is None:
+        return []
+    name, epsilon = other
+    own = cells[0].epsilon
+    # Two grids differ by parts in a thousand; where every bound is loose, nothing can be compared.
+    if not all(bound.loose for bound in cells[0].bounds) and not own <= 1.01 * epsilon + 1e-4:
+        raise InputError(f"(client, public): {own:.4g} here but {epsilon:.4g} by {name}: please report this")
+    return [
+        f"(client, public) of the same rounds, counted again by somebody else's accountant as a check ({name}): "
+        f"{epsilon:.3g}, and {own:.3g} here; both are upper bounds, and what counts is the table's"
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Realised:
+    """SECRET: what really happened, for whoever holds the server's private folder; shown, never promised.
+
+    Attributes:
+        participants: Clients that took part at all.
+        most_participations: Of one client.
+        cohort_sizes: (smallest, mean, largest).
+        left_out: (messages, rounds) that no honest client sends, and that were set to 0.
+        record_server: Epsilon of the record with the most participations; inf where no noise covers it.
+    """
+
+    participants: int
+    most_participations: int
+    cohort_sizes: tuple[int, float, int]
+    left_out: tuple[int, int]
+    record_server: float
+
+    @property
+    def as_number(self) -> float | None:
+        """record_server for JSON."""
+        return self.record_server if math.isfinite(self.record_server) else None
+
+
+def realised(run: RunDirectory, plan: PrivacyPlan, charges: Sequence[Charge]) -> Realised:
+    """Read the private folder, beside what the ledger charges.
+
+    Raises:
+        InputError: It is not here, or damaged.
+    """
+    path = run.secret / "participations.jsonl"
+    try:
+        content = path.read_bytes()
+        # A line that is being written, or was when the run was killed, is of a round that has no charge.
+        lines = content[: end_of_whole_lines(content)].decode().splitlines()
+        cohorts = [json.loads(line)["clients"] for line in lines]
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); only the server holds this file") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f'{path}: damaged: a line is not {{"round": ..., "clients": [...]}}') from error
+    counts = Counter(client for cohort in cohorts for client in cohort)
+    most = max(counts.values(), default=0)
+    sizes = [len(cohort) for cohort in cohorts] or [0]
+    terms, dropped = replace(Terms.of(plan), max_participations=most), left_out(run)
+    return Realised(
+        participants=len(counts),
+        most_participations=most,
+        cohort_sizes=(min(sizes), sum(sizes) / len(sizes), max(sizes)),
+        left_out=(sum(dropped.values()), len(dropped)),
+        record_server=record_server(phases_of(charges), terms).epsilon if most else 0.0,
+    )

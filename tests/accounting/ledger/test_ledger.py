@@ -1,0 +1,233 @@
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise
+from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.ledger import ledger as ledger_module
+from dpfedmeta.accounting.ledger.charges import planned_charge
+from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, head, phases_of, read, read_content, spent
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.files.atomic_files import whole_lines
+
+LAYER = RecordLayer(support_noise=2.0, query_noise=1.6, support_steps=1, support_records=25, query_records=25)
+PLAN = PrivacyPlan(clients=10_000, cohort=50, rounds=8, noise_multiplier=0.8, max_participations=1, record=LAYER)
+
+
+def written(path, rounds=8, plan=PLAN):
+    ledger = Ledger(path, plan)
+    for round_ in range(rounds):
+        ledger.charge(planned_charge(plan, round_))
+    return path
+
+
+SCHEDULED = replace(PLAN, schedule=(Change(from_round=3, noise_scale=0.9, cohort_scale=2.0),))
+PLANS = [
+    PLAN,
+    SCHEDULED,
+    replace(SCHEDULED, record=None, max_participations=None),
+    replace(PLAN, noise_mode="stacked"),
+    replace(PLAN, sampler="fixed", max_participations=None),
+    replace(SCHEDULED, sampler="fixed", record=None, max_participations=None, colluding=7),
+    replace(PLAN, noise_multiplier=None, record=None),
+]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_after_a_full_run_spent_equals_planned(tmp_path, plan):
+    assert spent(*read(written(tmp_path / "l", plan=plan))) == guarantees(plan)
+
+
+def test_half_a_run_costs_less(tmp_path):
+    half = spent(*read(written(tmp_path / "l", rounds=4)))
+    assert half[0].epsilon < guarantees(PLAN)[0].epsilon
+
+
+def test_a_line_is_on_disk_when_charge_returns(tmp_path):
+    ledger = Ledger(tmp_path / "l", PLAN)
+    for round_ in range(3):
+        ledger.charge(planned_charge(PLAN, round_))
+        assert len(read(tmp_path / "l")[1]) == round_ + 1
+
+
+def test_a_ledger_is_never_overwritten(tmp_path):
+    written(tmp_path / "l")
+    with pytest.raises(FileExistsError):
+        Ledger(tmp_path / "l", PLAN)
+
+
+@pytest.mark.parametrize("line", range(1, 9))
+def test_an_edited_line_is_found(tmp_path, line):
+    path = written(tmp_path / "l")
+    lines = path.read_text().splitlines()
+    body = json.loads(lines[line])
+    body["noise_multiplier"] = 9.9
+    lines[line] = json.dumps(body, sort_keys=True)
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises((InputError, RefusedPlan), match=r"line|round"):
+        spent(*read(path))
+
+
+@pytest.mark.parametrize("line", range(8))
+def test_a_lost_line_in_the_middle_is_found(tmp_path, line):
+    path = written(tmp_path / "l")
+    lines = path.read_text().splitlines()
+    del lines[line]
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match=f"line {line + 1}"):
+        read(path)
+
+
+def test_a_truncated_line_is_found(tmp_path):
+    path = written(tmp_path / "l")
+    path.write_text(path.read_text()[:-20])
+    with pytest.raises(InputError, match="truncated"):
+        read(path)
+
+
+@pytest.mark.parametrize("content", ["", "\n", "{}\n", "[]\n", "nonsense\n", '{"previous": 3}\n'])
+def test_what_is_no_ledger_is_said_so(tmp_path, content):
+    (tmp_path / "l").write_text(content)
+    with pytest.raises(InputError):
+        read(tmp_path / "l")
+
+
+def test_a_missing_ledger_is_said_so(tmp_path):
+    with pytest.raises(InputError, match="run directory"):
+        read(tmp_path / "l")
+
+
+def test_an_event_of_another_mechanism_is_never_approximated():
+    first = planned_charge(PLAN, 0)
+    event = replace(first, event=replace(first.event, noise=GaussianNoise(multiplier=0.1)))
+    with pytest.raises(RefusedPlan, match="round 0"):
+        spent(PLAN, (event,))
+
+
+def test_the_budget_stops_before_the_limit():
+    smaller = Budget.of(guarantees(replace(PLAN, rounds=8), rounds=3))
+    affordable = smaller.affordable_rounds(PLAN)
+    assert affordable == 3
+    assert smaller.allows(guarantees(PLAN, rounds=3))
+    assert not smaller.allows(guarantees(PLAN, rounds=4))
+    assert Budget.of(guarantees(PLAN)).affordable_rounds(PLAN) == 8
+
+
+@pytest.mark.parametrize("cell", range(4))
+def test_every_cell_is_held_to_its_limit_to_the_last_digit(cell):
+    cells = guarantees(PLAN)
+    limits = [guarantee.epsilon for guarantee in cells]
+    assert Budget(limits=tuple(limits)).allows(cells)
+    limits[cell] *= 1 - 1e-9
+    assert not Budget(limits=tuple(limits)).allows(cells)
+
+
+def test_a_charge_that_did_not_reach_the_disk_is_no_charge(tmp_path, monkeypatch):
+    ledger = Ledger(tmp_path / "l", PLAN)
+    head, lines = ledger.head, ledger.lines
+
+    def full(handle):
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            ledger.charge(planned_charge(PLAN, 0))
+    assert (ledger.charges, ledger.head, ledger.lines) == ([], head, lines)
+    assert read(tmp_path / "l")[1] == ()
+    ledger.charge(planned_charge(PLAN, 0))
+    assert read(tmp_path / "l")[1] == (planned_charge(PLAN, 0),)
+
+
+def test_the_budget_guard_fails_closed_on_nan():
+    cells = tuple(replace(g, bounds=(replace(g.bounds[0], epsilon=float("nan")),)) for g in guarantees(PLAN))
+    assert not Budget(limits=(float("inf"),) * 4).allows(cells)
+
+
+def test_the_events_alone_rebuild_the_phases(tmp_path):
+    plan, events = read(written(tmp_path / "l", plan=SCHEDULED))
+    rebuilt, planned = phases_of(events), plan.phases
+    assert [(s.rounds, s.event) for s in rebuilt] == [(s.rounds, s.event) for s in planned]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_ledger_knows_its_phases_and_looks_at_each_charge_once(tmp_path, monkeypatch, plan):
+    looked = []
+    ledger = Ledger(tmp_path / "l", plan)
+    charges = [planned_charge(plan, r) for r in (0, 1, 2, 3, 4)] + [
+        replace(planned_charge(plan, r), attempt=1) for r in (2, 3, 4)
+    ]
+    for count, event in enumerate([*charges, *(planned_charge(plan, r) for r in (5, 6))], start=1):
+        ledger.charge(event)
+        with monkeypatch.context() as patch:
+            patch.setattr(ledger_module, "phases_of", lambda charges: looked.extend(charges) or phases_of(charges))
+            found = ledger.phases, ledger.phases
+        assert found[0] == found[1] == phases_of(ledger.charges)
+        assert looked == ledger.charges[:count]
+    resumed = Ledger.resume(tmp_path / "l", read_content(tmp_path / "l"), (tmp_path / "l").stat().st_size)
+    assert resumed.phases == ledger.phases
+
+
+def test_a_round_that_was_released_twice_may_have_had_the_same_cohort_and_is_refused():
+    with pytest.raises(RefusedPlan, match="round 2, where round 3 is due"):
+        spent(PLAN, [planned_charge(PLAN, r) for r in (0, 1, 2, 2, 3)])
+
+
+def test_every_attempt_counts_like_one_more_round():
+    events = [planned_charge(PLAN, r) for r in range(4)]
+    again = [*events[:3], replace(events[1], attempt=1), replace(events[2], attempt=1), events[3]]
+    assert spent(PLAN, again)[0].epsilon == pytest.approx(guarantees(PLAN, rounds=6)[0].epsilon)
+    assert spent(PLAN, again)[2] == guarantees(PLAN, rounds=6)[2]
+
+
+@pytest.mark.parametrize("attempts", [[(0, 0), (0, 0)], [(0, 0), (0, 2)], [(0, 1)], [(0, 0), (1, 1)], [(0, 0), (2, 0)]])
+def test_attempts_out_of_order_are_refused(attempts):
+    with pytest.raises(RefusedPlan, match="is due"):
+        spent(PLAN, [replace(planned_charge(PLAN, r), attempt=a) for r, a in attempts])
+
+
+def test_the_budget_counts_repeats():
+    budget, done = Budget.of(guarantees(PLAN)), [planned_charge(PLAN, r) for r in range(3)]
+    assert budget.further_rounds(PLAN, done, 3) == 5
+    repeated = [*done, replace(done[2], attempt=1), replace(done[2], attempt=2)]
+    assert budget.further_rounds(PLAN, repeated, 3) == 3
+    unlimited = replace(PLAN, noise_multiplier=None, record=None, max_participations=None)
+    assert Budget.of(guarantees(unlimited)).further_rounds(unlimited, repeated, 3) == 5
+
+
+def test_a_line_that_a_crash_tore_is_left_out_and_written_again(tmp_path):
+    path = written(tmp_path / "l", rounds=3)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30])
+    content = read_content(path, torn=True)
+    assert [event.round for event in content.charges] == [0, 1]
+    ledger = Ledger.resume(path, content, whole_lines(path)[0])
+    ledger.charge(planned_charge(PLAN, 2))
+    assert path.read_bytes() == whole
+
+
+def test_a_missing_round_is_found():
+    with pytest.raises(RefusedPlan, match="round 2, where round 1 is due"):
+        spent(PLAN, [planned_charge(PLAN, 0), planned_charge(PLAN, 2)])
+    with pytest.raises(RefusedPlan, match="not the mechanism"):
+        spent(replace(PLAN, rounds=1), [planned_charge(PLAN, 0), planned_charge(PLAN, 1)])
+
+
+def test_the_head_notices_what_the_chain_cannot(tmp_path):
+    path = written(tmp_path / "l")
+    before = head(path)
+    path.write_text("\n".join(path.read_text().splitlines()[:-1]) + "\n")
+    assert len(read(path)[1]) == 7
+    assert head(path) != before
+
+
+def test_a_ledger_of_another_version_is_not_guessed_at(tmp_path):
+    from dpfedmeta.accounting.ledger.hash_chain import HashChain
+
+    HashChain.start(tmp_path / "l", {"version": 1, "plan": {}})
+    with pytest.raises(InputError, match="version 1 is not known"):
+        read(tmp_path / "l")

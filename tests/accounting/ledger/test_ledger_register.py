@@ -1,0 +1,47 @@
+import stat
+
+import pytest
+
+from dpfedmeta.accounting.ledger.ledger_register import Latest, Lineage
+from dpfedmeta.core.errors import InputError
+
+RUN, HEAD = "0123456789abcdef" * 2, "f" * 64
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path))
+
+
+def test_the_latest_line_is_remembered(tmp_path):
+    lineage = Lineage(RUN)
+    assert lineage.latest is None
+    for lines in (1, 2, 117):
+        lineage.follow(lines, HEAD)
+    lineage.close()
+    again = Lineage(RUN)
+    assert again.latest == Latest(lines=117, head=HEAD)
+    assert stat.S_IMODE(again.path.stat().st_mode) == 0o600
+    again.close()
+
+
+def test_one_writer_on_a_machine():
+    lineage = Lineage(RUN)
+    with pytest.raises(InputError, match="another process is writing this run"):
+        Lineage(RUN)
+    lineage.close()
+    Lineage(RUN).close()
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"1 2\n", b"\0" * 80, b"9" * 200])
+def test_an_unreadable_entry_says_nothing(content):
+    lineage = Lineage(RUN)
+    lineage.path.write_bytes(content)
+    assert lineage.latest is None
+    lineage.close()
+
+
+@pytest.mark.parametrize("name", ["", "../x", "A" * 32, "0" * 31, "0" * 32 + "\n"])
+def test_a_name_that_was_edited_is_refused(name):
+    with pytest.raises(InputError, match="edited"):
+        Lineage(name)

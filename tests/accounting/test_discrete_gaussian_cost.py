@@ -1,0 +1,149 @@
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from dpfedmeta.accounting.divergences.discrete_gaussian_cost import (
+    Coordinates,
+    blended,
+    epsilon_of_discrete,
+    log_ratio,
+    pointwise,
+)
+from dpfedmeta.accounting.divergences.gdp import gaussian_delta, gaussian_epsilon
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+
+
+def exact_log_ratio(x, variance):
+    """By 50 digits: rounded N(0, variance - 1/12) against the discrete Gaussian."""
+    with mpmath.workdps(50):
+        own = mpmath.mpf(variance)
+        root = mpmath.sqrt(own - mpmath.mpf(1) / 12)
+        half = mpmath.mpf(1) / 2
+        rounded = mpmath.ncdf((half - x) / root) - mpmath.ncdf((-half - x) / root)
+        total = mpmath.sqrt(2 * mpmath.pi * own) * (1 + 2 * mpmath.exp(-2 * mpmath.pi**2 * own))
+        return float(mpmath.log(rounded / (mpmath.exp(-(mpmath.mpf(x) ** 2) / (2 * own)) / total)))
+
+
+@pytest.mark.parametrize("deviation", [1.5, 5.0, 20.0, 300.0])
+def test_the_log_ratio_is_right_to_the_slack(deviation):
+    places = np.unique(np.round(np.array([0, 1, 3, 7, 10]) * deviation))
+    found = pointwise(places, deviation**2)
+    exact = [exact_log_ratio(int(place), deviation**2) for place in places]
+    assert np.abs(found - exact).max() < 2e-14
+
+
+# Ten deviations out (../shared/design/trust-free-server.md, section 3).
+@pytest.mark.parametrize(("deviation", "known"), [(20, 2.03e-5), (60, 2.52e-7), (240, 9.84e-10), (981, 3.53e-12)])
+def test_known_log_ratios(deviation, known):
+    (found,) = pointwise(np.array([10.0 * deviation]), deviation**2)
+    assert abs(found) == pytest.approx(known, rel=3e-3)
+    leading = (1e4 - 600 + 3) / (2880 * deviation**4)
+    assert abs(found) == pytest.approx(leading, rel=30 / deviation**2)
+
+
+def masses(variance, reach=60):
+    values = np.arange(-reach, reach + 1)
+    weights = np.exp(-(values**2) / (2 * variance))
+    return values, weights / weights.sum()
+
+
+@pytest.mark.parametrize(("deviation", "count"), [(3.0, 400), (6.0, 4000)])
+def test_the_sum_of_log_ratios_stays_below_its_bound(deviation, count):
+    """Under the discrete law, by drawing it; its mean alone, the divergence, is passed at once."""
+    values, mass = masses(deviation**2)
+    ratios = pointwise(np.abs(values).astype(float), deviation**2)
+    drawn = -np.random.default_rng(0).choice(ratios, size=(4000, count), p=mass).sum(1)
+    bound = log_ratio(Coordinates(count=count, variance=deviation**2, blended=0.0), 1e-6)
+    # Far below what all coordinates together could say at worst.
+    assert drawn.max() < bound < 0.1 * count * np.abs(ratios[np.abs(values) < 7 * deviation]).max()
+    assert np.quantile(drawn, 0.999) > -count * (ratios @ mass) > 0
+
+
+def test_shares_blend_as_closely_as_is_said():
+    for variance, shares in ((2.25, 2), (2.25, 3), (1.0, 4)):
+        _, mass = masses(variance, 80)
+        total = mass
+        for _ in range(shares - 1):
+            total = np.convolve(total, mass)
+        _, one = masses(variance * shares, 80 * shares)
+        near = np.abs(np.arange(-80 * shares, 80 * shares + 1)) < 6 * math.sqrt(variance * shares)
+        assert np.abs(np.log(total[near] / one[near])).max() <= blended(variance, shares, 0.0) + 1e-12
+    assert blended(0.2, 10, 0.0) == math.inf
+    assert blended(4.0, 10, 4.0) > blended(4.0, 10, 0.0)
+
+
+@pytest.mark.parametrize(("deviation", "shift"), [(5.0, 5), (2.0, 3)])
+def test_one_release_against_its_exact_divergence(deviation, shift):
+    """The promised delta covers the exact one, and epsilon is no more than a few percent too large."""
+    variance, mu = deviation**2, shift / math.sqrt(deviation**2 - 1 / 12)
+    own = [Coordinates(count=1.0, variance=variance, blended=0.0)]
+
+    def at(delta):
+        return gaussian_epsilon(mu, delta)
+
+    epsilon = epsilon_of_discrete(at, 1e-4, at(1e-4), own)
+    _, mass = masses(variance, 200)
+    moved = np.roll(mass, shift)
+    exact = np.maximum(mass - math.exp(epsilon) * moved, 0).sum()
+    assert exact <= 1e-4
+    assert gaussian_delta(epsilon / 1.2, mu) > 1e-4
+
+
+def test_without_the_change_of_measure_too_much_would_be_promised():
+    """At a deviation of 1 the two laws differ visibly: the bound has to say so."""
+    own = [Coordinates(count=10_000.0, variance=1.0, blended=0.0)]
+    assert epsilon_of_discrete(lambda delta: gaussian_epsilon(0.1, delta), 1e-6, 1.0, own) > 2 * gaussian_epsilon(
+        0.1, 1e-6
+    )
+    blends = [Coordinates(count=10.0, variance=400.0, blended=math.inf)]
+    assert epsilon_of_discrete(lambda delta: 1.0, 1e-6, 1.0, blends) == math.inf
+
+
+def test_a_change_of_measure_is_paid_at_both_ends_and_off_delta():
+    """Noise so fine that nothing is left but the blending of shares: a = 0.1 times the coordinates."""
+    own = [Coordinates(count=3.0, variance=1e12, blended=0.1)]
+    found = epsilon_of_discrete(lambda delta: -math.log(delta), 1e-5, 12.0, own)
+    assert found == pytest.approx(-math.log(1e-5) + 0.3 + 2 * 0.3, abs=1e-4)
+
+
+@pytest.mark.parametrize("shift", [1, 2])
+def test_pairs_of_laws_that_differ_as_much_as_is_allowed(shift):
+    """Laws P with epsilon and delta known, Q = P times e^a or e^-a: the bound for Q covers its exact divergence."""
+    values, mass = masses(4.0, 40)
+    tilted = mass * np.exp(0.05 * np.where(values % 2, 1.0, -1.0))
+    a = float(np.abs(np.log(tilted / tilted.sum() / mass)).max())
+
+    def divergence(law, epsilon):
+        return float(np.maximum(law - math.exp(epsilon) * np.roll(law, shift), 0).sum())
+
+    def of_the_first(delta):
+        grid = np.linspace(0, 6, 2401)
+        return float(next(epsilon for epsilon in grid if divergence(mass, epsilon) <= delta))
+
+    own = [Coordinates(count=1.0, variance=1e12, blended=a)]
+    epsilon = epsilon_of_discrete(of_the_first, 1e-3, of_the_first(1e-3), own)
+    assert divergence(tilted / tilted.sum(), epsilon) <= 1e-3
+    # Paid once only, it would not be covered where the tilt is against the shift.
+    if shift == 1:
+        assert divergence(tilted / tilted.sum(), epsilon - 2 * a) > 1e-3
+
+
+def test_known_epsilon_at_sixteen_bits():
+    """L = 1500, T = 266, z = 1, d = 32,768: 0.475 with Gaussian noise, and next to nothing more."""
+    plan = PrivacyPlan(
+        clients=400_000,
+        cohort=1500,
+        rounds=266,
+        noise_multiplier=1.0,
+        server_sees="sum",
+        secure=SecureRounds(bits=16, dimension=32_768),
+    )
+    public, server, of_record, _ = guarantees(plan)
+    assert 0.474 < public.epsilon <= 0.49
+    assert server.adjacency == "replace-one"
+    assert math.isfinite(server.epsilon)
+    assert of_record.epsilon <= server.epsilon

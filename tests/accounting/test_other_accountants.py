@@ -1,0 +1,68 @@
+import random
+from dataclasses import replace
+
+import pytest
+
+from dpfedmeta.accounting.divergences.pld_composition import sampled_epsilon
+from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.reference.other_accountants import agreements, all_settings, second_opinion
+
+PLAN = PrivacyPlan(clients=100_000, cohort=1000, rounds=100, noise_multiplier=1.0)
+
+
+def within(row):
+    """One percent both ways; other accountants err upwards on their own grids, never downwards."""
+    return row.highest <= (0.0 if row.bound else 0.01) and (row.bound or row.lowest >= -0.01)
+
+
+def test_a_few_settings_agree_with_every_other_accountant():
+    few = random.Random(1).sample(all_settings(), 4)
+    for row in agreements(few):
+        assert within(row), row
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Optimal order is the")  # of Opacus, whose orders end where ours go on
+def test_all_settings_agree_with_every_other_accountant():
+    assert len(all_settings()) >= 200
+    for row in agreements(all_settings()):
+        assert within(row), row
+
+
+def test_a_second_opinion_on_plans_of_every_kind():
+    name, epsilon = second_opinion(PLAN.phases, 1e-6)
+    assert name == "dp-accounting PLD"
+    assert sampled_epsilon(PLAN.phases, "add-remove", 1e-6) == pytest.approx(epsilon, rel=0.005)
+    layer = RecordLayer(support_noise=2.0, query_noise=2.0, support_steps=1, support_records=25, query_records=25)
+    shared = PrivacyPlan(clients=100_000, cohort=1000, rounds=100, noise_multiplier=0.0, record=layer)
+    assert second_opinion(shared.phases, 1e-6)[1] < epsilon
+    fixed = PrivacyPlan(clients=100_000, cohort=1000, rounds=100, noise_multiplier=1.0, sampler="fixed")
+    assert "RDP" in second_opinion(fixed.phases, 1e-6)[0]
+    assert second_opinion(fixed.phases, 1e-6)[1] > sampled_epsilon(fixed.phases, "replace-one", 1e-6)
+
+
+def test_a_small_epsilon_is_not_lost_in_the_other_accountants_grid():
+    """On dp-accounting's own grid this is 0.00154 where 0.00060 holds."""
+    small = PrivacyPlan(clients=400_000, cohort=60, rounds=300, noise_multiplier=10.0)
+    own = sampled_epsilon(small.phases, "add-remove", 1e-6)
+    assert second_opinion(small.phases, 1e-6)[1] == pytest.approx(own, rel=0.01)
+
+
+def test_a_tiny_noise_does_not_make_a_grid_that_never_ends(monkeypatch):
+    """It was refined a hundred times where epsilon is 0: minutes of silence after a run."""
+    widths = []
+    monkeypatch.setattr(
+        "dpfedmeta.accounting.reference.other_accountants.dp_accounting_pld",
+        lambda *_, width: widths.append(width) or 0.0,
+    )
+    tiny = replace(PLAN, noise_multiplier=0.05, client_delta=0.5)
+    assert second_opinion(tiny.phases, 0.5) == ("dp-accounting PLD", 0.0)
+    assert len(widths) == 1
+    assert widths[0] > 1e-3
+
+
+def test_no_noise_needs_no_opinion():
+    nothing = PrivacyPlan(clients=10, cohort=1, rounds=1, noise_multiplier=None)
+    assert second_opinion(nothing.phases, 1e-6) is None
+    assert second_opinion((), 1e-6) is None

@@ -1,0 +1,139 @@
+"""Coefficients, sensitivities and errors of correlated noise, against matrices and all patterns of participation."""
+
+import math
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from scipy.linalg import toeplitz
+
+from dpfedmeta.accounting.events.fit_toeplitz import fit_banded, fit_blt
+from dpfedmeta.accounting.events.toeplitz_coefficients import (
+    Blt,
+    inverse,
+    largest_row,
+    monotone_envelope,
+    noise_deviations,
+    optimal_toeplitz,
+    optimizer_errors,
+    prefix_errors,
+    sensitivity,
+)
+from dpfedmeta.core.errors import RefusedPlan
+
+
+def matrix(c):
+    return toeplitz(c, np.zeros(len(c)))
+
+
+def patterns(rounds, most, separation):
+    for count in range(1, most + 1):
+        for chosen in combinations(range(rounds), count):
+            if all(b - a >= separation for a, b in pairwise(chosen)):
+                yield list(chosen)
+
+
+SOME = [
+    optimal_toeplitz(9),
+    Blt(decays=(0.9, 0.4), weights=(0.2, 0.3)).coefficients(9),
+    np.array([1.0, 1.0, 0.5, 0.5, 0.1, 0, 0, 0, 0]),
+]
+
+
+@pytest.mark.parametrize("c", SOME)
+@pytest.mark.parametrize(("most", "separation"), [(1, 1), (2, 3), (3, 2), (9, 4), (9, 1)])
+def test_no_pattern_of_participations_moves_the_releases_further(c, most, separation):
+    big = matrix(c)
+    everything = [big[:, chosen].sum(axis=1) for chosen in patterns(len(c), most, separation)]
+    assert sensitivity(c, most, separation) == pytest.approx(max(map(np.linalg.norm, everything)), rel=1e-12)
+    assert largest_row(c, most, separation) == pytest.approx(max(moved.max() for moved in everything), rel=1e-12)
+
+
+def test_contributions_of_any_direction_and_length_move_them_no_further():
+    generator, c = np.random.default_rng(0), SOME[1]
+    worst = sensitivity(c, 3, 2)
+    for chosen in list(patterns(9, 3, 2))[::5]:
+        x = np.zeros((9, 3))
+        x[chosen] = generator.normal(size=(len(chosen), 3))
+        x /= np.maximum(np.linalg.norm(x, axis=1), 1.0)[:, None]
+        assert np.linalg.norm(matrix(c) @ x) <= worst
+
+
+@pytest.mark.parametrize("c", [[1, 0.5, 0.6], [1, -0.1, -0.2], [0.9, 0.5], [1, 1.5], [1, math.nan], []])
+def test_coefficients_that_increase_are_refused(c):
+    with pytest.raises(RefusedPlan, match="correlated noise"):
+        sensitivity(np.array(c, dtype=float), 2, 1)
+
+
+def test_the_envelope_bounds_the_sensitivity_of_what_increases():
+    c = np.array([1.0, 0.2, 0.7, -0.9, 0.1, 0.1])
+    envelope = monotone_envelope(c)
+    assert (np.diff(envelope) <= 0).all()
+    largest = max(
+        np.linalg.norm(matrix(c)[:, chosen] @ signs)
+        for chosen in patterns(6, 3, 2)
+        for signs in np.array(np.meshgrid(*[[-1, 1]] * len(chosen))).reshape(len(chosen), -1).T
+    )
+    assert largest <= sensitivity(envelope, 3, 2)
+
+
+def test_errors_are_those_of_the_matrices():
+    c = optimal_toeplitz(12)
+    noise = np.linalg.inv(matrix(c))
+    assert inverse(c) == pytest.approx(noise[:, 0], abs=1e-14)
+    assert noise_deviations(c) == pytest.approx(np.linalg.norm(noise, axis=1))
+    rows = np.linalg.norm(np.cumsum(noise, axis=0), axis=1)
+    assert prefix_errors(c).largest == pytest.approx(rows.max())
+    assert prefix_errors(c).mean == pytest.approx(math.sqrt((rows**2).mean()))
+    assert optimizer_errors(c) == prefix_errors(c)
+
+
+def test_the_error_of_an_optimizer_is_that_of_running_it():
+    c, steps, momentum, decay = optimal_toeplitz(10), np.linspace(1.0, 0.1, 10), 0.7, 0.05
+    noise = np.linalg.inv(matrix(c))
+    model, running, squared = np.zeros(10), np.zeros(10), []
+    for t, step in enumerate(steps):
+        running = momentum * running + (1 - momentum) * noise[t]
+        model = (1 - decay * step) * model - step * running
+        squared.append(model @ model)
+    found = optimizer_errors(c, momentum=momentum, decay=decay, steps=steps.tolist())
+    assert (found.last, found.largest) == pytest.approx((math.sqrt(squared[-1]), math.sqrt(max(squared))))
+
+
+def test_two_buffers_reach_the_known_error_and_three_the_optimum():
+    two, three, best = fit_blt(266, 2).coefficients(266), fit_blt(266, 3).coefficients(266), optimal_toeplitz(266)
+
+    def total(c):
+        return sensitivity(c) * prefix_errors(c).last
+
+    assert prefix_errors(two).last ** 2 <= 2.915
+    assert sensitivity(two) ** 2 == pytest.approx(2.813, rel=1e-3)
+    assert total(three) <= 1.001 * total(best)
+    # Nothing of this kind is better than the optimum.
+    assert total(best) <= min(total(two), total(three))
+
+
+def test_a_fit_for_several_participations_is_better_than_the_one_for_a_single_one():
+    rounds, most, separation = 60, 4, 15
+
+    def total(c):
+        return sensitivity(c, most, separation) * prefix_errors(c).largest
+
+    banded = np.zeros(rounds)
+    banded[:15] = fit_banded(rounds, 15, most, separation)
+    blt = fit_blt(rounds, 3, most, separation).coefficients(rounds)
+    assert total(banded) < total(blt) < total(optimal_toeplitz(rounds))
+
+
+@pytest.mark.parametrize(
+    ("decays", "weights"), [((1.0,), (0.1,)), ((0.5,), (1.1,)), ((0.5,), (-0.1,)), ((), ()), ((0.5, 0.4), (0.1,))]
+)
+def test_buffers_whose_coefficients_would_grow_are_refused(decays, weights):
+    with pytest.raises(RefusedPlan, match="blt"):
+        Blt(decays=decays, weights=weights)
+
+
+def test_a_fit_of_no_or_too_many_buffers_or_bands_is_refused():
+    for fit in (lambda: fit_blt(10, 0), lambda: fit_blt(10, 9), lambda: fit_banded(10, 11), lambda: fit_banded(10, 0)):
+        with pytest.raises(RefusedPlan, match="expected"):
+            fit()

@@ -1,0 +1,215 @@
+"""An analysis from its request to its folder: charged before it is released, gone on with, verified, counted."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from dpfedmeta.accounting.events.events import Earlier
+from dpfedmeta.accounting.ledger.charges import planned_charge
+from dpfedmeta.accounting.ledger.ledger import Identity, Ledger, read_content
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.analytics.analyses import heavy_hitters
+from dpfedmeta.analytics.analysis_request import Request
+from dpfedmeta.analytics.execute import Place, begin, resume
+from dpfedmeta.analytics.verification import check_counted, is_analysis, verify
+from dpfedmeta.config.load import resolve, to_yaml
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, check_is_run
+from dpfedmeta.planning.privacy.prior_spending import check_still_there, earlier_releases
+from dpfedmeta.training.state.resume import settings_of_run
+from dpfedmeta.training.verification.verify import audit
+
+LINES = ["often\trare"] * 60 + [f"alone {index}" for index in range(20)]
+
+
+@pytest.fixture(autouse=True)
+def own_state(monkeypatch, tmp_path):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+
+
+def request_of(folder, **changes):
+    path = folder / "names.txt"
+    path.write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    return Request(
+        **{
+            "kind": "heavy-hitters", "epsilon": 4.0, "delta": 1e-3, "cohort": 80.0, "clients": 80,
+            "own": {"most_names": 1, "length": 8}, "names": str(path), "noise_seed": 3, **changes,
+        }
+    )  # fmt: skip
+
+
+def done(tmp_path, name="a", **changes):
+    return begin(request_of(tmp_path, **changes), Place(folder=str(tmp_path), name=name))
+
+
+def test_an_analysis_is_charged_and_states_what_it_found(tmp_path):
+    run = done(tmp_path)
+    summary = run.read_json(SUMMARY)
+    assert list(summary["found"]["names"]) == ["often"]
+    assert summary["guarantees"][0]["epsilon"] <= 4.0
+    assert summary["guarantees"][1]["epsilon"] is None
+    assert summary["guarantees"] == summary["planned"]
+    text = (run.path / "statement.txt").read_text()
+    assert "also those of one client" in text
+    assert "alone " not in json.dumps(summary["found"])
+    assert is_analysis(run.path)
+    assert "statement.txt agrees" in verify(run).remarks
+
+
+def test_it_is_charged_before_it_is_released_and_not_twice(tmp_path, monkeypatch):
+    whole = done(tmp_path)
+
+    class Killed(Exception):
+        pass
+
+    def stop(self, asking, told, sums):
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(heavy_hitters.HeavyHitters, "released", stop)
+        with pytest.raises(Killed):
+            done(tmp_path, "b")
+    path = tmp_path / "b"
+    assert len(read_content(path / "ledger.jsonl").charges) == 1
+    assert not (path / SUMMARY).exists()
+    # A last line that a crash tore was never charged.
+    ledger = (path / "ledger.jsonl").read_text()
+    (path / "ledger.jsonl").write_text(ledger + '{"round": 0, "att')
+    again = resume(path)
+    assert len(read_content(path / "ledger.jsonl").charges) == 1
+    assert again.read_json(SUMMARY)["found"] == whole.read_json(SUMMARY)["found"]
+    before = (path / SUMMARY).read_bytes()
+    resume(path)
+    assert (path / SUMMARY).read_bytes() == before
+
+
+def test_other_data_are_no_way_to_go_on(tmp_path):
+    run = done(tmp_path)
+    (run.path / SUMMARY).unlink()
+    (tmp_path / "names.txt").write_text("other\n" * 80)
+    with pytest.raises(InputError, match="other data"):
+        resume(run.path)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        (SUMMARY, lambda content: content["guarantees"][0].update(epsilon=0.1)),
+        (SUMMARY, lambda content: content["guarantees"][1].update(epsilon=1.0)),
+        (SUMMARY, lambda content: content.update(server_sees="nothing")),
+        (SUMMARY, lambda content: content["found"]["names"].update(others=77)),
+        (PLAN, lambda content: content["planned"][0].update(epsilon=0.1)),
+        (PLAN, lambda content: content["phases"][0]["event"]["noise"].update(multiplier=99.0)),
+    ],
+)
+def test_a_file_that_says_something_else_is_found(tmp_path, name, change):
+    run = done(tmp_path)
+    content = run.read_json(name)
+    change(content)
+    run.write_json(name, content)
+    with pytest.raises(InputError, match=f"{name}|statement.txt"):
+        verify(run)
+
+
+def test_a_statement_of_before_there_were_reasons_is_none_that_was_edited(tmp_path):
+    run = done(tmp_path, delta=1e-6)
+    lines = (run.path / "statement.txt").read_text().splitlines(keepends=True)
+    reason = "(record, public) lies above (client, public): a client is added or removed there, which moves a sum by"
+    assert any(line.startswith(reason) for line in lines)
+    (run.path / "statement.txt").write_text("".join(line for line in lines if "lies above" not in line))
+    assert "statement.txt agrees" in verify(run).remarks
+
+
+def test_an_edited_ledger_is_found(tmp_path):
+    run = done(tmp_path)
+    text = (run.path / "ledger.jsonl").read_text().replace("epsilon: 4.0", "epsilon: 2.0")
+    (run.path / "ledger.jsonl").write_text(text)
+    with pytest.raises(InputError, match="hash chain"):
+        verify(run)
+
+
+SIMULATED = {"run.noise_seed": "3", "population.clients": "80", "population.cohort": "8"}
+
+
+def settings(*folders, **given):
+    counted = {"privacy.spent_before": ",".join(map(str, folders))} if folders else {}
+    return resolve("dp-agr", "strokes", None, {**counted, **SIMULATED, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"population.clients": "81"}, "asked 80 clients, and population.clients = 81: it is an analysis of others"),
+        ({"population.kind": "disjoint"}, "of population.kind = virtual, and this run has population.kind = disjoint"),
+        ({"run.seed": "4"}, "of run.seed = 0, and this run has run.seed = 4"),
+        ({"dataset": "textures"}, "of dataset = strokes, and this run has dataset = textures"),
+    ],
+)
+def test_an_analysis_of_other_clients_is_not_counted_for_these(tmp_path, given, words):
+    plan = PrivacyPlan(clients=80, cohort=80.0, rounds=1, noise_multiplier=9.0)
+    text = "analysis: {noise_seed: 3}\n---\n" + to_yaml(settings())
+    ledger = Ledger(tmp_path / "ledger.jsonl", plan, Identity(run="a", config=text))
+    ledger.charge(planned_charge(plan, 0))
+    (tmp_path / SUMMARY).write_text("{}")
+    assert len(earlier_releases(settings(tmp_path))) == 1
+    now = replace(settings(tmp_path), dataset=given["dataset"]) if "dataset" in given else settings(tmp_path, **given)
+    with pytest.raises(InputError, match=words):
+        earlier_releases(now)
+
+
+def test_training_counts_what_the_ledger_charges(tmp_path):
+    run = done(tmp_path)
+    (found,) = earlier_releases(settings(run.path))
+    content = read_content(run.ledger)
+    assert found == Earlier(run=content.identity.run, head=content.heads[-1], phases=content.plan.phases)
+    assert check_still_there(settings(run.path), (found,)) == [f"spent before: {run.path} agrees"]
+    (run.path / "ledger.jsonl").rename(tmp_path / "gone")
+    assert "is not here" in check_still_there(settings(run.path), (found,))[0]
+    other = done(tmp_path, "other")
+    with pytest.raises(InputError, match="is not the ledger"):
+        check_still_there(settings(other.path), (found,))
+    with pytest.raises(InputError, match="names 2 ledgers"):
+        check_still_there(settings(other.path, run.path), (found,))
+
+
+def test_what_cannot_be_counted_is_refused(tmp_path):
+    run = done(tmp_path)
+    with pytest.raises(InputError, match="name it once"):
+        earlier_releases(settings(run.path, run.path))
+    with pytest.raises(InputError, match=r"no ledger\.jsonl"):
+        earlier_releases(settings(tmp_path))
+    real = settings(run.path)
+    with pytest.raises(InputError, match="is a simulation"):
+        earlier_releases(replace(real, run=replace(real.run, noise_seed=None)))
+    # Charged, or not: as long as it is not finished it may still be.
+    summary = (run.path / SUMMARY).read_bytes()
+    (run.path / SUMMARY).unlink()
+    with pytest.raises(InputError, match="not finished"):
+        earlier_releases(settings(run.path))
+    (run.path / SUMMARY).write_bytes(summary)
+    lines = run.ledger.read_text().splitlines(keepends=True)
+    run.ledger.write_text(lines[0])
+    with pytest.raises(InputError, match="not finished"):
+        earlier_releases(settings(run.path))
+
+
+def test_a_ledger_that_was_written_anew_with_more_noise_is_found(tmp_path):
+    run = done(tmp_path)
+    content = read_content(run.ledger)
+    noise = 10.0 * content.plan.noise_multiplier
+    run.ledger.unlink()
+    forged = replace(content.plan, noise_multiplier=noise)
+    Ledger(run.ledger, forged, content.identity).charge(replace(content.charges[0], event=forged.at(0)))
+    assert check_still_there(settings(run.path), earlier_releases(settings(run.path)))
+    with pytest.raises(InputError, match=r"ledger\.jsonl: plan\.phases.*: states"):
+        check_counted([str(run.path)])
+
+
+def test_an_analysis_is_no_training_run(tmp_path):
+    run = done(tmp_path)
+    files = sorted(path.name for path in run.path.iterdir())
+    for ask in (audit, lambda other: settings_of_run(other, {}), lambda other: check_is_run(other.path)):
+        with pytest.raises(InputError, match="is an analysis and no training run"):
+            ask(run)
+    assert sorted(path.name for path in run.path.iterdir()) == files

@@ -1,0 +1,162 @@
+"""Sums of counts: exact sensitivity, noise of the stated deviation, and answers that do not fit."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from asking import asking, counted
+
+from dpfedmeta.analytics.analyses.gain import Gain
+from dpfedmeta.analytics.analyses.histogram import Histogram
+from dpfedmeta.analytics.analyses.quantile import Quantile, isotonic
+from dpfedmeta.analytics.analysis import Asking
+from dpfedmeta.analytics.analysis_request import FixedCohort, Request
+from dpfedmeta.analytics.secure_counts import CountGrid, sent
+from dpfedmeta.core.random.random_sources import KeyedSource
+from dpfedmeta.privacy.samplers import Cohort
+
+SMALL = Quantile(bins=6, lowest=0.1, highest=10.0)
+
+
+def test_a_client_adds_what_the_plan_says_and_no_more():
+    numbers = np.random.default_rng(0)
+    assert all((SMALL.vector(norm) ** 2).sum() == 1 for norm in [0.0, 0.1, 3.0, 1e9, *numbers.lognormal(size=20)])
+    assert not SMALL.vector(math.nan).any()
+    histogram = Histogram()
+    for _ in range(20):
+        images = numbers.integers(0, 3000, size=numbers.integers(0, 80)).tolist()
+        assert (histogram.vector(images) ** 2).sum() == 9
+    grid = np.linspace(-0.2, 1.2, 45)
+    longest = max(float((Gain(run="").vector(b, a).astype(float) ** 2).sum()) for a in grid for b in grid)
+    assert longest == 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("analysis", "length"), [(SMALL, 1.0), (Histogram(), 3.0), (Gain(run=""), 1000 * math.sqrt(3))]
+)
+def test_the_plan_counts_with_that_length(analysis, length):
+    plan = asking(analysis).plan
+    whole = plan.at(0).whole
+    assert plan.secure.longest == pytest.approx(length, rel=1e-12)
+    steps = whole.units / length
+    assert steps == pytest.approx(round(steps), rel=1e-12)
+    assert whole.of_a_client == whole.units
+    # What everybody faces is noise of that many deviations, whoever took part.
+    assert math.sqrt(whole.total - 1 / 12) / whole.units >= 1.0
+
+
+def test_released_counts_are_the_sum_and_the_noise_that_is_stated():
+    held = np.eye(8, dtype=np.int64)[np.arange(40) % 8]
+    found = [counted(asking(SMALL, seed=seed), lambda client: held[client]) for seed in range(60)]
+    errors = (np.array([each.values for each in found]) - held.sum(0)).ravel()
+    stated = found[0].deviation
+    assert stated == pytest.approx(1.0, rel=0.1)
+    assert abs(errors.mean()) < 4 * stated / math.sqrt(errors.size)
+    assert errors.std() == pytest.approx(stated, rel=4 / math.sqrt(2 * errors.size))
+
+
+def test_whoever_falls_silent_the_noise_is_what_is_stated():
+    """Ten of forty do, as may happen: their share is the server's, and colluding clients' shares are not counted."""
+    plan = Request(
+        kind="quantile", epsilon=1.0, delta=1e-3, cohort=40.0, clients=40,
+        own={"quantile": 0.5, "bins": 6, "lowest": 0.1, "highest": 10.0},
+        fixed=FixedCohort(dropout=0.25, adversarial=0.0),
+    ).planned()  # fmt: skip
+    assert (plan.sampler, plan.at(0).whole.fewest(40)) == ("fixed", 30)
+    held = np.eye(8, dtype=np.int64)[np.arange(40) % 8]
+    for there in (40, 30):
+        cohort = Cohort(round=0, clients=np.arange(there), invited=40)
+        own = [Asking(plan=plan, cohort=cohort, source=KeyedSource(seed)) for seed in range(60)]
+        found = [counted(each, lambda client: held[client]) for each in own]
+        errors = (np.array([each.values for each in found]) - held[:there].sum(0)).ravel()
+        assert errors.std() == pytest.approx(found[0].deviation, rel=4 / math.sqrt(2 * errors.size))
+    # With fewer nothing is unmasked, and what is released is noise.
+    few = Asking(plan=plan, cohort=Cohort(round=0, clients=np.arange(29), invited=40), source=KeyedSource(1))
+    alone = replace(few, cohort=Cohort(round=0, clients=np.arange(1), invited=40))
+    assert np.array_equal(
+        counted(few, lambda client: held[client]).values, counted(alone, lambda client: held[client]).values
+    )
+
+
+def test_that_all_but_one_client_are_there_changes_nothing_but_its_answer():
+    everybody = asking(SMALL)
+    without = replace(everybody, cohort=Cohort(round=0, clients=everybody.cohort.clients[:-1]))
+    # A round that is too small releases noise alone: everybody would see that one client is missing.
+    sums = [counted(each, lambda client: SMALL.vector(3.0)).values.sum() for each in (everybody, without)]
+    assert sums == pytest.approx([40, 39], abs=5 * math.sqrt(SMALL.bins + 2))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        None,
+        np.full(8, 1, dtype=np.int64),
+        np.eye(8)[0],
+        np.zeros(9, dtype=np.int64),
+        2 * np.eye(8, dtype=np.int64)[0],
+        -2 * np.eye(8, dtype=np.int64)[0],
+    ],
+    ids=["nothing", "too long", "no whole numbers", "another size", "twice", "minus"],
+)
+def test_an_answer_that_does_not_fit_counts_as_zero_and_brings_its_noise(bad):
+    plan = asking(SMALL).plan
+    whole = plan.at(0).whole
+    grid = CountGrid(bits=whole.bits, steps=round(whole.units))
+    share, source = whole.share(40), KeyedSource(3)
+    nothing = sent(np.zeros(8, dtype=np.int64), whole, grid, share, 7, source)
+    assert nothing.any()
+    assert np.array_equal(sent(bad, whole, grid, share, 7, source), nothing)
+    good = sent(np.eye(8, dtype=np.int64)[2], whole, grid, share, 7, source) - nothing
+    assert good.tolist() == [0, 0, grid.steps, 0, 0, 0, 0, 0]
+
+
+def test_quantiles_are_read_from_counts():
+    numbers = np.random.default_rng(1)
+    norms = numbers.lognormal(mean=1.0, sigma=0.5, size=4000)
+    analysis = Quantile(quantile=0.5, bins=60)
+    counts = sum(analysis.vector(norm) for norm in norms)
+    noisy = counts + numbers.normal(0, 5, size=counts.shape)
+    found = analysis.read(noisy, 5.0)
+    assert found["low"] <= math.e <= found["high"]
+    assert found["bound"] == pytest.approx(math.e, rel=0.05)
+    assert not found["too_noisy"]
+    assert analysis.read(numbers.normal(0, 500, size=counts.shape), 500.0)["too_noisy"]
+
+
+def test_the_rising_sequence_is_the_closest_one():
+    values = np.array([0.0, 3.0, 1.0, 2.0, 9.0, 8.0])
+    assert isotonic(values).tolist() == [0.0, 2.0, 2.0, 2.0, 8.5, 8.5]
+
+
+def test_the_interval_of_a_gain_holds_it():
+    numbers, analysis, size, inside = np.random.default_rng(2), Gain(run=""), 80, 0
+    for seed in range(80):
+        before, after = numbers.beta(2, 8, size), numbers.beta(6, 3, size)
+        answers = [analysis.vector(b, a) for b, a in zip(before, after, strict=True)]
+        sums = counted(asking(analysis, seed=seed, size=size, noise=2.0), lambda client: answers[client])  # noqa: B023
+        found = analysis.read(sums.values / 1000, sums.deviation / 1000)
+        inside += abs(found["gain"] - (6 / 9 - 2 / 10)) <= found["ci95"]
+    # 95% but for chance, from below.
+    assert inside >= 80 * 0.95 - 3 * math.sqrt(80 * 0.95 * 0.05)
+    assert found["ci95"] > 1.96 * math.sqrt(2) * 2.0 * math.sqrt(3) / size * 0.9
+
+
+def test_a_histogram_says_what_clients_can_form():
+    analysis = Histogram(share=0.8)
+    held = [[12] * 7] * 180 + [[3, 3]] * 20
+    counts = np.sum([analysis.vector(images) for images in held], axis=0).astype(float)
+    found = analysis.read(counts, 0.5)
+    assert [(row["ways"], row["images"]) for row in found["affordable"]] == [(2, 10), (3, 10), (5, 10)]
+    assert analysis.read(counts, 100.0)["affordable"] == []
+
+
+def test_shares_are_those_of_the_bins_that_they_name():
+    analysis = Histogram(share=0.8)
+    held = [[12] * 7] * 150 + [[3, 3]] * 50
+    found = analysis.read(np.sum([analysis.vector(images) for images in held], axis=0).astype(float), 0.5)
+    classes, images = analysis.words(found)[-2:]
+    assert classes == "classes of a client: 2 25.0%, 5 to 9 75.0%"
+    assert images == "images: 5 to 9 25.0%, 50 to 99 75.0%"
+    many = analysis.read(analysis.vector([6000]).astype(float), 0.01)
+    assert analysis.words(many)[-1] == "images: 5000 or more 100.0%"

@@ -1,0 +1,115 @@
+"""What simulated clients answer, and a training that begins with an analysis."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.analytics.analyses.quantile import Quantile
+from dpfedmeta.analytics.analysis_request import Request, options_of
+from dpfedmeta.analytics.client_answers import HeldImages
+from dpfedmeta.analytics.execute import Place
+from dpfedmeta.analytics.initial_clip_bound import _begun, with_private_start
+from dpfedmeta.analytics.public_context import Ground
+from dpfedmeta.analytics.simulated_clients import Asked
+from dpfedmeta.config.load import resolve, to_yaml
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.files.run_directory import SUMMARY
+from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.setup import RunOptions
+from dpfedmeta.training.verification.verify import audit
+
+SMALL = {
+    "population.clients": "60", "population.cohort": "30", "server.rounds": "2", "server.noise_multiplier": "2",
+    "run.workers": "1", "run.device": "cpu", "task.ways": "3", "task.shots": "2", "task.queries": "2",
+    "model.width": "4", "meta.steps": "2", "evaluation.episodes": "2", "evaluation.validation_episodes": "2",
+    "evaluation.queries": "2", "evaluation.every": "2", "privacy.client.delta": "1e-3", "run.name": "run",
+}  # fmt: skip
+
+
+@pytest.fixture
+def settings(tiny_task_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+    # A bound is told from noise by 60 clients where epsilon is large.
+    monkeypatch.setattr(Quantile, "default_epsilon", 5.0)
+    return resolve("dp-const", str(tiny_task_file), None, {**SMALL, "run.dir": str(tmp_path), "clip.start": "quantile"})
+
+
+def request_of(settings, **changes):
+    given = replace(settings, clip=replace(settings.clip, start="given"))
+    return Request(
+        **{
+            "kind": "quantile", "epsilon": 5.0, "delta": 1e-3, "cohort": 60.0, "clients": 60,
+            "own": options_of(Quantile()), "settings": given, **changes,
+        }
+    )  # fmt: skip
+
+
+def test_an_analysis_that_no_training_could_count_is_not_charged(settings, tmp_path):
+    client = replace(settings.privacy.client, epsilon=1.0)
+    server = replace(settings.server, noise_multiplier=None)
+    with pytest.raises(RefusedPlan, match="is spent already"):
+        with_private_start(replace(settings, server=server, privacy=replace(settings.privacy, client=client)), None)
+    chosen = replace(settings.population, sampler="check-ins", cohort=60.0)
+    with pytest.raises(RefusedPlan, match=r"check-ins with privacy\.spent_before"):
+        with_private_start(replace(settings, population=chosen), None)
+    assert not (tmp_path / "run-quantile").exists()
+
+
+@pytest.mark.slow
+def test_a_training_begins_with_its_analysis_and_counts_it(settings, tmp_path):
+    started, words = with_private_start(settings, None)
+    assert "charged in" in words
+    found = (tmp_path / "run-quantile" / SUMMARY).read_text()
+    assert started.clip.initial == pytest.approx(float(found.split('"bound": ')[1].split(",")[0]))
+    assert started.privacy.spent_before == (str(tmp_path / "run-quantile"),)
+    assert resolve(None, None, _written(tmp_path, started), {}) == started
+    run, status = run_training(started, RunOptions())
+    assert status == "completed"
+    content, before = read_content(run.ledger), read_content(tmp_path / "run-quantile" / "ledger.jsonl")
+    assert content.plan.earlier[0].phases == before.plan.phases
+    spent = run.read_json(SUMMARY)["guarantees"][0]["epsilon"]
+    alone = run_training(
+        replace(started, privacy=replace(started.privacy, spent_before=()), run=replace(started.run, name="alone")),
+        RunOptions(),
+    )[0]
+    assert spent > 1.2 * alone.read_json(SUMMARY)["guarantees"][0]["epsilon"]
+    # More rounds, where the analysis is no longer there: the run's own first line has what it charged.
+    (tmp_path / "run-quantile").rename(tmp_path / "gone")
+    run_training(started, RunOptions(resume=run, extend_to=3))
+    longer = audit(run)
+    assert longer.plan.earlier == content.plan.earlier
+    assert longer.guarantees[0].epsilon > spent
+    assert any("is not here" in remark for remark in longer.remarks)
+    (tmp_path / "gone").rename(tmp_path / "run-quantile")
+    assert any("run-quantile agrees" in remark for remark in audit(run).remarks)
+    # Stopped before its own first line, a training finds the analysis again, and pays nothing.
+    place = Place(folder=str(tmp_path), name="run-quantile")
+    again = _begun(request_of(settings), place, None, secure_rng=False)
+    assert len(read_content(again.ledger).charges) == 1
+    with pytest.raises(InputError, match="is another analysis"):
+        _begun(
+            request_of(settings, epsilon=4.0), Place(folder=str(tmp_path), name="run-quantile"), None, secure_rng=False
+        )
+
+
+def _written(folder, settings):
+    path = folder / "again.yaml"
+    path.write_text(to_yaml(settings))
+    return path
+
+
+def test_a_norm_is_that_of_the_message(settings):
+    asked = Asked(request_of(settings))
+    assert isinstance(asked.held, HeldImages)
+    (message,) = asked.held._side.exact_messages(asked.held._start, 0, [5])
+    squared = sum(float((value.double() ** 2).sum()) for value in message.values())
+    assert asked.held.message_norm(5) == pytest.approx(squared**0.5, rel=1e-6)
+    assert asked.clients == 60
+
+
+def test_algorithms_without_exact_messages_have_no_norms(settings, monkeypatch):
+    monkeypatch.setattr(Ground, "plan", SimpleNamespace(algorithm=SimpleNamespace(releases=True)))
+    with pytest.raises(RefusedPlan, match="no exact message"):
+        Ground(request_of(settings)).check_messages()

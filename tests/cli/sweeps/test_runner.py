@@ -1,0 +1,219 @@
+import csv
+import io
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+
+import pytest
+from rich.console import Console
+
+from dpfedmeta.cli.sweeps import proposals
+from dpfedmeta.cli.sweeps.definition import read_sweep
+from dpfedmeta.cli.sweeps.directory import opened
+from dpfedmeta.cli.sweeps.forecast import show_plan
+from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, run_sweep
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.training.state.private_timings import at_most
+
+
+@pytest.fixture
+def sweep(sweep_file, program, tmp_path):
+    """Run a sweep of the quick program; gives the status and what was printed."""
+
+    def run(action=run_sweep, *, jobs=2, fixed=None, **changes):
+        options = SweepOptions(out=tmp_path / "out", train=(sys.executable, str(program)), jobs=jobs, fixed=fixed or {})
+        console = Console(file=io.StringIO(), width=200)
+        status = action(read_sweep(sweep_file(**{"parameters": GRID, **changes})), options, console)
+        return status, console.file.getvalue()  # type: ignore[attr-defined]
+
+    return run
+
+
+GRID = {
+    "algo": {"value": "maml"},  # no noise to solve: these tests are about running
+    "dataset": {"value": "strokes"},
+    "clip.window": {"values": [2, 8]},
+    "run.seed": {"values": [0, 1, 2]},
+}
+
+
+def runs(tmp_path):
+    return sorted(path.name for path in (tmp_path / "out/runs").iterdir())
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_minutes_of_private_runs_are_coarse(sweep, program, private):
+    if private:
+        program.write_text(program.read_text().replace('"seconds": 60.0', '"seconds": 100.0, "times": "coarse"'))
+    printed = sweep(parameters=GRID | {"run.seed": {"value": 0}})[1]
+    told = re.findall(r": (at most \d+ (?:s|min))", printed)
+    assert len(told) == (2 if private else 0)
+    assert set(told) <= {at_most(digit * 10.0**power) for digit in (1, 2, 5) for power in range(-3, 3)}
+    assert len(re.findall(r": \d+ (?:s|min)", printed)) == (0 if private else 2)
+
+
+def test_a_grid_runs_and_is_summed_up(sweep, tmp_path):
+    status, printed = sweep()
+    assert status == "completed"
+    assert "[6/6]" in printed
+    assert len(runs(tmp_path)) == 6
+    settings = json.loads((tmp_path / "out/results.json").read_text())["settings"]
+    assert [row["parameters"] for row in settings] == [{"clip.window": 2}, {"clip.window": 8}]
+    assert [row["label"] for row in settings] == ["window=2", "window=8"]
+    assert settings[1]["accuracy"]["mean"] == pytest.approx(0.56)
+    assert settings[1]["accuracy"]["runs"] == 3
+    # Three seeds at 0.55, 0.56, 0.57: 4.303 * 0.01 / sqrt(3).
+    assert settings[1]["accuracy"]["ci95"] == pytest.approx(0.02484, rel=1e-3)
+    rows = list(csv.DictReader((tmp_path / "out/results.csv").read_text().splitlines()))
+    assert [row["clip.window"] for row in rows] == ["2", "8"]
+    assert [row["seeds"] for row in rows] == ["3", "3"]
+    assert (tmp_path / "out/accuracy.png").stat().st_size > 5000
+    page = (tmp_path / "out/report.html").read_text()
+    assert "window=8" in page
+    assert "56.0% ± 2.5" in page
+
+
+def test_finished_runs_are_not_done_again(sweep, tmp_path):
+    sweep()
+    before = {name: (tmp_path / "out/runs" / name / "summary.json").stat().st_mtime_ns for name in runs(tmp_path)}
+    status, printed = sweep()
+    assert status == "completed"
+    assert printed.count("finished before") == 6
+    assert before == {n: (tmp_path / "out/runs" / n / "summary.json").stat().st_mtime_ns for n in runs(tmp_path)}
+
+
+HALVES = {
+    "no summary": lambda run: (run / "summary.json").unlink(),
+    "half a summary": lambda run: (run / "summary.json").write_text('{"status": "comp'),
+    "interrupted": lambda run: (run / "summary.json").write_text('{"status": "interrupted"}'),
+    "other settings": lambda run: (run / "config.yaml").write_text("clip: {initial: 9.0}"),
+    "no config": lambda run: (run / "config.yaml").unlink(),
+}
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_half_finished_runs_are_set_aside_and_done_again(sweep, tmp_path, half):
+    sweep(parameters={"algo": {"value": "maml"}, "dataset": {"value": "strokes"}})
+    (name,) = runs(tmp_path)
+    HALVES[half](tmp_path / "out/runs" / name)
+    status, printed = sweep(parameters={"algo": {"value": "maml"}, "dataset": {"value": "strokes"}})
+    assert status == "completed"
+    assert "set aside" in printed
+    assert (tmp_path / "out/set-aside" / f"{name}.1").is_dir()
+    assert json.loads((tmp_path / "out/runs" / name / "summary.json").read_text())["status"] == "completed"
+
+
+def test_a_run_that_fails_is_named_and_the_others_go_on(sweep, tmp_path):
+    parameters = {
+        "algo": {"value": "maml"}, "dataset": {"value": "strokes"}, "model.width": {"values": [13, 15]},
+    }  # fmt: skip
+    status, printed = sweep(parameters=parameters)
+    assert status == "failed"
+    assert "failed with exit code 1: error: no luck" in printed
+    assert "[1/2]" in printed
+
+
+def test_the_cores_are_shared_out(sweep, tmp_path, monkeypatch):
+    monkeypatch.setattr("dpfedmeta.cli.sweeps.runner.available_cores", lambda: 7)
+    sweep(jobs=3)
+    assert {log.read_text() for log in (tmp_path / "out/logs").iterdir()} == {"workers 2\n"}
+
+
+def test_ctrl_c_stops_the_children_and_says_how_to_go_on(sweep, tmp_path):
+    waits = {"algo": {"value": "maml"}, "dataset": {"value": "strokes"}, "model.width": {"value": 14}}
+
+    def interrupt():
+        while len(list((tmp_path / "out/logs").glob("*"))) < 2 or len(runs(tmp_path)) < 2:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    waits["run.seed"] = {"values": [0, 1, 2]}
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    status, printed = sweep(parameters=waits)
+    thread.join()
+    assert status == "interrupted"
+    assert "go on with the same command" in printed
+    assert not list((tmp_path / "out/runs").glob("*/summary.json"))
+    (tmp_path / "out/go").touch()
+    status, printed = sweep(parameters=waits)
+    assert status == "completed"
+    assert printed.count("set aside") == 2
+    assert len(runs(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("method", [pytest.param("random", marks=pytest.mark.slow), "bayes"])
+def test_a_search_goes_on_where_it_was(sweep, tmp_path, method):
+    parameters = {
+        "algo": {"value": "maml"},
+        "dataset": {"value": "strokes"},
+        "clip.initial": {"min": 0.01, "max": 10.0, "distribution": "log_uniform_values"},
+    }
+    _, printed = sweep(jobs=1, method=method, run_cap=4, parameters=parameters)
+    before = runs(tmp_path)
+    assert len(before) == 4
+    last = max(before, key=lambda name: (tmp_path / "out/runs" / name / "summary.json").stat().st_mtime_ns)
+    (tmp_path / "out/runs" / last / "summary.json").unlink()
+    _, printed = sweep(jobs=1, method=method, run_cap=4, parameters=parameters)
+    assert printed.count("finished before") == 3
+    assert runs(tmp_path) == before
+    assert len(json.loads((tmp_path / "out/results.json").read_text())["settings"]) == 4
+
+
+def test_a_search_without_optuna_says_what_to_install(sweep, tmp_path, monkeypatch):
+    monkeypatch.setattr(proposals, "find_spec", lambda name: None)
+    for method in ("random", "bayes"):
+        with pytest.raises(InputError, match=rf"method = {method}: .*pip install 'dpfedmeta\[search\]'"):
+            sweep(method=method, run_cap=4)
+    assert not (tmp_path / "out").exists()
+    assert sweep()[0] == "completed"
+
+
+def test_a_run_is_started_as_a_command_that_any_directory_knows(sweep_file, tmp_path):
+    options = SweepOptions(out=tmp_path / "out")
+    (trial, *_) = prepare(read_sweep(sweep_file(parameters=GRID)), options)[1]
+    interpreter, dash, module, name, *rest = options.words(trial)
+    assert (interpreter, dash, module, name) == (sys.executable, "-m", "dpfedmeta", "train")
+    assert set(rest) >= {"--algo=maml", "--clip.window=2"}
+
+
+def test_a_dry_run_prints_every_command_and_writes_nothing(sweep, tmp_path):
+    _, printed = sweep(show_plan)
+    assert printed.count("--clip.window=2") == 3
+    assert "6 runs; about" in printed
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_another_sweep_is_refused(sweep, tmp_path):
+    sweep()
+    with pytest.raises(InputError, match="holds another sweep"):
+        sweep(fixed={"server.rounds": "9"})
+    with pytest.raises(InputError, match="holds another sweep"):
+        sweep(parameters={"algo": {"value": "maml"}, "dataset": {"value": "strokes"}})
+
+
+def test_a_folder_with_something_else_is_refused(sweep, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/thesis.tex").touch()
+    with pytest.raises(InputError, match="not empty"):
+        sweep()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
+
+
+def test_one_at_a_time(sweep, sweep_file, tmp_path):
+    with (
+        opened(tmp_path / "out", read_sweep(sweep_file(parameters=GRID)), {}) as _,
+        pytest.raises(InputError, match="still at work"),
+    ):
+        sweep()
+
+
+def test_nothing_is_written_when_a_combination_is_refused(sweep, tmp_path):
+    for changes in ({"jobs": 0}, {"fixed": {"server.rounds": "0"}}):
+        with pytest.raises(InputError):
+            sweep(**changes)
+    assert not (tmp_path / "out").exists()

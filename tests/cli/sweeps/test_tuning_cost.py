@@ -1,0 +1,210 @@
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from dpfedmeta.accounting.events.events import Earlier
+from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.ledger.charges import planned_charge
+from dpfedmeta.accounting.ledger.ledger import Identity, Ledger
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.observers.public_observer import client_public_epsilon
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+from dpfedmeta.cli.sweeps.tuning_cost import compose, cost_lines, tuning_cost
+from dpfedmeta.core.errors import InputError, RefusedPlan
+
+PLAN = PrivacyPlan(clients=4000, cohort=20, rounds=6, noise_multiplier=0.9, client_delta=1e-5)
+RECORDS = replace(
+    PLAN,
+    max_participations=1,
+    record=RecordLayer(support_noise=3.0, query_noise=2.0, support_steps=1, support_records=25, query_records=25),
+)
+
+
+def test_runs_in_a_row_are_one_longer_run():
+    cost = compose([PLAN] * 3)
+    longer = guarantees(replace(PLAN, rounds=18))[0]
+    assert cost.client_public == pytest.approx(longer.epsilon, rel=1e-6)
+    assert cost.single == pytest.approx(guarantees(PLAN)[0].epsilon, rel=1e-6)
+    assert cost.single < cost.client_public < 3 * cost.single
+    assert cost.adjacency == "add-remove"
+    assert cost.record_server == math.inf
+
+
+def test_runs_may_differ_in_what_was_fixed_in_advance():
+    noisier = replace(PLAN, noise_multiplier=1.8, rounds=4)
+    together = compose([PLAN, noisier]).client_public
+    assert compose([PLAN]).client_public < together < compose([PLAN, PLAN]).client_public
+    assert together == pytest.approx(compose([noisier, PLAN]).client_public, rel=1e-6)
+
+
+def test_records_pay_for_every_run_towards_the_server():
+    cost = compose([RECORDS] * 4)
+    assert cost.record_server == pytest.approx(guarantees(replace(RECORDS, max_participations=4))[2].epsilon, rel=1e-6)
+    assert compose([replace(RECORDS, max_participations=None)] * 2).record_server is None
+    assert any("not added up" in line for line in cost_lines(compose([replace(RECORDS, max_participations=None)])))
+
+
+def test_records_under_sums_pay_for_every_run_too():
+    """Parts carry no noise of their own there: the sum's is what covers them."""
+    parts = RecordLayer(
+        support_noise=None, query_noise=None, support_steps=1, support_records=1, query_records=5, of_sum=True
+    )
+    secure = SecureRounds(bits=20, dimension=100, parts=5, adversarial=0.05)
+    plan = PrivacyPlan(
+        clients=2000, cohort=100, rounds=3, noise_multiplier=4.0, max_participations=1, server_sees="sum",
+        secure=secure, record=parts,
+    )  # fmt: skip
+    alone, cost = guarantees(plan)[2], compose([plan] * 2)
+    assert cost.record_server > 1.3 * alone.epsilon
+    assert cost.record_replaced > 1.3 * alone.replaced
+    assert cost.record_server == pytest.approx(guarantees(replace(plan, max_participations=2))[2].epsilon, rel=0.05)
+
+
+def test_no_noise_promises_nothing():
+    assert compose([PLAN, replace(PLAN, noise_multiplier=None)]).client_public == math.inf
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (replace(PLAN, clients=5000), "clients"),
+        (replace(PLAN, sampler="fixed"), "sampler"),
+        (replace(PLAN, client_delta=1e-6), "client_delta"),
+    ],
+)
+def test_runs_that_are_not_of_one_kind_are_refused(other, reason):
+    with pytest.raises(RefusedPlan, match=reason):
+        compose([PLAN, other])
+
+
+def test_noise_that_earlier_results_chose_is_refused():
+    assert compose([PLAN, PLAN], adaptive=True).runs == 2
+    with pytest.raises(RefusedPlan, match="earlier results"):
+        compose([PLAN, replace(PLAN, rounds=5)], adaptive=True)
+
+
+def test_rare_events_that_use_up_delta_are_refused():
+    shared = replace(RECORDS, rounds=1)
+    surplus = shared.at(0).surplus_probability
+    with pytest.raises(RefusedPlan, match="rare events"):
+        compose([shared] * math.ceil(1.01 * shared.client_delta / surplus))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A sweep's folder with one finished run and one that was set aside."""
+    (tmp_path / "sweep.json").write_text(json.dumps({"version": 1, "method": "grid"}))
+    for name, rounds in (("runs/a", 6), ("set-aside/b.1", 2)):
+        run = tmp_path / name
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text("run: {noise_seed: null}")
+        ledger = Ledger(run / "ledger.jsonl", PLAN)
+        for number in range(rounds):
+            ledger.charge(planned_charge(PLAN, number))
+    return tmp_path
+
+
+def test_a_run_that_was_set_aside_counts_in_full(folder):
+    cost = tuning_cost(folder)
+    assert cost.runs == 2
+    assert cost.client_public == pytest.approx(compose([PLAN, PLAN]).client_public)
+
+
+def test_a_chosen_noise_seed_is_refused(folder):
+    (folder / "runs/a/config.yaml").write_text("run: {noise_seed: 3}")
+    with pytest.raises(RefusedPlan, match="simulation"):
+        tuning_cost(folder)
+
+
+def test_a_ledger_of_another_plan_is_refused(folder):
+    ledger = folder / "runs/a/ledger.jsonl"
+    ledger.unlink()
+    made = Ledger(ledger, PLAN)
+    made.charge(planned_charge(replace(PLAN, noise_multiplier=9.0), 0))
+    with pytest.raises(RefusedPlan, match="line 2"):
+        tuning_cost(folder)
+
+
+def test_a_folder_without_runs(tmp_path):
+    with pytest.raises(InputError, match=r"sweep\.json"):
+        tuning_cost(tmp_path)
+    (tmp_path / "sweep.json").write_text('{"method": "grid"}')
+    with pytest.raises(InputError, match="no run"):
+        tuning_cost(tmp_path)
+
+
+ASKED = PrivacyPlan(clients=4000, cohort=2000, rounds=1, noise_multiplier=8.0, client_delta=1e-5)
+
+
+def asked(folder, name, *, charged=True):
+    """The folder of an analysis beside the runs."""
+    run = folder / "runs" / name
+    run.mkdir(parents=True)
+    identity = Identity(run=name, config="analysis:\n  kind: quantile\n", secure=False)
+    ledger = Ledger(run / "ledger.jsonl", ASKED, identity)
+    if charged:
+        ledger.charge(planned_charge(ASKED, 0))
+    return Earlier(run=name, head=ledger.head, phases=ASKED.phases)
+
+
+@pytest.mark.parametrize("charged", [True, False])
+def test_an_analysis_counts_whether_a_run_came_to_count_it_or_not(folder, charged):
+    """One whose run never began, and one that may still be charged."""
+    alone = tuning_cost(folder)
+    asked(folder, "c-quantile", charged=charged)
+    cost = tuning_cost(folder)
+    assert cost.runs == 2
+    row = [*ASKED.phases, *PLAN.phases, *PLAN.phases]
+    assert cost.client_public == pytest.approx(client_public_epsilon(row, 1e-5), rel=1e-9)
+    assert cost.client_public > 1.01 * alone.client_public
+    assert cost.record_server == math.inf
+
+
+def test_an_analysis_that_a_run_counts_is_counted_once(folder):
+    own = asked(folder, "d-quantile")
+    run = folder / "runs" / "d"
+    run.mkdir()
+    (run / "config.yaml").write_text("run: {noise_seed: null}")
+    ledger = Ledger(run / "ledger.jsonl", plan := replace(PLAN, earlier=(own,)))
+    for number in range(6):
+        ledger.charge(planned_charge(plan, number))
+    row = [*ASKED.phases, *PLAN.phases, *PLAN.phases, *PLAN.phases]
+    assert tuning_cost(folder).client_public == pytest.approx(client_public_epsilon(row, 1e-5), rel=1e-9)
+
+
+def test_runs_of_a_search_may_each_begin_with_an_analysis():
+    plans = [replace(PLAN, earlier=(Earlier(run=name, head=name, phases=ASKED.phases),)) for name in "ab"]
+    assert compose(plans, adaptive=True).runs == 2
+    other = Earlier(run="c", head="c", phases=replace(ASKED, noise_multiplier=4.0).phases)
+    with pytest.raises(RefusedPlan, match="earlier results"):
+        compose([plans[0], replace(PLAN, earlier=(other,))], adaptive=True)
+
+
+def test_analyses_alone_are_no_free_sweep(tmp_path):
+    (tmp_path / "sweep.json").write_text(json.dumps({"version": 1, "method": "grid"}))
+    asked(tmp_path, "c-quantile")
+    with pytest.raises(InputError, match="1 analyses were charged"):
+        tuning_cost(tmp_path)
+
+
+def test_beside_an_analysis_of_real_clients_a_client_is_replaced():
+    """Adding or removing one has no meaning where a cohort of fixed size was asked."""
+    asked_before = replace(ASKED, sampler="fixed", cohort=2000)
+    before = Earlier(run="asked", head="", phases=asked_before.phases)
+    counting = replace(PLAN, earlier=(before,))
+    cost, alone = compose([counting]), guarantees(counting)[0]
+    assert (cost.adjacency, cost.client_public) == (alone.adjacency, pytest.approx(alone.epsilon))
+    assert "(client, public), replace-one" in cost_lines(cost)[1]
+    assert compose([PLAN], besides=[before]).adjacency == "replace-one"
+    assert compose([PLAN], besides=[replace(before, phases=ASKED.phases)]).adjacency == "add-remove"
+
+
+def test_an_analysis_beside_rounds_that_clients_chose_is_not_added_up():
+    """Nothing is proved of both together; as rounds by coins they would cost less than they do."""
+    chosen = replace(PLAN, sampler="check-ins", cohort=1000.0, rounds=4, max_participations=1, capacity=1400)
+    assert compose([chosen]).runs == 1
+    with pytest.raises(RefusedPlan, match="check-ins beside 1 analyses"):
+        compose([chosen], besides=[Earlier(run="asked", head="", phases=ASKED.phases)])

@@ -1,0 +1,165 @@
+import re
+import warnings
+
+import pytest
+
+from dpfedmeta.cli.arguments import parse_with_settings, parser, run_command, settings_from
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError, RefusedPlan
+
+
+def parsed(*words):
+    made = parser("A test.", settings=True)
+    made.add_argument("--dry-run", action="store_true")
+    return parse_with_settings(made, ["--algo", "dp-agr", "--dataset", "strokes", *words])
+
+
+def exit_of(main, capfd):
+    with pytest.raises(SystemExit) as caught:
+        run_command(main)
+    return caught.value.code, capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--server.rounds", "17"),
+        ("--server.rounds=17",),
+        ("--rounds", "17"),
+        ("--rounds=17",),
+        ("--rounds", "3", "--server.rounds=17"),
+        ("--rounds=17", "--dry-run", "--seed", "5"),
+    ],
+)
+def test_both_ways_to_give_a_setting(words):
+    _, settings = parsed(*words)
+    assert settings.server.rounds == 17
+
+
+def test_the_scripts_own_options_may_stand_anywhere():
+    options, settings = parsed("--rounds", "4", "--dry-run", "--server.lr=1e-4")
+    assert options.dry_run
+    assert (settings.server.rounds, settings.server.lr) == (4, 1e-4)
+
+
+def test_values_keep_equal_signs_and_signs():
+    assert settings_from(["--run.name=a=b"]) == {"run.name": "a=b"}
+    assert settings_from(["--run.name", "-x"]) == {"run.name": "-x"}
+    assert settings_from(["--run.seed", "-1"]) == {"run.seed": "-1"}
+    assert settings_from(["--run.name="]) == {"run.name": ""}
+
+
+@pytest.mark.parametrize("words", [("--rounds",), ("--rounds", "--seed", "3"), ("--seed=3", "--rounds")])
+def test_a_missing_value_is_said(words):
+    with pytest.raises(InputError, match="--rounds: a value is missing"):
+        parsed(*words)
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("--round", "--rounds"),
+        ("--server.round", "--server.rounds"),
+        ("--noise_multiplier", "--server.noise_multiplier"),
+    ],
+)
+def test_an_unknown_option_names_the_nearest(option, meant):
+    for words in ((option, "3"), (f"{option}=3",)):
+        with pytest.raises(InputError, match=f"{option}: unknown option; did you mean {meant}"):
+            parsed(*words)
+
+
+def test_options_are_not_abbreviated():
+    with pytest.raises(InputError, match="--dry: unknown option"):
+        parsed("--dry")
+
+
+def test_a_word_without_a_name_is_refused():
+    with pytest.raises(InputError, match="stray: expected --name value"):
+        parsed("stray")
+
+
+def test_algo_and_dataset_are_needed():
+    with pytest.raises(InputError, match="--algo and --dataset are needed"):
+        parse_with_settings(parser("A test.", settings=True), ["--rounds", "3"])
+
+
+def test_a_default_data_set_is_the_weakest():
+    made = parser("A test.", settings=True)
+    assert parse_with_settings(made, ["--algo", "maml"], "strokes")[1].dataset == "strokes"
+    assert parse_with_settings(made, ["--algo", "maml", "--dataset", "omniglot"], "strokes")[1].dataset == "omniglot"
+
+
+def test_help_lists_the_settings(capsys):
+    with pytest.raises(SystemExit) as caught:
+        parser("A test.", settings=True).parse_args(["--help"])
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
+    assert "--server.noise_multiplier (--noise-multiplier)" in shown
+    assert "dp-agrlr-micro" in shown
+    assert "unless the preset says otherwise" in shown
+
+
+@pytest.mark.parametrize("dataset", ["omniglot", "cifar-fs"])
+def test_help_with_a_preset_shows_what_it_sets(capsys, dataset):
+    with pytest.raises(SystemExit):
+        parser("A test.", settings=True).parse_args(["--algo", "dp-agr", "--dataset", dataset, "--help"])
+    shown = capsys.readouterr().out
+    settings = resolve("dp-agr", dataset)
+    assert f"[what holds with dp-agr on {dataset}]" in shown
+    assert f"--server.rounds (--rounds) [{settings.server.rounds}]" in shown
+    assert f"--privacy.client.epsilon (--epsilon) [{settings.privacy.client.epsilon:g}]" in shown
+    assert f"--model.width [{settings.model.width}]" in shown
+
+
+@pytest.mark.parametrize("code", [0, 130])
+def test_the_commands_own_code_is_kept(code, capfd):
+    assert exit_of(lambda _: code, capfd) == (code, "")
+
+
+FAILURES = [
+    (InputError("key:  wrong\nvalue"), 2, "error: key: wrong value"),
+    (RefusedPlan("it would not hold"), 2, "error: it would not hold"),
+    (InputError("[red]brackets[/red] " + "long " * 100), 2, "error: [red]brackets[/red] " + "long " * 99 + "long"),
+    (KeyboardInterrupt(), 130, "error: interrupted"),
+    (
+        OSError(28, "No space left on device", "runs/x"),
+        1,
+        "error: runs/x: No space left on device; stopped; what was written before is whole: make room (or the disk "
+        "writable), then go on with --resume",
+    ),
+    (OSError("broken"), 1, "error: writing a file: broken; stopped"),
+    (RuntimeError("a worker\nwas killed"), 1, "error: a worker was killed"),
+]
+
+
+@pytest.mark.parametrize(("failure", "code", "line"), FAILURES)
+def test_a_failure_is_one_line_with_its_code(failure, code, line, capfd):
+    def main(_):
+        raise failure
+
+    assert exit_of(main, capfd) == (code, line + "\n")
+
+
+@pytest.mark.parametrize("words", [["--episodes", "many"], ["--nothing"], ["--episodes"]])
+def test_bad_options_of_a_script_without_settings_are_bad_input(words, capfd):
+    def main(_):
+        made = parser("A test.", settings=False)
+        made.add_argument("--episodes", type=int)
+        made.parse_args(words)
+
+    code, errors = exit_of(main, capfd)
+    assert code == 2
+    assert re.fullmatch(r"error: .*--help lists the options\)\n", errors)
+
+
+def test_warnings_are_one_line_and_the_way_they_are_shown_is_restored(capfd):
+    shown = warnings.showwarning
+
+    def main(_):
+        warnings.simplefilter("always")
+        warnings.warn("something is odd", stacklevel=1)
+        return 0
+
+    assert exit_of(main, capfd) == (0, "warning: something is odd\n")
+    assert warnings.showwarning is shown

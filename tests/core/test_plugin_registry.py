@@ -1,0 +1,126 @@
+"""Members of a seam: found by their name, with settings of their own, and refused where they break a protocol."""
+
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.plugins import plugin_registry as members
+
+POLICIES = "dpfedmeta.privacy.clip_policies"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taking:
+    """A member with settings of its own."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Settings:
+        __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+        half_life: float = 3.0
+        floor: float = 0.1
+
+
+@pytest.mark.parametrize(
+    ("folder", "some"),
+    [
+        (POLICIES, {"constant", "none", "quantile", "window", "window-literal"}),
+        ("dpfedmeta.learning.algorithms", {"maml", "fomaml", "anil", "reptile", "fedavg"}),
+        ("dpfedmeta.learning.releases", {"steps", "micro-episodes"}),
+        ("dpfedmeta.privacy.noises", {"independent"}),
+        ("dpfedmeta.learning.server_optimizers", {"adam", "sgd", "muon"}),
+    ],
+)
+def test_every_file_of_a_folder_is_a_member_and_names_one(folder, some):
+    found = members.names(folder)
+    assert found == sorted(found)
+    assert some <= {*found}
+    assert not {"", "init", "--init--"} & {*found}
+    for name in found:
+        assert members.find("a.setting", name, folder) is sys.modules[members.module_of(name, folder)].MEMBER
+
+
+def test_names_are_known_before_anything_is_imported(monkeypatch):
+    monkeypatch.setattr(
+        members,
+        "import_module",
+        lambda name: sys.modules[name] if name == POLICIES else pytest.fail(f"imported {name}"),
+    )
+    assert "window" in members.names(POLICIES)
+
+
+def test_a_member_of_the_users_own_is_found_by_its_module():
+    assert members.find("clip.policy", f"{__name__}:Taking", POLICIES) is Taking
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("windw", "clip.policy = windw: unknown; did you mean window"),
+        ("WINDOW-LITERAL", "clip.policy = WINDOW-LITERAL: unknown"),
+        ("xyz", "known are constant, median, none, .*, window-literal, window-products, or package.module:name"),
+        # The name of a file is not the name of a member.
+        ("window_literal", "unknown"),
+        ("", "unknown"),
+        ("no.such.module:Thing", "cannot be imported: there is no module no in .*put that directory on PYTHONPATH"),
+        (
+            "dpfedmeta.core.plugins.plugin_registry:Nothing",
+            r"dpfedmeta.core.plugins.plugin_registry \(.*plugin_registry.py\) has no Nothing",
+        ),
+        ("dpfedmeta.core.plugins.plugin_registry:", "has no"),
+        (":Thing", "clip.policy = :Thing: "),
+        ("..:Thing", r"clip.policy = \.\.:Thing: "),
+    ],
+)
+def test_a_name_that_stands_for_nothing_says_what_does(name, words):
+    with pytest.raises(InputError, match=words):
+        members.find("clip.policy", name, POLICIES)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("def broken(:", "SyntaxError: "), ("1 / 0", "ZeroDivisionError: "), ("import no_such_thing", "cannot be import")],
+)
+def test_a_module_that_fails_while_it_is_imported_is_no_traceback(tmp_path, monkeypatch, text, words):
+    (tmp_path / "failing_module.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=rf"^clip\.policy = failing_module:Mine: .*{words}"):
+        members.find("clip.policy", "failing_module:Mine", POLICIES)
+
+
+def test_a_setting_is_one_of_the_members_or_a_name_of_the_users_own():
+    checked = TypeAdapter(Annotated[str, members.one_of(POLICIES)])
+    for name in ("window", "not.imported.here:Policy"):
+        assert checked.validate_python(name) == name
+    with pytest.raises(ValidationError, match=r"unknown; did you mean quantile\?; known are constant, "):
+        checked.validate_python("quantil")
+
+
+def test_settings_of_a_members_own_are_filled_in_and_checked():
+    assert members.own_settings("clip", "taking", Taking, {}) == {"own": Taking.Settings()}
+    (own,) = members.own_settings("clip", "taking", Taking, {"half_life": 5}).values()
+    assert (own.half_life, own.floor) == (5.0, 0.1)
+    assert members.own_settings("clip", "plain", object, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("member", "given", "words"),
+    [
+        (Taking, {"half_live": 5}, r"^clip\.own\.half_live: mine takes no such setting; did you mean half_life"),
+        (Taking, {"floor": "low"}, r"^clip\.own\.floor.*low.*\(mine\)"),
+        (object, {"half_life": 5}, r"^clip\.own\.half_life: mine takes no settings of its own; drop it"),
+    ],
+)
+def test_settings_that_a_member_does_not_take_are_named(member, given, words):
+    with pytest.raises(InputError, match=words):
+        members.own_settings("clip", "mine", member, given)
+
+
+@pytest.mark.parametrize("member", [Taking, Taking()])
+def test_a_member_that_lacks_a_part_of_its_protocol_is_refused_by_name(member):
+    members.check_protocol("clip.policy", "mine", member, "Settings")
+    with pytest.raises(InputError, match=r"^clip\.policy = mine: Taking has no initial; it needs Settings, initial, n"):
+        members.check_protocol("clip.policy", "mine", member, "Settings", "initial", "next_bound")

@@ -1,0 +1,41 @@
+import os
+import signal
+
+import pytest
+
+from dpfedmeta.core.signals import deferred, terminate_like_ctrl_c
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_sigterm_is_an_interrupt():
+    terminate_like_ctrl_c()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_for_the_end_of_the_step(number):
+    terminate_like_ctrl_c()
+    done = []
+    with pytest.raises(KeyboardInterrupt):  # noqa: SIM117
+        with deferred():
+            os.kill(os.getpid(), number)
+            done.append("the whole step")
+    assert done
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), number)
+
+
+def test_an_ignored_signal_stays_ignored():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with deferred():
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

@@ -1,0 +1,74 @@
+import subprocess
+import sys
+from concurrent.futures.process import BrokenProcessPool
+
+import pytest
+
+from dpfedmeta.core.worker_pool import Processes, _Done, _packed, open_workers
+
+SCRIPT = """
+from dataclasses import dataclass
+from dpfedmeta.core.worker_pool import open_workers
+
+class OwnError(Exception):
+    pass
+
+@dataclass
+class Pair:
+    left: int
+
+def twice(pair):
+    if pair.left < 0:
+        raise OwnError(f"{pair.left} is negative")
+    return Pair(2 * pair.left)
+
+print("read")
+with open_workers(2) as workers:
+    print([type(each) is Pair and each.left for each in workers.map(twice, [(Pair(1),), (Pair(2),), (Pair(3),)])])
+    try:
+        list(workers.map(twice, [(Pair(-1),)]))
+    except OwnError as error:
+        print(error)
+"""
+
+
+def _started(how, path):
+    if how == "script":
+        path.write_text(SCRIPT)
+        return [str(path)], None
+    return (["-c", SCRIPT], None) if how == "-c" else (["-"], SCRIPT)
+
+
+@pytest.mark.parametrize("how", ["script", pytest.param("-c", marks=pytest.mark.slow), "standard input"])
+def test_no_worker_reads_the_script_again_and_all_that_it_defines_reaches_them(tmp_path, how):
+    words, text = _started(how, tmp_path / "script.py")
+    left = subprocess.run([sys.executable, *words], input=text, capture_output=True, text=True, timeout=120)
+    assert left.stdout.splitlines() == ["read", "[2, 4, 6]", "-1 is negative"]
+    assert left.stderr == ""
+    assert left.returncode == 0
+
+
+def test_the_callers_main_module_is_there_again_once_workers_started():
+    before = sys.modules["__main__"]
+    with open_workers(2) as workers:
+        assert list(workers.map(abs, [(-1,)])) == [1]
+        assert sys.modules["__main__"] is before
+
+
+class Broken:
+    """An executor whose processes end after so many answers."""
+
+    def __init__(self, answers):
+        self.answers = answers
+
+    def map(self, function, *arguments):
+        yield from [_packed(_Done(result=0))] * self.answers
+        raise BrokenProcessPool
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"), [(0, "no worker process came to an answer"), (1, "was killed .out of memory")]
+)
+def test_workers_that_never_started_are_not_told_of_memory_first(answers, words):
+    with pytest.raises(RuntimeError, match=words):
+        list(Processes(Broken(answers)).map(abs, [(1,), (2,)]))

@@ -1,0 +1,288 @@
+import pickle
+import random
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import torch
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.populations.from_pairs import from_learn2learn, from_pairs, from_torchmeta
+
+SHAPE = EpisodeShape(ways=3, shots=2, queries=1)
+
+
+def same(one, two):
+    return all(torch.equal(getattr(one, name), getattr(two, name)) for name in vars(one))
+
+
+def pair(number, shots=2, labels=(4, 7, 9)):
+    """Images whose shade is their label's, as bytes."""
+    parts = []
+    for count in (shots, 1):
+        values = np.repeat(labels, count)
+        images = np.broadcast_to(values[:, None, None, None], (len(values), 1, 8, 8)).astype(np.uint8)
+        parts.append((images, values))
+    return tuple(parts)
+
+
+def test_a_sequence_of_pairs():
+    population = from_pairs([pair(0), pair(1, labels=(1, 0, 5))], SHAPE)
+    assert population.clients == 2
+    episode = population.episode(1)
+    assert episode.support_images.shape == (6, 1, 8, 8)
+    assert episode.support_images.dtype == torch.float32
+    # Class by class, and each image still beside its label.
+    assert episode.support_labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert episode.query_labels.tolist() == [0, 1, 2]
+    assert torch.allclose(episode.query_images[:, 0, 0, 0] * 255, torch.tensor([0.0, 1.0, 5.0]))
+    assert torch.allclose(episode.support_images[:, 0, 0, 0] * 255, torch.tensor([0.0, 0.0, 1.0, 1.0, 5.0, 5.0]))
+    assert same(episode, pickle.loads(pickle.dumps(population)).episode(1))
+    with pytest.raises(IndexError, match="population of 2"):
+        population.episode(2)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pair(0, shots=3),
+        pair(0, labels=(1, 1, 2)),
+        (pair(0)[0], pair(0, labels=(4, 7, 8))[1]),
+        (pair(0)[0], pair(0, labels=(4, 7))[1]),
+        ((pair(0)[0][0], np.array([4, 4, 4, 7, 7, 9])), pair(0)[1]),
+        (pair(0)[0], (pair(0)[1][0], np.array([4, 4, 9]))),
+    ],
+)
+def test_an_episode_of_another_size_is_refused(bad):
+    with pytest.raises(InputError, match=r"client 0: .* records of"):
+        from_pairs([bad], SHAPE).episode(0)
+
+
+class Taskset:
+    """As learn2learn's: another task each time."""
+
+    def __init__(self, per_class=3):
+        self.drawn, self.per_class = 0, per_class
+
+    def sample(self):
+        self.drawn += 1
+        labels = torch.arange(3).repeat(self.per_class)
+        images = torch.full((len(labels), 1, 8, 8), self.drawn / 100.0) + labels[:, None, None, None] / 10.0
+        return images, labels
+
+
+def test_tasks_of_a_taskset_are_kept():
+    taskset = Taskset()
+    population = from_learn2learn(taskset, SHAPE, 4)
+    assert (population.clients, taskset.drawn) == (4, 4)
+    assert same(population.episode(2), population.episode(2))
+    assert not same(population.episode(2), population.episode(3))
+    assert population.episode(0).support_labels.tolist() == [0, 0, 1, 1, 2, 2]
+    with pytest.raises(InputError, match="has 2 images of a class; 2 shots and 1 queries need 3"):
+        from_learn2learn(Taskset(per_class=2), SHAPE, 1)
+
+
+class Drawn:
+    """A taskset that draws by all three global generators, as learn2learn's transforms do."""
+
+    def sample(self):
+        labels = torch.arange(3).repeat(3)
+        shade = torch.tensor([random.random(), float(np.random.random()), float(torch.rand(()))])  # noqa: NPY002
+        return shade[labels][:, None, None, None].expand(9, 1, 8, 8), labels
+
+
+def test_tasks_of_a_taskset_are_the_same_in_every_process():
+    def others():
+        return random.random(), float(np.random.random()), float(torch.rand(()))  # noqa: NPY002
+
+    one = from_learn2learn(Drawn(), SHAPE, 4)
+    others()
+    random.seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    torch.manual_seed(7)
+    expected = others()
+    random.seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    torch.manual_seed(7)
+    two = from_learn2learn(Drawn(), SHAPE, 4)
+    # Nothing else that draws from them is changed by it.
+    assert others() == expected
+    assert one.digest() == two.digest()
+    assert all(same(one.episode(client), two.episode(client)) for client in range(4))
+    assert one.digest() != from_learn2learn(Drawn(), SHAPE, 4, seed=1).digest()
+    shades = torch.stack([one.episode(client).query_images[:, 0, 0, 0] for client in range(4)])
+    assert len(shades.unique()) == 12
+
+
+def test_generators_are_put_back_after_a_taskset_that_fails():
+    before = random.getstate()
+    with pytest.raises(InputError, match="2 images of a class"):
+        from_learn2learn(Taskset(per_class=2), SHAPE, 1)
+    assert random.getstate() == before
+
+
+def test_the_owner_is_told_what_is_wrong_with_each_client():
+    support, query = pair(0)
+    bent = (query[0].astype(np.float32), query[1])
+    bent[0][1, 0, 2, 2] = np.nan
+    held = [
+        pair(0),
+        pair(1, shots=3),
+        (support, (query[0][:, :, 1:], query[1])),
+        None,
+        ((support[0], ["a"] * 6), query),
+        (support, bent),
+        ((support[0][:4], support[1]), query),
+        pair(7, labels=(1, 2, 3)),
+    ]
+    found = dict(from_pairs(held, SHAPE).problems())
+    assert sorted(found) == [1, 2, 3, 4, 5, 6]
+    assert "9 support and 3 query records of 3 classes, expected 6, 3 and 3" in found[1]
+    assert found[2] == "images of 1 x 7 x 8 and 1 x 8 x 8, expected 1 x 8 x 8"
+    assert all(found[number].startswith("cannot be read (") for number in (3, 4))
+    assert found[5] == "images hold NaN or infinity"
+    assert found[6] == "4 support and 3 query images, but 6 and 3 labels"
+    assert not any("\n" in words or "client" in words for words in found.values())
+    other = dict(from_pairs(held, SHAPE).problems((1, 28, 28)))
+    assert sorted(other) == list(range(8))
+    assert other[0] == other[7] == "images of 1 x 8 x 8, expected 1 x 28 x 28"
+
+
+class MetaDataset:
+    """As torchmeta's: a task for each combination of classes, of (image, (class, rotation))."""
+
+    dataset = range(10)
+
+    def __init__(self, split):
+        self.split = split
+
+    def __getitem__(self, classes):
+        task = [
+            (torch.full((1, 8, 8), index / 10.0 + number / 100.0), (index, None))
+            for index in classes
+            for number in range(5)
+        ]
+        if not self.split:
+            return task
+        part = lambda first, last: [task[5 * way + n] for way in range(3) for n in range(first, last)]  # noqa: E731
+        return OrderedDict(train=part(0, 2), test=part(2, 3))
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_a_torchmeta_data_set(split):
+    population = from_torchmeta(MetaDataset(split), SHAPE, 1000, seed=0)
+    episodes = [population.episode(client) for client in range(20)]
+    assert same(episodes[3], population.episode(3))
+    assert len({episode.support_images.numpy().tobytes() for episode in episodes}) > 15
+    for episode in episodes:
+        both = torch.cat([episode.support_images, episode.query_images])[:, 0, 0, 0]
+        assert len(both.unique()) == 9
+        classes = (both * 10 + 1e-4).int()
+        labels = torch.cat([episode.support_labels, episode.query_labels])
+        assert len(set(zip(classes.tolist(), labels.tolist(), strict=True))) == 3
+
+
+def test_the_real_learn2learn():
+    data = pytest.importorskip("learn2learn.data", reason="learn2learn is not installed", exc_type=ImportError)
+    transforms = pytest.importorskip("learn2learn.data.transforms", exc_type=ImportError)
+    images = torch.arange(60.0).reshape(60, 1, 1, 1).expand(60, 1, 8, 8) / 60
+    meta = data.MetaDataset(torch.utils.data.TensorDataset(images, torch.arange(60) % 10))
+    steps = [transforms.NWays(meta, 3), transforms.KShots(meta, 3), transforms.LoadData(meta)]
+    population = from_learn2learn(data.Taskset(meta, steps, num_tasks=20), SHAPE, 5)
+    assert population.episode(4).support_images.shape == (6, 1, 8, 8)
+
+
+def test_the_real_torchmeta():
+    data = pytest.importorskip("torchmeta.utils.data", reason="torchmeta is not installed", exc_type=ImportError)
+
+    class OneClass(data.Dataset):  # type: ignore[name-defined]
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, number):
+            return torch.full((1, 8, 8), self.index / 10 + number / 100), (self.index, None)
+
+    class Classes(data.ClassDataset):  # type: ignore[name-defined]
+        num_classes = 10
+
+        def __getitem__(self, index):
+            return OneClass(index)
+
+    meta = data.CombinationMetaDataset(Classes(meta_train=True), 3)
+    population = from_torchmeta(meta, SHAPE, 100, seed=0)
+    assert population.episode(99).support_images.shape == (6, 1, 8, 8)
+    assert same(population.episode(5), population.episode(5))
+
+
+LABELS = {
+    "fractions": ([0.0, 0.5, 1.0], "no whole numbers .first: 0.5"),
+    "NaN": ([0.0, float("nan"), 1.0], "labels hold NaN"),
+    "infinity": ([0.0, float("inf"), 1.0], "labels hold NaN or infinity"),
+    "text": (["cat", "cow", "dog"], "labels are text.; number the classes"),
+    "objects": ([None, None, None], "labels are no numbers"),
+    "negative": ([-1, 0, 1], "negative .first: -1"),
+    "small fractions": ([1e-9, 1.0, 2.0], "no whole numbers"),
+}
+
+
+@pytest.mark.parametrize("of", LABELS)
+@pytest.mark.parametrize("where", [0, 1])
+def test_labels_that_are_none_are_named_and_refused(of, where):
+    values, part = LABELS[of]
+    parts = list(pair(0, labels=(0, 1, 2)))
+    parts[where] = (parts[where][0], np.repeat(np.array(values), 2 if where == 0 else 1))
+    population = from_pairs([pair(1), tuple(parts)], SHAPE)
+    assert [client for client, _ in population.problems()] == [1]
+    with pytest.raises(InputError, match=f"client 1: .*{part}"):
+        population.episode(1)
+
+
+@pytest.mark.parametrize("values", [np.array([4.0, 7.0, 9.0]), torch.tensor([4, 7, 9], dtype=torch.int16)])
+def test_whole_labels_of_any_type_are_labels(values):
+    (support, _), (query, _) = pair(0)
+    labelled = (
+        (support, values.repeat(2) if isinstance(values, np.ndarray) else values.repeat_interleave(2)),
+        (query, values),
+    )
+    assert from_pairs([labelled], SHAPE).episode(0).query_labels.tolist() == [0, 1, 2]
+
+
+IMAGES = {
+    "bytes as floats": (lambda images: images.astype(np.float32) * 20, "images hold 80 to 180"),
+    "bytes as int64": (lambda images: images.astype(np.int64), "images hold 4 to 9"),
+    "12 bits": (lambda images: images.astype(np.uint16) * 300, "expected bytes"),
+    "standardised": (lambda images: images / 9.0 * 4.0 - 2.0, "numbers from 0 to 1"),
+    "infinity": (lambda images: np.where(images == 4, np.inf, images / 9.0), "images hold .* inf"),
+    "complex": (lambda images: images * 1j, "complex"),
+}
+
+
+@pytest.mark.parametrize("of", IMAGES)
+def test_pixels_beside_what_is_asked_for_are_named_and_refused(of):
+    change, part = IMAGES[of]
+    support, (images, labels) = pair(0)
+    population = from_pairs([(support, (change(images), labels)), pair(0)], SHAPE)
+    assert [client for client, _ in population.problems()] == [0]
+    with pytest.raises(InputError, match=f"client 0: .*{part}"):
+        population.episode(0)
+
+
+def test_vectors_are_taken_as_they_are_but_for_NaN():
+    def part(count, change):
+        return np.full((3 * count, 4), 900.0) * change, np.repeat([0, 1, 2], count)
+
+    population = from_pairs([(part(2, -1), part(1, 5)), (part(2, 1), part(1, np.nan))], SHAPE)
+    assert dict(population.problems()) == {1: "images hold NaN or infinity"}
+
+
+@pytest.mark.parametrize("label", [0.5, "cat", -1, float("nan"), (0.5, None)])
+def test_labels_of_other_libraries_are_checked_too(label):
+    class Drawn:
+        dataset = range(3)
+
+        def __getitem__(self, classes):
+            return [(np.zeros((1, 8, 8), np.float32), each) for each in (0, 1, label) for _ in range(3)]
+
+    with pytest.raises(InputError, match="labels"):
+        from_torchmeta(Drawn(), SHAPE, 1, 0).episode(0)

@@ -1,0 +1,252 @@
+"""A home belongs to images: what they spent is found again under a new key, a new home, with new images, and moved."""
+
+import json
+import shutil
+
+import pytest
+from rich.console import Console
+
+from dpfedmeta.cli.commands.federate_command import main
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.federation import entry_points as running
+from dpfedmeta.federation.client.client import RealClient
+from dpfedmeta.federation.client.client_budget import Promise
+from dpfedmeta.federation.client.client_home import HOME, claim, rotate
+from dpfedmeta.federation.identity.credentials import read_card, read_identity, read_roster, write_identity
+from dpfedmeta.federation.identity.invitation import INVITATION
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
+from tests.federation.silos import private_key, write_classes
+
+OLD, NEW = private_key("old"), private_key("new")
+
+
+@pytest.fixture
+def data(tmp_path):
+    write_classes(tmp_path / "images", range(50, 53), images=2)
+    return tmp_path / "images"
+
+
+@pytest.fixture
+def home(tmp_path, data):
+    """One that took part."""
+    claim(tmp_path / "old.home", data, OLD)
+    (tmp_path / "old.home" / "ledger.jsonl").write_text("spent")
+    return tmp_path / "old.home"
+
+
+def moved(data):
+    return data.rename(data.parent / "elsewhere")
+
+
+def copied(data):
+    shutil.copytree(data, data.parent / "copy")
+    return data.parent / "copy"
+
+
+def grown(data):
+    """With a class and images that nobody saw, elsewhere."""
+    place = copied(data)
+    write_classes(place, [60], images=3)
+    shutil.copy(place / "character060" / "0.png", place / "character050" / "new.png")
+    return place
+
+
+def shrunk(data):
+    """One image is left of it, under another name and class."""
+    (data.parent / "rest" / "only").mkdir(parents=True)
+    shutil.copy(data / "character051" / "1.png", data.parent / "rest" / "only" / "a.png")
+    return data.parent / "rest"
+
+
+def replaced(data):
+    """Other images in the same folder."""
+    shutil.rmtree(data)
+    write_classes(data, [61], images=2)
+    return data
+
+
+@pytest.mark.parametrize("change", [lambda data: data, moved, copied, grown, shrunk, replaced])
+def test_images_are_known_again_under_another_key_and_home(tmp_path, data, home, change):
+    place = change(data)
+    with pytest.raises(InputError, match=r"a new key does not start a new budget.*--rotate") as refused:
+        claim(tmp_path / "new.home", place, NEW)
+    assert "\n" not in str(refused.value)
+    assert str(home) in str(refused.value)
+    assert not (tmp_path / "new.home").exists()
+    # Under the old one it goes on, and other images have a home of their own.
+    claim(home, place, OLD)
+    write_classes(tmp_path / "others", [70], images=2)
+    claim(tmp_path / "new.home", tmp_path / "others", NEW)
+
+
+def test_what_a_home_took_part_with_once_belongs_to_it_for_ever(tmp_path, data, home):
+    before = copied(data)
+    claim(home, replaced(data), OLD)
+    with pytest.raises(InputError, match="does not start a new budget"):
+        claim(tmp_path / "new.home", before, NEW)
+
+
+def test_a_home_of_another_key_is_refused(tmp_path, data, home):
+    before = (home / HOME).read_bytes()
+    with pytest.raises(InputError, match=r"is the home of another key.*--rotate OLD\.pem"):
+        claim(home, data, NEW)
+    assert (home / HOME).read_bytes() == before
+
+
+def test_a_home_may_be_moved_and_the_register_lost(tmp_path, data, home):
+    home.rename(tmp_path / "there")
+    with pytest.raises(InputError, match=r"no ledger is there now.*if it was moved"):
+        claim(tmp_path / "new.home", data, NEW)
+    shutil.rmtree(tmp_path / "state")
+    claim(tmp_path / "there", data, OLD)
+    with pytest.raises(InputError, match="does not start a new budget"):
+        claim(tmp_path / "new.home", data, NEW)
+
+
+def test_a_dry_run_is_told_and_notes_nothing(tmp_path, data):
+    claim(tmp_path / "dry.home", data, OLD, keep=False)
+    assert not (tmp_path / "dry.home").exists()
+    claim(tmp_path / "new.home", data, NEW)
+    with pytest.raises(InputError):
+        claim(tmp_path / "dry.home", data, OLD, keep=False)
+
+
+def test_images_are_read_once_until_they_change(tmp_path, data, home, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.read_bytes", lambda path: pytest.fail(f"{path} was read"))
+        claim(home, data, OLD)
+    # A changed image of equal size is another one.
+    shutil.copy(data / "character051" / "1.png", data / "character050" / "0.png")
+    known = set(json.loads((home / HOME).read_text())["images"])
+    write_classes(data, [62], images=1)
+    claim(home, data, OLD)
+    assert known < set(json.loads((home / HOME).read_text())["images"])
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"name": 1}', "\xff"])
+def test_a_damaged_note_is_one_line(tmp_path, data, home, content):
+    (home / HOME).write_text(content, encoding="latin-1")
+    with pytest.raises(InputError, match=r"home\.json: says which images .* is damaged"):
+        claim(home, data, OLD)
+
+
+def test_both_are_for_their_owner_alone(tmp_path, home):
+    for path in (home / HOME, *(tmp_path / "state" / "homes").glob("*.json")):
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.fixture
+def said(capsys):
+    def run(*words):
+        code = main([str(word) for word in words], Console(soft_wrap=True, width=400))
+        return code, capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def client(tmp_path, data, said):
+    """A client that took part twice by the command, of three times that it promises."""
+    said("keys", "--server", "--out", tmp_path / "operator", "--host", "127.0.0.1", "--port", 9)
+    said("keys", "--out", tmp_path / "clinic.pem")
+    started(tmp_path, "clinic.pem", data, spend=2)
+    return tmp_path
+
+
+def started(folder, key, data, spend=0, **given):
+    """`federate client` up to its first question; with participations, as a server would ask for them."""
+    options = running.ClientOptions(
+        data=data,
+        invitation=folder / "operator" / INVITATION,
+        identity=folder / key,
+        home=(folder / key).with_suffix(".home"),
+        promise=Promise(participations=3),
+        patience=0.1,
+        **given,
+    )
+    with pytest.raises(RuntimeError, match="no server"):
+        running.run_client(options, lambda line: None)
+    party = RealClient(
+        data, read_identity(folder / key), options.home / "ledger.jsonl", server=bytes(32), promise=options.promise
+    )
+    from dpfedmeta.accounting.participation_cost import Participation
+
+    for number in range(spend):
+        party._ledger.charge(number, Participation(mu=0.5), run="00", question="q", fresh="00")
+    return party._ledger
+
+
+def test_a_rotated_key_goes_on_with_what_was_spent(client, data, said):
+    """By the commands: old key, refused fresh key, rotation, new key; the operator's line is printed."""
+    said("keys", "--out", client / "fresh.pem")
+    with pytest.raises(InputError, match="does not start a new budget"):
+        started(client, "fresh.pem", data)
+    code, text = said("keys", "--rotate", client / "clinic.pem", "--out", client / "second.pem")
+    assert code == 0
+    line = text.strip().splitlines()[-1]
+    card = read_card(line)
+    assert card.name == "clinic"
+    assert card.identity == Identity(read_identity(client / "second.pem")).public
+    (client / "roster.txt").write_text(line + "\n")
+    assert read_roster(client / "roster.txt") == (card,)
+    assert (client / "second.card").read_text().strip() == line
+    ledger = started(client, "second.pem", data)
+    assert ledger.participations == 2
+    assert not (client / "clinic.home").exists()
+    identities = json.loads((client / "second.home" / HOME).read_text())["identities"]
+    assert identities == [Identity(read_identity(client / name)).public.hex() for name in ("clinic.pem", "second.pem")]
+    # The old one is of this home too, and begins nothing anew.
+    with pytest.raises(InputError, match="does not start a new budget"):
+        started(client, "clinic.pem", data)
+    said("keys", "--rotate", client / "second.pem", "--out", client / "third.pem", "--name", "other")
+    assert started(client, "third.pem", data).participations == 2
+
+
+def test_a_home_of_its_own_place_stays_there(client, data, said):
+    (client / "clinic.home").rename(client / "place")
+    said("keys", "--rotate", client / "clinic.pem", "--home", client / "place", "--out", client / "second.pem")
+    claim(client / "place", data, read_identity(client / "second.pem"))
+
+
+def test_a_home_of_an_earlier_version_is_taken_over(client, data, said):
+    """It says nothing of images and keys."""
+    shutil.rmtree(client / "state")
+    (client / "clinic.home" / HOME).unlink()
+    said("keys", "--rotate", client / "clinic.pem", "--out", client / "second.pem")
+    assert started(client, "second.pem", data).participations == 2
+    said("keys", "--out", client / "fresh.pem")
+    with pytest.raises(InputError, match="does not start a new budget"):
+        started(client, "fresh.pem", data)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--rotate", "clinic.pem", "--out", "clinic.pem"], "exists already|there is a key already"),
+        (["--rotate", "nowhere.pem", "--out", "second.pem"], "no identity key can be read"),
+        (["--rotate", "other.pem", "--out", "second.pem"], r"other\.home: no home of a client"),
+        (["--rotate", "other.pem", "--home", "clinic.home", "--out", "second.pem"], "is the home of another key"),
+        (["--home", "clinic.home", "--out", "second.pem"], "it goes with --rotate KEY"),
+        (["--rotate", "clinic.pem", "--out", "taken.pem"], r"taken\.home: exists already"),
+    ],
+)
+def test_a_rotation_that_cannot_be(client, said, monkeypatch, words, reason):
+    monkeypatch.chdir(client)
+    write_identity(client / "other.pem", OLD)
+    (client / "taken.home").mkdir()
+    before = sorted(path.name for path in client.iterdir())
+    with pytest.raises(InputError, match=reason):
+        said("keys", *words)
+    assert sorted(path.name for path in client.iterdir()) == before
+
+
+def test_a_rotation_that_is_cut_off_loses_neither_key(client, data, monkeypatch):
+    write_identity(client / "second.pem", NEW)
+    monkeypatch.setattr("pathlib.Path.rename", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+    private = read_identity(client / "clinic.pem")
+    with pytest.raises(KeyboardInterrupt):
+        rotate(private, NEW, client / "clinic.home", client / "second.home")
+    monkeypatch.undo()
+    monkeypatch.setenv("DPFEDMETA_STATE", str(client / "state"))
+    claim(client / "clinic.home", data, NEW)
+    claim(client / "clinic.home", data, private)

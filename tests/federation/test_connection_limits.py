@@ -1,0 +1,169 @@
+"""What strangers and clients that send halves of requests can hold of a server: little, and not for long."""
+
+import asyncio
+import socket
+import ssl
+import time
+
+import pytest
+
+from dpfedmeta.federation.flower import connection_limits as flower_limits
+from dpfedmeta.federation.flower import fleet_gateway as flower_gate
+from dpfedmeta.federation.flower import superlink as flower_link
+from dpfedmeta.federation.flower.connection_limits import Strangers
+from dpfedmeta.federation.flower.fleet_gateway import _OBJECT, Gate
+from tests.federation.test_flower_wire import identity, signed
+from tests.federation.wires import card, loopback
+
+FEW = 5
+
+
+@pytest.fixture
+def wire(tmp_path, monkeypatch):
+    monkeypatch.setattr(flower_limits, "HEAD_SECONDS", 1.0)
+    monkeypatch.setattr(flower_link, "Strangers", lambda: Strangers(of_address=FEW))
+    found = loopback(tmp_path)
+    yield found
+    found.channel.close()
+
+
+def closed(connection, seconds=5.0):
+    """Whether the server ends a connection within some seconds."""
+    connection.settimeout(seconds)
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def opened(wire, count):
+    return [socket.create_connection(("127.0.0.1", wire.link.port)) for _ in range(count)]
+
+
+def over_tls(wire, connection):
+    context = ssl.create_default_context(cadata=wire.certificates.authority.decode())
+    return context.wrap_socket(connection, server_hostname="127.0.0.1")
+
+
+def test_connections_that_nobody_signs_for_are_few_and_clients_get_in_beside_them(wire):
+    """However many a stranger opens, from the same address: the oldest end, and a client that comes last is served."""
+    strangers = opened(wire, FEW + 7)
+    with wire.attending("anna"):
+        assert wire.channel.ask({identity("anna"): b"abc"}, 20) == {identity("anna"): b"cba"}
+        assert all(closed(each, 0.5) for each in strangers[:7])
+        assert wire.channel.ask({identity("anna"): b"xyz"}, 20) == {identity("anna"): b"zyx"}
+    for each in strangers:
+        each.close()
+
+
+def test_headers_that_do_not_end_close_the_connection_at_the_deadline(wire):
+    slow, idle = (over_tls(wire, each) for each in opened(wire, 2))
+    slow.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: x\r\nX-A: ")
+    began = time.monotonic()
+    with slow, idle:
+        assert closed(slow)
+        assert closed(idle)
+    assert 0.3 < time.monotonic() - began < 4.0
+
+
+def test_headers_without_end_are_not_kept(wire):
+    (endless,) = (over_tls(wire, each) for each in opened(wire, 1))
+    with endless, pytest.raises(OSError):
+        for _ in range(2**10):
+            endless.sendall(b"X-A: " + bytes(2**12).replace(b"\0", b"a"))
+
+
+def test_the_oldest_of_the_address_with_the_most_connections_ends():
+    found, ends = Strangers(of_address=3, of_all=4), [socket.socketpair() for _ in range(7)]
+
+    def add(number, host):
+        found.add(ends[number][0], (host, number))
+
+    def left():
+        return [not closed(far, 0.01) for _, far in ends]
+
+    for number in range(3):
+        add(number, "a")
+    add(3, "b")
+    assert left() == [True] * 7
+    add(4, "a")  # the fourth of one address
+    assert left() == [False] + [True] * 6
+    add(5, "c")  # the fifth of all
+    assert left() == [False, False] + [True] * 5
+    found.signed(("a", 2))  # a client's: it neither counts nor ends
+    add(6, "c")
+    assert left() == [False, False] + [True] * 5
+    for each in ends:
+        for end in each:
+            end.close()
+
+
+def gate():
+    """A gate with one node, whose application keeps what reaches it."""
+    reached = []
+
+    async def application(scope, receive, send):
+        reached.append((await receive())["body"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    return Gate(application, {card("anna").wire_pem: 7}, lambda node: None, most_bytes=1000), reached
+
+
+async def pushed(gate, parts, stated=None, before=None):
+    """Status of one request; a part of None waits for `before`."""
+    headers = [(name.encode(), value.encode()) for name, value in signed("anna").items()]
+    if stated is not None:
+        headers.append((b"content-length", str(stated).encode()))
+    left, said = list(parts), []
+
+    async def receive():
+        part = left.pop(0)
+        if part is None:
+            await before.wait()
+            part = left.pop(0)
+        return {"type": "http.request", "body": part, "more_body": bool(left)}
+
+    async def send(message):
+        said.append(message)
+
+    await gate({"type": "http", "method": "POST", "path": _OBJECT, "headers": headers}, receive, send)
+    return said[0]["status"]
+
+
+@pytest.mark.parametrize("stated", [4000, None])
+def test_bodies_of_one_client_are_no_longer_together_than_one_message(stated):
+    """The second is refused while the first is on its way, and taken afterwards."""
+
+    async def both():
+        own, reached = gate()
+        go = asyncio.Event()
+        size = 4000
+        first = asyncio.ensure_future(pushed(own, [bytes(size - 1), None, b"x"], stated, go))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        second = await pushed(own, [bytes(size)], stated)
+        go.set()
+        return await first, second, await pushed(own, [bytes(size)], stated), [len(body) for body in reached]
+
+    assert asyncio.run(both()) == (200, 413, 200, [4000, 4000])
+
+
+@pytest.mark.parametrize("stated", ["-5", "many", "10000000000"])
+def test_a_stated_length_that_is_none_is_refused(stated):
+    own, reached = gate()
+    assert asyncio.run(pushed(own, [b"x"], stated)) == 413
+    assert not reached
+
+
+def test_a_body_that_does_not_end_is_refused_at_its_deadline_and_its_room_is_free(monkeypatch):
+    monkeypatch.setattr(flower_gate, "_BODY_SECONDS", 0.05)
+
+    async def both():
+        own, _ = gate()
+        late = await pushed(own, [bytes(100), None, b"x"], 101, asyncio.Event())
+        return late, await pushed(own, [bytes(5000)], 5000), dict(own._reading)
+
+    assert asyncio.run(both()) == (408, 200, {7: 0})

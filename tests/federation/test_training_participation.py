@@ -1,0 +1,201 @@
+"""A folder that does not fit a plan changes what a client sends, and nothing else that a server could see."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dpfedmeta.core.params import dimension
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.federation.client.client import RealClient
+from dpfedmeta.federation.client.client_budget import Promise
+from dpfedmeta.federation.client.local_data import NullImages, OwnImages
+from dpfedmeta.federation.offers.signed_plan import sign_plan
+from dpfedmeta.federation.wire_format import Asked, Attempt, Offer, Said, opened_answer
+from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
+from dpfedmeta.simulation import secure_sums
+from dpfedmeta.simulation.client_runner import ClientSide
+from tests.federation.sessions import RUN, open_session
+from tests.federation.silos import MICRO, NOISE, SECURE, write_classes
+
+# Next to no noise: what is left of a message would be seen.
+QUIET = 1e-6
+STEPS = {"record.query_noise": str(QUIET), "record.support_noise": str(QUIET)}
+
+
+def few_images(folder):
+    write_classes(folder, range(50, 52), images=3)
+
+
+def one_class(folder):
+    write_classes(folder, [50])
+
+
+def broken_file(folder):
+    write_classes(folder, range(50, 53))
+    (folder / "character051" / "2.png").write_bytes(b"no image")
+
+
+def deep_pixels(folder):
+    """Of 12 bits, whose range the task does not say: another plan may."""
+    write_classes(folder, range(50, 53))
+    Image.fromarray(np.full((28, 28), 4_000, dtype=np.uint16)).save(folder / "character050" / "0.png")
+
+
+UNFIT = {made.__name__: made for made in (few_images, one_class, broken_file, deep_pixels)}
+
+
+def with_folder(session, home, made, **given):
+    """The session's client 0 with another folder."""
+    folder = home / "its images"
+    made(folder)
+    party = RealClient(
+        folder,
+        session.silos.keys[0],
+        home / "client0" / "ledger.jsonl",
+        server=Identity(session.silos.server).public,
+        promise=Promise(participations=10),
+        noise_seed=NOISE,
+        **given,
+    )
+    session.parties[session.silos.roster[0]] = party
+    return party
+
+
+def offered(session, party, signed=None):
+    signed = signed or session.signed
+    body = Offer(number=0, signature=signed.signature, text=signed.text).encode()
+    at = Attempt(run=signed.run, round=0)
+    return party.answer(session.question(0, asked=Asked.PLAN, body=body, plan=signed.digest, attempt=at))
+
+
+def log_of(home):
+    return (home / "client0" / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_an_offer_is_accepted_whatever_the_folder_holds(silos, tmp_path, kind):
+    session = open_session(silos, tmp_path, "dp-agrlr-micro", **MICRO)
+    party = with_folder(session, tmp_path, UNFIT[kind])
+    accepted = offered(session, session.parties[silos.roster[0]])
+    assert accepted[6] == Said.ACCEPTED
+    # The process of a client with an unfit plan ends, which a server sees as well.
+    assert party.unfit is None
+    assert "NOISE ALONE: " in log_of(tmp_path)
+    assert "the server is not told" in log_of(tmp_path)
+
+
+def test_offers_of_other_sizes_count_no_images(silos, tmp_path):
+    """Each fits up to a size that the server does not learn; nothing is charged for any of them."""
+    session = open_session(silos, tmp_path, "dp-agrlr-micro", **MICRO)
+    party, task = with_folder(session, tmp_path, few_images), session.signed.task
+    # Three classes, of which the folder has two; and images that cannot be moved so far.
+    said, sizes = [], [(2, 1, 14), (2, 2, 0), (3, 1, 0), (2, 1, 15)]
+    for number, (ways, queries, shift) in enumerate(sizes):
+        sized = {"task.ways": ways, "task.shots": 1, "task.queries": queries, "task.shift": shift}
+        given = MICRO | {name: str(value) for name, value in sized.items()}
+        plan = make_plan(silos.settings("dp-agrlr-micro", silos.everybody, **given), task)
+        signed = sign_plan(plan, task, run=bytes([number]) * 32, server=Identity(silos.server), roster=silos.roster)
+        said.append(offered(session, party, signed)[6])
+    assert said == [Said.ACCEPTED] * len(sizes)
+    assert log_of(tmp_path).count("NOISE ALONE: ") == 2
+    assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 1
+
+
+def test_no_number_of_a_null_record_is_one():
+    """Also where a message follows the support images alone."""
+    null = NullImages(clients=3, number=1, why=None, form=(1, 4, 4), shape=EpisodeShape(ways=2, shots=3, queries=1))
+    episode = null.episode(1)
+    assert (episode.support_images.shape, episode.query_images.shape) == ((6, 1, 4, 4), (2, 1, 4, 4))
+    assert episode.support_images.isnan().all()
+    assert episode.query_images.isnan().all()
+    for look in (null.episode, null.holdings):
+        with pytest.raises(IndexError, match="this machine holds client 1 of 3"):
+            look(0)
+
+
+@pytest.mark.parametrize(
+    ("algo", "given", "noise"),
+    [
+        ("dp-agr", {}, 0.0),
+        ("dp-agrlr-micro", MICRO | {"record.query_noise": str(QUIET)}, QUIET / 2),  # of two micro-episodes
+        ("dp-agrlr", STEPS, QUIET / 4),  # of four query records
+    ],
+)
+def test_a_message_without_images_is_the_noise_of_an_honest_one(silos, tmp_path, algo, given, noise):
+    """Null records in place of images: not images of zeros, which have a gradient, and not silence."""
+    session = open_session(silos, tmp_path, algo, **given)
+    party, bound = with_folder(session, tmp_path, one_class), 0.5
+    # At the initial weights gradients of equal images cancel.
+    coins = torch.Generator().manual_seed(1)
+    session.model = {name: value + torch.randn(value.shape, generator=coins) for name, value in session.model.items()}
+    offered(session, party)
+    question = session.question(0, bound=bound)
+    body = opened_answer(party.answer(question), Said.VECTOR, question, silos.roster[0])
+    values = np.frombuffer(body, dtype="<f4")
+    assert len(values) == dimension(session.side.form(session.model))
+    assert np.linalg.norm(values) == pytest.approx(noise * bound * np.sqrt(len(values)), rel=0.2)
+    assert "noise alone" in log_of(tmp_path).splitlines()[-1]
+    assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("algo", "given"), [pytest.param("dp-agrlr-secure", SECURE, marks=pytest.mark.slow), ("dp-agr-secure", {})]
+)
+def test_whole_numbers_without_images_are_a_share_of_the_noise(silos, tmp_path, monkeypatch, algo, given):
+    """Its law is that of an honest client's; without it nothing is left."""
+    session = open_session(silos, tmp_path, algo, **{"aggregation.dropout": "0.2"} | given)
+    with_folder(session, tmp_path, few_images)
+    whole = session.plan.privacy.at(0).whole
+    share = whole.share(5)
+    (party,) = [session.parties[silos.roster[0]]]
+    assert offered(session, party)[6] == Said.ACCEPTED
+    (joined,) = party._joined.values()
+    task = session.question(0)[119:-64]
+    attempt, half = Attempt(run=RUN, round=0), 1 << (whole.bits - 1)
+    monkeypatch.setattr(type(joined.source), "again", lambda self, *given: self, raising=False)
+    joined = replace(joined, fresh_of=lambda attempt: bytes(32))
+    sent = (joined.whole(task, attempt, 5) + half) % (2 * half) - half
+    assert np.mean(sent.astype(float) ** 2) == pytest.approx(share, rel=0.25)
+    monkeypatch.setattr(secure_sums, "own_share", lambda rounded, grid, share, generator: 0 * rounded)
+    assert not joined.whole(task, attempt, 5).any()
+
+
+@pytest.mark.parametrize(("algo", "given"), [("dp-agrlr-micro", MICRO), ("dp-agrlr-secure", SECURE)])
+def test_a_computation_that_the_images_make_fail_is_not_seen(silos, tmp_path, monkeypatch, algo, given):
+    """Or who holds such images would fall silent, and under secure aggregation the sum of all might be lost."""
+    session = open_session(silos, tmp_path, algo, **given)
+    sound = ClientSide.context
+
+    def failing(self, model):
+        if isinstance(self.population, OwnImages) and self.population.number == 0:
+            raise RuntimeError("singular")
+        return sound(self, model)
+
+    monkeypatch.setattr(ClientSide, "context", failing)
+    found = session.asked()
+    assert found.noise_variance == session.simulated(range(5)).noise_variance
+    assert [heard.answered for heard in session.heard] == [5] * len(session.heard)
+    assert "NOISE ALONE: round 0: RuntimeError: singular" in log_of(tmp_path)
+
+
+def test_a_federation_trains_with_a_client_whose_folder_does_not_fit(silos, tmp_path):
+    """Nobody declines, everybody is charged for every round, and the model is handed out to all."""
+    heard = []
+    session = open_session(silos, tmp_path / "unused", "dp-agrlr-secure", **SECURE)
+    odd = with_folder(session, tmp_path, broken_file)
+    parties = silos.parties(tmp_path) | {silos.roster[0]: odd}
+    _, status = silos.serve(
+        silos.settings("dp-agrlr-secure", **SECURE | {"server.rounds": "1"}),
+        tmp_path,
+        parties=parties,
+        heard=heard.append,
+    )
+    assert status == "completed"
+    assert all((asked.answered, asked.declined, asked.unsound) == (5, 0, 0) for asked in heard)
+    assert odd.handed_out
+    assert not (tmp_path / "client0" / "personal.safetensors").exists()
+    assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 2

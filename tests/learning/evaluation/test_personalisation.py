@@ -1,0 +1,85 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dpfedmeta.core.worker_pool import InProcess, open_workers
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.learning.evaluation import (
+    Accuracy,
+    Benchmark,
+    FineTuning,
+    Question,
+    adapted_accuracy,
+    distribution,
+    investigate,
+)
+from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.spec import NetworkSpec
+
+SPEC = NetworkSpec(name="mlp", channels=1, image_size=28, ways=3, width=8, norm="none")
+HOW = Adaptation(adapt="head", steps=2, lr=0.5)
+TUNING = FineTuning(steps=3, lr=0.1, tried={0.1: 0.5}, episodes=2)
+
+
+@pytest.fixture(scope="module")
+def benchmark(tiny_strokes):
+    return Benchmark(pool=tiny_strokes.test, shape=EpisodeShape(ways=3, shots=2, queries=4), seed=0, split="test")
+
+
+def question(at=(0, 1, 2, 5)):
+    return Question(
+        network=SPEC, trained=initial_weights(SPEC, 0), untrained=initial_weights(SPEC, 1), adaptation=HOW, at=at,
+        fine_tuning=TUNING, has_body=True,
+    )  # fmt: skip
+
+
+def test_findings_hold_everybody_at_every_step(benchmark):
+    result: Any = investigate(InProcess(), benchmark, question(), (0, 3), 6).as_json()
+    assert result["accuracy"]["episodes"] == 12
+    assert result["accuracy"]["steps"] == 2
+    assert [row["steps"] for row in result["by_steps"]] == [0, 1, 2, 5]
+    assert result["by_steps"][2]["accuracy"]["mean"] == result["accuracy"]["mean"]
+    assert result["by_steps"][0]["accuracy"]["mean"] == result["accuracy_before_adaptation"]["mean"]
+    assert [row["steps"] for row in result["by_steps"] if "accuracy_fine_tuned" in row] == [0, 1, 2]
+    assert result["accuracy_fine_tuned"]["lr"] == 0.1
+    assert {f"accuracy_{name}_prototype" for name in ("trained", "untrained", "pixel")} <= set(result)
+    assert sum(result["clients"]["accuracy"]["histogram"]["episodes"]) == 12
+
+
+def test_seeds_are_different_episodes_joined(benchmark):
+    found = investigate(InProcess(), benchmark, question((0, 2)), (0, 3), 6)
+    result: Any = found.as_json()
+    each = [entry["accuracy"]["mean"] for entry in result["seeds"]]
+    alone = adapted_accuracy(InProcess(), SPEC, initial_weights(SPEC, 0), benchmark, HOW, 6)
+    assert each[0] == alone.mean
+    first, second = (seed["accuracy_pixel_prototype"].tolist() for seed in found.by_seed)
+    assert first != second
+    joined = Accuracy.of(found.values("accuracy")[:, 1].tolist())
+    assert result["accuracy"]["mean"] == pytest.approx(sum(each) / 2) == pytest.approx(joined.mean)
+    assert result["accuracy"]["ci95"] == joined.ci95
+
+
+def test_workers_change_nothing(benchmark):
+    with open_workers(2) as workers:
+        together = investigate(workers, benchmark, question((0, 2)), (0,), 12).as_json()
+    assert together == investigate(InProcess(), benchmark, question((0, 2)), (0,), 12).as_json()
+
+
+def test_the_distribution_over_clients():
+    values = [0.2, 0.4, 0.8, *([1.0] * 8)]
+    found = distribution(values)
+    assert found["worst_tenth"] == pytest.approx(0.3)  # the two worst of eleven
+    counts = found["histogram"]["episodes"]
+    assert (counts[4], counts[8], counts[16], counts[19]) == (1, 1, 1, 8)
+    assert sum(counts) == 11
+    # 60 of 75 lies on an edge, whatever its last bit.
+    assert distribution([k / 75 for k in (60, 60)])["histogram"]["episodes"][16] == 2
+
+
+def test_the_slowest_baseline_may_be_left_out(benchmark):
+    result: Any = investigate(InProcess(), benchmark, replace(question(), fine_tuning=None), (0,), 4).as_json()
+    assert "accuracy_fine_tuned" not in result
+    assert all("accuracy_fine_tuned" not in row for row in result["by_steps"])
+    assert result["accuracy"]["episodes"] == 4

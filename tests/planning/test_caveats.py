@@ -1,0 +1,76 @@
+import pytest
+from PIL import Image
+
+from dpfedmeta.config.load import resolve
+from dpfedmeta.data.task import load_task
+from dpfedmeta.planning.caveats import cautions
+
+
+def said(algo, dataset="strokes", **given):
+    return cautions(resolve(algo, dataset, None, given), load_task(dataset)[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "records"),
+    [
+        ({"population.clients": "1000"}, 1000 * 50),
+        ({"population.clients": "1000", "task.ways": "4", "task.shots": "1", "task.queries": "2"}, 1000 * 12),
+    ],
+)
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr-micro", "dp-agrlr"])
+def test_a_delta_above_one_over_the_records_is_said(algo, given, records):
+    just_above, just_below = (str(factor / records) for factor in (1.001, 0.999))
+    always = set(said(algo, **given))  # a preset's own remark
+    (caution,) = set(said(algo, **given, **{"privacy.record.delta": just_above})) - always
+    assert f"of the {records:,} records" in caution
+    assert set(said(algo, **given, **{"privacy.record.delta": just_below})) == always
+
+
+def test_federated_averaging_counts_the_records_of_a_shard():
+    (caution,) = said(
+        "local-dp",
+        "mnist-shards",
+        **{"population.clients": "100", "population.records": "40", "privacy.record.delta": "0.01"},
+    )
+    assert "of the 4,000 records" in caution
+
+
+def test_silos_that_all_take_part_hide_no_silo():
+    def hides(clients, cohort):
+        given = {"population.clients": str(clients), "population.cohort": str(cohort), "population.sampler": "fixed"}
+        return not any("client-level privacy is out of reach" in caution for caution in said("dp-agr", **given))
+
+    assert not hides(8, 8)
+    assert hides(8, 7)
+    assert hides(300, 300)
+
+
+@pytest.mark.parametrize(("clients", "there"), [(10_000, 24), (20_000, 112)])
+def test_clients_that_are_used_up_are_said_before_the_first_round(clients, there):
+    given = {"population.cohort": "500", "server.rounds": "60", "population.max_participations": "1"}
+    (caution,) = (
+        each
+        for each in said("dp-agrlr-micro", **given, **{"population.clients": str(clients)})
+        if "cohorts become smaller" in each
+    )
+    # (1 - q)^59 of 500.
+    assert f"of 500 clients about {there} are there in round 60" in caution
+    assert not any("become smaller" in each for each in said("dp-agrlr-micro", **given))
+    assert not any("become smaller" in each for each in said("dp-agr-correlated"))
+
+
+def test_without_a_promise_nothing_is_said():
+    assert said("maml") == ()
+
+
+def test_the_public_classes_of_a_folder_are_named(tmp_path):
+    for split in ("train", "val", "test"):
+        for name in "abcde":
+            folder = tmp_path / "mine" / split / f"{split}{name}"
+            folder.mkdir(parents=True)
+            for number in range(10):
+                Image.new("L", (16, 16), 10 * number).save(folder / f"{number}.png")
+    given = {"population.clients": "100", "privacy.record.delta": "0.0001"}
+    (caution,) = said("dp-agr", str(tmp_path / "mine"), **given)
+    assert "validation and test classes, or clients where the data name them, are taken as public" in caution
+    assert said("maml", str(tmp_path / "mine")) == ()

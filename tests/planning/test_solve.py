@@ -1,0 +1,87 @@
+import math
+
+import numpy as np
+import pytest
+
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import RefusedPlan
+from dpfedmeta.core.random.random_sources import KeyedSource
+from dpfedmeta.data.task import load_task
+from dpfedmeta.planning.privacy.solve import make_privacy
+from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.simulation.dropout import Availability
+
+FIXED = {"population.sampler": "fixed", "population.max_participations": "null", "server.abort_on_failure": "true"}
+
+
+def privacy(algo, given):
+    return make_privacy(resolve(algo, "strokes", None, given), load_task("strokes")[0])
+
+
+@pytest.mark.parametrize(
+    ("algo", "given", "why"),
+    [
+        ("dp-agr", {"population.sampler": "poisson"}, "larger cohorts fail more often"),
+        ("dp-const", {"population.sampler": "poisson", "population.dropout": "0.3"}, "larger cohorts fail more often"),
+        ("dp-const", {"population.availability": "correlated"}, "which clients were drawn"),
+        ("dp-const", {"population.availability": "diurnal", "population.dropout": "0.1"}, "which clients were drawn"),
+        ("dp-agrlr-micro", {}, "it tells of data"),
+        ("dp-agrlr", {}, "it tells of data"),
+    ],
+)
+def test_an_abort_that_would_tell_something_is_refused(algo, given, why):
+    with pytest.raises(RefusedPlan, match=why):
+        privacy(algo, {**FIXED, **given})
+
+
+@pytest.mark.parametrize("given", [{}, {"population.dropout": "0.3"}, {"population.latency_spread": "0.5",
+                                                                       "server.timeout": "4"}])  # fmt: skip
+def test_an_abort_that_tells_nothing_is_allowed(given):
+    privacy("dp-const", {**FIXED, **given})
+
+
+def survived(pattern, clients, rounds=6000):
+    """How often a cohort of these clients answers as a whole."""
+    there = Availability(dropout=0.2, pattern=pattern)
+    cohort = np.asarray(clients, dtype=np.int64)
+    whole = (
+        len(there.answering(Cohort(round=r, clients=cohort), KeyedSource(2)).clients) == len(cohort)
+        for r in range(rounds)
+    )
+    return sum(whole) / rounds
+
+
+def test_only_cohorts_of_one_size_with_equal_coins_survive_equally_often():
+    """What the refusals rest on: whether a round was aborted must not depend on who was drawn."""
+    error = 5 * math.sqrt(0.25 / 6000)
+    one, two = ([0, 24, 48, 72], [3, 17, 40, 61])
+    assert survived("independent", one) == pytest.approx(0.8**4, abs=error)
+    assert survived("independent", two) == pytest.approx(0.8**4, abs=error)
+    assert abs(survived("independent", one[:3]) - survived("independent", one)) > error  # another size
+    assert abs(survived("correlated", [0, 10, 20, 30]) - survived("correlated", [0, 1, 2, 3])) > error
+    noon = {zone: survived("diurnal", [zone] * 1 + [zone + 24, zone + 48], rounds=24 * 60) for zone in (0, 12)}
+    assert all(0 < share < 1 for share in noon.values())
+
+
+def aborted_flags_epsilon(clients, rate, dropout, rounds, delta):
+    """What the flags of Poisson rounds alone give away of one client: the exact binomial hockey-stick divergence."""
+    from scipy.stats import binom
+
+    with_, without = ((1 - dropout * rate) ** count for count in (clients, clients - 1))
+    counts = np.arange(rounds + 1)
+    pairs = [(binom.logpmf(counts, rounds, p), binom.logpmf(counts, rounds, r)) for p, r in
+             ((with_, without), (without, with_))]  # fmt: skip
+
+    def delta_at(epsilon):
+        return max(float(np.maximum(np.exp(p) - np.exp(epsilon + r), 0).sum()) for p, r in pairs)
+
+    low, high = 0.0, 50.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
+    return high
+
+
+def test_the_flags_alone_told_more_than_the_whole_promise():
+    """N = 100, L = 5, T = 1000, z = 20, a third dropping out: printed was 0.265."""
+    assert aborted_flags_epsilon(100, 0.05, 0.3, 1000, 1e-5) == pytest.approx(0.97, abs=0.03)

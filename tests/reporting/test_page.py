@@ -1,0 +1,369 @@
+import base64
+import json
+import re
+import shlex
+
+import pytest
+
+from dpfedmeta.accounting.deviations import planned_deviation
+from dpfedmeta.accounting.ledger.charges import planned_charge
+from dpfedmeta.accounting.ledger.ledger import Identity, Ledger, spent
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.config.load import resolve, to_yaml
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import append_lines, create
+from dpfedmeta.data.task import load_task
+from dpfedmeta.planning.privacy.message_length import noise_of_unit_bound
+from dpfedmeta.planning.privacy.solve import make_privacy
+from dpfedmeta.reporting.compare.seed_groups import group_runs
+from dpfedmeta.reporting.html.page import write_comparison, write_report
+from dpfedmeta.reporting.html.privacy_statement import check_report, embedded, server_words
+from dpfedmeta.training.results.snapshot import read_run
+from dpfedmeta.training.results.summary import SIMULATION, aggregation
+from dpfedmeta.training.terminal.tables import HOLDS, number
+from dpfedmeta.training.verification.verify import audit
+
+GIVEN = {
+    "server.rounds": "3", "server.noise_multiplier": "3.0", "record.query_noise": "1.6",
+    "population.max_participations": "1", "population.cohort": "300", "population.clients": "400000",
+}  # fmt: skip
+
+
+def accuracy(mean):
+    return {"mean": mean, "ci95": 0.004, "episodes": 600, "protocol": "single model"}
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """A run directory without training: its files say what its ledger adds up to."""
+
+    def made(name="r", algo="dp-agrlr-micro", dataset="strokes", charged=3, given=GIVEN, **changes):
+        *parents, plain = name.split("/")
+        folder = tmp_path.joinpath("runs", *parents)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        run = create(folder, plain)
+        settings = resolve(algo, dataset, None, given)
+        task = load_task(dataset)[0]
+        plan = make_privacy(settings, task)
+        ledger = Ledger(run.ledger, plan, Identity(config=to_yaml(settings)))
+        for place in range(charged):
+            ledger.charge(planned_charge(plan, place))
+        noise = noise_of_unit_bound(settings, task, plan) if plan.noise_multiplier else 0.0
+        append_lines(run.path / "rounds.jsonl", [line(plan, number, noise) for number in range(charged)])
+        run.write_json("summary.json", summary_of(settings, plan, ledger) | changes)
+        return run
+
+    return made
+
+
+def line(plan, number, noise):
+    after = guarantees(plan, rounds=number + 1)
+    return {
+        "round": number,
+        "clip": 0.3 if plan.noise_multiplier else None,
+        "aggregate_norm": 0.2,
+        "noise_norm_expected": noise * 0.3 * planned_deviation(plan.at(number), number) / plan.cohort,
+        "epsilons": {f"{cell.unit}_{cell.observer}": cell.as_json()["epsilon"] for cell in after},
+        "seconds": 1.0,
+        "clients_per_second": 150.0,
+        **({"validation_accuracy": accuracy(0.5 + 0.1 * number)} if number else {}),
+    }
+
+
+def summary_of(settings, plan, ledger):
+    population = {name: getattr(plan, name) for name in ("clients", "cohort", "sampler", "max_participations")}
+    simulated = settings.run.noise_seed is not None
+    return {
+        "status": "completed" if ledger.rounds == plan.rounds else "interrupted",
+        "algo": settings.algo,
+        "dataset": settings.dataset,
+        "task": {"ways": settings.task.ways, "shots": settings.task.shots, "queries": settings.task.queries},
+        "rounds": ledger.rounds,
+        "population": population,
+        "accuracy": accuracy(0.91),
+        "accuracy_before_adaptation": accuracy(0.2),
+        "accuracy_untrained": accuracy(0.55),
+        "accuracy_pixel_prototype": accuracy(0.66),
+        "accuracy_pixel_neighbour": accuracy(0.64),
+        "guarantees": [cell.as_json() for cell in spent(plan, ledger.charges)],
+        "planned": [cell.as_json() for cell in guarantees(plan)],
+        "ledger": {"rounds": ledger.rounds, "head": ledger.head},
+        "simulation": SIMULATION if simulated else None,
+        "seconds": 120.0,
+        "clients_per_second": 150.0,
+        "peak_memory_mb": 300.0,
+        "versions": {"dpfedmeta": "0.1.0", "torch": "2.13.0"},
+    }
+
+
+def assert_self_contained(page):
+    # Data may be embedded, programs not.
+    page = re.sub(r'<script type="application/json" id="guarantees">[^<]*</script>', "", page)
+    assert not re.search(r"https?://|@import|<script|<link|url\(", page)
+    sources = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert sources
+    for source in sources:
+        kind, _, content = source.partition(",")
+        assert kind == "data:image/png;base64"
+        assert base64.b64decode(content, validate=True).startswith(b"\x89PNG\r\n\x1a\n")
+    return len(sources)
+
+
+def rows_of(page):
+    """Texts of the cells of each table row."""
+    rows = re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
+    return [[re.sub(r"<.*?>", "", c).strip() for c in re.findall(r"<t[dh].*?>(.*?)</t[dh]>", r, re.S)] for r in rows]
+
+
+def tables_of(page):
+    """Rows of each table."""
+    return [rows_of(table) for table in re.findall(r"<table>(.*?)</table>", page, re.DOTALL)]
+
+
+def test_the_report_is_one_file_with_its_pictures_inside_and_beside(make_run):
+    run = make_run()
+    path = write_report(run)
+    assert path == run.path / "report.html"
+    page = path.read_text(encoding="utf-8")
+    assert assert_self_contained(page) == 3
+    assert_described(page, run.path.name)
+    assert "git commit not recorded (an earlier version)" in page
+    assert "<p>The server sees every message, and who sent it.</p>" in page
+    assert {p.name for p in run.path.glob("*.png")} == {"accuracy.png", "clip.png", "guarantees.png"}
+
+
+def test_the_four_cells_stand_in_it_with_inf_where_nothing_is_promised(make_run):
+    run = make_run(algo="dp-agr", given={"server.rounds": "3", "server.noise_multiplier": "1.0"}, charged=2)
+    page = write_report(run).read_text(encoding="utf-8")
+    assert "lies above" not in page
+    rows = rows_of(page)
+    found = {tuple(row[:2]): row[2:4] for row in rows if row[0] in ("client", "record")}
+    promised, so_far = (run.read_json("summary.json")[name] for name in ("planned", "guarantees"))
+    assert found == {
+        (one["unit"], one["observer"]): [number(one["epsilon"]), number(two["epsilon"])]
+        for one, two in zip(promised, so_far, strict=True)
+    }
+    assert found["client", "server"] == found["record", "server"] == ["inf", "inf"]
+    assert found["client", "public"][0] != found["client", "public"][1]
+
+
+def test_what_it_embeds_is_what_it_shows(make_run):
+    run = make_run()
+    page = write_report(run).read_text(encoding="utf-8")
+    block = json.loads(re.search(r'<script type="application/json" id="guarantees">(.*?)</script>', page).group(1))
+    summary = run.read_json("summary.json")
+    assert block == {name: summary[name] for name in ("guarantees", "planned", "population", "simulation", "ledger")}
+    shown = [row[:4] for row in rows_of(page) if row[0] in ("client", "record")]
+    both = zip(block["planned"], block["guarantees"], strict=True)
+    assert shown == [
+        [two["unit"], two["observer"], number(one["epsilon"]), number(two["epsilon"])] for one, two in both
+    ]
+    assert check_report(read_run(run), audit(run).proven) == ["report.html agrees"]
+
+
+def test_what_contradicts_the_ledger_gets_no_report(make_run):
+    cells = make_run("other").read_json("summary.json")["guarantees"]
+    run = make_run(guarantees=[*cells[:2], cells[2] | {"delta": 1e-9}, cells[3]])
+    with pytest.raises(InputError, match=r"summary\.json: guarantees \(record, server\)\.delta: states 1e-09"):
+        write_report(run)
+    assert not (run.path / "report.html").exists()
+
+
+SUMS = {
+    "server.rounds": "3", "server.noise_multiplier": "2.0", "population.cohort": "300", "aggregation.dimension": "2000",
+}  # fmt: skip
+
+
+@pytest.fixture
+def run_of_sums(make_run):
+    settings = resolve("dp-agr-secure", "strokes", None, SUMS)
+    plan = make_privacy(settings, load_task("strokes")[0])
+    stated = aggregation("secure", plan)
+    return make_run(algo="dp-agr-secure", given=SUMS, aggregation=stated)
+
+
+def test_what_a_page_and_a_summary_say_of_sums_is_the_ledgers(run_of_sums):
+    words = server_words(audit(run_of_sums).proven)
+    assert "the sum of their messages modulo 2^16" in words
+    assert "if 270 of 300 answer" in words
+    assert "share masks with 28 others" in words
+    summary = run_of_sums.read_json("summary.json")
+    stated = summary["aggregation"]
+    assert stated == {
+        "mode": "secure", "server_sees": "sum", "dimension": 2000, "dropout": 0.1, "adversarial": 0.05, "bits": 16,
+        "sensitivity_factor": stated["sensitivity_factor"], "fewest_survivors": 270, "degree": 28, "threshold": 14,
+    }  # fmt: skip
+    for name, value in (("bits", 20), ("fewest_survivors", 299)):
+        run_of_sums.write_json("summary.json", summary | {"aggregation": stated | {name: value}})
+        with pytest.raises(InputError, match=f"aggregation.{name}: states"):
+            audit(run_of_sums)
+
+
+def test_accuracies_and_their_references_stand_in_it(make_run):
+    rows = rows_of(write_report(make_run()).read_text(encoding="utf-8"))
+    shown = {row[0]: row[1] for row in rows if len(row) == 2}
+    assert shown["this run, adapted"] == "91.0% ± 0.4"
+    assert shown["untrained weights, same adaptation"] == "55.0% ± 0.4"
+    assert shown["nearest class prototype in pixels"] == "66.0% ± 0.4"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "inf"), (float("inf"), "inf"), (1.4951, "1.5"), (0.0, "0"), (1234.5, "1234")]
+)
+def test_how_an_epsilon_is_written(value, text):
+    assert number(value) == text
+
+
+def test_an_epsilon_of_zero_is_not_infinite(make_run):
+    rows = rows_of(write_report(make_run(charged=0)).read_text(encoding="utf-8"))
+    found = {tuple(row[:2]): row[3] for row in rows if row[0] in ("client", "record")}
+    assert found["client", "public"] == "0"
+
+
+def test_a_simulation_is_marked(make_run):
+    said = "simulation: no guarantee"
+    assert said not in write_report(make_run()).read_text(encoding="utf-8")
+    run = make_run("s", given=GIVEN | {"run.noise_seed": "3"})
+    assert said in write_report(run).read_text(encoding="utf-8")
+
+
+def test_a_run_without_privacy_and_without_a_clip(make_run):
+    page = write_report(make_run(algo="maml", given={"server.rounds": "3"})).read_text(encoding="utf-8")
+    assert assert_self_contained(page) == 3
+    assert [row[3] for row in rows_of(page) if row[0] in ("client", "record")] == ["inf"] * 4
+
+
+@pytest.mark.parametrize("charged", [0, 1])
+def test_an_interrupted_run_without_evaluation(make_run, charged):
+    names = ("", "_before_adaptation", "_untrained", "_pixel_prototype", "_pixel_neighbour")
+    missing = {f"accuracy{name}": None for name in names}
+    page = write_report(make_run(charged=charged, **missing)).read_text(encoding="utf-8")
+    assert "interrupted after" in page
+    assert page.count("not evaluated") == 5
+
+
+def test_names_cannot_put_markup_into_the_page(make_run):
+    page = write_report(make_run(versions={"<b>bold</b>": "1"})).read_text(encoding="utf-8")
+    assert "<b>bold" not in page
+    assert "&lt;b&gt;bold" in page
+    assert embedded({"a": "</script>"}) == '{"a": "\\u003c/script>"}'
+
+
+def test_the_same_run_gives_the_same_bytes(make_run):
+    run = make_run()
+    assert write_report(run).read_bytes() == write_report(run).read_bytes()
+
+
+def give_configs(runs):
+    """One that differs from run to run."""
+    for place, run in enumerate(runs):
+        (run.path / "config.yaml").write_text(f"algo: a{place}\nserver: {{lr: 0.{place}, rounds: 3}}\n")
+
+
+def test_two_runs_side_by_side(make_run, tmp_path):
+    out = tmp_path / "comparison.html"
+    runs = [make_run("a"), make_run("b", algo="maml", given={"server.rounds": "3"}, accuracy=accuracy(0.97))]
+    give_configs(runs)
+    assert write_comparison(group_runs(runs), out) == out
+    page = out.read_text(encoding="utf-8")
+    assert assert_self_contained(page) == 3
+    assert_described(page, "a, b")
+    reached, spent_, differing = tables_of(page)
+    assert [row[0] for row in reached] == [row[0] for row in spent_] == ["run", "a", "b"]
+    assert differing == [["setting", "a", "b"], ["server.lr", "0.0", "0.1"]]
+    assert [row[1] for row in reached[1:]] == ["dp-agrlr-micro", "maml"]
+    assert [row[3] for row in reached[1:]] == ["91.0% ± 0.4", "97.0% ± 0.4"]
+    cells = runs[0].read_json("summary.json")["guarantees"]
+    *clients, of_server, of_public = (number(cell["epsilon"]) for cell in cells)
+    beside = [number(cell["epsilon_replace_one"]) for cell in cells[2:]]
+    assert spent_[1][1:] == [*clients, f"{of_server} ({beside[0]})", f"{of_public} ({beside[1]})"]
+    assert spent_[2][1:] == ["inf", "inf", "inf (inf)", "inf (inf)"]
+    beside = {path.name for path in tmp_path.glob("*.png")}
+    assert beside >= {"comparison-accuracy.png", "comparison-validation.png", "comparison-clip.png"}
+
+
+def test_runs_of_one_name_in_different_folders_are_both_shown(make_run, tmp_path):
+    runs = [make_run("here/a"), make_run("there/a")]
+    page = write_comparison(group_runs(runs), tmp_path / "comparison.html").read_text(encoding="utf-8")
+    assert [row[0] for row in tables_of(page)[0][1:]] == [str(run.path) for run in runs]
+
+
+def test_a_comparison_is_no_wider_than_a_screen(make_run, tmp_path, monkeypatch):
+    """Few columns, names that break, and what is still too wide scrolls inside of its own box."""
+    for name in ("final_plot", "validation_plot", "bound_plot", "signal_plot"):
+        monkeypatch.setattr(f"dpfedmeta.reporting.plots.comparison_plots.{name}", lambda *_: False)
+    name = "a-name-that-is-long-enough-to-push-every-column-of-the-table-off-the-screen"
+    runs = [make_run(name), *(make_run(f"b{number}") for number in range(1, 7))]
+    give_configs(runs)
+    page = write_comparison(group_runs(runs), tmp_path / "comparison.html").read_text(encoding="utf-8")
+    assert max(len(row) for row in rows_of(page)) <= 8
+    assert "epsilon (" not in page
+    for start in (found.start() for found in re.finditer("<table>", page)):
+        assert page[:start].rstrip().endswith('<div class="wide">') or "<th>settings</th>" in page[start : start + 90]
+    assert ".wide { overflow-x: auto; }" in page
+    assert f'<td class="name">{name}</td>' in page
+    assert re.search(r"td\.name \{ overflow-wrap: anywhere", page)
+
+
+MADE_BY = {
+    "commit": "1234abcd + changes", "source": "feed", "day": "2026-11-22", "system": "Linux x86_64",
+    "processor": "a processor", "cores": 2,
+}  # fmt: skip
+
+
+def test_a_page_says_how_to_make_the_run_again(make_run):
+    run = make_run(made_by=MADE_BY, given=GIVEN | {"run.noise_seed": "987654321"})
+    page = write_report(run).read_text(encoding="utf-8")
+    words = shlex.split(re.sub("</?span>", "", re.search(r"<pre>(.*?)</pre>", page, re.S).group(1)))
+    assert words[:6] == ["dpfedmeta", "train", "--algo", "dp-agrlr-micro", "--dataset", "strokes"]
+    given = dict(word.removeprefix("--").split("=", 1) for word in words[6:])
+    assert resolve("dp-agrlr-micro", "strokes", None, given) == resolve("dp-agrlr-micro", "strokes", None, GIVEN)
+    shown = {row[0]: row[1:] for row in rows_of(page) if len(row) == 3}
+    assert shown["server.rounds"] == ["3", "60"]
+    assert "meta.method" not in shown
+    for said in ("1234abcd + changes", "2026-11-22", "a processor, 2 cores", "run.seed = 0", "dpfedmeta 0.1.0", HOLDS):
+        assert said in page
+    # Whoever knows the seed of the noise has no noise in the way.
+    assert "987654321" not in page
+    assert shown["run.noise_seed"] == ["chosen (a simulation)", "secret, drawn"]
+    assert "(record, public) lies above (client, public): a client is added or removed there" in page
+
+
+def assert_described(page, name):
+    """Pictures have words for whoever does not see them; the page has a title, a dark form and a printed one."""
+    texts = re.findall(r'<img src="[^"]*" alt="([^"]*)"', page)
+    assert len(texts) == page.count("<img") >= 3
+    assert all(len(text.split()) > 5 for text in texts)
+    assert name in re.search("<title>(.*?)</title>", page).group(1)
+    assert "prefers-color-scheme: dark" in page
+    assert "@media print" in page
+
+
+DAMAGES = {
+    "no rounds": lambda run: (run.path / "rounds.jsonl").unlink(),
+    "half a summary": lambda run: (run.path / "summary.json").write_text('{"status": '),
+    "an empty summary": lambda run: run.write_json("summary.json", {}),
+    "a summary that is a list": lambda run: (run.path / "summary.json").write_text("[1]"),
+    "a summary without sizes": lambda run: run.write_json("summary.json", {"guarantees": [], "planned": []}),
+    "half a line": lambda run: (run.path / "rounds.jsonl").write_text('{"round": 0'),
+    "a line without its keys": lambda run: (run.path / "rounds.jsonl").write_text(json.dumps({"round": 0}) + "\n"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_missing_or_damaged_files_are_bad_input(make_run, damage):
+    run = make_run()
+    DAMAGES[damage](run)
+    with pytest.raises(InputError, match=r"summary\.json|rounds\.jsonl") as caught:
+        write_report(run)
+    assert str(run.path) in str(caught.value)
+    assert not (run.path / "report.html").exists()
+
+
+@pytest.mark.parametrize("damage", ["half a line", "an empty summary"])
+def test_a_comparison_with_a_damaged_run_is_bad_input(make_run, tmp_path, damage):
+    runs = [make_run("a"), make_run("b")]
+    DAMAGES[damage](runs[1])
+    with pytest.raises(InputError, match=r"summary\.json|rounds\.jsonl"):
+        write_comparison(group_runs(runs), tmp_path / "comparison.html")
+    assert not (tmp_path / "comparison.html").exists()

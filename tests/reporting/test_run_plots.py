@@ -1,0 +1,136 @@
+"""What pictures show, read from the figure before it is saved."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from dpfedmeta.reporting.plots import comparison_plots
+from dpfedmeta.reporting.plots import run_plots as plots
+from dpfedmeta.reporting.plots.style import MARKS, looks, looks_of, mark
+
+SUMMARY = {
+    "algo": "dp-agr",
+    "dataset": "strokes",
+    "accuracy": {"mean": 0.9, "ci95": 0.01},
+    "accuracy_untrained": {"mean": 0.5, "ci95": 0.01},
+    "accuracy_pixel_prototype": {"mean": 0.6, "ci95": 0.01},
+}
+
+
+def row(number, signal, **more):
+    return {
+        "round": number,
+        "clip": 0.3,
+        "aggregate_norm": 1.0,
+        "noise_norm_expected": 1.0,
+        "signal_to_noise": signal,
+        "epsilons": {"client_public": 0.1 * (number + 1)},
+        **more,
+    }
+
+
+ROWS = [
+    row(0, 0.0, validation_accuracy_untrained={"mean": 0.4, "ci95": 0.02}),
+    row(1, 0.2, validation_accuracy={"mean": 0.7, "ci95": 0.02}),
+    {"round": 2, "aborted": True, "clip": 0.3, "epsilons": {"client_public": 0.3}},
+    row(3, 0.0, validation_accuracy={"mean": 0.8, "ci95": 0.02}),
+]
+
+
+@pytest.fixture
+def figure_of(monkeypatch, tmp_path):
+    """The figure that a function saves, by its axes."""
+
+    def made(module, function, *given):
+        kept = []
+        monkeypatch.setattr(module, "save", lambda figure, _: kept.append(figure))
+        # Where `finish` saves.
+        monkeypatch.setattr("dpfedmeta.reporting.plots.style.save", lambda figure, _: kept.append(figure))
+        function(tmp_path / "p.png", *given)
+        return kept[0].axes
+
+    yield made
+    plt.close("all")
+
+
+def points(axis, label):
+    return next(found.lines[0].get_xydata() for found in axis.containers if found.get_label().startswith(label))
+
+
+def test_accuracy_is_in_percent_and_begins_before_round_0(figure_of):
+    by_round, by_epsilon = figure_of(plots, plots.accuracy_plot, ROWS, SUMMARY)
+    assert points(by_round, "validation").tolist() == [[0.0, 40.0], [2.0, 70.0], [4.0, 80.0]]
+    assert points(by_round, "test").tolist() == [[0.0, 50.0], [4.0, 90.0]]
+    assert points(by_epsilon, "validation")[:, 0] == pytest.approx([0.0, 0.2, 0.4])
+    assert "%" in by_round.get_ylabel()
+
+
+def test_an_older_run_has_no_round_0_and_none_is_made_up(figure_of):
+    older = [{name: value for name, value in each.items() if "untrained" not in name} for each in ROWS]
+    by_round, _ = figure_of(plots, plots.accuracy_plot, older, {"algo": "dp-agr", "dataset": "strokes"})
+    assert points(by_round, "validation")[:, 0].tolist() == [2.0, 4.0]
+
+
+def test_lines_upon_each_other_are_both_seen(figure_of):
+    norms, signal = figure_of(plots, plots.clip_plot, ROWS)
+    lines = {line.get_label(): line for line in norms.lines}
+    noise, release = lines["expected norm of its noise"], lines["norm of the released mean"]
+    assert np.array_equal(noise.get_ydata(), release.get_ydata(), equal_nan=True)
+    assert noise.get_linewidth() >= 3 * release.get_linewidth()
+    assert norms.lines.index(noise) < norms.lines.index(release)
+    zeros = next(line for line in signal.lines if line.get_label().startswith("0:"))
+    assert zeros.get_xydata().tolist() == [[1.0, 0.0], [4.0, 0.0]]
+    assert signal.get_ylim()[0] < 0
+
+
+class Setting:
+    """What a comparison's pictures ask of a group."""
+
+    summaries = (SUMMARY,)
+    label = "a"
+    rows = (ROWS, [row(number, 0.0) for number in range(4)])
+
+    def accuracy(self):
+        return None
+
+
+def test_zeros_are_part_of_the_signal_curve_and_of_its_mean(figure_of):
+    (axis,) = figure_of(comparison_plots, comparison_plots.signal_plot, [Setting()])
+    drawn = next(line for line in axis.lines if line.get_label() == "a").get_ydata()
+    # The aborted round of one seed is left out; the zeros of both count.
+    assert drawn == pytest.approx([0.0, 0.1, 0.0, 0.0])
+    assert axis.get_ylim()[0] < 0
+
+
+def test_every_picture_has_a_title_and_named_axes(figure_of):
+    four = [{"unit": "client", "observer": "public", "epsilon": each, "delta": 1e-6} for each in (1.5, None)]
+    calls = [
+        (plots, plots.accuracy_plot, ROWS, SUMMARY),
+        (plots, plots.clip_plot, ROWS),
+        (plots, plots.guarantee_plot, four),
+        (comparison_plots, comparison_plots.validation_plot, [Setting()]),
+        (comparison_plots, comparison_plots.bound_plot, [Setting()]),
+        (comparison_plots, comparison_plots.signal_plot, [Setting()]),
+    ]
+    for module, function, *given in calls:
+        axes = figure_of(module, function, *given)
+        assert all(axis.get_title(loc="left") for axis in axes), function
+        assert axes[-1].get_xlabel(), function
+
+
+def test_lines_differ_by_their_marks_too_for_who_sees_no_colours(figure_of):
+    assert len({mark(place) for place in range(8)}) == 8
+    groups = [Setting(), Setting(), Setting()]
+    for draw in (comparison_plots.validation_plot, comparison_plots.bound_plot, comparison_plots.signal_plot):
+        (axis,) = figure_of(comparison_plots, draw, groups)
+        marks = [line.get_marker() for line in axis.get_lines() if line.get_marker() in MARKS]
+        assert len(set(marks)) == 3, draw
+
+
+def test_an_algorithm_keeps_its_colour_and_no_two_lines_look_alike():
+    both, one = looks_of(["maml", "dp-agr"]), looks_of(["dp-agr"])
+    assert both[1] == one[0]
+    many = looks_of(["dp-agr"] * 5 + ["mine", "maml"] + ["other"] * 20)
+    assert len(set(many)) == len(many)
+    assert many[0] == one[0]
+    assert len(set(looks(32))) == 32

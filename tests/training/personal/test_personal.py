@@ -1,0 +1,241 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from dpfedmeta import load, load_personal
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.episodes.episode import draw_episode
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.learning.meta.inner_loop import adapted_logits
+from dpfedmeta.learning.models.registry import build_network
+from dpfedmeta.training.run_training import run_training
+
+ROOT = Path(__file__).parents[3]
+TINY = {
+    "model.width": "4", "server.rounds": "2", "population.cohort": "4", "population.clients": "500",
+    "task.ways": "3", "task.shots": "2", "task.queries": "2", "evaluation.every": "2",
+    "evaluation.validation_episodes": "2", "evaluation.episodes": "2", "run.workers": "1",
+}  # fmt: skip
+
+
+def own_network(*, channels, image_size, ways, width, norm):
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * image_size**2, width), nn.Tanh(), nn.Linear(width, ways))
+
+
+def trained(task_file, folder, name, **more):
+    settings = resolve("maml", str(task_file), None, {**TINY, "run.dir": str(folder), "run.name": name, **more})
+    run_training(settings)
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def run(tiny_task_file, tmp_path_factory, own_cache):
+    return trained(tiny_task_file, tmp_path_factory.mktemp("runs"), "r", **{"meta.steps": "2"})
+
+
+@pytest.fixture(scope="module")
+def episode(tiny_strokes):
+    return draw_episode(tiny_strokes.test, np.random.default_rng(0), EpisodeShape(ways=3, shots=2, queries=5))
+
+
+@pytest.fixture(scope="module")
+def model(run, episode):
+    return load(run).adapt(episode.support_images, episode.support_labels, class_names=["a", "b", "c"])
+
+
+def test_a_model_predicts_what_evaluation_would(run, episode, model):
+    start = load(run)
+    shown = repr(start)
+    assert "0x" not in shown
+    assert len(shown.splitlines()) == 1
+    assert len(shown) < 200
+    assert start.network.name in shown
+    assert f"{sum(value.numel() for value in start.weights.values()):,} weights" in shown
+    assert start.learned_by in shown
+    assert " on " in start.learned_by
+    wanted = adapted_logits(build_network(start.network), start.weights, episode, start.adaptation)
+    torch.testing.assert_close(model.logits(episode.query_images), wanted, rtol=1e-4, atol=1e-4)
+    assert torch.equal(model.predict(episode.query_images), wanted.argmax(1))
+    assert model.predict_names(episode.query_images) == ["abc"[label] for label in wanted.argmax(1)]
+    torch.testing.assert_close(model.probabilities(episode.query_images).sum(1), torch.ones(15))
+
+
+def test_bytes_and_standardised_floats_are_the_same(run, episode):
+    pixels = (episode.support_images * 255).round().to(torch.uint8)
+    labels = episode.support_labels.tolist()
+    from_bytes = load(str(run)).adapt(pixels.numpy(), labels)
+    from_floats = load(run).adapt(pixels.float() / 255, np.array(labels))
+    assert torch.equal(from_bytes.logits(pixels), from_floats.logits(pixels.float() / 255))
+
+
+def test_a_file_gives_the_model_back(model, episode, tmp_path):
+    path = tmp_path / "mine.safetensors"
+    model.save(path)
+    again = load_personal(str(path))
+    assert torch.equal(again.logits(episode.query_images), model.logits(episode.query_images))
+    assert (again.network, again.form, again.steps, again.class_names) == (
+        model.network, model.form, model.steps, ("a", "b", "c"),
+    )  # fmt: skip
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.safetensors"]
+    assert path.stat().st_size < 40_000
+
+
+def test_a_file_predicts_in_a_fresh_process(model, episode, tmp_path):
+    model.save(tmp_path / "mine.safetensors")
+    np.save(tmp_path / "images.npy", episode.query_images.numpy())
+    program = (
+        "import numpy as np; from dpfedmeta import load_personal; "
+        "print(load_personal('mine.safetensors').predict(np.load('images.npy')).tolist())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == model.predict(episode.query_images).tolist()
+
+
+def test_a_prediction_depends_on_no_other_image(model, episode):
+    alone = [model.logits(image[None])[0] for image in episode.query_images]
+    torch.testing.assert_close(torch.stack(alone), model.logits(episode.query_images), rtol=1e-4, atol=1e-5)
+
+
+def test_steps_ways_and_gradients_switched_off(run, tiny_strokes):
+    more = draw_episode(tiny_strokes.test, np.random.default_rng(1), EpisodeShape(ways=5, shots=2, queries=2))
+    with torch.no_grad():
+        model = load(run).adapt(more.support_images, more.support_labels, ways=5, steps=7, lr=0.1)
+    assert model.steps == 7
+    assert model.logits(more.query_images).shape == (10, 5)
+    few = more.support_labels < 2
+    fewer = load(run).adapt(more.support_images[few], more.support_labels[few], steps=0)
+    assert fewer.logits(more.query_images).shape == (10, 2)
+
+
+def test_a_network_of_ones_own_works_the_same(tiny_task_file, tmp_path, episode):
+    changes = {
+        "model.name": "tests.training.personal.test_personal:own_network",
+        "meta.adapt": "all",
+        "meta.learn": "all",
+    }
+    model = load(trained(tiny_task_file, tmp_path, "own", **changes)).adapt(
+        episode.support_images, episode.support_labels
+    )
+    model.save(tmp_path / "own.safetensors")
+    again = load_personal(tmp_path / "own.safetensors")
+    assert torch.equal(again.logits(episode.query_images), model.logits(episode.query_images))
+
+
+def images(shape=(6, 1, 28, 28)):
+    return torch.rand(shape, generator=torch.Generator().manual_seed(0))
+
+
+LABELS = [0, 0, 1, 1, 2, 2]
+BAD = [
+    (images((6, 1, 32, 32)), LABELS, {}, "got [6, 1, 32, 32]"),
+    (images((6, 28, 28)), LABELS, {}, "expected the shape"),
+    (images((0, 1, 28, 28)), [], {}, "n >= 1"),
+    (255 * images(), LABELS, {}, "give pixels as uint8"),
+    (images() * float("nan"), LABELS, {}, "not finite"),
+    (images().long(), LABELS, {}, "expected uint8"),
+    (images(), [0, 0, 1, 1, 2, 3], {}, "3 is unknown"),
+    (images(), [0, 0, 1, 1, 2, -1], {}, "-1 is unknown"),
+    (images(), [0, 0, 0, 2, 2, 2], {}, "class 1 has no image"),
+    (images(), LABELS, {"ways": 4}, "class 3 has no image"),
+    (images(), LABELS[:5], {}, "5 for 6 images"),
+    (images(), [0.0] * 6, {}, "whole numbers"),
+    (images(), list("abcabc"), {}, "not an array of numbers"),
+    (images(), list("abcabc"), {}, "the names as class_names=names"),
+    (images(), LABELS, {"steps": -1}, "steps = -1"),
+    (images(), LABELS, {"lr": 0.0}, "lr = 0"),
+    (images(), LABELS, {"lr": 1e300, "steps": 3}, "diverged"),
+    (images(), LABELS, {"ways": 3, "class_names": ["a"]}, "class_names"),
+]
+
+
+@pytest.mark.parametrize(("given", "labels", "more", "reason"), BAD)
+def test_what_does_not_fit_is_refused_in_one_line(run, given, labels, more, reason):
+    with pytest.raises(InputError) as refusal:
+        load(run).adapt(given, labels, **more)
+    assert reason in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_predictions_refuse_images_of_another_size(model):
+    with pytest.raises(InputError, match="expected the shape"):
+        model.predict(images((1, 3, 28, 28)))
+
+
+def test_what_is_no_run_is_refused(tmp_path, run):
+    with pytest.raises(InputError, match="is this the directory of a run"):
+        load(tmp_path)
+    broken = tmp_path / "broken"
+    (broken / "checkpoint").mkdir(parents=True)
+    (broken / "config.yaml").write_text((run / "config.yaml").read_text())
+    for name in ("model", "initial"):
+        save_file({"head.bias": torch.zeros(3)}, broken / f"checkpoint/{name}.safetensors")
+    with pytest.raises(InputError, match="expected"):
+        load(broken)
+
+
+def damaged(path, how):
+    content = path.read_bytes()
+    tensors = load_file(path)
+    size = int.from_bytes(content[:8], "little")
+    metadata = json.loads(content[8 : 8 + size])["__metadata__"]
+    described = json.loads(metadata["dpfedmeta"])
+    name = next(name for name in tensors if name.endswith(".centre"))
+    if how == "cut":
+        path.write_bytes(content[: len(content) // 2])
+        return
+    if how == "statistics":
+        tensors[name] = torch.zeros(99)
+    elif how == "missing":
+        del tensors[name]
+    elif how == "nan":
+        tensors[name] = torch.full_like(tensors[name], float("nan"))
+    elif how == "network":
+        described["network"]["width"] = 8
+    elif how == "key":
+        del described["network"]["norm"]
+    elif how == "names":
+        described["class_names"] = ["a"]
+    elif how == "format":
+        described["format"] = "something else"
+    text = "{" if how == "json" else json.dumps(described)
+    save_file(tensors, path, metadata=None if how == "description" else {"dpfedmeta": text})
+
+
+@pytest.mark.parametrize(
+    "how", ["cut", "statistics", "missing", "nan", "network", "key", "names", "format", "json", "description"]
+)
+def test_a_damaged_file_is_refused_in_one_line(model, tmp_path, how):
+    path = tmp_path / "mine.safetensors"
+    model.save(path)
+    damaged(path, how)
+    with pytest.raises(InputError, match="damaged, or no personal model") as refusal:
+        load_personal(path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_no_file_and_no_folder(model, tmp_path):
+    with pytest.raises(InputError, match="nowhere"):
+        load_personal(tmp_path / "nowhere.safetensors")
+    with pytest.raises(InputError, match="cannot be written"):
+        model.save(tmp_path / "nowhere" / "mine.safetensors")
+
+
+def test_an_unknown_name_of_the_package():
+    import dpfedmeta
+
+    assert isinstance(dpfedmeta.load, type(load))
+    with pytest.raises(AttributeError):
+        dpfedmeta.nothing  # noqa: B018

@@ -1,0 +1,280 @@
+"""More rounds for a completed run: one plan of all rounds, within the promise, on the same ledger."""
+
+import json
+import shutil
+from collections import Counter
+from dataclasses import replace
+from itertools import combinations
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.ledger.ledger import Ledger, read_content
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
+from dpfedmeta.api import train as in_python
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.params import norm
+from dpfedmeta.learning.server_optimizers.adam import adam
+from dpfedmeta.reporting.html.page import write_report
+from dpfedmeta.training import loop
+from dpfedmeta.training import run_training as run_module
+from dpfedmeta.training.results.round_rows import round_row
+from dpfedmeta.training.results.trained_run import open_run
+from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.setup import RunOptions
+from dpfedmeta.training.state import extend as extension
+from dpfedmeta.training.state.resume import finished, settings_of_run
+from dpfedmeta.training.verification.verify import audit, compose
+
+TINY = {
+    "model.width": "4", "population.cohort": "6", "population.clients": "60", "task.ways": "3", "task.shots": "2",
+    "task.queries": "2", "evaluation.every": "2", "evaluation.validation_episodes": "2", "evaluation.episodes": "2",
+    "run.workers": "1", "run.noise_seed": "3", "privacy.client.delta": "0.001", "clip.window": "2",
+    "run.checkpoint_every": "2", "server.final_lr": "", "server.average": "0.5",
+}  # fmt: skip
+NOISE = {"server.noise_multiplier": "2"}
+
+
+@pytest.fixture(autouse=True)
+def own_register(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+
+
+def begin(task_file, folder, rounds, name="r", algo="dp-agr", **given):
+    values = {**TINY, "server.rounds": str(rounds), "run.dir": str(folder), "run.name": name, **given}
+    return run_training(resolve(algo, str(task_file), None, values))[0]
+
+
+def extend(run, rounds):
+    return run_training(settings_of_run(run, {}), RunOptions(resume=run, extend_to=rounds))
+
+
+def resume(run):
+    return run_training(settings_of_run(run, {}), RunOptions(resume=run))
+
+
+def rows(run):
+    # Epsilons along the way are on a grid of their own for each plan; `audit` compares them with the ledger.
+    left = ("seconds", "clients_per_second", "epsilons")
+    return [{k: v for k, v in row.items() if k not in left} for row in run.rounds()]
+
+
+def results(run):
+    summary = run.read_json("summary.json")
+    kept = ("accuracy", "guarantees", "planned", "status", "rounds")
+    return run.weights.read_bytes(), rows(run), read_content(run.ledger).charges, {n: summary[n] for n in kept}
+
+
+@pytest.fixture(scope="module")
+def completed(tiny_task_file, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPFEDMETA_STATE", str(tmp_path_factory.mktemp("state")))
+        return begin(tiny_task_file, tmp_path_factory.mktemp("runs"), 3, **NOISE)
+
+
+@pytest.fixture(scope="module")
+def longer(tiny_task_file, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPFEDMETA_STATE", str(tmp_path_factory.mktemp("state")))
+        return begin(tiny_task_file, tmp_path_factory.mktemp("runs"), 6, **NOISE)
+
+
+@pytest.fixture
+def run(completed, tmp_path):
+    return RunDirectory(shutil.copytree(completed.path, tmp_path / "r"))
+
+
+def test_an_extended_run_is_the_run_of_all_its_rounds(run, longer):
+    write_report(run)
+    before = run.weights.read_bytes()
+    assert extend(run, 6)[1] == "completed"
+    (weights, made, charges, summary), (due_weights, due, due_charges, due_summary) = results(run), results(longer)
+    # Averages begin after 3 of 6 rounds; those of the 3 rounds that were all once do not count. A row is measured where
+    # its run ended.
+    made[2].pop("validation_accuracy")
+    assert (weights, made, charges, summary) == (due_weights, due, due_charges, due_summary)
+    aside = run.path / "after-3-rounds"
+    assert RunDirectory(aside).read_json("summary.json")["rounds"] == 3
+    assert (aside / "model.safetensors").read_bytes() == before
+    assert (aside / "report.html").exists()
+    assert not (run.path / "report.html").exists()
+    write_report(run)
+    assert "extended from 3 rounds, within its promise" in audit(run).remarks
+    assert run.read_json("summary.json")["extended_from"] == [3]
+    found = open_run(run.path)
+    assert (found.rounds, found.planned_rounds) == (6, 6)
+    # Its own checkpoints may be gone: the summary knows.
+    for path in run.weights.parent.glob("round-*"):
+        path.unlink()
+    assert open_run(run.path).rounds == 6
+
+
+def test_a_spent_promise_is_not_exceeded(tiny_task_file, tmp_path):
+    run = begin(tiny_task_file, tmp_path, 3, **{"privacy.client.epsilon": "1.5"})
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    with pytest.raises(RefusedPlan, match=r"promised \(client, public\) = 1\.5.*it is spent") as refusal:
+        extend(run, 4)
+    assert "4 rounds spend" in str(refusal.value)
+    assert before == {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    # Written all the same, it does not pass.
+    content = read_content(run.ledger)
+    Ledger.resume(run.ledger, content, run.ledger.stat().st_size).extend(9)
+    for name in ("summary.json", "plan.json"):
+        (run.path / name).unlink()
+    with pytest.raises(RefusedPlan, match="promised"):
+        audit(run)
+
+
+@pytest.mark.slow
+def test_what_is_left_of_a_promise_may_be_used_and_the_cap_holds_over_all_rounds(tiny_task_file, tmp_path):
+    given = {"population.max_participations": "1", "record.client_ledgers": "true", "privacy.client.epsilon": "3000"}
+    run = begin(tiny_task_file, tmp_path, 3, algo="dp-agrlr-micro", **given)
+    record = next(cell for cell in audit(run).guarantees if cell.name == "(record, server)")
+    extend(run, 6)
+    found = audit(run)
+    assert next(cell for cell in found.guarantees if cell.name == "(record, server)").epsilon == record.epsilon
+    lines = (run.secret / "participations.jsonl").read_text().splitlines()
+    counts = Counter(client for line in lines for client in json.loads(line)["clients"])
+    assert len(lines) == 6
+    assert max(counts.values()) == 1
+    # Without a cap more rounds are more participations, and the clients' own ledgers hold the server to what it said.
+    limits = extension.promise(settings_of_run(run, {}), found.plan.begun).limits
+    assert limits[0] == 3000
+    assert limits[2] == record.epsilon
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        None,
+        RecordLayer(
+            support_noise=None,
+            support_steps=1,
+            query_noise=1.6,
+            support_records=25,
+            query_records=25,
+            parts="micro-episodes",
+        ),
+    ],
+)
+@pytest.mark.parametrize("sampler", ["poisson", "fixed"])
+def test_the_epsilon_of_an_extended_plan_is_that_of_all_its_rounds(record, sampler):
+    def plan(rounds):
+        return PrivacyPlan(
+            clients=1000, cohort=50, rounds=rounds, noise_multiplier=1.1, sampler=sampler, record=record, hostile=0.1,
+            schedule=(Change(from_round=15, noise_scale=2.0),),
+        )  # fmt: skip
+
+    first, whole = plan(10), plan(40).phases
+    extended = first.extended(20).extended(40)
+    # No round of before costs anything else than it did.
+    assert [extended.at(round_) for round_ in range(10)] == [first.at(round_) for round_ in range(10)]
+    assert [extended.in_force(round_) for round_ in (0, 9, 10, 19, 20, 39)] == [10, 10, 20, 20, 40, 40]
+    assert extended.begun == first
+    for mine, anew in zip(guarantees(extended), guarantees(plan(40)), strict=True):
+        # In shared mode the rare events of a round are those of the first plan.
+        assert mine.epsilon == pytest.approx(anew.epsilon, rel=0.0 if record is None else 0.02)
+    if record is None:
+        assert extended.phases == whole
+    for bad in (40, 39, 0):
+        with pytest.raises(RefusedPlan):
+            extended.extended(bad)
+
+
+def test_old_and_new_rounds_have_noise_of_their_own(tiny_task_file, tmp_path, monkeypatch):
+    released = []
+    monkeypatch.setattr(loop, "round_row", lambda *given: released.append(given[-1]) or round_row(*given))
+    run = begin(tiny_task_file, tmp_path, 3, **{"server.noise_multiplier": "30"})
+    extend(run, 6)
+    assert len(released) == 6
+    noises = [torch.cat([value.flatten() for value in each.value.values()]) / each.noise_deviation for each in released]
+    size = noises[0].numel() ** 0.5
+    for noise in noises:
+        assert norm({"it": noise}) == pytest.approx(size, rel=0.15)
+    for one, other in combinations(noises, 2):
+        assert abs(torch.dot(one, other)) < 5 * size
+
+
+def test_a_crash_after_the_extension_is_written_is_resumed(run, longer, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def killed(*_, **__):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "set_aside", killed)
+        with pytest.raises(Killed):
+            extend(run, 6)
+    assert finished(run) is None
+    resume(run)
+    assert results(run)[0] == results(longer)[0]
+    assert finished(run) == "completed"
+    audit(run)
+
+
+def test_what_cannot_be_extended_is_named(run, tmp_path, tiny_task_file, dpfedmeta):
+    for rounds in (0, 3):
+        with pytest.raises(InputError, match="number of rounds in all"):
+            extend(run, rounds)
+    assert "give the rounds" in dpfedmeta("train", "--extend", run.path, code=2).error
+    assert "whole number" in dpfedmeta("train", "--extend", run.path, "--rounds", "2.5", code=2).error
+    assert "no such run" in dpfedmeta("train", "--extend", tmp_path / "no", "--rounds", "9", code=2).error
+    assert (
+        "--server.lr: a run"
+        in dpfedmeta("train", "--extend", run.path, "--rounds", "9", "--server.lr", "1", code=2).error
+    )
+    both = ("train", "--extend", run.path, "--resume", run.path, "--rounds", "9")
+    assert "--extend, --resume" in dpfedmeta(*both, code=2).error
+    with pytest.raises(InputError, match="extend_to"):
+        in_python.train(extend_to=5)
+    summary = run.path / "summary.json"
+    summary.write_text(summary.read_text().replace('"completed"', '"interrupted"'))
+    with pytest.raises(InputError, match="finish it first"):
+        extend(run, 9)
+
+
+def test_a_stale_copy_is_refused_and_copies_are_composed(run, tmp_path):
+    copy = RunDirectory(shutil.copytree(run.path, tmp_path / "copy"))
+    extend(run, 5)
+    with pytest.raises(InputError, match="stale copy"):
+        extend(copy, 5)
+    assert len(read_content(copy.ledger).charges) == 3
+    together = compose([copy, run])
+    assert together.plan == read_content(run.ledger).plan
+    assert together.charges == read_content(run.ledger).charges
+
+
+def test_averaging_and_step_size_are_those_of_the_rounds_in_force(completed):
+    settings = settings_of_run(completed, {})
+    settings = replace(settings, server=replace(settings.server, average=0.5, final_lr=0.001))
+    made = SimpleNamespace(
+        settings=settings, privacy=replace(read_content(completed.ledger).plan, rounds=4).extended(8), rule=adam
+    )
+    assert [loop.averages(made, round_) for round_ in range(8)] == [False, False, *[True] * 6]
+    assert [loop.optimizer(made, round_).rounds for round_ in (3, 4)] == [4, 8]
+
+
+def test_a_ledger_that_is_extended_at_the_wrong_place_is_refused(run):
+    content = read_content(run.ledger)
+    for rounds in (3, 2, 9.0, True, "9"):
+        copy = run.ledger.with_name("copy.jsonl")
+        shutil.copy(run.ledger, copy)
+        Ledger.resume(copy, content, copy.stat().st_size).extend(rounds)
+        with pytest.raises((InputError, RefusedPlan)):
+            read_content(copy)
+    early = run.ledger.with_name("early.jsonl")
+    ledger = Ledger(early, content.plan, content.identity)
+    ledger.charge(content.charges[0])
+    ledger.extend(9)
+    with pytest.raises(InputError, match="extended to 9 rounds after 1 of 3"):
+        read_content(early)
+    stated = run.ledger.with_name("stated.jsonl")
+    Ledger(stated, replace(content.plan, rounds=9, ends=(3,)), content.identity)
+    with pytest.raises(InputError, match="extended plan"):
+        read_content(stated)

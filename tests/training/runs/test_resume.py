@@ -1,0 +1,557 @@
+"""A run that is cut short anywhere goes on to the result of one that was not, and what was spent stays spent."""
+
+import errno
+import importlib
+import io
+import json
+import math
+import multiprocessing
+import os
+import shutil
+import sys
+from collections import Counter
+
+import pytest
+from rich.console import Console
+
+from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.ledger.ledger import read, read_content
+from dpfedmeta.cli.commands import train_command as train
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.reporting.html.page import write_report
+from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.training import run_training as run_module
+from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.setup import RunOptions
+from dpfedmeta.training.state.lock import only_writer
+from dpfedmeta.training.state.resume import finished, registered, settings_of_run
+from dpfedmeta.training.terminal.progress import Terminal
+from dpfedmeta.training.verification.verify import audit, compose
+
+TINY = {
+    "model.width": "4", "server.rounds": "6", "population.cohort": "6", "population.clients": "60", "task.ways": "3",
+    "task.shots": "2", "task.queries": "2", "evaluation.every": "3", "evaluation.validation_episodes": "2",
+    "evaluation.episodes": "2", "run.workers": "1", "privacy.client.delta": "0.001", "clip.window": "2",
+    "population.max_participations": "2", "record.client_ledgers": "true", "run.checkpoint_every": "2",
+}  # fmt: skip
+QUIET = Console(quiet=True)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture(autouse=True)
+def own_register(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+
+
+def begin(task_file, folder, name="r", secure=False, **given):
+    seed = {} if secure else {"run.noise_seed": "3"}
+    values = {**TINY, **seed, "run.dir": str(folder), "run.name": name, **given}
+    settings = resolve(values.pop("algo", "dp-agrlr-micro"), str(task_file), None, values)
+    return run_training(settings, RunOptions(secure_rng=secure))
+
+
+def resume(run, console=None, **given):
+    return run_training(settings_of_run(run, given), RunOptions(resume=run), [Terminal(console)] if console else [])
+
+
+def killed_in_round(monkeypatch, round_, action):
+    """Run `action`; the process is killed while the clients of a round compute."""
+    whole = LocalBackend.cohort_sum
+
+    def cohort_sum(self, model, bound, cohort):
+        if cohort.round == round_:
+            raise Killed
+        return whole(self, model, bound, cohort)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalBackend, "cohort_sum", cohort_sum)
+        with pytest.raises(Killed):
+            action()
+
+
+def results(run):
+    rows = [{k: v for k, v in row.items() if k not in ("seconds", "clients_per_second")} for row in run.rounds()]
+    clients = {path.name: path.read_text() for path in (run.secret / "clients").glob("*")}
+    summary = run.read_json("summary.json")
+    return {
+        "weights": run.weights.read_bytes(),
+        "rows": rows,
+        "events": read(run.ledger)[1],
+        "participations": (run.secret / "participations.jsonl").read_text(),
+        "clients": clients,
+        "accuracy": summary["accuracy"],
+        "guarantees": summary["guarantees"],
+        "status": summary["status"],
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_task_file, tmp_path_factory):
+    run, status = begin(tiny_task_file, tmp_path_factory.mktemp("whole"))
+    assert status == "completed"
+    return results(run)
+
+
+def halted(tiny_task_file, tmp_path, monkeypatch, round_=5, **given):
+    killed_in_round(monkeypatch, round_, lambda: begin(tiny_task_file, tmp_path, **given))
+    return RunDirectory(tmp_path / "r")
+
+
+@pytest.mark.parametrize("round_", [0, 1, 4])
+def test_a_killed_run_goes_on_to_the_identical_result(tiny_task_file, tmp_path, monkeypatch, whole, round_):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, round_)
+    charged = read(run.ledger)[1]
+    assert [event.round for event in charged] == list(range(round_ + 1))
+    resume(run, **{"run.workers": "1"})
+    assert results(run) == whole
+    assert read(run.ledger)[1][: round_ + 1] == charged
+    assert "summary.json agrees" in audit(run).remarks
+
+
+@pytest.mark.parametrize("round_", [1, 4])
+def test_what_a_clip_policy_remembers_of_releases_comes_back(tiny_task_file, tmp_path, monkeypatch, round_):
+    given = {"algo": "dp-agr", "clip.policy": "window-products", "clip.window": "3"}
+    begin(tiny_task_file, tmp_path, "whole", **given)
+    run = halted(tiny_task_file, tmp_path, monkeypatch, round_, **given)
+    resume(run, **{"run.workers": "1"})
+    assert results(run) == results(RunDirectory(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_steps_by_singular_values_come_back_bit_by_bit(tiny_task_file, tmp_path, monkeypatch, workers):
+    given = {"algo": "dp-agr", "server.optimizer": "muon"}
+    begin(tiny_task_file, tmp_path, "whole", **given)
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 4, **given)
+    resume(run, **{"run.workers": workers})
+    assert results(run) == results(RunDirectory(tmp_path / "whole"))
+
+
+def test_aborted_rounds_are_resumed_as_they_were(tiny_task_file, tmp_path, monkeypatch):
+    """Which clients answer is drawn from the seed too, so that a round done again aborts again."""
+    failing = {
+        "server.abort_on_failure": "true", "population.dropout": "0.1", "run.checkpoint_every": "3", "algo": "dp-const",
+        "population.sampler": "fixed", "population.max_participations": "null", "record.client_ledgers": "false",
+        "server.noise_multiplier": "1",
+    }  # fmt: skip
+    run, _ = begin(tiny_task_file, tmp_path / "whole", **failing)
+    aborted = [row["round"] for row in run.rounds() if row.get("aborted")]
+    assert 0 < len(aborted) < 6
+    computed = next(round_ for round_ in range(aborted[0], 6) if round_ not in aborted)
+    cut = halted(tiny_task_file, tmp_path, monkeypatch, computed, **failing)
+    resume(cut)
+    assert results(cut) == results(run)
+    assert [row["round"] for row in cut.rounds() if row.get("aborted")] == aborted
+
+
+def test_a_killed_worker_ends_the_run_and_any_number_of_them_resumes_it(tiny_task_file, tmp_path, monkeypatch, whole):
+    computed = LocalBackend.cohort_sum
+
+    def cohort_sum(self, model, bound, cohort):
+        if cohort.round == 4:
+            for worker in multiprocessing.active_children():
+                worker.kill()
+        return computed(self, model, bound, cohort)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalBackend, "cohort_sum", cohort_sum)
+        with pytest.raises(RuntimeError, match="a worker process was killed"):
+            begin(tiny_task_file, tmp_path, **{"run.workers": "2"})
+    run = RunDirectory(tmp_path / "r")
+    charged = read(run.ledger)[1]
+    assert [event.round for event in charged] == [0, 1, 2, 3, 4]
+    resume(run, **{"run.workers": "1"})
+    assert results(run) == whole
+    assert read(run.ledger)[1][:5] == charged
+
+
+def test_a_resumed_run_can_be_killed_again_and_says_what_it_does(tiny_task_file, tmp_path, monkeypatch, whole):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 3)
+    for _ in range(2):
+        killed_in_round(monkeypatch, 3, lambda: resume(run))
+    console = Console(record=True, width=300, file=io.StringIO())
+    resume(run, console)
+    said = console.export_text()
+    assert "resuming at round 2 of 6; 4 charges are in the ledger" in said
+    assert "rounds 2 to 3, charged before the crash, done again: identically, and not charged again" in said
+    assert results(run) == whole
+    assert finished(run) == "completed"
+
+
+def test_ctrl_c_during_the_final_evaluation_keeps_a_summary(tiny_task_file, tmp_path, monkeypatch, whole):
+    def interrupted(*words):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "final_accuracies", interrupted)
+        run, status = begin(tiny_task_file, tmp_path)
+    assert status == "interrupted"
+    assert run.read_json("summary.json")["accuracy"] is None
+    assert finished(run) is None
+    _, status = resume(run)
+    assert status == "completed"
+    assert results(run) == whole
+    assert finished(run) == "completed"
+
+
+def test_what_resume_does_not_take_is_named(tmp_path):
+    for words, named in (
+        (["--algo", "maml"], "--algo"),
+        (["--secure-rng"], "--secure-rng"),
+        ([], "no such run directory"),
+    ):
+        with pytest.raises(InputError, match=named):
+            train.main(["--resume", str(tmp_path / "absent"), *words], QUIET)
+
+
+def files_of(run):
+    return sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file())
+
+
+def test_any_file_may_be_cut_anywhere(tiny_task_file, tmp_path, monkeypatch, whole):
+    """Power-cut-like truncation: the identical result, or one line that says which file."""
+    run = halted(tiny_task_file, tmp_path / "a", monkeypatch)
+    files = files_of(run)
+    assert {"ledger.jsonl", "rounds.jsonl", "config.yaml", "secret/participations.jsonl"} < set(files)
+    outcomes = {}
+    for number, name in enumerate(files):
+        if name.startswith("secret/clients/") and number % 20:
+            continue
+        size = (run.path / name).stat().st_size
+        for cut in sorted({number % 3 * size // 2, max(size - 1, 0)}):
+            folder = tmp_path / f"{number}-{cut}"
+            copy = RunDirectory(shutil.copytree(run.path, folder / "r"))
+            monkeypatch.setenv("DPFEDMETA_STATE", str(folder / "state"))
+            shutil.copytree(tmp_path / "state", folder / "state")
+            os.truncate(copy.path / name, cut)
+            try:
+                resume(copy)
+                outcomes[name, cut] = results(copy) == whole
+            except InputError as error:
+                outcomes[name, cut] = "refused" if name.rpartition("/")[2] in str(error) else str(error)
+    assert {key: outcome for key, outcome in outcomes.items() if outcome not in (True, "refused")} == {}
+    refused = {name for (name, _), outcome in outcomes.items() if outcome == "refused"}
+    # What was on disk before the first round, or before what came after it, is not lost by a power cut.
+    assert refused <= {"ledger.jsonl", "secret/noise_seed.json", "secret/data.json"}
+    assert outcomes["ledger.jsonl", (run.ledger).stat().st_size - 1] is True
+
+
+def test_a_stale_copy_is_refused_on_this_machine(tiny_task_file, tmp_path, monkeypatch):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 2)
+    copy = RunDirectory(shutil.copytree(run.path, tmp_path / "copy"))
+    killed_in_round(monkeypatch, 4, lambda: resume(run))
+    with pytest.raises(InputError, match="stale copy"):
+        resume(copy)
+
+
+def test_a_ledger_that_lost_lines_is_refused(tiny_task_file, tmp_path, monkeypatch):
+    run = halted(tiny_task_file, tmp_path, monkeypatch)
+    lines = run.ledger.read_text().splitlines(keepends=True)
+    run.ledger.write_text("".join(lines[:3]))
+    with pytest.raises(InputError, match="stale copy, or lines are lost"):
+        resume(run)
+    shutil.rmtree(tmp_path / "state")
+    with pytest.raises(InputError, match=r"participations|lines after"):
+        resume(run)
+
+
+def test_a_line_that_was_used_and_is_torn_is_not_drawn_anew(tiny_task_file, tmp_path, monkeypatch):
+    """Its fresh bytes are gone: with other ones it would be a second release that is charged once."""
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 2, **{"run.noise_seed": "null"})
+    os.truncate(run.ledger, run.ledger.stat().st_size - 1)
+    before = run.ledger.read_bytes()
+    with pytest.raises(InputError, match="stale copy, or lines are lost"):
+        resume(run)
+    assert run.ledger.read_bytes() == before
+
+
+def test_two_processes_cannot_write_one_run(tiny_task_file, tmp_path, monkeypatch):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 1)
+    with only_writer(run.path), pytest.raises(InputError, match="another process"), only_writer(run.path):
+        pass
+    copy = RunDirectory(shutil.copytree(run.path, tmp_path / "copy"))
+    with registered(run), pytest.raises(InputError, match="another process"):
+        resume(copy)
+
+
+@pytest.mark.parametrize("round_", [0, 3])
+def test_secure_rng_charges_again_and_keeps_cap_and_budget(tiny_task_file, tmp_path, monkeypatch, round_):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, round_, secure=True)
+    _, status = resume(run)
+    found = audit(run)
+    assert status == "budget"  # a round was paid for twice
+    assert [(e.round, e.attempt) for e in found.charges] == sorted(
+        (r, a) for r in range(5) for a in range(1 + (r == round_))
+    )
+    assert [row["round"] for row in run.rounds()] == list(range(5))
+    lines = [json.loads(line) for line in (run.secret / "participations.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [event.round for event in found.charges]
+    assert max(Counter(c for line in lines for c in line["clients"]).values()) <= 2
+    for spent, planned in zip(found.guarantees, run.read_json("summary.json")["planned"], strict=True):
+        assert spent.epsilon <= planned["epsilon"]
+
+
+OWN = """
+from dataclasses import dataclass
+from dpfedmeta.learning.algorithms.maml import Maml
+from scaling_of_mine import SCALE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Maml):
+    def messages(self, context, episodes, bound, noises):
+        for message in super().messages(context, episodes, bound, noises):
+            yield {name: SCALE * value for name, value in message.items()}
+"""
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_code_of_the_users_own_is_an_input_of_a_round(tiny_task_file, tmp_path, monkeypatch, edited):
+    """The module that a method imports is edited between a crash and the resume: never two sums with one noise."""
+    (tmp_path / "method_of_mine.py").write_text(OWN)
+    (tmp_path / "scaling_of_mine.py").write_text("SCALE = 1.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    given = {"algo": "dp-agr", "meta.method": "method_of_mine:Mine", "record.client_ledgers": "false"}
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 3, **given)
+    if edited:
+        (tmp_path / "scaling_of_mine.py").write_text("SCALE = 0.0  # now\n")
+
+    def forgotten():
+        for name in ("method_of_mine", "scaling_of_mine"):
+            sys.modules.pop(name)
+        importlib.invalidate_caches()
+
+    forgotten()
+    resume(run)
+    forgotten()
+    charged = [(charge.round, charge.attempt) for charge in read(run.ledger)[1]]
+    again = [(2, 1), (3, 1)] if edited else [(4, 0), (5, 0)]
+    assert charged == [(0, 0), (1, 0), (2, 0), (3, 0), *again]
+
+
+def test_in_another_environment_rounds_done_again_are_new_releases(tiny_task_file, tmp_path, monkeypatch, whole):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 3)
+    first = {row["round"]: row["release"] for row in run.rounds()}
+    monkeypatch.setattr(run_module, "environment_of", lambda *_: "another")
+    killed_in_round(monkeypatch, 3, lambda: resume(run))
+    assert [(e.round, e.attempt) for e in read(run.ledger)[1]] == [(0, 0), (1, 0), (2, 0), (3, 0), (2, 1), (3, 1)]
+    again = {row["round"]: row["release"] for row in run.rounds()}
+    assert again[1] == first[1]
+    assert again[2] != first[2]
+    # Done again in the environment of the latest attempts: identically, nothing is charged.
+    _, status = resume(run)
+    assert status == "budget"
+    assert len(read(run.ledger)[1]) == 6
+    audit(run)
+
+
+def test_a_round_that_comes_out_otherwise_gets_noise_of_its_own(tiny_task_file, tmp_path, monkeypatch):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 4, **{"run.checkpoint_every": "3"})
+    rows = run.rounds()
+    rows[3]["release"] = "0" * 16
+    run.rounds_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    resume(run)
+    assert [(e.round, e.attempt) for e in read(run.ledger)[1]][:7] == [
+        (0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (3, 1),
+    ]  # fmt: skip
+    audit(run)
+
+
+def full_disk(monkeypatch, after, number=errno.ENOSPC):
+    """From the n-th write on the disk is full: half a write may still get through."""
+    done, honest = Counter(), os.write
+
+    def write(handle, content):
+        done["writes"] += 1
+        if done["writes"] > after:
+            if done["writes"] == after + 1 and len(content) > 4:
+                honest(handle, content[: len(content) // 2])
+            raise OSError(number, os.strerror(number))
+        return honest(handle, content)
+
+    monkeypatch.setattr(os, "write", write)
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3, 5, 11])
+def test_a_full_disk_loses_nothing(tiny_task_file, tmp_path, monkeypatch, whole, after):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 1)
+    with monkeypatch.context() as patch:
+        full_disk(patch, after)
+        with pytest.raises(OSError, match="No space left"):
+            resume(run)
+    resume(run)
+    assert results(run) == whole
+
+
+@pytest.mark.parametrize("which", [0, 1, 3])
+def test_a_disk_that_fills_while_a_checkpoint_is_written(tiny_task_file, tmp_path, monkeypatch, whole, which):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 3)
+    before = sorted(path.name for path in (run.path / "checkpoint").iterdir())
+    calls, honest = Counter(), os.fdopen
+
+    def fdopen(*words):
+        calls["opened"] += 1
+        if calls["opened"] > which:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return honest(*words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdopen", fdopen)
+        with pytest.raises(OSError, match="No space left"):
+            resume(run)
+    assert set(before) <= {path.name for path in (run.path / "checkpoint").iterdir()} | {"round-000002.safetensors"}
+    resume(run)
+    assert results(run) == whole
+
+
+@pytest.mark.parametrize("given", [{"secure": True}, {"run.noise_seed": "null"}], ids=["secure", "drawn key"])
+def test_copies_are_composed_or_exposed(tiny_task_file, tmp_path, monkeypatch, given):
+    """What was drawn for one copy was not drawn for the other: two releases, and two charges."""
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 2, **given)
+    copy = RunDirectory(shutil.copytree(run.path, tmp_path / "copy"))
+    resume(run)
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "another machine"))
+    resume(copy)
+    both, alone = compose([run, copy]), audit(run)
+    # With a key, the last charge of both is one and the same release.
+    assert len(both.charges) == 2 * len(alone.charges) - 3
+    assert len(both.charges) == 3 + (len(alone.charges) - 3) + (len(audit(copy).charges) - 3)
+    assert both.guarantees[0].epsilon > alone.guarantees[0].epsilon
+    assert compose([run, run]).charges == alone.charges
+
+
+def test_copies_count_participations_each_for_itself(tiny_task_file, tmp_path, monkeypatch):
+    """A cap of 1 in each of two copies: the same client takes part in both."""
+    given = {"population.max_participations": "1", "population.clients": "20", "record.client_ledgers": "false"}
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 2, secure=True, **given)
+    copy = RunDirectory(shutil.copytree(run.path, tmp_path / "copy"))
+    resume(run)
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "another machine"))
+    resume(copy)
+    one, two = ((each.secret / "participations.jsonl").read_text().splitlines() for each in (run, copy))
+    assert one[:3] == two[:3]
+    counts = Counter(c for line in [*one, *two[3:]] for c in json.loads(line)["clients"])
+    alone, together = audit(run), compose([run, copy])
+    most = max(counts.values())
+    assert most == 2
+    layer = together.plan.record
+    for found, times in ((alone, 1), (together, most)):
+        server = gaussian_epsilon(math.sqrt(times) / layer.query_noise, together.plan.record_delta)
+        assert found.guarantees[2].epsilon == pytest.approx(server)
+        mu = 2.0 * layer.query_records / layer.query_noise
+        whole = gaussian_epsilon(math.sqrt(times) * mu, together.plan.client_delta)
+        assert found.guarantees[1].epsilon == pytest.approx(whole)
+    assert together.guarantees[2].replaced == pytest.approx(
+        gaussian_epsilon(math.sqrt(2) * 2 / layer.query_noise, together.plan.record_delta)
+    )
+    mixtures = [found.guarantees[3].bounds[0].epsilon for found in (alone, together)]
+    assert mixtures[1] > mixtures[0]
+    assert any("taken part 2 times" in remark for remark in together.remarks)
+    # Told twice, a run is one run.
+    assert compose([run, run]).guarantees == alone.guarantees
+
+
+def test_copies_that_shared_their_noise_are_exposed(tiny_task_file, tmp_path, monkeypatch):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 2)
+    copy = RunDirectory(shutil.copytree(run.path, tmp_path / "copy"))
+    identical = RunDirectory(shutil.copytree(run.path, tmp_path / "identical"))
+    resume(run)
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "another machine"))
+    resume(identical)
+    assert compose([run, identical]).charges == audit(run).charges
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "a third machine"))
+    monkeypatch.setattr(run_module, "environment_of", lambda *_: "another")
+    resume(copy)
+    with pytest.raises(InputError, match="the same noise in round"):
+        compose([run, copy])
+
+
+def test_other_data_and_other_settings_are_refused(tiny_task_file, tmp_path, monkeypatch):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 1)
+    with pytest.raises(InputError, match=r"server\.rounds: a run goes on with the settings it began with"):
+        settings_of_run(run, {"server.rounds": "9"})
+    (run.path / "config.yaml").write_text("algo: maml\n")
+    assert settings_of_run(run, {}).algo == "dp-agrlr-micro"
+    (run.secret / "data.json").write_text('{"sha256": "0"}')
+    with pytest.raises(InputError, match="training images"):
+        resume(run)
+
+
+def test_a_budget_that_was_spent_by_repeats_ends_the_run(tiny_task_file, tmp_path, monkeypatch):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 1, secure=True)
+    for _ in range(8):
+        if len(read(run.ledger)[1]) < 6:
+            killed_in_round(monkeypatch, 1, lambda: resume(run))
+    _, status = resume(run)
+    assert status == "budget"
+    assert len(read(run.ledger)[1]) == 6
+    assert [row["round"] for row in run.rounds()] == [0]
+
+
+def test_the_ledger_names_its_run_and_config(tiny_task_file, tmp_path, monkeypatch):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 0)
+    identity = read_content(run.ledger).identity
+    assert len(identity.run) == 32
+    assert identity.config == (run.path / "config.yaml").read_text()
+    assert str(json.loads((run.secret / "noise_seed.json").read_text())["seed"]) == "3"
+
+
+def seed_file(run, **changes):
+    """Rewrite the noise seed's file; None takes a key away."""
+    path = run.secret / "noise_seed.json"
+    content = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
+@pytest.mark.parametrize("generator", [None, "philox", "chacha20-blake2b-ziggurat-2", 7, ["philox"]])
+def test_a_seed_that_another_generator_drew_from_is_refused(tiny_task_file, tmp_path, monkeypatch, generator):
+    """None: runs from before the file named one drew from Philox."""
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 2)
+    # Drawn again by another generator they would be other clients, and the cap would count wrongly.
+    (run.secret / "participations.jsonl").unlink()
+    seed_file(run, generator=generator)
+    files = files_of(run)
+    before = {name: (run.path / name).read_bytes() for name in files}
+    with pytest.raises(InputError, match=r"noise_seed\.json: noise and cohorts .* go on with the version") as refused:
+        resume(run)
+    assert "\n" not in str(refused.value)
+    assert str(generator or "philox")[:10] in str(refused.value)
+    assert {name: (run.path / name).read_bytes() for name in files_of(run)} == before
+
+
+def test_a_finished_run_of_another_generator_is_still_verified_and_reported(tiny_task_file, tmp_path):
+    run, _ = begin(tiny_task_file, tmp_path)
+    seed_file(run, generator=None)
+    assert finished(run) == "completed"
+    assert "summary.json agrees" in audit(run).remarks
+    assert write_report(run).exists()
+
+
+@pytest.mark.parametrize("seed", [-1, 2**128, True, "3", 1.0])
+def test_a_seed_that_cannot_be_one_is_refused(tiny_task_file, tmp_path, monkeypatch, seed):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 1)
+    seed_file(run, seed=seed)
+    with pytest.raises(InputError, match=r"noise_seed\.json: does not hold a noise seed"):
+        resume(run)
+
+
+def test_rows_that_are_lost_before_a_checkpoint_are_made_again(tiny_task_file, tmp_path, monkeypatch, whole):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 5)
+    assert (run.path / "checkpoint" / "round-000004.safetensors").exists()
+    lines = run.rounds_file.read_text().splitlines(keepends=True)
+    run.rounds_file.write_text("".join(lines[:2]))
+    resume(run)
+    assert results(run) == whole
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_lost_participants_of_a_secure_run_cannot_be_drawn_again(tiny_task_file, tmp_path, monkeypatch, kept):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 2, secure=True)
+    path = run.secret / "participations.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:kept]))
+    with pytest.raises(InputError, match="nobody can draw them again"):
+        resume(run)

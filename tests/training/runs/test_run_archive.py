@@ -1,0 +1,102 @@
+"""An archive holds what is released, and nothing that is secret."""
+
+import hashlib
+import json
+import os
+import shutil
+import zipfile
+
+import pytest
+
+from dpfedmeta import load
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.training.results.run_archive import MANIFEST, archive, check_manifest
+from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.state.lock import only_writer
+from dpfedmeta.training.verification.verify import audit
+
+TINY = {
+    "model.width": "4", "server.rounds": "2", "population.cohort": "6", "population.clients": "60", "task.ways": "3",
+    "task.shots": "2", "task.queries": "2", "evaluation.validation_episodes": "2", "evaluation.episodes": "2",
+    "run.workers": "1", "privacy.client.delta": "0.001", "clip.window": "2", "server.noise_multiplier": "2",
+    "record.client_ledgers": "false",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ended(tiny_task_file, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    settings = resolve("dp-agr", str(tiny_task_file), None, {**TINY, "run.dir": str(folder), "run.name": "r"})
+    return run_training(settings)[0]
+
+
+@pytest.fixture
+def run(ended, tmp_path):
+    return RunDirectory(shutil.copytree(ended.path, tmp_path / "r"))
+
+
+def test_an_archive_is_whole_without_secret_and_the_same_again(run, tmp_path, dpfedmeta):
+    (run.path / ".lock").touch()
+    (run.path / "wandb").mkdir()
+    (run.path / "wandb" / "debug.log").write_text("somebody's machine")
+    said = dpfedmeta("archive", run.path, "--out", tmp_path / "a.zip")
+    assert "secret files are not in it" in said.out
+    os.utime(run.ledger, (1, 1))
+    archive(run, tmp_path / "b.zip")
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+    secrets = [path.read_bytes() for path in run.secret.rglob("*") if path.is_file()]
+    assert len(secrets) >= 3
+    with zipfile.ZipFile(tmp_path / "a.zip") as file:
+        names = file.namelist()
+        assert not any(file.read(name) in secrets for name in names)
+        assert not any("secret" in name or "lock" in name or "wandb" in name for name in names)
+        assert {entry.date_time for entry in file.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        file.extractall(tmp_path / "out")
+    unpacked = RunDirectory(tmp_path / "out" / "r")
+    stated = json.loads((unpacked.path / MANIFEST).read_text())["sha256"]
+    found = {name: hashlib.sha256((unpacked.path / name).read_bytes()).hexdigest() for name in stated}
+    assert found == stated
+    assert {"ledger.jsonl", "summary.json", "checkpoint/model.safetensors", "config.yaml", "episodes.json"} <= set(
+        stated
+    )
+    assert audit(unpacked).guarantees == audit(run).guarantees
+    assert "nobody can check who took part" in dpfedmeta("account", "--verify", unpacked.path).out.replace("\n", " ")
+    load(unpacked.path)
+    (unpacked.path / "rounds.jsonl").write_text("{}\n")
+    with pytest.raises(InputError, match="not the file that was archived"):
+        check_manifest(unpacked)
+    (unpacked.path / "rounds.jsonl").unlink()
+    with pytest.raises(InputError, match="not here"):
+        check_manifest(unpacked)
+    assert check_manifest(run) == []
+
+
+@pytest.mark.parametrize("leak", ["copy", "seed"])
+def test_what_is_secret_is_refused_under_any_name(run, tmp_path, leak):
+    if leak == "copy":
+        shutil.copy(run.secret / "participations.jsonl", run.path / "notes.txt")
+    else:
+        seed = json.loads((run.secret / "noise_seed.json").read_text())["seed"]
+        (run.path / "notes.txt").write_text(f"the seed was {seed}\n")
+    with pytest.raises(InputError, match=r"notes\.txt: holds what .*secret"):
+        archive(run, tmp_path / "a.zip")
+    assert not list(tmp_path.glob("*.zip"))
+
+
+def test_a_run_that_has_not_ended_and_bad_names_are_refused(run, tmp_path):
+    for name in ("a.tar", "no/a.zip", "r/a.zip"):
+        with pytest.raises(InputError, match="--out"):
+            archive(run, tmp_path / name)
+    (tmp_path / "there.zip").touch()
+    with pytest.raises(InputError, match="exists already"):
+        archive(run, tmp_path / "there.zip")
+    with only_writer(run.path), pytest.raises(InputError, match="another process"):
+        archive(run, tmp_path / "a.zip")
+    with pytest.raises(InputError, match="directory of a run"):
+        archive(RunDirectory(tmp_path / "state"), tmp_path / "a.zip")
+    (run.path / "summary.json").unlink()
+    with pytest.raises(InputError, match="has not ended"):
+        archive(run, tmp_path / "a.zip")
+    assert not (tmp_path / "a.zip").exists()

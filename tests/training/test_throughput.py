@@ -1,0 +1,56 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.peak_memory import own_peak_mb, peak_memory_mb
+from dpfedmeta.core.worker_pool import InProcess, available_cores, open_workers
+from dpfedmeta.data.dataset import Dataset
+from dpfedmeta.training.setup import worker_count
+from dpfedmeta.training.throughput import Cost, _scaled, clients_per_second
+from tests.simulation.test_worker_backend import setting
+
+
+def test_a_forecast_adds_its_parts_up() -> None:
+    cost = Cost(clients_per_second=100.0, start=30.0, rounds=600.0, validations=120.0, test=60.0, memory_mb=1234.5)
+    assert cost.seconds == 810.0
+    assert str(cost).startswith("about 14 min: 30 s to start, 10 min of rounds at 100 clients/s, 2 min of validation")
+
+
+def test_episodes_are_scaled_from_as_many_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked = [0.0], []
+
+    def measure(episodes: int) -> None:
+        asked.append(episodes)
+        clock[0] += 0.5 + 0.1 * episodes  # a start-up that a few episodes would overrate
+
+    monkeypatch.setattr("dpfedmeta.training.throughput.time.perf_counter", lambda: clock[0])
+    for seconds in (0.1, 30.0):
+        assert _scaled(measure, 600, seconds) == pytest.approx(0.5 + 0.1 * 600)
+    assert asked[:3] == [16, 16, 32]
+    assert max(asked) <= 600
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_a_population_smaller_than_a_chunk_is_measured_too(tiny_strokes: Dataset, chunk: int | None) -> None:
+    _, clients, _ = setting(tiny_strokes, "dp-agr")
+    few = replace(clients, chunk=chunk, population=replace(clients.population, clients=3))
+    assert clients_per_second(few, InProcess(), 0.0) > 0.0
+
+
+def test_memory_of_workers_is_counted_for_each() -> None:
+    own = own_peak_mb()
+    assert own > 50.0
+    assert peak_memory_mb(InProcess()) == pytest.approx(own, rel=0.2)
+    with open_workers(2) as workers:
+        assert peak_memory_mb(workers) > own_peak_mb() + 2 * 50.0
+
+
+def test_more_workers_than_cores_are_left_out_and_it_is_said() -> None:
+    settings = resolve("dp-agr", "strokes", None, {"run.workers": "9999"})
+    said: list[str] = []
+    count = worker_count(settings, torch.device("cpu"), said.append)
+    assert count == available_cores()
+    assert said == [f"run.workers = 9999: this machine has {count} cores, so {count} workers"]
+    assert worker_count(settings, torch.device("cuda"), said.append) == 1

@@ -1,0 +1,126 @@
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from dpfedmeta.core.worker_pool import InProcess, Watched
+from dpfedmeta.training.terminal.eta import Pace, clock
+from dpfedmeta.training.terminal.heartbeat import Heartbeat
+from dpfedmeta.training.terminal.progress import Terminal
+from dpfedmeta.training.terminal.progress_bar import share_bar
+
+EPSILONS = {"client_public": 0.5, "client_server": None, "record_server": 2.25, "record_public": None}
+PUBLIC = Pace(rounds=10, every=4, final_validations=3.0, speed=50.0, round_seconds=2.0)
+
+
+def row(number, **more):
+    return {"round": number, "clip": 0.3, "clip_mode": "constant", "epsilons": EPSILONS, **more}
+
+
+def shown(rows, *, terminal, width=200):
+    """What a console gets to see of some rounds with a validation before the last one."""
+    console = Console(force_terminal=terminal, file=io.StringIO(), width=width)
+    with Terminal(console) as screen:
+        screen._pace = PUBLIC
+        screen.on_start(".")
+        for each in rows[:-1]:
+            screen.on_round(each)
+        screen.on_evaluation("validation", 0.0)
+        screen.on_evaluation("validation", 1.0)
+        screen.on_round(rows[-1] | {"validation_accuracy": {"mean": 0.75, "ci95": 0.02}})
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_time_left_counts_validations_and_the_final_evaluation():
+    # Three validations are left (after rounds 4, 8 and 10), and the final evaluation takes as long as three more.
+    measured = replace(PUBLIC, validation_seconds=5.0)
+    assert measured.seconds_left == 10 * 2 + (3 + 3) * 5
+    after = measured.after_round(row(3))
+    assert after.seconds_left == 6 * 2 + (2 + 3) * 5
+    assert replace(measured, done=10).seconds_left == 15
+    assert (PUBLIC.words, after.words) == ("over 20 s left  about 50 clients/s", "37 s left  about 50 clients/s")
+    assert replace(after, round_seconds=1500.0).words.startswith("2 h 30 min left")
+    assert replace(PUBLIC, round_seconds=None).words == ""
+
+
+def test_a_private_run_shows_no_time_of_its_own_rounds():
+    private = [row(number, seconds=None) for number in range(3)]
+    told = [row(number, seconds=8.0 + number, clients_per_second=7.0) for number in range(3)]
+    paces = [PUBLIC, PUBLIC]
+    for one, other in zip(private, told, strict=True):
+        paces = [paces[0].after_round(one), paces[1].after_round(other)]
+    assert (paces[0].round_seconds, paces[0].speed) == (2.0, 50.0)
+    assert (paces[1].round_seconds, paces[1].speed) == (9.0, 7.0)
+
+
+def test_between_validations_a_screen_shows_round_speed_time_left_and_epsilon():
+    printed = shown([row(number, seconds=3.0, clients_per_second=20.0) for number in range(3)], terminal=True)
+    for words in ("3/10", "20 clients/s", "s left", "eps client/public 0.5", "eps record/server 2.25"):
+        assert words in printed
+    assert "eps record/public" not in printed
+    # The cursor comes back, however the run ends.
+    assert printed.rindex("\x1b[?25h") > printed.rindex("\x1b[?25l")
+
+
+def test_on_a_narrow_screen_the_count_of_rounds_and_the_time_left_come_first():
+    printed = shown([row(number, seconds=3.0, clients_per_second=20.0) for number in range(3)], terminal=True, width=60)
+    assert " 3/10" in printed
+    assert "s left" in printed
+
+
+def test_where_nobody_looks_there_is_no_bar_and_no_control_character():
+    assert shown([row(number) for number in range(3)], terminal=False).splitlines() == [
+        "round     1 of 10  eps client/public 0.5  eps record/server 2.25",
+        "round     2 of 10  eps client/public 0.5  eps record/server 2.25",
+        "round     3  validation 75.0% ± 2.0  clip 0.3  eps client/public 0.5  record/server 2.25 (zero-out)",
+    ]
+
+
+def test_a_log_has_a_line_per_ten_seconds_where_rows_tell_their_times():
+    """A private run's rows have none: there every round has its line, since when lines come would tell of cohorts."""
+    now, console = [0.0], Console(file=io.StringIO(), width=200)
+    for times, numbers in (({"seconds": 4.0, "clients_per_second": 20.0}, [1, 4, 7, 10]), ({}, list(range(1, 13)))):
+        terminal = Terminal(console)
+        terminal._heart = Heartbeat(say=terminal._say, clock=lambda: now[0])
+        before = len(console.file.getvalue().splitlines())  # type: ignore[attr-defined]
+        for number in range(12):
+            now[0] = 4.0 * number
+            terminal.on_round(row(number) | times)
+        lines = console.file.getvalue().splitlines()[before:]  # type: ignore[attr-defined]
+        assert [int(line.split()[1]) for line in lines] == numbers
+
+
+def test_a_long_evaluation_says_how_far_it_is():
+    now, console = [0.0], Console(file=io.StringIO(), width=200)
+    terminal = Terminal(console)
+    terminal._heart = Heartbeat(say=terminal._say, clock=lambda: now[0]).started()
+    for share in range(11):
+        now[0] = 3.0 * share
+        terminal.on_evaluation("test", share / 10)
+    printed = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert printed == ["test classes: 40% evaluated", "test classes: 80% evaluated"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_share_that_is_done_is_a_bar_on_a_screen_and_one_line_in_a_log(terminal):
+    console = Console(force_terminal=terminal, file=io.StringIO(), width=100)
+    with share_bar(console) as tell:
+        tell("40 episodes", 0.0)
+        tell("40 episodes", 0.5)
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "40 episodes" in printed
+    assert terminal == ("50%" in printed)
+    assert terminal or printed == "40 episodes: 0%\n"
+
+
+def test_watched_workers_give_the_same_and_tell_their_share():
+    told: list[float] = []
+    found = list(Watched(InProcess(), told.append).map(pow, ((2, n) for n in range(4))))
+    assert found == list(InProcess().map(pow, ((2, n) for n in range(4))))
+    assert told == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(0.4, "0 s"), (12, "12 s"), (90, "2 min"), (7500, "2 h 05 min")])
+def test_a_time_is_never_no_minutes(seconds, words):
+    assert clock(seconds) == words
