@@ -15,7 +15,7 @@ DATA := $(wildcard ../shared/data)
 export DPFEDMETA_DATA ?= $(if $(DATA),$(abspath $(DATA)))
 
 # Tests of what the processor's kernels compute.
-OF_KERNELS := $(addprefix tests/,models meta privacy simulation golden benchmarks evaluation optimizers test_normal_kernels.py test_discrete_gaussian.py)
+OF_KERNELS := $(addprefix tests/,learning privacy simulation golden benchmarks core)
 
 .PHONY: demo demo-federation docs test test-slow mutants lint audit peers gpu gpu-carry gpu-wheels gpu-data clean
 

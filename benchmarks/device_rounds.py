@@ -27,7 +27,7 @@ from dpfedmeta.learning.models.registry import learned_part
 from dpfedmeta.learning.server_step import initial_state
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.worker_backend import LocalBackend
 from dpfedmeta.training.build_data import client_side, population
 
@@ -122,7 +122,7 @@ def _seconds_of(backend: LocalBackend, model: Params, bound: float, clients: ran
     return time.perf_counter() - begun
 
 
-def _drawing(clients: ClientSide, numbers: range) -> float:
+def _drawing(clients: ClientRunner, numbers: range) -> float:
     """Seconds that the clients' data take by themselves; in a round they are drawn while others are computed."""
     begun = time.perf_counter()
     clients.held_by(list(numbers))

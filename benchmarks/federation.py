@@ -41,7 +41,7 @@ from dpfedmeta.__main__ import main as command  # noqa: E402
 from dpfedmeta.federation import wire_format as messages  # noqa: E402
 from dpfedmeta.federation.client import client  # noqa: E402
 from dpfedmeta.federation.flower import flower_client  # noqa: E402, F401
-from dpfedmeta.federation.server.client_requests import Asking  # noqa: E402
+from dpfedmeta.federation.server.client_requests import ClientRequests  # noqa: E402
 
 # struct tcp_info of Linux: bytes that the other side confirmed, and bytes that came.
 _ACKNOWLEDGED = 120
@@ -113,17 +113,17 @@ def _client(words: list[str], folder: Path) -> None:
 
 def _server(words: list[str], out: Path) -> None:
     """The server; a line for each question to all clients."""
-    plain = Asking._ask
+    plain = ClientRequests._ask
     with (out / "measured.jsonl").open("w", buffering=1) as file:
 
-        def ask(self: Asking, asked: Any, attempt: Any, bodies: Any) -> dict[int, bytes]:
+        def ask(self: ClientRequests, asked: Any, attempt: Any, bodies: Any) -> dict[int, bytes]:
             line = {"asked": asked.name, "round": attempt.round, "at": time.monotonic(), "cpu": time.process_time()}
             found = plain(self, asked, attempt, bodies)
             ended = {"ended": time.monotonic(), "answered": len(found), "of": len(bodies)}
             file.write(json.dumps(line | ended) + "\n")
             return found
 
-        vars(sys.modules[Asking.__module__])["Asking"]._ask = ask
+        vars(sys.modules[ClientRequests.__module__])["ClientRequests"]._ask = ask
         _run(words, out / "server.txt")
 
 

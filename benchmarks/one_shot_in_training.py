@@ -23,20 +23,20 @@ import dpfedmeta.training.run_training as running
 from dpfedmeta.auditing.canaries import RandomDirections, with_canaries
 from dpfedmeta.auditing.estimators.many_canaries import cosines
 from dpfedmeta.auditing.estimators.one_shot import one_shot
-from dpfedmeta.auditing.observed_loop import AuditedTraining, Seen
+from dpfedmeta.auditing.observed_loop import AuditedTraining, ObservedRound
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.params import dimension
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.training.build_data import client_side
 
 
 def trained(
     words: argparse.Namespace, given: Mapping[str, str], canaries: int, folder: Path
-) -> tuple[dict[str, Any], list[Seen]]:
+) -> tuple[dict[str, Any], list[ObservedRound]]:
     """(summary.json, what was released) of one run; canaries are its first clients."""
-    directions, noted = RandomDirections(seed=words.seed), list[Seen]()
+    directions, noted = RandomDirections(seed=words.seed), list[ObservedRound]()
 
-    def side(*parts: Any) -> ClientSide:
+    def side(*parts: Any) -> ClientRunner:
         clients = client_side(*parts)
         return with_canaries(clients, dict.fromkeys(range(canaries), 1), directions, others=True)
 

@@ -28,7 +28,7 @@ from dpfedmeta.learning.models.registry import learned_part
 from dpfedmeta.learning.server_step import ServerState, initial_state
 from dpfedmeta.planning.run_plan import Plan, make_plan
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.worker_backend import LocalBackend
 from dpfedmeta.training.build_data import client_side, population
 from dpfedmeta.training.state.checkpoint import Checkpoint, save_checkpoint
@@ -71,7 +71,7 @@ class Federation:
     source: SecretSource
 
     @property
-    def clients(self) -> ClientSide:
+    def clients(self) -> ClientRunner:
         """What every client runs."""
         return self.backend.clients
 

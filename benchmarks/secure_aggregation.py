@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpfedmeta.secure_aggregation import Agreement, agreed
-from dpfedmeta.secure_aggregation.protocol_messages import Phase
+from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from dpfedmeta.secure_aggregation.simulated_round import run_round
 
 # The curve, and up to how many clients the complete graph is measured beside it.
@@ -89,7 +89,7 @@ def _row(crowd: Crowd, agreement: Agreement) -> dict[str, Any]:
     found = run_round(
         vectors,
         agreement=agreement,
-        silent=dict.fromkeys(silent, Phase.MASKED),
+        silent=dict.fromkeys(silent, ProtocolPhase.MASKED),
         processes=crowd.processes,
         verify=crowd.verify,
     )

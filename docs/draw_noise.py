@@ -7,7 +7,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from dpfedmeta.accounting.compare_noises import Question, advise
+from dpfedmeta.accounting.compare_noises import FederationFacts, advise
 from dpfedmeta.reporting.plots.style import (
     BLUE,
     GREEN,
@@ -46,7 +46,7 @@ if __name__ == "__main__":
         found = {name: [] for name in LOOKS}
         for epsilon in EPSILONS:
             rows = advise(
-                Question(
+                FederationFacts(
                     clients=clients, rounds=ROUNDS, cohort=cohort, participations=joined, epsilon=epsilon, delta=DELTA
                 )
             )

@@ -24,7 +24,7 @@ from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.privacy.clip_policies.window_literal_policy import WindowLiteral
 from dpfedmeta.privacy.clipping import clip
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
-from dpfedmeta.privacy.units import Bounded, Client
+from dpfedmeta.privacy.units import Bounded, ClientUnit
 
 CLIENTS, COHORT, STEP = 400_000, 40, 0.5
 SHAPE = EpisodeShape(ways=5, shots=5, queries=5)
@@ -69,7 +69,7 @@ def main(rounds: int = 30, epsilon: float = 1.5, width: int = 16, episodes: int 
             episode = draw_episode(dataset.train, np.random.default_rng(int(client)), SHAPE)
             gradient = meta_gradient(network, model, head, episode, adaptation, order=1)
             messages.append(clip(gradient, bound))
-        total: Bounded[Client, Params] = Bounded(value=added([zeros_like(model), *messages]), sensitivity=bound)
+        total: Bounded[ClientUnit, Params] = Bounded(value=added([zeros_like(model), *messages]), sensitivity=bound)
         # The one door from secret to public.
         released = mechanism.release(total, secret.generator(Purpose.SERVER_NOISE, round_))
         step = scaled(released.value, -STEP / bound)

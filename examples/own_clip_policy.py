@@ -11,7 +11,7 @@ import dpfedmeta as dp
 from dpfedmeta.core.params import Params, norm
 from dpfedmeta.privacy.clip_policy import Mode
 from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.privacy.units import Client
+from dpfedmeta.privacy.units import ClientUnit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class HalfWay:
         """Before the first round."""
         return Bound(bound=self.first)
 
-    def next_bound(self, state: Bound, aggregate: Released[Client, Params]) -> tuple[Bound, float]:
+    def next_bound(self, state: Bound, aggregate: Released[ClientUnit, Params]) -> tuple[Bound, float]:
         """After a release, and from nothing else: what it sees is public."""
         seen = min(max(norm(aggregate.value), state.bound / 4), state.bound * 4)
         bound = math.sqrt(state.bound * seen)

@@ -1,6 +1,7 @@
 """The border between secret and released values, as imports: who may see what."""
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,8 @@ ROOMS = (
     ("cli",),
     ("__main__",),
 )
+# Nested in each member of a seam, so that the registry finds it.
+MEMBERS_OWN = {"Settings"}
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 
 
@@ -108,6 +111,26 @@ def test_arrows_run_downwards(path):
     for name in imports(path):
         if name.startswith("dpfedmeta.") and name.split(".")[1] not in ("tasks", "configs"):
             assert room_of(name) == own or LEVEL[room_of(name)] < LEVEL[own], f"{path} imports {name}"
+
+
+def public_classes(path):
+    return [
+        node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef) and node.name[0] != "_"
+    ]
+
+
+def test_nothing_is_loose_and_no_folder_is_crowded():
+    assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py"}
+    assert len([path for path in PACKAGE.iterdir() if (path / "__init__.py").exists()]) <= 16
+    counts = Counter(path.parent for path in PACKAGE.rglob("*.py"))
+    assert not {folder: count for folder, count in counts.items() if count > 12}
+
+
+def test_no_name_of_a_file_or_a_public_class_stands_twice():
+    files = Counter(path.stem for path in PACKAGE.rglob("*.py") if path.stem != "__init__")
+    assert not [name for name, count in files.items() if count > 1]
+    classes = Counter(name for path in PACKAGE.rglob("*.py") for name in public_classes(path))
+    assert not {name for name, count in classes.items() if count > 1} - MEMBERS_OWN
 
 
 def test_an_arrow_upwards_would_be_seen(tmp_path):

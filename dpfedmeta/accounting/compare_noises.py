@@ -31,7 +31,7 @@ _NO_SECRET = "count on no secret; clients keep their rounds apart and count them
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class FederationFacts:
     """Size and privacy target of a federation for which noise is to be chosen.
 
     Attributes:
@@ -97,7 +97,7 @@ class Advice:
         return math.inf if self.error is None or self.cohort is None else self.error / (self.cohort * rounds)
 
 
-def advise(question: Question) -> tuple[Advice, ...]:
+def advise(question: FederationFacts) -> tuple[Advice, ...]:
     """All seven, in the order in which they ask for less trust."""
     rows = (_cyclic, _poisson, _fixed, _check_ins, _toeplitz, _blt, _banded)
     return tuple(row(question) for row in rows)
@@ -108,7 +108,7 @@ def best(rows: tuple[Advice, ...], rounds: int) -> Advice:
     return min(rows, key=lambda row: row.per_message(rounds))
 
 
-def _independent(q: Question, about: Advice, plan: Callable[[], PrivacyPlan]) -> Advice:
+def _independent(q: FederationFacts, about: Advice, plan: Callable[[], PrivacyPlan]) -> Advice:
     """Noise that is drawn anew in each round: errors add up in squares."""
     try:
         made = calibrate(plan(), Targets(client_epsilon=q.epsilon))
@@ -118,7 +118,7 @@ def _independent(q: Question, about: Advice, plan: Callable[[], PrivacyPlan]) ->
     return Advice(**{**vars(about), "noise": noise, "cohort": made.cohort, "error": noise * math.sqrt(q.rounds)})
 
 
-def _poisson(q: Question) -> Advice:
+def _poisson(q: FederationFacts) -> Advice:
     about = Advice(
         name="poisson", options="--population.sampler poisson", adjacency="add-remove", assumes=_SECRET_COINS
     )
@@ -131,7 +131,7 @@ def _poisson(q: Question) -> Advice:
     )
 
 
-def _fixed(q: Question) -> Advice:
+def _fixed(q: FederationFacts) -> Advice:
     about = Advice(name="fixed", options="--population.sampler fixed", adjacency="replace-one", assumes=_SECRET_COINS)
     return _independent(
         q,
@@ -147,7 +147,7 @@ def _fixed(q: Question) -> Advice:
     )
 
 
-def _cyclic(q: Question) -> Advice:
+def _cyclic(q: FederationFacts) -> Advice:
     """Banded noise and coins; the number of groups doubles for as long as that leaves less error."""
     most = max(min(q.rounds, int(q.clients / q.cohort)), 1)
     row = _in_turns(q, min(4, most))
@@ -159,7 +159,7 @@ def _cyclic(q: Question) -> Advice:
     return row
 
 
-def _in_turns(q: Question, groups: int) -> Advice:
+def _in_turns(q: FederationFacts, groups: int) -> Advice:
     about = Advice(
         name="cyclic",
         options=f"--server.noise banded --population.sampler cyclic --population.separation {groups}",
@@ -185,7 +185,7 @@ def _in_turns(q: Question, groups: int) -> Advice:
     return replace(about, noise=noise, cohort=q.cohort, error=noise * prefix_errors(c).last)
 
 
-def _check_ins(q: Question) -> Advice:
+def _check_ins(q: FederationFacts) -> Advice:
     capacity = least_capacity(q.clients, q.rounds, min(q.delta, 1e-5))
     about = Advice(
         name="check-ins",
@@ -209,7 +209,7 @@ def _check_ins(q: Question) -> Advice:
     )
 
 
-def _correlated(q: Question, name: str, coefficients: FloatArray) -> Advice:
+def _correlated(q: FederationFacts, name: str, coefficients: FloatArray) -> Advice:
     """All rounds are one Gaussian release that a client moves by the sensitivity of the coefficients at most."""
     moved = sensitivity(coefficients, q.participations, q.separation)
     noise = moved / gaussian_mu(q.epsilon, q.delta)
@@ -224,15 +224,15 @@ def _correlated(q: Question, name: str, coefficients: FloatArray) -> Advice:
     )
 
 
-def _toeplitz(q: Question) -> Advice:
+def _toeplitz(q: FederationFacts) -> Advice:
     return _correlated(q, "toeplitz", optimal_toeplitz(q.rounds))
 
 
-def _blt(q: Question) -> Advice:
+def _blt(q: FederationFacts) -> Advice:
     return _correlated(q, "blt", fit_blt(q.rounds, BUFFERS, q.participations, q.separation).coefficients(q.rounds))
 
 
-def _banded(q: Question) -> Advice:
+def _banded(q: FederationFacts) -> Advice:
     bands = min(q.separation, BANDS + 1, q.rounds)
     coefficients = np.zeros(q.rounds)
     coefficients[:bands] = fit_banded(q.rounds, bands, q.participations, q.separation)

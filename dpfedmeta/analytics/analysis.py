@@ -18,7 +18,7 @@ FOLDER = "dpfedmeta.analytics.analyses"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Asking:
+class PendingRelease:
     """SECRET: one release in the making, at the server.
 
     Attributes:
@@ -116,7 +116,7 @@ class Analysis(Protocol):
         """Return the form of the sum of the clients' vectors."""
         ...
 
-    def told(self, asking: Asking, ground: Ground) -> bytes:
+    def told(self, asking: PendingRelease, ground: Ground) -> bytes:
         """PUBLIC: what clients are told besides the plan."""
         ...
 
@@ -137,7 +137,7 @@ class Analysis(Protocol):
         """
         ...
 
-    def released(self, asking: Asking, told: bytes, sums: Sums) -> dict[str, Any]:
+    def released(self, asking: PendingRelease, told: bytes, sums: Sums) -> dict[str, Any]:
         """Release the sum through a mechanism, and read the result: JSON values, all of them public.
 
         Guarantee:

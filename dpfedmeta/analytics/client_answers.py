@@ -20,7 +20,7 @@ from dpfedmeta.learning.evaluation.baselines import Adapted, arrays_of
 from dpfedmeta.learning.models.frozen import mixes_queries
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.planning.run_plan import Plan
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.training import build_data as training_data
 
 _FLOAT = np.dtype("<f4")
@@ -123,7 +123,7 @@ class HeldImages:
         return self._learners[model]
 
     @cached_property
-    def _side(self) -> ClientSide:
+    def _side(self) -> ClientRunner:
         # No message carries noise here, so its source is never asked.
         return training_data.client_side(self.plan, self.population, KeyedSource(0), torch.device("cpu"))
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from dpfedmeta.accounting.ledger.charges import Charge
-from dpfedmeta.accounting.ledger.ledger import Identity, Ledger, LedgerContent, check_rounds, read_content, spent
+from dpfedmeta.accounting.ledger.ledger import Ledger, LedgerContent, RunIdentity, check_rounds, read_content, spent
 from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.analytics.analysis import Asking
+from dpfedmeta.analytics.analysis import PendingRelease
 from dpfedmeta.analytics.analysis_request import Request
-from dpfedmeta.analytics.simulated_clients import Asked, Clients
+from dpfedmeta.analytics.simulated_clients import Clients, SimulatedClients
 from dpfedmeta.analytics.statement import STATEMENT, statement
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, cut_torn_line, whole_lines
@@ -93,7 +93,7 @@ def begin(
         run.write_json(PLAN, plan_content(request, plan))
         keep_secret(run, source)
         write_text(run.secret / _DATA, json.dumps({"digest": digest}) + "\n", mode=SECRET)
-        Ledger(run.ledger, plan, Identity(run=secrets.token_hex(16), config=text, secure=secure_rng))
+        Ledger(run.ledger, plan, RunIdentity(run=secrets.token_hex(16), config=text, secure=secure_rng))
 
     name = place.name or f"{request.kind}-{time.strftime('%Y%m%d-%H%M%S')}"
     run = create(Path(place.folder), name, fill)
@@ -157,7 +157,7 @@ def summary_content(request: Request, content: LedgerContent, found: Mapping[str
 
 
 def _asked(request: Request, data_folder: Path | None, asked_of: AskedOf | None) -> Clients:
-    return Asked(request, data_folder) if asked_of is None else asked_of(request)
+    return SimulatedClients(request, data_folder) if asked_of is None else asked_of(request)
 
 
 def _complete(
@@ -207,7 +207,7 @@ def _own_code(request: Request) -> list[str]:
     return [*named, type(request.analysis).__module__]
 
 
-def _asking(plan: PrivacyPlan, charge: Charge, source: SecretSource) -> Asking:
+def _asking(plan: PrivacyPlan, charge: Charge, source: SecretSource) -> PendingRelease:
     source = source.again(charge.again, charge.stream)
     cohort = sampler_of(charge.event, None).draw(0, {}, source.generator(Purpose.COHORT, 0))
-    return Asking(plan=plan, cohort=replace(cohort, again=charge.again, fresh=charge.stream), source=source)
+    return PendingRelease(plan=plan, cohort=replace(cohort, again=charge.again, fresh=charge.stream), source=source)

@@ -11,13 +11,13 @@ import torch
 from dpfedmeta.accounting.events.integer_sum import COUNT_BITS, WholeSum
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
-from dpfedmeta.analytics.analysis import Asking, Handing, SumForm, Sums
+from dpfedmeta.analytics.analysis import Handing, PendingRelease, SumForm, Sums
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params, scaled
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray, Purpose, SecretSource
 from dpfedmeta.privacy.discretised.stochastic_rounding import own_share
 from dpfedmeta.privacy.mechanisms import WholeNumberMechanism
-from dpfedmeta.privacy.units import Bounded, Client
+from dpfedmeta.privacy.units import Bounded, ClientUnit
 
 _COUNTS = "counts"
 # For most analyses: what the server has besides what is released.
@@ -93,7 +93,7 @@ def nothing_told(told: bytes) -> None:
         raise InputError(f"{len(told):,} bytes besides the plan, which this analysis does not have")
 
 
-def released_counts(asking: Asking, sums: Sums) -> Counts:
+def released_counts(asking: PendingRelease, sums: Sums) -> Counts:
     """Release the sum of the clients' counts.
 
     Args:
@@ -112,7 +112,7 @@ def released_counts(asking: Asking, sums: Sums) -> Counts:
     # Too few for the noise: nothing is unmasked, and all noise of the release is the server's.
     if invited >= whole.least and sums.entered >= whole.fewest(invited):
         total, share, entered = grid.centred(sums.part(0)), whole.share(invited), sums.entered
-    query: Bounded[Client, Params] = Bounded(
+    query: Bounded[ClientUnit, Params] = Bounded(
         value={_COUNTS: torch.from_numpy(total.astype(np.float64))},
         sensitivity=whole.of_a_client,
         noise_variance=share * entered,

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dpfedmeta.analytics.analysis import Analysis, Asking, Handing, Sums
+from dpfedmeta.analytics.analysis import Analysis, Handing, PendingRelease, Sums
 from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.analytics.client_answers import Held, HeldImages, HeldNames
 from dpfedmeta.analytics.public_context import Ground
@@ -54,7 +54,7 @@ class Clients(Protocol):
         """
         ...
 
-    def sums(self, analysis: Analysis, asking: Asking, told: bytes, run: RunDirectory) -> Sums:
+    def sums(self, analysis: Analysis, asking: PendingRelease, told: bytes, run: RunDirectory) -> Sums:
         """SECRET: ask the cohort, and add up; it is charged already.
 
         Args:
@@ -70,7 +70,7 @@ class Clients(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class SimulatedClients:
     """The clients of a simulation (a `Clients`). Only what is used is opened.
 
     Attributes:
@@ -105,7 +105,7 @@ class Asked:
     def ready(self) -> None:
         """They always are."""
 
-    def sums(self, analysis: Analysis, asking: Asking, told: bytes, run: RunDirectory) -> Sums:
+    def sums(self, analysis: Analysis, asking: PendingRelease, told: bytes, run: RunDirectory) -> Sums:
         """SECRET: the ideal result of secure aggregation."""
         return IdealSums(analysis=analysis, asking=asking, told=told, held=self.held)
 
@@ -150,7 +150,7 @@ class IdealSums:
     """
 
     analysis: Analysis
-    asking: Asking
+    asking: PendingRelease
     told: bytes
     held: Held
 

@@ -24,8 +24,8 @@ from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.learning.evaluation import (
     Benchmark,
     Classification,
+    EvaluationQuestion,
     FineTuning,
-    Question,
     choose_fine_tuning,
     investigate,
 )
@@ -301,10 +301,10 @@ def _adapted(
 
 def _question(
     request: EvaluationRequest, run: TrainedRun, benchmark: Benchmark, dataset: Dataset, workers: Workers
-) -> Question:
+) -> EvaluationQuestion:
     network, trained = with_ways(run.network, run.weights, benchmark.shape.ways)
     _, untrained = with_ways(run.network, run.untrained, benchmark.shape.ways)
-    return Question(
+    return EvaluationQuestion(
         network=network,
         trained=trained,
         untrained=untrained,

@@ -18,8 +18,8 @@ from torch import Tensor
 from dpfedmeta.core.params import Params, dimension, unflatten
 from dpfedmeta.core.random.random_sources import Purpose, public_generator
 from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.privacy.units import Record
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.privacy.units import RecordUnit
+from dpfedmeta.simulation.client_runner import ClientRunner
 
 # A message is so many times longer than its bound before it is clipped.
 _LONG = 4.0
@@ -59,7 +59,7 @@ class SameDirection:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SideWithCanaries(ClientSide):
+class SideWithCanaries(ClientRunner):
     """The clients of a plan, some of which send what the attacker chose.
 
     Attributes:
@@ -75,7 +75,7 @@ class SideWithCanaries(ClientSide):
 
     def _raw(
         self, model: Params, bound: float, round_: int, clients: Sequence[int]
-    ) -> Iterator[Params | Released[Record, Params] | None]:
+    ) -> Iterator[Params | Released[RecordUnit, Params] | None]:
         honest = [client for client in clients if self.others and client not in self.canaries]
         found = super()._raw(model, bound, round_, honest) if honest else iter(())
         for client in clients:
@@ -109,7 +109,7 @@ class SideWithCanaries(ClientSide):
 
 
 def with_canaries(
-    side: ClientSide, canaries: Mapping[int, int], directions: Directions, *, others: bool
+    side: ClientRunner, canaries: Mapping[int, int], directions: Directions, *, others: bool
 ) -> SideWithCanaries:
     """The same clients, with canaries among them."""
     return SideWithCanaries(**vars(side), canaries=canaries, directions=directions, others=others)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.auditing.neighbouring_runs import CANARY, ClientWorlds, Worlds
-from dpfedmeta.auditing.observed_loop import Seen
+from dpfedmeta.auditing.observed_loop import ObservedRound
 from dpfedmeta.core.params import dimension
 from dpfedmeta.core.random.random_sources import KeyedSource
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 
 _MOST_KEPT = 64
 _NO_NOISE = 1e-12
@@ -30,7 +30,7 @@ class Known:
     worlds: Worlds
     _found: dict[tuple[float, int, bool], Tensor] = field(default_factory=dict)
 
-    def message(self, release: Seen, one: bool) -> Tensor:
+    def message(self, release: ObservedRound, one: bool) -> Tensor:
         """[d] float64. Of a canary that sends what it likes it depends on the bound alone."""
         round_ = -1 if isinstance(self.worlds, ClientWorlds) else release.round
         key = (release.bound, round_, one)
@@ -43,18 +43,18 @@ class Known:
         return self._found[key]
 
     @cached_property
-    def _sides(self) -> dict[bool, ClientSide]:
+    def _sides(self) -> dict[bool, ClientRunner]:
         return {one: quiet(self.worlds.clients(one, KeyedSource(0))) for one in (True, False)}
 
 
-def quiet(side: ClientSide) -> ClientSide:
+def quiet(side: ClientRunner) -> ClientRunner:
     """The same clients without any noise of their own."""
     if not side.algorithm.releases:
         return replace(side, message_noise=0.0)
     return replace(side, algorithm=side.algorithm.quiet(support=False, noise=_NO_NOISE), message_noise=0.0)
 
 
-def exact_message(side: ClientSide, release: Seen) -> Tensor:
+def exact_message(side: ClientRunner, release: ObservedRound) -> Tensor:
     """The canary's message: [d] float64; of several parts their mean."""
     if side.whole is None:
         return message_of(side, release, [CANARY])
@@ -62,7 +62,7 @@ def exact_message(side: ClientSide, release: Seen) -> Tensor:
     return torch.from_numpy(np.mean(parts or [np.zeros(dimension(side.form(release.model)))], axis=0))
 
 
-def message_of(side: ClientSide, release: Seen, clients: list[int]) -> Tensor:
+def message_of(side: ClientRunner, release: ObservedRound, clients: list[int]) -> Tensor:
     """Return the sum of some clients' messages in a round, as the loop computes it."""
     numbers = side.whole_numbers(release.bound, dimension(side.form(release.model)))
     return numbers.values(side.clipped_sum(release.model, release.bound, release.round, clients)[0])

@@ -12,7 +12,7 @@ import torch
 
 from dpfedmeta.accounting.ledger.ledger import Budget
 from dpfedmeta.auditing.canaries import SameDirection, with_canaries
-from dpfedmeta.auditing.observed_loop import AuditedTraining, NoAccuracy, Seen
+from dpfedmeta.auditing.observed_loop import AuditedTraining, NoAccuracy, ObservedRound
 from dpfedmeta.core.files.run_directory import RunDirectory, create
 from dpfedmeta.core.params import Params
 from dpfedmeta.core.random.random_sources import SecretSource
@@ -22,9 +22,9 @@ from dpfedmeta.learning.evaluation import HeldOutEvaluation
 from dpfedmeta.planning.privacy.aggregation import aggregation_of
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.privacy.units import Bounded, Client
+from dpfedmeta.privacy.units import Bounded, ClientUnit
 from dpfedmeta.simulation.backend import Backend
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.training.build_data import client_side
 
 # Its number; who it is does not matter.
@@ -54,7 +54,7 @@ class Nobody:
 class Worlds(Protocol):
     """Two worlds that differ in one client, or in one record of one client."""
 
-    def clients(self, one: bool, source: SecretSource) -> ClientSide:
+    def clients(self, one: bool, source: SecretSource) -> ClientRunner:
         """All clients of the one world, or of the other."""
         ...
 
@@ -73,7 +73,7 @@ class ClientWorlds:
     one: int = 1
     other: int = 0
 
-    def clients(self, one: bool, source: SecretSource) -> ClientSide:
+    def clients(self, one: bool, source: SecretSource) -> ClientRunner:
         """Return all clients, with the canary of that world."""
         sign, nobody = self.one if one else self.other, Nobody(clients=self.plan.privacy.clients)
         side = client_side(self.plan, nobody, source, _CPU)
@@ -95,7 +95,7 @@ class RecordWorlds:
     plan: Plan
     glaring: float
 
-    def clients(self, one: bool, source: SecretSource) -> ClientSide:
+    def clients(self, one: bool, source: SecretSource) -> ClientRunner:
         """Return all clients, with the population of that world."""
         return client_side(self.plan, self._population(one), source, _CPU)
 
@@ -155,9 +155,9 @@ class Noting:
     """A backend as it is; what the server sees of each sum is noted."""
 
     backend: Backend
-    sums: list[tuple[Cohort, Bounded[Client, Params]]] = field(default_factory=list)
+    sums: list[tuple[Cohort, Bounded[ClientUnit, Params]]] = field(default_factory=list)
 
-    def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[Client, Params]:
+    def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[ClientUnit, Params]:
         """Return the backend's sum, and note it."""
         found = self.backend.cohort_sum(model, bound, cohort)
         self.sums.append((cohort, found))
@@ -174,14 +174,14 @@ class Observed:
         clients: The clients of that run, with their own noise.
     """
 
-    releases: Sequence[Seen]
-    sums: Sequence[tuple[Cohort, Bounded[Client, Params]]]
-    clients: ClientSide
+    releases: Sequence[ObservedRound]
+    sums: Sequence[tuple[Cohort, Bounded[ClientUnit, Params]]]
+    clients: ClientRunner
 
 
 def observe(
     plan: Plan,
-    clients: ClientSide,
+    clients: ClientRunner,
     source: SecretSource,
     folder: Path | None = None,
     training: type[AuditedTraining] = AuditedTraining,

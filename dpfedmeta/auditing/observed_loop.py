@@ -13,7 +13,7 @@ from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.privacy.units import Client
+from dpfedmeta.privacy.units import ClientUnit
 from dpfedmeta.training.loop import Training, averages, optimizer
 
 # Of the clip bound: less noise than this hides nothing from an attack.
@@ -21,7 +21,7 @@ _LEAST = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Seen:
+class ObservedRound:
     """Knowledge of an observer about one round.
 
     Attributes:
@@ -60,11 +60,11 @@ class AuditedTraining(Training):
         seen: By round; the last release of a round that was done again.
     """
 
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[ObservedRound] = field(default_factory=list)
 
     def _released(
         self, state: ServerState, remembered: Params, drawn: Cohort
-    ) -> tuple[Released[Client, Params] | None, Params]:
+    ) -> tuple[Released[ClientUnit, Params] | None, Params]:
         released, following = super()._released(state, remembered, drawn)
         self.seen.append(_seen(self.plan, state, released))
         return released, following
@@ -101,9 +101,9 @@ class AuditedTraining(Training):
         return state
 
 
-def _seen(plan: Plan, state: ServerState, released: Released[Client, Params] | None) -> Seen:
+def _seen(plan: Plan, state: ServerState, released: Released[ClientUnit, Params] | None) -> ObservedRound:
     cohort = plan.privacy.at(state.round).cohort
-    return Seen(
+    return ObservedRound(
         round=state.round,
         bound=state.bound,
         model=state.model,

@@ -8,14 +8,14 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from dpfedmeta.accounting.compare_noises import Advice, Question, advise, best
+from dpfedmeta.accounting.compare_noises import Advice, FederationFacts, advise, best
 from dpfedmeta.cli.arguments import DONE, print_json
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients
 
 
-def question_of(settings: Settings) -> Question:
+def question_of(settings: Settings) -> FederationFacts:
     """N, T, L, R and the target that the settings state.
 
     Raises:
@@ -31,7 +31,7 @@ def question_of(settings: Settings) -> Question:
         raise InputError(f"--advise: {name} is more than population.clients = {population.clients}; lower it")
     cohort = population.clients / rounds if population.sampler == "check-ins" else population.cohort
     least = max(math.ceil(cohort * rounds / population.clients - 1e-9), 1)
-    return Question(
+    return FederationFacts(
         clients=population.clients,
         rounds=rounds,
         cohort=cohort,
@@ -67,7 +67,7 @@ def _finite(row: Advice, rounds: int) -> float | None:
     return None if row.error is None else row.per_message(rounds)
 
 
-def _table(question: Question, rows: tuple[Advice, ...], chosen: Advice) -> Table:
+def _table(question: FederationFacts, rows: tuple[Advice, ...], chosen: Advice) -> Table:
     q = question
     apart = f", {q.separation} rounds apart" if q.participations > 1 else ""
     lines = (

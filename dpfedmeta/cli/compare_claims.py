@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from dpfedmeta.accounting.reference.algorithm_claims import Published, claim
+from dpfedmeta.accounting.reference.algorithm_claims import PresetOrigin, claim
 from dpfedmeta.accounting.reference.other_accountants import agreements, all_settings
 from dpfedmeta.accounting.reference.paper_claims import as_json, compare, published_settings
 from dpfedmeta.cli.arguments import DONE, print_json
@@ -49,7 +49,7 @@ def compare_presets(console: Console, as_text: bool) -> int:
         claimed = claimed_of(algo)
         if claimed is None:
             continue
-        published = Published(**claimed)
+        published = PresetOrigin(**claimed)
         plan = make_privacy(resolve(algo, published.dataset), load_task(published.dataset)[0])
         found = claim(published, plan)
         table.add_row(algo, found.cell, number(found.claimed), number(found.holds), found.source, found.reason)

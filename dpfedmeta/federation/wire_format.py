@@ -39,7 +39,7 @@ _LEAST_BOUND, _MOST_BOUND = 1e-30, 1e30
 Floats = npt.NDArray[np.floating[Any]]
 
 
-class Asked(IntEnum):
+class QuestionKind(IntEnum):
     """Kind of a question."""
 
     PLAN = 1  # to accept a plan
@@ -90,7 +90,7 @@ class Question:
         body: Content, in the layout of its kind.
     """
 
-    asked: Asked
+    asked: QuestionKind
     attempt: Attempt
     plan: bytes
     recipient: bytes
@@ -123,13 +123,13 @@ class Question:
             raise Refused("the signature is not that of the server whose key this client holds")
         if named != recipient:
             raise Refused("a question to another client")
-        if asked not in tuple(Asked):
+        if asked not in tuple(QuestionKind):
             raise Refused(f"a question of kind {asked}")
         if mark and not attempt:
             raise Refused("a mark of an attempt that is the first one")
         again = (attempt, mark) if attempt else ()
         return cls(
-            asked=Asked(asked),
+            asked=QuestionKind(asked),
             attempt=Attempt(run=run, round=round_, again=again),
             plan=plan,
             recipient=named,
@@ -184,7 +184,7 @@ def unpacked_floats(body: bytes, count: int) -> Floats:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class RoundTask:
     """Input of a client's computation: the released model and the clip bound.
 
     Attributes:
@@ -200,7 +200,7 @@ class Task:
         return struct.pack("<d", self.bound) + packed_floats(self.model)
 
     @classmethod
-    def decode(cls, body: bytes, count: int) -> Task:
+    def decode(cls, body: bytes, count: int) -> RoundTask:
         """Decode the body of a question.
 
         Raises:
@@ -219,7 +219,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class ProtocolStep:
     """Message of secure aggregation to a client: number of the attempt at the protocol, phase and content.
 
     Attributes:
@@ -239,7 +239,7 @@ class Step:
         return self.head.pack(self.protocol, self.phase) + self.said
 
     @classmethod
-    def decode(cls, body: bytes) -> Step:
+    def decode(cls, body: bytes) -> ProtocolStep:
         """Decode the body of a question.
 
         Raises:
@@ -257,7 +257,7 @@ class Start:
 
     Attributes:
         invited: Numbers of the invited clients, ascending: seat i belongs to the i-th of them.
-        task: Input of each client's computation: a `Task`, or what an analysis tells.
+        task: Input of each client's computation: a `RoundTask`, or what an analysis tells.
     """
 
     invited: tuple[int, ...]

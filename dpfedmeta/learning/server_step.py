@@ -10,7 +10,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params, scaled, zeros_like
 from dpfedmeta.privacy.clip_policy import ClipPolicy, bound_problem
 from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.privacy.units import Client
+from dpfedmeta.privacy.units import ClientUnit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ def step(
     optimizer: ServerOptimizer,
     policy: ClipPolicy[Any],
     state: ServerState,
-    aggregate: Released[Client, Params],
+    aggregate: Released[ClientUnit, Params],
     *,
     averages: bool,
 ) -> ServerState:

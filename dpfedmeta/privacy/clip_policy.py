@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     # Who plans needs no PyTorch.
     from dpfedmeta.core.params import Params
     from dpfedmeta.privacy.mechanisms import Released
-    from dpfedmeta.privacy.units import Client
+    from dpfedmeta.privacy.units import ClientUnit
 
 Mode = Literal["constant", "following", "searching", "holding"]
 
@@ -97,7 +97,7 @@ class ClipPolicy(Protocol[State]):
         """The state before the first round."""
         ...
 
-    def next_bound(self, state: State, aggregate: Released[Client, Params]) -> tuple[State, float]:
+    def next_bound(self, state: State, aggregate: Released[ClientUnit, Params]) -> tuple[State, float]:
         """The state and the clip bound after `aggregate` was released."""
         ...
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpfedmeta.core.params import Params, flatten, length_of, norm, unflatten, zeros_like
 from dpfedmeta.privacy import clipping_jit as record_kernels
-from dpfedmeta.privacy.units import Bounded, Record
+from dpfedmeta.privacy.units import Bounded, RecordUnit
 
 # Factors are applied in float64, where the largest float32 gradient can still be scaled to the smallest bound.
 # Rounding to float32 may lengthen a vector by a few parts in 10^8; shrinking by more than that keeps the norm at or
@@ -93,7 +93,7 @@ def clip_rows_per_layer(rows: Tensor, bound: float, form: Mapping[str, Tensor]) 
     return torch.cat(pieces, dim=1)
 
 
-def clipped_record_sum(gradients: Mapping[str, Tensor], bound: float) -> Bounded[Record, Params]:
+def clipped_record_sum(gradients: Mapping[str, Tensor], bound: float) -> Bounded[RecordUnit, Params]:
     """Sum of per-record gradients, each clipped to `bound` over all tensors together.
 
     Args:

@@ -15,7 +15,7 @@ from dpfedmeta.accounting.events.noise_cost import ThresholdedNoise
 from dpfedmeta.core.random.keyed_streams import for_message
 from dpfedmeta.core.random.random_sources import SecretGenerator
 from dpfedmeta.privacy.mechanisms import Released, post_process, release_with
-from dpfedmeta.privacy.units import Bounded, Client, message_of
+from dpfedmeta.privacy.units import Bounded, ClientUnit, message_of
 
 if TYPE_CHECKING:
     from dpfedmeta.core.params import Params
@@ -55,10 +55,10 @@ class Threshold:
             lowest += 1
         return lowest
 
-    def release(self, counts: Mapping[str, int], generator: SecretGenerator) -> Released[Client, dict[str, int]]:
+    def release(self, counts: Mapping[str, int], generator: SecretGenerator) -> Released[ClientUnit, dict[str, int]]:
         """The names whose noisy count reaches the threshold, with it."""
         names, lowest = sorted(counts), self.lowest
-        query: Bounded[Client, Params] = Bounded(
+        query: Bounded[ClientUnit, Params] = Bounded(
             value={_COUNTS: torch.tensor([float(counts[name]) for name in names], dtype=torch.float64)},
             sensitivity=math.sqrt(self.names),
         )

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from dpfedmeta.core.random.random_sources import IntArray
 
 
-class Client:
+class ClientUnit:
     """Privacy unit: one whole client (adjacency: one client added or removed)."""
 
 
-class Record:
+class RecordUnit:
     """Privacy unit: one record of one client (adjacency: replaced by a null record, which adds nothing).
 
     The gradient of a null record is 0, and so is that of a micro-episode that holds one.

@@ -9,7 +9,7 @@ from hashlib import sha256
 from dpfedmeta.secure_aggregation.crypto.keys import signed_by
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.secure_aggregation.payloads import KeyList, Keys, ShareList, Signatures, Survivors
-from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, Phase, header
+from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, ProtocolPhase, header
 from dpfedmeta.secure_aggregation.round_parameters import Agreement, Identities, Round
 
 
@@ -24,7 +24,7 @@ def at_least(wanted: int, got: int, what: str) -> None:
 
 
 # What a quorum signs, by the phase in which clients do.
-_SIGNED = {Phase.AGREE: "the sharers", Phase.CONSENT: "the survivors"}
+_SIGNED = {ProtocolPhase.AGREE: "the sharers", ProtocolPhase.CONSENT: "the survivors"}
 
 
 def consent(told: Survivors, agreement: Agreement) -> bytes:
@@ -82,7 +82,7 @@ class Checks:
         if keys.identity != identities.keys.get(seat, keys.identity if identities.first_contact else None):
             raise Refused(f"the identity of seat {seat} is not the listed one")
         if self.verify or self.round_.agreement.malicious:
-            content = self.round_.digest + header(self.round_, Phase.KEYS, seat, EVERYONE) + keys.encoded
+            content = self.round_.digest + header(self.round_, ProtocolPhase.KEYS, seat, EVERYONE) + keys.encoded
             if not signed_by(keys.identity, signature, content):
                 raise Refused(f"the signature of seat {seat} on its keys fails")
 
@@ -138,7 +138,13 @@ class Checks:
         at_least(self.round_.agreement.enough, len(told.survivors), "survivors")
 
     def signatures(
-        self, phase: Phase, bound: bytes, body: bytes, shown: Signatures, among: frozenset[int], identities: Identities
+        self,
+        phase: ProtocolPhase,
+        bound: bytes,
+        body: bytes,
+        shown: Signatures,
+        among: frozenset[int],
+        identities: Identities,
     ) -> None:
         """Check that a quorum signed the list that this client was told.
 

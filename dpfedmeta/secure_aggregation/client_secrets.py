@@ -13,7 +13,7 @@ from dpfedmeta.secure_aggregation.payloads import Survivors
 SPENT = Pair(bytes(SECRET_BYTES))
 
 
-class Step(Enum):
+class ClientStep(Enum):
     """Next step of a client."""
 
     ADVERTISE = "advertise"
@@ -48,7 +48,7 @@ class Secrets:
     mask_keys: Pair
     share_keys: Pair
     seed: bytes
-    channels: dict[int, pairwise.Channel] = field(default_factory=dict)
+    channels: dict[int, pairwise.ShareKeys] = field(default_factory=dict)
     # Of neighbours: (of the seed, of the mask key).
     shares: dict[int, tuple[int, int]] = field(default_factory=dict)
     # Neighbours whose shares are no shares.

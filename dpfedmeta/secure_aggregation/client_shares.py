@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpfedmeta.secure_aggregation.byte_layout import share_of
-from dpfedmeta.secure_aggregation.crypto.pairwise import Channel, share_commitment
+from dpfedmeta.secure_aggregation.crypto.pairwise import ShareKeys, share_commitment
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.secure_aggregation.crypto.shamir import SHARE_BYTES
 from dpfedmeta.secure_aggregation.payloads import Dealt, Kind
 from dpfedmeta.secure_aggregation.round_parameters import Round
 
 
-def deal(round_: Round, bound: bytes, channel: Channel, seat: int, other: int, shares: Sequence[int]) -> Dealt:
+def deal(round_: Round, bound: bytes, channel: ShareKeys, seat: int, other: int, shares: Sequence[int]) -> Dealt:
     """Shares for a neighbour, sealed and committed to.
 
     Args:
@@ -28,7 +28,7 @@ def deal(round_: Round, bound: bytes, channel: Channel, seat: int, other: int, s
     return Dealt(other, channel.sealed(round_, seat, other, content), seed, key)
 
 
-def held(round_: Round, bound: bytes, channel: Channel, seat: int, dealt: Dealt) -> tuple[int, int]:
+def held(round_: Round, bound: bytes, channel: ShareKeys, seat: int, dealt: Dealt) -> tuple[int, int]:
     """The shares (of the seed, of the mask key) that a neighbour dealt.
 
     Args:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.secure_aggregation.client_checks import Checks, at_least, consent
-from dpfedmeta.secure_aggregation.client_secrets import SPENT, History, Secrets, Step
+from dpfedmeta.secure_aggregation.client_secrets import SPENT, ClientStep, History, Secrets
 from dpfedmeta.secure_aggregation.client_shares import deal, held
 from dpfedmeta.secure_aggregation.crypto import masks, pairwise, shamir
 from dpfedmeta.secure_aggregation.crypto import neighbour_graph as graph
@@ -33,7 +33,7 @@ from dpfedmeta.secure_aggregation.payloads import (
     Signatures,
     Survivors,
 )
-from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, SERVER, Phase, opened, signed
+from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, SERVER, ProtocolPhase, opened, signed
 from dpfedmeta.secure_aggregation.round_parameters import Identities, Round
 
 
@@ -91,7 +91,7 @@ class Client:
         self._round, self._seat, self._randomness = round_, seat, randomness
         self._agreement = round_.agreement
         self._checks = Checks(round_=round_, seat=seat, verify=verify)
-        self.step = Step.ADVERTISE
+        self.step = ClientStep.ADVERTISE
         self.identities: Identities = round_.identities
         self._secrets: Secrets | None = None
         self._bound = b""
@@ -99,7 +99,7 @@ class Client:
         self._listed: Collection[int] | None = None  # whose keys were shown, where these are everybody's
 
     @contextmanager
-    def _answering(self, step: Step, following: Step) -> Iterator[Secrets]:
+    def _answering(self, step: ClientStep, following: ClientStep) -> Iterator[Secrets]:
         """Run one step, which cannot be repeated; a message that is refused, or any other error, ends the round."""
         secrets = self._secrets
         if self.step is not step or secrets is None:
@@ -109,28 +109,28 @@ class Client:
         except Refused as error:
             raise self._aborted(str(error)) from None
         except BaseException:
-            self._forget(Step.ABORTED)
+            self._forget(ClientStep.ABORTED)
             raise
         self.step = following
 
     def _aborted(self, why: str) -> Aborted:
-        if self.step is not Step.DONE:
-            self._forget(Step.ABORTED)
+        if self.step is not ClientStep.DONE:
+            self._forget(ClientStep.ABORTED)
         return Aborted(f"seat {self._seat}: {why}")
 
-    def _forget(self, step: Step) -> None:
+    def _forget(self, step: ClientStep) -> None:
         # As far as Python allows: nothing of the round is reachable from here any more.
         self._secrets, self.step = None, step
 
-    def _opened(self, phase: Phase, message: bytes) -> bytes:
+    def _opened(self, phase: ProtocolPhase, message: bytes) -> bytes:
         return opened(self._round, phase, SERVER, self._seat, message, self._round.server, self._bound)
 
-    def _signed(self, phase: Phase, body: bytes, recipient: int = SERVER) -> bytes:
+    def _signed(self, phase: ProtocolPhase, body: bytes, recipient: int = SERVER) -> bytes:
         return signed(self._round, phase, self._seat, recipient, body, self._identity, self._bound)
 
     def advertise(self) -> bytes:
         """KEYS: fresh public keys, signed."""
-        if self.step is not Step.ADVERTISE:
+        if self.step is not ClientStep.ADVERTISE:
             raise self._aborted(f"advertise was asked of a client whose next step is {self.step.value}")
         drawn = [self._randomness(32) for _ in range(3)]
         secrets = Secrets(mask_keys=Pair(drawn[0]), share_keys=Pair(drawn[1]), seed=drawn[2])
@@ -141,8 +141,8 @@ class Client:
             secrets.share_keys.public,
             pairwise.commitment(self._round, secrets.seed, self._seat),
         )
-        self.step = Step.SHARE
-        return self._signed(Phase.KEYS, self._own.encoded, EVERYONE)
+        self.step = ClientStep.SHARE
+        return self._signed(ProtocolPhase.KEYS, self._own.encoded, EVERYONE)
 
     def share(self, message: bytes) -> bytes:
         """SHARES, from KEY_LIST: a share of both secrets for each neighbour, encrypted.
@@ -151,8 +151,10 @@ class Client:
             Aborted: An identity that is unknown, repeated, its own or another than listed, a signature that fails,
                 too few neighbours.
         """
-        with self._answering(Step.SHARE, Step.AGREE if self._agreement.malicious else Step.MASK) as secrets:
-            listed = KeyList.decode(self._opened(Phase.KEY_LIST, message))
+        with self._answering(
+            ClientStep.SHARE, ClientStep.AGREE if self._agreement.malicious else ClientStep.MASK
+        ) as secrets:
+            listed = KeyList.decode(self._opened(ProtocolPhase.KEY_LIST, message))
             everybody, self.identities = self._checks.keys(self._own, listed, self.identities)
             self._bound = pairwise.bound_to(self._round, listed if self._agreement.malicious else None)
             self._listed = everybody.keys() | {self._seat} if self._agreement.malicious else None
@@ -160,7 +162,7 @@ class Client:
             at_least(self._agreement.threshold, len(self._keys), "neighbours")
             if not self._agreement.malicious and len(self._keys) < len(everybody):
                 raise Refused(f"seat {min(everybody.keys() - self._keys.keys())} is no neighbour")
-            return self._signed(Phase.SHARES, self._ciphertexts(secrets).encode())
+            return self._signed(ProtocolPhase.SHARES, self._ciphertexts(secrets).encode())
 
     def _neighbours(self, listed: KeyList) -> list[int]:
         seed = pairwise.graph_seed(self._round, listed if self._agreement.malicious else None)
@@ -189,13 +191,13 @@ class Client:
             Aborted: A list without the client itself, or with somebody whose keys were not shown; shares that are
                 missing or of no neighbour; too few clients or neighbours.
         """
-        with self._answering(Step.AGREE, Step.MASK) as secrets:
+        with self._answering(ClientStep.AGREE, ClientStep.MASK) as secrets:
             self._take_shares(secrets, message)
-            signature = self._signed(Phase.AGREE, b"", EVERYONE)[-SIGNATURE_BYTES:]
-            return self._signed(Phase.AGREE, Agree(signature, tuple(sorted(secrets.rejected))).encode())
+            signature = self._signed(ProtocolPhase.AGREE, b"", EVERYONE)[-SIGNATURE_BYTES:]
+            return self._signed(ProtocolPhase.AGREE, Agree(signature, tuple(sorted(secrets.rejected))).encode())
 
     def _take_shares(self, secrets: Secrets, message: bytes) -> None:
-        told = ShareList.decode(self._opened(Phase.SHARE_LIST, message), self._agreement)
+        told = ShareList.decode(self._opened(ProtocolPhase.SHARE_LIST, message), self._agreement)
         self._checks.sharers(told, self._keys, self._listed)
         for dealt in told.sealed.entries:
             try:
@@ -235,15 +237,17 @@ class Client:
             raise InputError(
                 f"a vector of {vector.dtype} and shape {vector.shape}: {self._agreement.dimension} whole numbers agreed"
             )
-        with self._answering(Step.MASK, Step.CONSENT if self._agreement.malicious else Step.UNMASK) as secrets:
+        with self._answering(
+            ClientStep.MASK, ClientStep.CONSENT if self._agreement.malicious else ClientStep.UNMASK
+        ) as secrets:
             if self._agreement.malicious:
-                shown = Signatures.decode(self._opened(Phase.AGREED, message))
-                self._checks.signatures(Phase.AGREE, self._bound, b"", shown, secrets.sharers, self.identities)
+                shown = Signatures.decode(self._opened(ProtocolPhase.AGREED, message))
+                self._checks.signatures(ProtocolPhase.AGREE, self._bound, b"", shown, secrets.sharers, self.identities)
             else:
                 self._take_shares(secrets, message)
             masked = self._masked(secrets, vector)
             secrets.mask_keys, secrets.seed = SPENT, b""
-            return self._signed(Phase.MASKED, Masked(masked).encode(self._agreement))
+            return self._signed(ProtocolPhase.MASKED, Masked(masked).encode(self._agreement))
 
     def _masked(self, secrets: Secrets, vector: npt.NDArray[np.integer]) -> masks.Words:
         size, bits = self._agreement.dimension, self._agreement.bits
@@ -257,7 +261,7 @@ class Client:
         return masks.reduced(total, bits)
 
     def _told(self, secrets: Secrets, message: bytes) -> Survivors:
-        told = Survivors.decode(self._opened(Phase.SURVIVORS, message), self._agreement)
+        told = Survivors.decode(self._opened(ProtocolPhase.SURVIVORS, message), self._agreement)
         self._checks.survivors(told, secrets.sharers)
         return told
 
@@ -273,9 +277,9 @@ class Client:
         Raises:
             Aborted: As `unmask` on a list of survivors.
         """
-        with self._answering(Step.CONSENT, Step.UNMASK) as secrets:
+        with self._answering(ClientStep.CONSENT, ClientStep.UNMASK) as secrets:
             secrets.told = self._told(secrets, message)
-            return self._signed(Phase.CONSENT, consent(secrets.told, self._agreement), EVERYONE)
+            return self._signed(ProtocolPhase.CONSENT, consent(secrets.told, self._agreement), EVERYONE)
 
     def unmask(self, message: bytes) -> bytes:
         """REVEAL, from SURVIVORS (from CONSENTS with a malicious server): of each neighbour one share, once.
@@ -285,19 +289,21 @@ class Client:
                 itself not among them, too few
                 signatures or one that fails, a second unmasking.
         """
-        with self._answering(Step.UNMASK, Step.DONE) as secrets:
+        with self._answering(ClientStep.UNMASK, ClientStep.DONE) as secrets:
             told = secrets.told
             if told is None:
                 told = self._told(secrets, message)
             else:
-                shown = Signatures.decode(self._opened(Phase.CONSENTS, message))
+                shown = Signatures.decode(self._opened(ProtocolPhase.CONSENTS, message))
                 signed = consent(told, self._agreement)
-                self._checks.signatures(Phase.CONSENT, self._bound, signed, shown, told.survivors, self.identities)
+                self._checks.signatures(
+                    ProtocolPhase.CONSENT, self._bound, signed, shown, told.survivors, self.identities
+                )
             entries = tuple(
                 (seat, kind, secrets.shares[seat][kind])
                 for seat in sorted(secrets.shares)
                 for kind in (Kind.SEED if seat in told.survivors else Kind.KEY,)
             )
-            answer = self._signed(Phase.REVEAL, Reveal(entries).encode())
-        self._forget(Step.DONE)
+            answer = self._signed(ProtocolPhase.REVEAL, Reveal(entries).encode())
+        self._forget(ClientStep.DONE)
         return answer

@@ -23,7 +23,7 @@ _MAGIC = b"DPSA"
 _HEADER = struct.Struct(">4sH32sIIBII")
 
 
-class Phase(IntEnum):
+class ProtocolPhase(IntEnum):
     """In the order of a round. AGREE, AGREED, CONSENT and CONSENTS are for malicious servers alone."""
 
     KEYS = 1
@@ -39,13 +39,19 @@ class Phase(IntEnum):
     REVEAL = 11
 
 
-def header(round_: Round, phase: Phase, sender: int, recipient: int) -> bytes:
+def header(round_: Round, phase: ProtocolPhase, sender: int, recipient: int) -> bytes:
     """The header of this message."""
     return _HEADER.pack(_MAGIC, VERSION, round_.run, round_.round, round_.attempt, phase, sender, recipient)
 
 
 def signed(
-    round_: Round, phase: Phase, sender: int, recipient: int, body: bytes, identity: Identity, bound: bytes = b""
+    round_: Round,
+    phase: ProtocolPhase,
+    sender: int,
+    recipient: int,
+    body: bytes,
+    identity: Identity,
+    bound: bytes = b"",
 ) -> bytes:
     """The whole message.
 
@@ -74,7 +80,7 @@ def sender_of(message: bytes) -> int:
 
 
 def opened(
-    round_: Round, phase: Phase, sender: int, recipient: int, message: bytes, key: bytes, bound: bytes = b""
+    round_: Round, phase: ProtocolPhase, sender: int, recipient: int, message: bytes, key: bytes, bound: bytes = b""
 ) -> bytes:
     """The body of a message that must be exactly this one.
 
@@ -87,7 +93,7 @@ def opened(
     return message[_HEADER.size : -SIGNATURE_BYTES]
 
 
-def check_header(round_: Round, phase: Phase, sender: int, recipient: int, message: bytes) -> None:
+def check_header(round_: Round, phase: ProtocolPhase, sender: int, recipient: int, message: bytes) -> None:
     """Check that a message's header names this round, phase, sender and recipient.
 
     Raises:

@@ -28,7 +28,15 @@ from dpfedmeta.secure_aggregation.payloads import (
     Signatures,
     Survivors,
 )
-from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, SERVER, Phase, header, opened, sender_of, signed
+from dpfedmeta.secure_aggregation.protocol_messages import (
+    EVERYONE,
+    SERVER,
+    ProtocolPhase,
+    header,
+    opened,
+    sender_of,
+    signed,
+)
 from dpfedmeta.secure_aggregation.round_parameters import Round
 
 
@@ -64,7 +72,7 @@ class Server:
         if self._identity.public != round_.server:
             raise InputError("identity: not the server's key of this round")
         self._round, self._agreement = round_, round_.agreement
-        self.phase = Phase.KEYS
+        self.phase = ProtocolPhase.KEYS
         self._why: str | None = None
         self._bound = b""
         self._seen: set[int] = set()  # in this phase
@@ -93,15 +101,15 @@ class Server:
             raise Refused(f"seat {sender} has no message to send in phase {self.phase.name}")
         if sender in self._seen:
             raise Refused(f"a second message of seat {sender} in phase {self.phase.name}")
-        recipient = EVERYONE if self.phase in (Phase.KEYS, Phase.CONSENT) else SERVER
+        recipient = EVERYONE if self.phase in (ProtocolPhase.KEYS, ProtocolPhase.CONSENT) else SERVER
         body = opened(self._round, self.phase, sender, recipient, message, self._key_of(sender, message), self._bound)
         take = {
-            Phase.KEYS: self._take_keys,
-            Phase.SHARES: self._take_shares,
-            Phase.AGREE: self._take_agree,
-            Phase.MASKED: self._take_masked,
-            Phase.CONSENT: self._take_consent,
-            Phase.REVEAL: self._take_reveal,
+            ProtocolPhase.KEYS: self._take_keys,
+            ProtocolPhase.SHARES: self._take_shares,
+            ProtocolPhase.AGREE: self._take_agree,
+            ProtocolPhase.MASKED: self._take_masked,
+            ProtocolPhase.CONSENT: self._take_consent,
+            ProtocolPhase.REVEAL: self._take_reveal,
         }[self.phase]
         take(sender, body, message[-SIGNATURE_BYTES:])
         self._seen.add(sender)
@@ -110,13 +118,13 @@ class Server:
     def _expected(self) -> Collection[int]:
         if self._done:
             return set()
-        senders: dict[Phase, Collection[int]] = {
-            Phase.KEYS: range(self._agreement.clients),
-            Phase.SHARES: self._keys,
-            Phase.AGREE: self._dealings.dealt,
-            Phase.MASKED: self._agreed if self._agreement.malicious else self._dealings.dealt,
-            Phase.CONSENT: self._survivors,
-            Phase.REVEAL: self._survivors,
+        senders: dict[ProtocolPhase, Collection[int]] = {
+            ProtocolPhase.KEYS: range(self._agreement.clients),
+            ProtocolPhase.SHARES: self._keys,
+            ProtocolPhase.AGREE: self._dealings.dealt,
+            ProtocolPhase.MASKED: self._agreed if self._agreement.malicious else self._dealings.dealt,
+            ProtocolPhase.CONSENT: self._survivors,
+            ProtocolPhase.REVEAL: self._survivors,
         }
         return senders[self.phase]
 
@@ -146,7 +154,7 @@ class Server:
         self._dealings.dealt[sender] = {dealt.seat: dealt for dealt in listed.entries}
 
     def _take_agree(self, sender: int, body: bytes, signature: bytes) -> None:
-        signed = self._round.digest + self._bound + header(self._round, Phase.AGREE, sender, EVERYONE)
+        signed = self._round.digest + self._bound + header(self._round, ProtocolPhase.AGREE, sender, EVERYONE)
         agree = Agree.decode(body)
         if not signed_by(self._keys[sender][0].identity, agree.signature, signed):
             raise Refused(f"seat {sender} signed another list of who shared")
@@ -180,12 +188,12 @@ class Server:
         """
         self._check_running()
         answer = {
-            Phase.KEYS: self._close_keys,
-            Phase.SHARES: self._close_shares,
-            Phase.AGREE: self._close_agree,
-            Phase.MASKED: self._close_masked,
-            Phase.CONSENT: self._close_consent,
-            Phase.REVEAL: self._close_reveal,
+            ProtocolPhase.KEYS: self._close_keys,
+            ProtocolPhase.SHARES: self._close_shares,
+            ProtocolPhase.AGREE: self._close_agree,
+            ProtocolPhase.MASKED: self._close_masked,
+            ProtocolPhase.CONSENT: self._close_consent,
+            ProtocolPhase.REVEAL: self._close_reveal,
         }[self.phase]()
         self._seen = set()
         return answer
@@ -205,9 +213,9 @@ class Server:
             for seat in everybody
             if len(self._graph[seat]) >= self._agreement.threshold
         }
-        answer = self._to_all(Phase.KEY_LIST, sent)
+        answer = self._to_all(ProtocolPhase.KEY_LIST, sent)
         self._bound = self._dealings.bound = pairwise.bound_to(self._round, whole)
-        self.phase = Phase.SHARES
+        self.phase = ProtocolPhase.SHARES
         return answer
 
     def _key_list(self, seats: Iterable[int]) -> KeyList:
@@ -224,9 +232,11 @@ class Server:
             seat: ShareList(sharers, Ciphertexts(tuple(dealt[other][seat]._replace(seat=other) for other in others)))
             for seat, others in around.items()
         }
-        answer = self._to_all(Phase.SHARE_LIST, {seat: listed.encode(self._agreement) for seat, listed in sent.items()})
+        answer = self._to_all(
+            ProtocolPhase.SHARE_LIST, {seat: listed.encode(self._agreement) for seat, listed in sent.items()}
+        )
         self._bound = pairwise.bound_to_sharers(self._bound, sharers)
-        self.phase = Phase.AGREE if self._agreement.malicious else Phase.MASKED
+        self.phase = ProtocolPhase.AGREE if self._agreement.malicious else ProtocolPhase.MASKED
         return answer
 
     def _well_connected(self) -> dict[int, list[int]]:
@@ -249,8 +259,8 @@ class Server:
             # Nothing is masked yet: without its secret no sum would come of it.
             held = self._dealings.held(seat, self._agreed.keys())
             self._at_least(self._agreement.threshold, held, f"neighbours with usable shares of seat {seat}")
-        self.phase = Phase.MASKED
-        return self._to_all(Phase.AGREED, dict.fromkeys(sorted(self._agreed), body))
+        self.phase = ProtocolPhase.MASKED
+        return self._to_all(ProtocolPhase.AGREED, dict.fromkeys(sorted(self._agreed), body))
 
     def _quorum(self, signatures: Mapping[int, bytes], what: str) -> bytes:
         quorum = self._agreement.quorum
@@ -261,13 +271,13 @@ class Server:
         self._at_least(self._agreement.enough, len(self._survivors), "survivors")
         self._told = Survivors(frozenset(self._survivors), frozenset(self._dealings.dealt.keys() - self._survivors))
         body = self._told.encode(self._agreement)
-        self.phase = Phase.CONSENT if self._agreement.malicious else Phase.REVEAL
-        return self._to_all(Phase.SURVIVORS, dict.fromkeys(sorted(self._survivors), body))
+        self.phase = ProtocolPhase.CONSENT if self._agreement.malicious else ProtocolPhase.REVEAL
+        return self._to_all(ProtocolPhase.SURVIVORS, dict.fromkeys(sorted(self._survivors), body))
 
     def _close_consent(self) -> dict[int, bytes]:
         body = self._quorum(self._consents, "the survivors")
-        self.phase = Phase.REVEAL
-        return self._to_all(Phase.CONSENTS, dict.fromkeys(sorted(self._consents), body))
+        self.phase = ProtocolPhase.REVEAL
+        return self._to_all(ProtocolPhase.CONSENTS, dict.fromkeys(sorted(self._consents), body))
 
     def _close_reveal(self) -> dict[int, bytes]:
         self._at_least(self._agreement.threshold, len(self._revealed), "clients who revealed")
@@ -317,7 +327,7 @@ class Server:
         """Faults found in clients' shares so far, for the operator of the server."""
         return tuple(self._dealings.faults)
 
-    def _to_all(self, phase: Phase, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
+    def _to_all(self, phase: ProtocolPhase, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
         return {
             seat: signed(self._round, phase, SERVER, seat, body, self._identity, self._bound)
             for seat, body in bodies.items()

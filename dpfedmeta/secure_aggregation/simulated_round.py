@@ -23,7 +23,7 @@ from dpfedmeta.secure_aggregation.crypto.keys import Identity, Randomness
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted
 from dpfedmeta.secure_aggregation.crypto.unmasking import Corrected, correction
 from dpfedmeta.secure_aggregation.protocol_client import Client
-from dpfedmeta.secure_aggregation.protocol_messages import Phase
+from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from dpfedmeta.secure_aggregation.protocol_server import Server, Sum
 from dpfedmeta.secure_aggregation.round_parameters import Agreement, Identities, Round
 
@@ -31,7 +31,14 @@ Vector = npt.NDArray[np.integer]
 # Answers that travel together between processes.
 _AT_ONCE = 16
 # The phases in which a client sends something, hence can be silent.
-SPEAKING = (Phase.KEYS, Phase.SHARES, Phase.AGREE, Phase.MASKED, Phase.CONSENT, Phase.REVEAL)
+SPEAKING = (
+    ProtocolPhase.KEYS,
+    ProtocolPhase.SHARES,
+    ProtocolPhase.AGREE,
+    ProtocolPhase.MASKED,
+    ProtocolPhase.CONSENT,
+    ProtocolPhase.REVEAL,
+)
 
 
 @dataclass(kw_only=True)
@@ -43,8 +50,8 @@ class Traffic:
         down: From the server to clients.
     """
 
-    up: dict[Phase, dict[int, int]] = field(default_factory=dict)
-    down: dict[Phase, dict[int, int]] = field(default_factory=dict)
+    up: dict[ProtocolPhase, dict[int, int]] = field(default_factory=dict)
+    down: dict[ProtocolPhase, dict[int, int]] = field(default_factory=dict)
 
     def of(self, seat: int) -> int:
         """All bytes that one client sent or got."""
@@ -96,7 +103,7 @@ class Here:
         }
         self._told: dict[int, bytes] = {}
 
-    def answers(self, phase: Phase, inbox: Mapping[int, bytes]) -> Iterator[bytes]:
+    def answers(self, phase: ProtocolPhase, inbox: Mapping[int, bytes]) -> Iterator[bytes]:
         """Yield the clients' answers to the server's messages. A client that aborts answers no more."""
         for seat, message in inbox.items():
             try:
@@ -104,20 +111,20 @@ class Here:
             except Aborted:
                 continue
 
-    def _one(self, phase: Phase, seat: int, message: bytes) -> bytes:
+    def _one(self, phase: ProtocolPhase, seat: int, message: bytes) -> bytes:
         client = self._clients[seat]
-        if phase is Phase.KEYS:
+        if phase is ProtocolPhase.KEYS:
             return client.advertise()
-        if phase is Phase.SHARES:
+        if phase is ProtocolPhase.SHARES:
             return client.share(message)
-        if phase is Phase.AGREE:
+        if phase is ProtocolPhase.AGREE:
             return client.agree(message)
-        if phase is Phase.MASKED:
+        if phase is ProtocolPhase.MASKED:
             return client.mask(message, self._vectors[seat])
-        return client.consent(message) if phase is Phase.CONSENT else client.unmask(message)
+        return client.consent(message) if phase is ProtocolPhase.CONSENT else client.unmask(message)
 
 
-class Elsewhere:
+class PipedClients:
     """Clients in a process at the other end of a pipe, which answers as `Here` would, in parts; [] is the last."""
 
     def __init__(self, pipe: Connection) -> None:
@@ -166,7 +173,7 @@ def _live(pipe: Connection) -> None:
 
 
 @contextmanager
-def _processes(count: int) -> Iterator[list[Elsewhere]]:
+def _processes(count: int) -> Iterator[list[PipedClients]]:
     spawn = fresh_processes()
     with ExitStack() as stack:
         found = []
@@ -177,7 +184,7 @@ def _processes(count: int) -> Iterator[list[Elsewhere]]:
             theirs.close()
             stack.callback(process.join, 10)
             stack.callback(ours.close)
-            found.append(Elsewhere(ours))
+            found.append(PipedClients(ours))
         yield found
 
 
@@ -185,7 +192,7 @@ def run_round(
     vectors: Sequence[Vector],
     *,
     agreement: Agreement,
-    silent: Mapping[int, Phase] | None = None,
+    silent: Mapping[int, ProtocolPhase] | None = None,
     run: bytes | None = None,
     round_: int = 0,
     attempt: int = 0,
@@ -243,7 +250,7 @@ def run_round(
         return InProcessRound(sum=server.sum(lambda _, tasks: _shared(others, list(tasks))), traffic=traffic)
 
 
-def _check(vectors: Sequence[Vector], agreement: Agreement, silent: Mapping[int, Phase]) -> None:
+def _check(vectors: Sequence[Vector], agreement: Agreement, silent: Mapping[int, ProtocolPhase]) -> None:
     if len(vectors) != agreement.clients:
         raise InputError(f"{len(vectors)} vectors: {agreement.clients} clients are agreed")
     for seat, phase in silent.items():
@@ -257,8 +264,8 @@ def _check(vectors: Sequence[Vector], agreement: Agreement, silent: Mapping[int,
 def _talk(
     server: Server,
     seats: Sequence[int],
-    silent: Mapping[int, Phase],
-    ask: Callable[[Phase, Mapping[int, bytes]], Iterable[bytes]],
+    silent: Mapping[int, ProtocolPhase],
+    ask: Callable[[ProtocolPhase, Mapping[int, bytes]], Iterable[bytes]],
 ) -> Traffic:
     """All phases, in order."""
     traffic = Traffic()
@@ -272,7 +279,7 @@ def _talk(
     return traffic
 
 
-def _among(others: Sequence[Elsewhere], phase: Phase, inbox: Mapping[int, bytes]) -> Iterator[bytes]:
+def _among(others: Sequence[PipedClients], phase: ProtocolPhase, inbox: Mapping[int, bytes]) -> Iterator[bytes]:
     """Answers as they come, so that the server works while clients do."""
     for i, other in enumerate(others):
         other.ask(("answer", phase, {seat: message for seat, message in inbox.items() if seat % len(others) == i}))
@@ -286,7 +293,7 @@ def _among(others: Sequence[Elsewhere], phase: Phase, inbox: Mapping[int, bytes]
                 waiting.remove(other)
 
 
-def _shared(others: Sequence[Elsewhere], tasks: Sequence[tuple[object, ...]]) -> Iterator[Corrected]:
+def _shared(others: Sequence[PipedClients], tasks: Sequence[tuple[object, ...]]) -> Iterator[Corrected]:
     # One task at a time each: a pipe that is full in both directions would wait for ever.
     for first in range(0, len(tasks), len(others)):
         asked = list(zip(others, tasks[first:], strict=False))

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from dpfedmeta.core.params import Params
     from dpfedmeta.core.worker_pool import Workers
     from dpfedmeta.privacy.samplers import Cohort
-    from dpfedmeta.privacy.units import Bounded, Client
-    from dpfedmeta.simulation.client_runner import ClientSide
+    from dpfedmeta.privacy.units import Bounded, ClientUnit
+    from dpfedmeta.simulation.client_runner import ClientRunner
 
 
 class RoundAborted(Exception):
@@ -22,7 +22,7 @@ class RoundAborted(Exception):
 class Backend(Protocol):
     """Sums over a cohort, wherever it runs."""
 
-    def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[Client, Params]:
+    def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[ClientUnit, Params]:
         """SECRET: the sum of the cohort's clipped messages.
 
         Args:
@@ -48,7 +48,7 @@ class Aggregation(Protocol):
     sees: ClassVar[ServerSees]
 
     @classmethod
-    def made(cls, settings: Settings, clients: ClientSide, workers: Workers) -> Backend:
+    def made(cls, settings: Settings, clients: ClientRunner, workers: Workers) -> Backend:
         """For these clients.
 
         Args:

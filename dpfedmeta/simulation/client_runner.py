@@ -23,7 +23,7 @@ from dpfedmeta.privacy.clipping import clip, clip_per_layer
 from dpfedmeta.privacy.discretised.fixed_point import WholeNumbers
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.message_form import with_attachment
-from dpfedmeta.privacy.units import Record, pieces_of
+from dpfedmeta.privacy.units import RecordUnit, pieces_of
 from dpfedmeta.simulation.client_data import DataForm
 from dpfedmeta.simulation.gpu_batches import Chunks, ahead
 from dpfedmeta.simulation.gpu_row_sums import RowSum
@@ -31,7 +31,7 @@ from dpfedmeta.simulation.process_cache import chunks_of, engine_of, fixed_weigh
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ClientSide:
+class ClientRunner:
     """Computation of every client, picklable so that a worker process can run it.
 
     Attributes:
@@ -198,7 +198,7 @@ class ClientSide:
 
     def _raw(
         self, model: Params, bound: float, round_: int, clients: Sequence[int]
-    ) -> Iterator[Params | Released[Record, Params] | None]:
+    ) -> Iterator[Params | Released[RecordUnit, Params] | None]:
         """Yield the algorithm's messages; with several clients in one call, the next ones' data are drawn meanwhile."""
         context = self.context(model)
         size = self.together or max(len(clients), 1)
@@ -209,7 +209,7 @@ class ClientSide:
 
     def _of_group(
         self, context: ClientContext, bound: float, round_: int, group: Sequence[int], held: Sequence[Episode | None]
-    ) -> Iterator[Params | Released[Record, Params] | None]:
+    ) -> Iterator[Params | Released[RecordUnit, Params] | None]:
         places = range(len(group))
         if self.algorithm.releases:
             # Others in the group are computed as if this client were a sound one.
@@ -305,5 +305,5 @@ def _of_form(message: Params, form: Params) -> bool:
     return real and {name: value.shape for name, value in message.items()} == shapes
 
 
-def _value(message: Params | Released[Record, Params]) -> Params:
+def _value(message: Params | Released[RecordUnit, Params]) -> Params:
     return message.value if isinstance(message, Released) else message

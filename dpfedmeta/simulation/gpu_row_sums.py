@@ -23,7 +23,7 @@ from dpfedmeta.privacy.clip_policy import bounded_numbers
 from dpfedmeta.privacy.clipping import clip_rows, clip_rows_per_layer
 
 if TYPE_CHECKING:
-    from dpfedmeta.simulation.client_runner import ClientSide
+    from dpfedmeta.simulation.client_runner import ClientRunner
 
 # Values of a matrix, in float64 a quarter of a gigabyte; several are held at once.
 _MOST_VALUES = 2**25
@@ -40,16 +40,16 @@ class RowSum:
         round_: Number of the round.
     """
 
-    clients: ClientSide
+    clients: ClientRunner
     model: Params
     bound: float
     round_: int
 
     def of(self, numbers: Sequence[int], messages: Iterator[Params | None]) -> tuple[Tensor, int]:
-        """SECRET: what `ClientSide.clipped_sum` gives, from the messages of these clients before the message clip.
+        """SECRET: what `ClientRunner.clipped_sum` gives, from the messages of these clients before the message clip.
 
         Guarantee:
-            As of `ClientSide.clipped_sum`: each row is clipped by its own norm, no row enters another one, and whole
+            As of `ClientRunner.clipped_sum`: each row is clipped by its own norm, no row enters another one, and whole
             numbers are added without any rounding.
         """
         size = dimension(self.clients.form(self.model))

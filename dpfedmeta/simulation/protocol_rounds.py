@@ -17,14 +17,17 @@ from dpfedmeta.core.worker_pool import Workers
 from dpfedmeta.planning.privacy.masking_graph import withstood
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted
-from dpfedmeta.secure_aggregation.protocol_messages import Phase
+from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from dpfedmeta.secure_aggregation.round_parameters import agreed
 from dpfedmeta.secure_aggregation.simulated_round import run_round
-from dpfedmeta.simulation.client_runner import ClientSide
-from dpfedmeta.simulation.secure_sums import Task, rounded_messages
+from dpfedmeta.simulation.client_runner import ClientRunner
+from dpfedmeta.simulation.secure_sums import SumTask, rounded_messages
 
 # Who falls silent in one of the first three is missing in the sum; in one of the last two, the sum has its vector.
-MISSING_FROM, LATE_FROM = (Phase.KEYS, Phase.SHARES, Phase.MASKED), (Phase.CONSENT, Phase.REVEAL)
+MISSING_FROM, LATE_FROM = (
+    (ProtocolPhase.KEYS, ProtocolPhase.SHARES, ProtocolPhase.MASKED),
+    (ProtocolPhase.CONSENT, ProtocolPhase.REVEAL),
+)
 # So few clients are faster in this process than others are started.
 _FEW = 100
 # A protocol that has unmasked nothing is run again with fresh keys on the same vectors. Each attempt fails with
@@ -55,7 +58,7 @@ class ProtocolRounds:
     processes: int
 
     def __call__(
-        self, clients: ClientSide, workers: Workers, tasks: Sequence[Task], cohort: Cohort
+        self, clients: ClientRunner, workers: Workers, tasks: Sequence[SumTask], cohort: Cohort
     ) -> tuple[IntArray, int]:
         """SECRET: (sum modulo 2^b of the survivors' vectors, how many these are); fewer than V: nothing, and 0.
 
@@ -102,7 +105,7 @@ class ProtocolRounds:
             "nothing is released, and the round stays charged; go on with --resume"
         )
 
-    def _silent(self, coins: FloatArray, survivors: int, most: int) -> dict[int, Phase]:
+    def _silent(self, coins: FloatArray, survivors: int, most: int) -> dict[int, ProtocolPhase]:
         """Draw the phases from which clients drop out: all without a vector, and at most `most` of the others."""
         from scipy.special import ndtr  # a second to import, and only this needs it
 
@@ -116,7 +119,7 @@ class ProtocolRounds:
 
 
 def sent_chunk(
-    clients: ClientSide,
+    clients: ClientRunner,
     model: dict[str, npt.NDArray[np.float32]],
     bound_and_share: tuple[float, float],
     round_: int,

@@ -15,22 +15,22 @@ from dpfedmeta.core.random.random_sources import IntArray, Purpose, SecretSource
 from dpfedmeta.core.worker_pool import Workers
 from dpfedmeta.privacy.discretised.stochastic_rounding import RoundedMessages, own_share
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.privacy.units import Bounded, Client
+from dpfedmeta.privacy.units import Bounded, ClientUnit
 from dpfedmeta.simulation.backend import RoundAborted
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.worker_backend import shares_of
 
 # Name of the one tensor that a sum of whole numbers is.
 _ROTATED = "rotated"
 # What `rounded_messages` takes, and the source of these clients.
-Task = tuple[ClientSide, dict[str, npt.NDArray[np.float32]], tuple[float, float], int, list[int], SecretSource]
+SumTask = tuple[ClientRunner, dict[str, npt.NDArray[np.float32]], tuple[float, float], int, list[int], SecretSource]
 
 
 class Adder(Protocol):
     """Sum of the vectors that clients hand over, by the chosen protocol."""
 
     def __call__(
-        self, clients: ClientSide, workers: Workers, tasks: Sequence[Task], cohort: Cohort
+        self, clients: ClientRunner, workers: Workers, tasks: Sequence[SumTask], cohort: Cohort
     ) -> tuple[IntArray, int]:
         """SECRET: (the sum modulo 2^b, how many entered it); with too few it may be anything."""
         ...
@@ -47,12 +47,12 @@ class SecureSums:
         abort_on_failure: Whether a round ends where an invited client failed.
     """
 
-    clients: ClientSide
+    clients: ClientRunner
     workers: Workers
     added: Adder
     abort_on_failure: bool = False
 
-    def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[Client, Params]:
+    def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[ClientUnit, Params]:
         """SECRET: the sum of the survivors' rounded messages, around 0, with the noise that they made.
 
         With fewer survivors than the noise needs, nothing is unmasked: the value is 0, and all noise of what is
@@ -91,7 +91,7 @@ class SecureSums:
         )
 
 
-def added_up(clients: ClientSide, workers: Workers, tasks: Sequence[Task], cohort: Cohort) -> tuple[IntArray, int]:
+def added_up(clients: ClientRunner, workers: Workers, tasks: Sequence[SumTask], cohort: Cohort) -> tuple[IntArray, int]:
     """SECRET: the ideal result (an `Adder`): a plain sum, in the worker processes as far as it goes."""
     assert clients.whole is not None
     common = tasks[0][:4] if tasks else ()
@@ -99,7 +99,7 @@ def added_up(clients: ClientSide, workers: Workers, tasks: Sequence[Task], cohor
 
 
 def rounded_chunk(
-    clients: ClientSide,
+    clients: ClientRunner,
     model: dict[str, npt.NDArray[np.float32]],
     bound_and_share: tuple[float, float],
     round_: int,
@@ -116,7 +116,7 @@ def rounded_chunk(
 
 
 def rounded_messages(
-    clients: ClientSide,
+    clients: ClientRunner,
     model: dict[str, npt.NDArray[np.float32]],
     bound_and_share: tuple[float, float],
     round_: int,
@@ -136,7 +136,7 @@ def rounded_messages(
         yield rounded + own_share(rounded, grid, share, source.generator(Purpose.MESSAGE_NOISE, round_, client))
 
 
-def _grid(clients: ClientSide, model: Params, bound: float, round_: int) -> RoundedMessages:
+def _grid(clients: ClientRunner, model: Params, bound: float, round_: int) -> RoundedMessages:
     assert clients.whole is not None
     return RoundedMessages(
         whole=clients.whole,

@@ -15,9 +15,9 @@ from dpfedmeta.core.params import Params, dimension, unflatten
 from dpfedmeta.core.random.random_sources import ClientKeys, IntArray, SecretSource
 from dpfedmeta.core.worker_pool import Summand, Workers
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.privacy.units import Bounded, Client
+from dpfedmeta.privacy.units import Bounded, ClientUnit
 from dpfedmeta.simulation.backend import RoundAborted
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 
 # Clients that a worker is given at a time.
 CLIENTS_PER_CHUNK = 8
@@ -30,11 +30,11 @@ CLIENTS_PER_STACK = {"cpu": 64, "cuda": 1024}
 class LocalBackend:
     """Simulates the cohort on this machine."""
 
-    clients: ClientSide
+    clients: ClientRunner
     workers: Workers
     abort_on_failure: bool = False
 
-    def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[Client, Params]:
+    def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[ClientUnit, Params]:
         """SECRET: the sum of the cohort's clipped messages.
 
         Guarantee:
@@ -64,7 +64,7 @@ class LocalBackend:
 def added_over(
     workers: Workers,
     function: Summand,
-    clients: ClientSide,
+    clients: ClientRunner,
     common: tuple[object, ...],
     ids: Sequence[int],
     round_: int,
@@ -90,8 +90,8 @@ def added_over(
 
 
 def shares_of(
-    clients: ClientSide, workers: Workers, ids: Sequence[int], round_: int
-) -> tuple[ClientSide, Iterator[tuple[list[int], SecretSource]]]:
+    clients: ClientRunner, workers: Workers, ids: Sequence[int], round_: int
+) -> tuple[ClientRunner, Iterator[tuple[list[int], SecretSource]]]:
     """(What every client runs, without a source; chunks of the clients, each with the source of what it draws)."""
     step = clients_per_task(clients, len(ids), workers.count)
     chunks = (list(ids[i : i + step]) for i in range(0, len(ids), step))
@@ -105,7 +105,7 @@ def nobody(round_: int) -> ClientKeys:
     return ClientKeys(round=round_, keys={})
 
 
-def clients_per_task(clients: ClientSide, cohort: int, workers: int) -> int:
+def clients_per_task(clients: ClientRunner, cohort: int, workers: int) -> int:
     """Clients of one call.
 
     Those that are computed one by one are handed out in smaller numbers where workers would else stand idle; others
@@ -118,7 +118,7 @@ def clients_per_task(clients: ClientSide, cohort: int, workers: int) -> int:
     return min(CLIENTS_PER_CHUNK, max(1, cohort // (2 * workers)))
 
 
-def check_enough_work(workers: Workers, clients: ClientSide, cohort: float) -> None:
+def check_enough_work(workers: Workers, clients: ClientRunner, cohort: float) -> None:
     """Refuse more machines than a cohort has chunks; worker processes that stand idle cost nobody anything.
 
     Raises:
@@ -134,7 +134,7 @@ def check_enough_work(workers: Workers, clients: ClientSide, cohort: float) -> N
 
 
 def sum_chunk(
-    clients: ClientSide,
+    clients: ClientRunner,
     model: dict[str, npt.NDArray[np.float32]],
     bound: float,
     round_: int,

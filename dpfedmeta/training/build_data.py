@@ -19,7 +19,7 @@ from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.planning.client_population import plan_population
 from dpfedmeta.planning.client_spec import evaluation_shape
 from dpfedmeta.planning.run_plan import Plan
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 
 
 def population(plan: Plan, dataset: Dataset, own: Population | None = None) -> Population:
@@ -43,9 +43,9 @@ def population(plan: Plan, dataset: Dataset, own: Population | None = None) -> P
     )
 
 
-def client_side(plan: Plan, population: Population, source: SecretSource, device: torch.device) -> ClientSide:
+def client_side(plan: Plan, population: Population, source: SecretSource, device: torch.device) -> ClientRunner:
     """Build the client side of the plan: the computation of every client."""
-    return ClientSide(
+    return ClientRunner(
         network=plan.network,
         weights_seed=plan.settings.run.seed,
         population=population,
@@ -62,7 +62,7 @@ def client_side(plan: Plan, population: Population, source: SecretSource, device
     )
 
 
-def public_side(clients: ClientSide, plan: Plan, dataset: Dataset) -> ClientSide:
+def public_side(clients: ClientRunner, plan: Plan, dataset: Dataset) -> ClientRunner:
     """The same clients made of public validation data, with noise that is no secret."""
     made: Population
     if isinstance(clients.population, ShardPopulation):

@@ -27,10 +27,10 @@ from dpfedmeta.privacy.charged import check_charged
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.privacy.units import Client, message_of
+from dpfedmeta.privacy.units import ClientUnit, message_of
 from dpfedmeta.simulation.backend import Backend, RoundAborted
 from dpfedmeta.simulation.client_budgets import Willing
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.diagnostics.update_variance import update_spread
 from dpfedmeta.simulation.dropout import Availability
 from dpfedmeta.training.results.rejected_messages import keep_left_out
@@ -96,7 +96,7 @@ class Training:
     trackers: tuple[Callback, ...]
     budget: Budget
     client_ledgers: Willing | None = None
-    public_clients: ClientSide | None = None
+    public_clients: ClientRunner | None = None
     environment: str | None = ""
     lineage: Lineage | None = None
     callbacks: tuple[Callback, ...] = ()
@@ -265,7 +265,7 @@ class Training:
 
     def _released(
         self, state: ServerState, remembered: Params, drawn: Cohort
-    ) -> tuple[Released[Client, Params] | None, Params]:
+    ) -> tuple[Released[ClientUnit, Params] | None, Params]:
         """(The release, the mechanism's next state); None where a client failed and that ends a round."""
         answering = self._answering(drawn)
         if self.plan.settings.server.abort_on_failure and len(answering.clients) < len(drawn.clients):
@@ -299,7 +299,7 @@ class Training:
         return replace(there, invited=len(drawn.clients))
 
 
-def _digest_of(released: Released[Client, Params] | None) -> str:
+def _digest_of(released: Released[ClientUnit, Params] | None) -> str:
     return "aborted" if released is None else release_digest(released.value)
 
 

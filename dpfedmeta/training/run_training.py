@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfedmeta.accounting.ledger.client_ledger import RecordBudget
-from dpfedmeta.accounting.ledger.ledger import Budget, Identity, Ledger, read_content
+from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, RunIdentity, read_content
 from dpfedmeta.accounting.ledger.ledger_register import Lineage
 from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
@@ -44,7 +44,7 @@ from dpfedmeta.simulation.backend import Backend
 from dpfedmeta.simulation.client_budgets import ClientLedgers, SpacedClients, Willing
 from dpfedmeta.training.loop import Training, check_finite, complete
 from dpfedmeta.training.results.summary import Status, summary_of
-from dpfedmeta.training.setup import Prepared, RunOptions, prepared
+from dpfedmeta.training.setup import RunContext, RunOptions, prepared
 from dpfedmeta.training.state.extend import extend, promise, set_aside
 from dpfedmeta.training.state.lock import ending, only_writer
 from dpfedmeta.training.state.private_timings import hides_times, seconds_before
@@ -104,7 +104,7 @@ def run_training(
     return run, summary["status"]
 
 
-def _backend(made: Prepared, run: RunDirectory, options: RunOptions) -> Backend:
+def _backend(made: RunContext, run: RunDirectory, options: RunOptions) -> Backend:
     """Build the backend that adds messages: the settings' aggregation, or that of clients elsewhere."""
     if options.elsewhere is not None:
         return options.elsewhere.backend(made, run)
@@ -114,7 +114,7 @@ def _backend(made: Prepared, run: RunDirectory, options: RunOptions) -> Backend:
 
 
 def _training(
-    made: Prepared,
+    made: RunContext,
     run: RunDirectory,
     backend: Backend,
     lineage: Lineage | None,
@@ -156,7 +156,7 @@ def _tell_the_end(
     raise CallbackFailed(f"{failure}; {how}") from failure.__cause__
 
 
-def _trained(training: Training, made: Prepared) -> tuple[dict[str, Any], CallbackFailed | None]:
+def _trained(training: Training, made: RunContext) -> tuple[dict[str, Any], CallbackFailed | None]:
     """Train, evaluate what came out, and write the summary; with it, the callback that ended the run."""
     run, plan = training.run, training.plan
     begun, before = time.perf_counter(), seconds_before(run)
@@ -246,7 +246,7 @@ def _default_name(settings: Settings) -> str:
     return f"{settings.algo}-{plain}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def _first_files(run: RunDirectory, made: Prepared, options: RunOptions, rate: float) -> None:
+def _first_files(run: RunDirectory, made: RunContext, options: RunOptions, rate: float) -> None:
     """Write the first files of a run directory: all that is needed to resume after a crash at any time."""
     text = to_yaml(made.plan.settings)
     write_text(run.path / CONFIG, text)
@@ -254,12 +254,12 @@ def _first_files(run: RunDirectory, made: Prepared, options: RunOptions, rate: f
     keep_launch(run, options.launch)
     keep_secret(run, made.source)
     keep_data(run, made.held)
-    identity = Identity(run=secrets.token_hex(16), config=text, secure=not made.source.reproducible)
+    identity = RunIdentity(run=secrets.token_hex(16), config=text, secure=not made.source.reproducible)
     Ledger(run.ledger, made.plan.privacy, identity)
 
 
 def _go_on_longer(
-    run: RunDirectory, made: Prepared, options: RunOptions, lineage: Lineage | None, rate: float
+    run: RunDirectory, made: RunContext, options: RunOptions, lineage: Lineage | None, rate: float
 ) -> Iterator[str]:
     """The extension, if this is where it begins, and what a crash may have left undone of the last one; remarks."""
     before, rounds = made.plan.privacy.ends[-1], made.plan.privacy.rounds
@@ -275,7 +275,7 @@ def _go_on_longer(
         )
 
 
-def _write_plan(run: RunDirectory, made: Prepared, rate: float) -> None:
+def _write_plan(run: RunDirectory, made: RunContext, rate: float) -> None:
     plan = made.plan
     content = {
         "planned": [guarantee.as_json() for guarantee in plan.planned],

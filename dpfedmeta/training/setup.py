@@ -31,7 +31,7 @@ from dpfedmeta.planning.user_modules import own_modules
 from dpfedmeta.privacy.clip_policy import ClipPolicy
 from dpfedmeta.simulation.backend import Backend
 from dpfedmeta.simulation.client_data import check_some_sound
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.distributed.consistency_check import check_together
 from dpfedmeta.simulation.worker_backend import check_enough_work
 from dpfedmeta.training.build_data import client_side, held_out_evaluation, population, public_side
@@ -40,14 +40,14 @@ from dpfedmeta.training.state.resume import check_same_sums, secret_of_run
 from dpfedmeta.training.tracking.plan_summary import Planned, planned_of
 
 
-class Elsewhere(Protocol):
+class ClientProvider(Protocol):
     """Clients that are not simulated here, but asked."""
 
     def population(self, plan: Plan) -> Population:
         """Return the clients, by number only: each client checks its own data against the plan."""
         ...
 
-    def backend(self, made: Prepared, run: RunDirectory) -> Backend:
+    def backend(self, made: RunContext, run: RunDirectory) -> Backend:
         """Return the backend that adds the clients' messages."""
         ...
 
@@ -80,11 +80,11 @@ class RunOptions:
     extend_to: int | None = None
     workers: Workers | None = None
     launch: Mapping[str, object] | None = None
-    elsewhere: Elsewhere | None = None
+    elsewhere: ClientProvider | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Prepared:
+class RunContext:
     """Parts of a run, prepared from the plan and the data.
 
     Attributes:
@@ -114,8 +114,8 @@ class Prepared:
     own: Mapping[str, str]
     device: torch.device
     workers: Workers
-    clients: ClientSide
-    public: ClientSide
+    clients: ClientRunner
+    public: ClientRunner
 
     def planned(self, rate: float | None = None) -> Planned:
         """Return the plan's guarantees for display; with `rate` in clients per second, also the expected minutes."""
@@ -126,7 +126,7 @@ class Prepared:
 
 
 @contextmanager
-def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], None]) -> Iterator[Prepared]:
+def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], None]) -> Iterator[RunContext]:
     """Check everything, and start the workers; nothing is written.
 
     Args:
@@ -164,7 +164,7 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
             check_some_sound(clients_of, clients.data_form, plan.shape)
         alike = check_together(workers, dataset, options.population, device, opened, roots)
         check_enough_work(workers, clients, plan.privacy.at(0).cohort)
-        yield Prepared(
+        yield RunContext(
             plan=plan,
             dataset=dataset,
             statement=statement,

@@ -11,7 +11,7 @@ from dpfedmeta.core.peak_memory import peak_memory_mb
 from dpfedmeta.core.worker_pool import Workers
 from dpfedmeta.learning.evaluation import HeldOutEvaluation
 from dpfedmeta.planning.run_plan import Plan
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.worker_backend import CLIENTS_PER_CHUNK, clients_per_task, nobody, sum_chunk
 from dpfedmeta.training.terminal.eta import clock
 
@@ -49,7 +49,7 @@ class Cost:
         )
 
 
-def clients_per_second(public: ClientSide, workers: Workers, seconds: float) -> float:
+def clients_per_second(public: ClientRunner, workers: Workers, seconds: float) -> float:
     """Measured on clients of public data; also warms the workers up.
 
     Args:
@@ -76,7 +76,7 @@ def clients_per_second(public: ClientSide, workers: Workers, seconds: float) -> 
 
 def cost_of(
     plan: Plan,
-    public: ClientSide,
+    public: ClientRunner,
     held_out_evaluations: Sequence[HeldOutEvaluation],
     workers: Workers,
     seconds: float,
@@ -138,9 +138,9 @@ def _seconds(measure: Callable[[int], None], episodes: int) -> float:
     return time.perf_counter() - begun
 
 
-def _all_weights(public: ClientSide) -> Params:
+def _all_weights(public: ClientRunner) -> Params:
     return public.algorithm.initial(public.network, public.weights_seed)
 
 
-def _learned(public: ClientSide) -> Params:
+def _learned(public: ClientRunner) -> Params:
     return public.algorithm.learned(public.network, _all_weights(public))

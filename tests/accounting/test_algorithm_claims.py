@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from dpfedmeta.accounting.reference.algorithm_claims import Published, claim
+from dpfedmeta.accounting.reference.algorithm_claims import PresetOrigin, claim
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.presets import algorithm_names, claimed_of
 from dpfedmeta.data.task import load_task
@@ -17,12 +17,12 @@ UNPUBLISHED = [
 
 
 def plan_of(algo):
-    dataset = Published(**claimed_of(algo)).dataset
+    dataset = PresetOrigin(**claimed_of(algo)).dataset
     return make_privacy(resolve(algo, dataset), load_task(dataset)[0])
 
 
 def claim_of(algo, plan):
-    return claim(Published(**claimed_of(algo)), plan)
+    return claim(PresetOrigin(**claimed_of(algo)), plan)
 
 
 @pytest.mark.parametrize("algo", [name for name in algorithm_names() if name not in UNPUBLISHED])

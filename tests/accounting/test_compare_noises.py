@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpfedmeta.accounting import PrivacyPlan, Targets, calibrate
-from dpfedmeta.accounting.compare_noises import Question, advise, best
+from dpfedmeta.accounting.compare_noises import FederationFacts, advise, best
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.events.toeplitz_coefficients import optimal_toeplitz, prefix_errors
 from dpfedmeta.accounting.events.toeplitz_noise_cost import Correlation
@@ -15,7 +15,7 @@ from dpfedmeta.cli.advise import question_of
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 
-QUESTION = Question(clients=400, rounds=8, cohort=50.0, participations=1, epsilon=4.0, delta=1e-5)
+QUESTION = FederationFacts(clients=400, rounds=8, cohort=50.0, participations=1, epsilon=4.0, delta=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_correlated_noise_is_one_gaussian_release(rows):
 def test_what_cannot_be_had_is_said_and_the_rest_is_there():
     """A delta below what a full round may take, and a federation in which everybody is needed all the time."""
     with pytest.raises(InputError, match="messages"):
-        Question(clients=50, rounds=10, cohort=10.0, participations=1, epsilon=1.0, delta=1e-5)
+        FederationFacts(clients=50, rounds=10, cohort=10.0, participations=1, epsilon=1.0, delta=1e-5)
     with pytest.raises(InputError, match="target"):
         question_of(resolve("dp-agr", "omniglot", None, {"server.noise_multiplier": "1"}))
     with pytest.raises(InputError, match="clips nothing"):

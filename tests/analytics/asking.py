@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.analytics.analysis import Asking, Handing
+from dpfedmeta.analytics.analysis import Handing, PendingRelease
 from dpfedmeta.analytics.secure_counts import released_counts, sent_counts
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.privacy.samplers import Cohort
@@ -20,7 +20,7 @@ def asking(analysis, seed=1, size=40, noise=1.0):
     """Everybody is asked."""
     cohort = Cohort(round=0, clients=np.arange(size))
     plan = analysis.planned(base(size, noise))
-    return Asking(plan=plan, cohort=cohort, source=KeyedSource(seed))
+    return PendingRelease(plan=plan, cohort=cohort, source=KeyedSource(seed))
 
 
 def counted(own, answer):

@@ -7,7 +7,7 @@ import pytest
 
 from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.ledger.charges import planned_charge
-from dpfedmeta.accounting.ledger.ledger import Identity, Ledger, read_content
+from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.analytics.analyses import heavy_hitters
 from dpfedmeta.analytics.analysis_request import Request
@@ -149,7 +149,7 @@ def settings(*folders, **given):
 def test_an_analysis_of_other_clients_is_not_counted_for_these(tmp_path, given, words):
     plan = PrivacyPlan(clients=80, cohort=80.0, rounds=1, noise_multiplier=9.0)
     text = "analysis: {noise_seed: 3}\n---\n" + to_yaml(settings())
-    ledger = Ledger(tmp_path / "ledger.jsonl", plan, Identity(run="a", config=text))
+    ledger = Ledger(tmp_path / "ledger.jsonl", plan, RunIdentity(run="a", config=text))
     ledger.charge(planned_charge(plan, 0))
     (tmp_path / SUMMARY).write_text("{}")
     assert len(earlier_releases(settings(tmp_path))) == 1

@@ -10,7 +10,7 @@ from asking import asking, counted
 from dpfedmeta.analytics.analyses.gain import Gain
 from dpfedmeta.analytics.analyses.histogram import Histogram
 from dpfedmeta.analytics.analyses.quantile import Quantile, isotonic
-from dpfedmeta.analytics.analysis import Asking
+from dpfedmeta.analytics.analysis import PendingRelease
 from dpfedmeta.analytics.analysis_request import FixedCohort, Request
 from dpfedmeta.analytics.secure_counts import CountGrid, sent
 from dpfedmeta.core.random.random_sources import KeyedSource
@@ -67,12 +67,12 @@ def test_whoever_falls_silent_the_noise_is_what_is_stated():
     held = np.eye(8, dtype=np.int64)[np.arange(40) % 8]
     for there in (40, 30):
         cohort = Cohort(round=0, clients=np.arange(there), invited=40)
-        own = [Asking(plan=plan, cohort=cohort, source=KeyedSource(seed)) for seed in range(60)]
+        own = [PendingRelease(plan=plan, cohort=cohort, source=KeyedSource(seed)) for seed in range(60)]
         found = [counted(each, lambda client: held[client]) for each in own]
         errors = (np.array([each.values for each in found]) - held[:there].sum(0)).ravel()
         assert errors.std() == pytest.approx(found[0].deviation, rel=4 / math.sqrt(2 * errors.size))
     # With fewer nothing is unmasked, and what is released is noise.
-    few = Asking(plan=plan, cohort=Cohort(round=0, clients=np.arange(29), invited=40), source=KeyedSource(1))
+    few = PendingRelease(plan=plan, cohort=Cohort(round=0, clients=np.arange(29), invited=40), source=KeyedSource(1))
     alone = replace(few, cohort=Cohort(round=0, clients=np.arange(1), invited=40))
     assert np.array_equal(
         counted(few, lambda client: held[client]).values, counted(alone, lambda client: held[client]).values

@@ -12,7 +12,7 @@ from dpfedmeta.analytics.client_answers import HeldImages
 from dpfedmeta.analytics.execute import Place
 from dpfedmeta.analytics.initial_clip_bound import _begun, with_private_start
 from dpfedmeta.analytics.public_context import Ground
-from dpfedmeta.analytics.simulated_clients import Asked
+from dpfedmeta.analytics.simulated_clients import SimulatedClients
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import SUMMARY
@@ -101,7 +101,7 @@ def _written(folder, settings):
 
 
 def test_a_norm_is_that_of_the_message(settings):
-    asked = Asked(request_of(settings))
+    asked = SimulatedClients(request_of(settings))
     assert isinstance(asked.held, HeldImages)
     (message,) = asked.held._side.exact_messages(asked.held._start, 0, [5])
     squared = sum(float((value.double() ** 2).sum()) for value in message.values())

@@ -13,7 +13,7 @@ from dpfedmeta.data.episodes.gpu_sampling import drawn, drawn_there
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.disjoint import DisjointPopulation
 from dpfedmeta.data.populations.population import VirtualPopulation
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from tests.simulation.test_devices import DEVICES
 from tests.simulation.test_worker_backend import setting
 
@@ -100,7 +100,7 @@ def test_numbers_are_not_images(tmp_path):
 def test_a_round_whose_records_the_device_makes_is_the_same(tiny_strokes, monkeypatch, algo):
     _, clients, model = setting(tiny_strokes, algo)
     expected = clients.clipped_sum(model, 0.1, 0, [1, 2, 3])
-    monkeypatch.setattr(ClientSide, "draws_there", True)
+    monkeypatch.setattr(ClientRunner, "draws_there", True)
     found = clients.clipped_sum(model, 0.1, 0, [1, 2, 3])
     assert torch.equal(found[0], expected[0])
     assert found[1] == expected[1]
@@ -116,7 +116,7 @@ def test_who_holds_too_little_counts_as_before_and_who_is_nobody_is_an_error(tin
         return whole(self, client)
 
     monkeypatch.setattr(VirtualPopulation, "chosen", chosen)
-    monkeypatch.setattr(ClientSide, "draws_there", True)
+    monkeypatch.setattr(ClientRunner, "draws_there", True)
     assert [held is None for held in clients.held_by([1, 2, 3])] == [False, True, False]
     with pytest.raises(IndexError, match="client 1000"):
         clients.held_by([1, 1000])
@@ -124,7 +124,7 @@ def test_who_holds_too_little_counts_as_before_and_who_is_nobody_is_an_error(tin
 
 def test_a_population_that_inherits_may_hold_anything(tiny_strokes, monkeypatch):
     _, clients, _ = setting(tiny_strokes, "dp-agr")
-    monkeypatch.setattr(ClientSide, "draws_there", True)
+    monkeypatch.setattr(ClientRunner, "draws_there", True)
 
     class Own(VirtualPopulation):
         def episode(self, client):

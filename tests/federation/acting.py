@@ -30,7 +30,7 @@ from dpfedmeta.federation.server import remote_sums as sums_module  # noqa: E402
 from dpfedmeta.federation.server import training_server as server  # noqa: E402
 from dpfedmeta.reporting.html import page as report  # noqa: E402, F401
 from dpfedmeta.secure_aggregation import protocol_server as secure_server  # noqa: E402
-from dpfedmeta.secure_aggregation.protocol_messages import Phase  # noqa: E402
+from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase  # noqa: E402
 from dpfedmeta.training.terminal import progress as screen  # noqa: E402, F401
 from tests.federation.silos import NOISE  # noqa: E402
 
@@ -94,7 +94,11 @@ def mortal_client(folder, number):
 
     def answer(self, question):
         asked = messages.Question.opened(question, self._server, self.identity)
-        kind = Phase(messages.Step.decode(asked.body).phase) if asked.asked is messages.Asked.PHASE else asked.asked
+        kind = (
+            ProtocolPhase(messages.ProtocolStep.decode(asked.body).phase)
+            if asked.asked is messages.QuestionKind.PHASE
+            else asked.asked
+        )
         place = f"client{number}-{kind.name}-{asked.attempt.round}"
         _dies(folder, f"{place}-before")
         found = plain(self, question)
@@ -106,17 +110,21 @@ def mortal_client(folder, number):
 
 def mortal_server(folder):
     """A server that is killed before or after it asks, and that notes whose vectors were added up."""
-    plain, sums, adds = asking.Asking._ask, sums_module.AskedAdder.__call__, secure_server.Server.sum
+    plain, sums, adds = asking.ClientRequests._ask, sums_module.AskedAdder.__call__, secure_server.Server.sum
     heard = (Path(folder) / "entered.jsonl").open("a", buffering=1)
     entered = []
 
     def ask(self, asked, attempt, bodies):
         body = next(iter(bodies.values()), b"")
-        kind = Phase(messages.Step.decode(body).phase) if asked is messages.Asked.PHASE and body else asked
+        kind = (
+            ProtocolPhase(messages.ProtocolStep.decode(body).phase)
+            if asked is messages.QuestionKind.PHASE and body
+            else asked
+        )
         place = f"server-{kind.name}-{attempt.round}"
         _dies(folder, f"{place}-before")
         found = plain(self, asked, attempt, bodies)
-        if asked is messages.Asked.VECTOR:
+        if asked is messages.QuestionKind.VECTOR:
             heard.write(json.dumps([attempt.round, sorted(found)]) + "\n")
         _dies(folder, f"{place}-after")
         return found
@@ -132,7 +140,7 @@ def mortal_server(folder):
         entered[:] = sorted(found.survivors)
         return found
 
-    asking.Asking._ask = ask
+    asking.ClientRequests._ask = ask
     sums_module.AskedAdder.__call__ = added
     secure_server.Server.sum = summed
 

@@ -13,9 +13,9 @@ from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.federation.in_process_channel import InProcessChannel
 from dpfedmeta.federation.offers.signed_plan import sign_plan
-from dpfedmeta.federation.server.client_requests import Asking
+from dpfedmeta.federation.server.client_requests import ClientRequests
 from dpfedmeta.federation.server.remote_sums import AskedAdder, AskedSums
-from dpfedmeta.federation.wire_format import Asked, Attempt, Question, Step, Task
+from dpfedmeta.federation.wire_format import Attempt, ProtocolStep, Question, QuestionKind, RoundTask
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
@@ -58,7 +58,7 @@ class Session:
 
     def asking(self, **faults):
         wire = FailingWire(parties=self.parties, **faults)
-        return Asking(
+        return ClientRequests(
             channel=wire,
             signed=self.signed,
             server=Identity(self.silos.server),
@@ -88,11 +88,11 @@ class Session:
         """One signed question for a vector."""
         flat = np.asarray(flatten(self.model).numpy())
         asked = Question(
-            asked=Asked.VECTOR,
+            asked=QuestionKind.VECTOR,
             attempt=Attempt(run=RUN, round=round_, again=again),
             plan=self.signed.digest,
             recipient=self.silos.roster[number],
-            body=Task(bound=bound, model=flat).encode(),
+            body=RoundTask(bound=bound, model=flat).encode(),
         )
         return replace(asked, **other).signed(Identity(server or self.silos.server))
 
@@ -127,4 +127,4 @@ def open_session(silos, home, algo, promise=None, **given):
 
 def phase_of(question):
     """Of a step of secure aggregation; None: it is another question. The body begins after 119 bytes."""
-    return Step.decode(question[119:-64]).phase if question[6] == Asked.PHASE else None
+    return ProtocolStep.decode(question[119:-64]).phase if question[6] == QuestionKind.PHASE else None

@@ -17,7 +17,7 @@ from dpfedmeta.analytics.analysis_request import FixedCohort, Request, made, opt
 from dpfedmeta.analytics.client_answers import HeldImages
 from dpfedmeta.analytics.execute import Place, _asking, begin, resume
 from dpfedmeta.analytics.public_context import Ground
-from dpfedmeta.analytics.simulated_clients import Asked, IdealSums
+from dpfedmeta.analytics.simulated_clients import IdealSums, SimulatedClients
 from dpfedmeta.analytics.verification import verify
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory
@@ -27,11 +27,11 @@ from dpfedmeta.federation.client.client_budget import Promise, epsilon_after, pa
 from dpfedmeta.federation.client.local_data import OwnImages
 from dpfedmeta.federation.offers.signed_analysis import sign_analysis
 from dpfedmeta.federation.server.analytics_server import Company
-from dpfedmeta.federation.wire_format import Asked as Kind
 from dpfedmeta.federation.wire_format import Attempt, Offer, Question, Said, opened_answer
+from dpfedmeta.federation.wire_format import QuestionKind as Kind
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
-from dpfedmeta.secure_aggregation.protocol_messages import Phase
+from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from dpfedmeta.training.state.resume import secret_of_run
 from tests.federation.sessions import FailingWire, phase_of
 from tests.federation.silos import CLIENTS, MICRO, NOISE
@@ -100,7 +100,7 @@ def ideal(silos, request, run, numbers):
 
 
 def ideal_sums(silos, request, run, numbers):
-    everybody = Asked(replace(request, settings=silos.settings("dp-agr", silos.everybody)))
+    everybody = SimulatedClients(replace(request, settings=silos.settings("dp-agr", silos.everybody)))
     analysis = request.analysis
     content = read_content(run.ledger)
     asking = _asking(content.plan, content.charges[-1], secret_of_run(run, NOISE))
@@ -133,7 +133,10 @@ def test_one_that_falls_silent_is_missing_as_in_the_simulation(silos, tmp_path, 
     gone = silos.roster[2]
     request = request_of(silos, "histogram")
     run = asked(
-        silos, tmp_path, request, **{how: lambda who, question: who == gone and phase_of(question) == Phase.MASKED}
+        silos,
+        tmp_path,
+        request,
+        **{how: lambda who, question: who == gone and phase_of(question) == ProtocolPhase.MASKED},
     )
     assert found(run) == ideal(silos, request, run, [0, 1, 3, 4])
     assert found(run) != ideal(silos, request, run, range(CLIENTS))
@@ -146,7 +149,7 @@ def test_below_the_fewest_nothing_is_released_and_going_on_is_not_charged(silos,
     with pytest.raises(InputError, match="too few of 5 clients answered"):
         asked(
             silos, tmp_path, request_of(silos, "quantile"),
-            lost=lambda who, question: who in gone and phase_of(question) == Phase.SHARES,
+            lost=lambda who, question: who in gone and phase_of(question) == ProtocolPhase.SHARES,
         )  # fmt: skip
     path = tmp_path / "asked"
     assert not (path / SUMMARY).exists()

@@ -27,11 +27,11 @@ from dpfedmeta.federation.client.client_budget import (
 from dpfedmeta.federation.client.secagg_session import round_of
 from dpfedmeta.federation.offers.signed_plan import opened_plan, sign_plan
 from dpfedmeta.federation.server.quorum import TooFew
-from dpfedmeta.federation.wire_format import Asked, Attempt, Offer, Said, Start, opened_answer
+from dpfedmeta.federation.wire_format import Attempt, Offer, QuestionKind, Said, Start, opened_answer
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.secure_aggregation.payloads import Survivors
-from dpfedmeta.secure_aggregation.protocol_messages import Phase
+from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from dpfedmeta.secure_aggregation.protocol_server import Server
 from tests.federation.sessions import RUN, open_session, phase_of, same
 from tests.federation.silos import CLIENTS, MICRO, SECURE, private_key
@@ -48,7 +48,7 @@ def opened(home, silos, algo="dp-agrlr-micro", promise=None, **given):
 def offer(session, number, signed=None):
     signed = signed or session.signed
     body = Offer(number=number, signature=signed.signature, text=signed.text).encode()
-    question = session.question(number, asked=Asked.PLAN, body=body, plan=signed.digest)
+    question = session.question(number, asked=QuestionKind.PLAN, body=body, plan=signed.digest)
     return session.parties[session.silos.roster[number]].answer(question)
 
 
@@ -70,7 +70,7 @@ def test_a_silent_client_is_offered_the_plan_once_for_each_question(silos, tmp_p
     offers = []
 
     def lost(who, question):
-        if who == silent and question[6] == Asked.PLAN:
+        if who == silent and question[6] == QuestionKind.PLAN:
             offers.append(who)
         return who == silent
 
@@ -130,7 +130,7 @@ def test_what_other_runs_spent_counts(silos, tmp_path):
     at = Attempt(run=bytes(32), round=0)
     body = Offer(number=0, signature=other.signature, text=other.text).encode()
     joined = session.parties[silos.roster[0]].answer(
-        session.question(0, asked=Asked.PLAN, body=body, plan=other.digest, attempt=at)
+        session.question(0, asked=QuestionKind.PLAN, body=body, plan=other.digest, attempt=at)
     )
     assert joined[6] == Said.ACCEPTED
     answers = [ask(session, session.question(0, plan=other.digest, attempt=replace(at, round=r))) for r in range(3)]
@@ -206,7 +206,7 @@ def test_whether_the_model_can_be_adapted_is_not_said(silos, tmp_path):
     weights = sum(value.numel() for value in session.signed.initial.values())
     for value, said in ((0.1, Said.ADAPTED), (1e30, Said.ADAPTED), (math.nan, Said.DECLINED)):
         body = np.full(weights, value, dtype=np.float32).tobytes()
-        question = session.question(0, asked=Asked.MODEL, body=body)
+        question = session.question(0, asked=QuestionKind.MODEL, body=body)
         assert session.parties[silos.roster[0]].answer(question)[6] == said
     assert "could not be adapted" in log_of(tmp_path)
     assert (tmp_path / "client0" / "log.txt").stat().st_mode & 0o777 == 0o600
@@ -269,8 +269,8 @@ def test_what_is_not_from_the_server_or_not_for_this_client_is_declined(silos, t
         "a clip bound of nan": session.question(0, bound=math.nan),
         "a clip bound of 0.0": session.question(0, bound=0.0),
         "a clip bound of 1e-44": session.question(0, bound=1e-44),
-        "a step of the protocol that is cut short": session.question(0, asked=Asked.PHASE, body=b"1"),
-        "which the plan does not have": session.question(0, asked=Asked.PHASE, body=bytes(4) + b"\1" + bytes(9)),
+        "a step of the protocol that is cut short": session.question(0, asked=QuestionKind.PHASE, body=b"1"),
+        "which the plan does not have": session.question(0, asked=QuestionKind.PHASE, body=bytes(4) + b"\1" + bytes(9)),
     }
     for words, question in wrong.items():
         came = session.parties[silos.roster[0]].answer(question)
@@ -344,7 +344,7 @@ def test_shares_are_revealed_for_one_set_of_survivors(silos, tmp_path):
     session = open_session(silos, tmp_path, "dp-agrlr-secure", **SECURE)
     first, gone = session.asked(), silos.roster[2]
     with pytest.raises(TooFew, match="has no sum"):
-        session.asked(lost=lambda who, question: who == gone and phase_of(question) == Phase.MASKED)
+        session.asked(lost=lambda who, question: who == gone and phase_of(question) == ProtocolPhase.MASKED)
     assert same(session.asked(), first)
     assert "would give a client away" in log_of(tmp_path)
     # Another run has rounds of its own, whatever its name.
@@ -361,10 +361,15 @@ def test_a_kept_vector_leaves_again_among_the_same_identities_alone(silos, tmp_p
     gone, left = silos.roster[2], []
 
     def watched(who, question, sent):
-        left.extend([who] if phase_of(question) in (Phase.AGREE, Phase.MASKED) and sent[6] == Said.PHASE else [])
+        left.extend(
+            [who] if phase_of(question) in (ProtocolPhase.AGREE, ProtocolPhase.MASKED) and sent[6] == Said.PHASE else []
+        )
         return sent
 
-    lost = {"lost": lambda who, question: who == gone and phase_of(question) == Phase.SHARES, "tampered": watched}
+    lost = {
+        "lost": lambda who, question: who == gone and phase_of(question) == ProtocolPhase.SHARES,
+        "tampered": watched,
+    }
     with pytest.raises(TooFew, match="has no sum"):
         session.asked(**lost)
     assert not left
@@ -407,10 +412,10 @@ def test_clients_that_are_told_different_survivors_reveal_nothing(silos, tmp_pat
     def two_lists(server):
         answer = honest(server)
         fewer = Survivors(frozenset(range(1, CLIENTS)), frozenset({0})).encode(server._agreement)
-        return answer | server._to_all(Phase.SURVIVORS, dict.fromkeys((3, 4), fewer))
+        return answer | server._to_all(ProtocolPhase.SURVIVORS, dict.fromkeys((3, 4), fewer))
 
     def watched(who, question, sent):
-        revealed.extend([who] if phase_of(question) == Phase.REVEAL and sent[6] == Said.PHASE else [])
+        revealed.extend([who] if phase_of(question) == ProtocolPhase.REVEAL and sent[6] == Said.PHASE else [])
         return sent
 
     monkeypatch.setattr(Server, "_close_masked", two_lists)
@@ -432,7 +437,7 @@ def test_a_plan_below_a_clients_floors_is_declined(silos, tmp_path, floors, give
     session = open_session(silos, tmp_path, "dp-agrlr-secure", Promise(epsilon=8.0, floors=floors), **SECURE, **given)
     offer = Offer(number=0, signature=session.signed.signature, text=session.signed.text).encode()
     party = session.parties[silos.roster[0]]
-    came = party.answer(session.question(0, asked=Asked.PLAN, body=offer))
+    came = party.answer(session.question(0, asked=QuestionKind.PLAN, body=offer))
     assert (came[6] == Said.DECLINED) == (why is not None)
     assert why is None or why in log_of(tmp_path)
 
@@ -520,7 +525,7 @@ def ask_in(session, signed, round_):
 def offered_in(session, signed):
     at = Attempt(run=signed.run, round=0)
     body = Offer(number=0, signature=signed.signature, text=signed.text).encode()
-    question = session.question(0, asked=Asked.PLAN, body=body, plan=signed.digest, attempt=at)
+    question = session.question(0, asked=QuestionKind.PLAN, body=body, plan=signed.digest, attempt=at)
     return session.parties[session.silos.roster[0]].answer(question)[6]
 
 
@@ -556,7 +561,7 @@ def test_nobody_is_charged_for_a_round_that_has_no_sum(silos, tmp_path):
     session = open_session(silos, tmp_path, "dp-agrlr-secure", Promise(participations=1), **SECURE)
     spent = {silos.roster[number] for number in (0, 1)}
     with pytest.raises(TooFew):
-        session.asked(lost=lambda who, question: who in spent and phase_of(question) == Phase.KEYS)
+        session.asked(lost=lambda who, question: who in spent and phase_of(question) == ProtocolPhase.KEYS)
     for number in range(CLIENTS):
         assert len((tmp_path / f"client{number}" / "ledger.jsonl").read_text().splitlines()) == 1
     assert session.asked().value["rotated"].any()

@@ -11,7 +11,7 @@ from dpfedmeta.federation.wire_format import MOST_BYTES, Said, answer
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.payloads import Ciphertexts
 from dpfedmeta.secure_aggregation.protocol_client import Client
-from dpfedmeta.secure_aggregation.protocol_messages import Phase
+from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from tests.federation.sessions import cohort, open_session, phase_of, same
 from tests.federation.silos import CLIENTS, MICRO, SECURE
 
@@ -43,19 +43,22 @@ def test_everybody_answers(plain, masked):
         assert {heard.answered for heard in session.heard} == {CLIENTS}
 
 
-@pytest.mark.parametrize("phase", [Phase.KEYS, Phase.SHARES, Phase.MASKED, Phase.CONSENT, Phase.REVEAL])
+@pytest.mark.parametrize(
+    "phase",
+    [ProtocolPhase.KEYS, ProtocolPhase.SHARES, ProtocolPhase.MASKED, ProtocolPhase.CONSENT, ProtocolPhase.REVEAL],
+)
 def test_one_falls_silent_in_a_phase(masked, phase):
     """Who is silent before its vector arrives is missing in the sum; who is silent later is in it."""
     gone = masked.silos.roster[2]
     found = masked.asked(lost=lambda who, question: who == gone and (phase_of(question) or 0) >= phase)
-    missing = phase <= Phase.MASKED
+    missing = phase <= ProtocolPhase.MASKED
     assert same(found, masked.simulated([0, 1, 3, 4] if missing else range(CLIENTS)))
 
 
 def test_too_few_survivors_are_never_unmasked(masked):
     gone = masked.silos.roster[:2]
     with pytest.raises(TooFew, match=r"round 0 has no sum \(3 survivors, at least 4 are needed\)"):
-        masked.asked(lost=lambda who, question: who in gone and phase_of(question) == Phase.MASKED)
+        masked.asked(lost=lambda who, question: who in gone and phase_of(question) == ProtocolPhase.MASKED)
     # Once they are back the same round has its sum, for the same charge.
     assert same(masked.asked(), masked.simulated(range(CLIENTS)))
 
@@ -115,7 +118,8 @@ def test_a_sum_that_failed_is_tried_again_of_the_same_survivors(masked, tmp_path
     gone, told = masked.silos.roster[4], tmp_path / "told.json"
     asking = masked.asking(
         lost=lambda who, question: (
-            (who == gone and phase_of(question) == Phase.MASKED) or (phase_of(question) or 0) > Phase.CONSENT
+            (who == gone and phase_of(question) == ProtocolPhase.MASKED)
+            or (phase_of(question) or 0) > ProtocolPhase.CONSENT
         )
     )
     asking.told = Told(path=told)

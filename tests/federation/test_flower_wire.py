@@ -27,7 +27,7 @@ from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation.flower.fleet_gateway import _PULL, Gate
 from dpfedmeta.federation.flower.flower_client import attend
-from dpfedmeta.federation.flower.http_client import Refused, Requests, TooLong, _Bounded, _context
+from dpfedmeta.federation.flower.http_client import ConnectionRefused, Requests, TooLong, _Bounded, _context
 from dpfedmeta.federation.flower.superlink import Link
 from dpfedmeta.federation.identity.certificates import make_certificates
 from dpfedmeta.federation.identity.credentials import wire_key
@@ -271,7 +271,7 @@ class TestGate:
 
         size = {"content-length": str(10**10)} if known else {}
         url = f"https://127.0.0.1:{wire.link.port}/v1/fleet/push-object"
-        refused = pytest.raises((Refused, httpx.WriteError, httpx.ReadError, httpx.RemoteProtocolError))
+        refused = pytest.raises((ConnectionRefused, httpx.WriteError, httpx.ReadError, httpx.RemoteProtocolError))
         with Requests(wire.wire("anna"))._client as client, refused:
             client.post(url, content=endless(), headers=signed("anna") | size)
         assert sent < 2**26
@@ -310,7 +310,7 @@ class TestWhatAClientReads:
 
     def test_a_refusal_is_one_printable_line(self):
         refusal = httpx.Response(401, json={"detail": "\x1b[2J" + "no\n" * 300})
-        with pytest.raises(Refused) as found:
+        with pytest.raises(ConnectionRefused) as found:
             self.client(refusal).get("https://x/")
         assert str(found.value).isprintable()
         assert len(str(found.value)) < 300

@@ -29,7 +29,7 @@ prepare_flower()
 
 from flwr.supercore.date import now  # noqa: E402
 
-from dpfedmeta.federation.flower.http_client import Refused, Requests, Wire  # noqa: E402
+from dpfedmeta.federation.flower.http_client import ConnectionRefused, Requests, Wire  # noqa: E402
 from tests.federation.test_flower_wire import signed_by_key  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -181,7 +181,7 @@ def test_a_client_that_sends_ten_gigabytes(silos, tmp_path, claimed):
         size = {"content-length": str(TEN_GIGABYTES)} if claimed else {}
         url = f"https://{invitation.server}/v1/fleet/push-object"
         headers = signed_by_key(wire_key(silos.keys[4]), now().isoformat()) | size
-        with Requests(wire)._client as client, pytest.raises((Refused, httpx.HTTPError)):
+        with Requests(wire)._client as client, pytest.raises((ConnectionRefused, httpx.HTTPError)):
             client.post(url, content=stream(), headers=headers)
         assert sent < 4 * MOST_BYTES
         assert memory(server) < before + 4 * MOST_BYTES

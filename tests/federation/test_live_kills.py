@@ -14,7 +14,7 @@ from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.federation.client.client_budget import Promise
-from dpfedmeta.secure_aggregation.protocol_messages import Phase
+from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from tests.federation.live import live
 from tests.federation.sessions import FailingWire, phase_of
 from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE
@@ -86,7 +86,7 @@ def replayed(silos, folder, algo, entered):
     def lost(who, question):
         number, round_ = silos.roster.index(who), int.from_bytes(question[103:107], "big")
         phase = phase_of(question)
-        speaks = question[6] == 2 or (phase is not None and phase >= Phase.MASKED)
+        speaks = question[6] == 2 or (phase is not None and phase >= ProtocolPhase.MASKED)
         return speaks and number not in entered.get(round_, range(CLIENTS))
 
     folder.mkdir()

@@ -16,7 +16,7 @@ from dpfedmeta.core.files.atomic_files import replace_file
 from dpfedmeta.core.random.random_sources import Purpose
 from dpfedmeta.federation.client.client_budget import Promise, participation
 from dpfedmeta.federation.client.client_state import asked_digest
-from dpfedmeta.federation.wire_format import Asked, Attempt, Offer, Question, Said, Task, opened_answer
+from dpfedmeta.federation.wire_format import Attempt, Offer, Question, QuestionKind, RoundTask, Said, opened_answer
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.simulation.secure_sums import rounded_messages
@@ -76,7 +76,7 @@ class Home:
         )
         signed = self.session.signed
         body = Offer(number=0, signature=signed.signature, text=signed.text).encode()
-        came = self.client.answer(self.session.question(0, asked=Asked.PLAN, body=body, plan=signed.digest))
+        came = self.client.answer(self.session.question(0, asked=QuestionKind.PLAN, body=body, plan=signed.digest))
         assert came[6] == Said.ACCEPTED
 
     @property
@@ -122,7 +122,7 @@ class Home:
 
     def _exact(self, joined, question):
         source = joined._at(question.attempt).source
-        task = Task.decode(question.body, joined.dimension)
+        task = RoundTask.decode(question.body, joined.dimension)
         quiet = replace(joined.side, source=NoNoise(source))
         if not self.session.plan.privacy.secure:
             (values,) = quiet.sent(joined._model(task), task.bound, question.attempt.round, [0])

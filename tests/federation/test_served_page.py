@@ -13,7 +13,7 @@ import pytest
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation.server.client_requests import Heard
 from dpfedmeta.federation.server.status_page import Page, Progress
-from dpfedmeta.federation.wire_format import Asked
+from dpfedmeta.federation.wire_format import QuestionKind
 
 ROW = {
     "round": 3,
@@ -23,7 +23,7 @@ ROW = {
     "epsilons": {"record_server": 1.25, "client_server": float("inf"), "record_public": 1.0, "client_public": 2.0},
     "validation_accuracy": {"mean": 0.615, "ci95": 0.01, "episodes": 60},
 }
-ASKED = Heard(asked=Asked.VECTOR, round=3, clients=3, answered=1, declined=1, unsound=0)
+ASKED = Heard(asked=QuestionKind.VECTOR, round=3, clients=3, answered=1, declined=1, unsound=0)
 
 
 def progress(cohort=3, sampler="fixed"):

@@ -12,7 +12,7 @@ from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.offers.signed_plan import agreement_of
 from dpfedmeta.federation.server.training_server import check_agreements, check_federation
-from dpfedmeta.federation.wire_format import Asked
+from dpfedmeta.federation.wire_format import QuestionKind
 from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
 from dpfedmeta.planning.privacy.masking_graph import masking_graph
 from dpfedmeta.planning.run_plan import make_plan
@@ -85,7 +85,12 @@ def test_no_round_begins_without_enough_clients(silos, tmp_path):
     heard = []
     _, status = silos.serve(settings, tmp_path, parties=everybody, fewest=3, heard=heard.append)
     assert status == "completed"
-    assert [one.asked for one in heard] == [Asked.PLAN, Asked.VECTOR, Asked.VECTOR, Asked.MODEL]
+    assert [one.asked for one in heard] == [
+        QuestionKind.PLAN,
+        QuestionKind.VECTOR,
+        QuestionKind.VECTOR,
+        QuestionKind.MODEL,
+    ]
     assert {one.answered for one in heard} == {CLIENTS}
 
 
@@ -95,7 +100,7 @@ class SlowAtFirst(FailingWire):
     offers = 0
 
     def ask(self, questions, seconds):
-        self.offers += next(iter(questions.values()))[6] == Asked.PLAN
+        self.offers += next(iter(questions.values()))[6] == QuestionKind.PLAN
         answers = super().ask(questions, seconds)
         return answers if self.offers > CLIENTS else dict(list(answers.items())[:1])
 
@@ -109,8 +114,12 @@ def test_no_round_begins_before_slow_clients_have_made_the_plan(silos, tmp_path)
     heard, wire = [], SlowAtFirst(parties=parties)
     wire.offers = 1
     silos.serve(settings, tmp_path, wire, fewest=CLIENTS, wait=60.0, heard=heard.append)
-    assert [one.asked for one in heard] == [Asked.PLAN] * CLIENTS + [Asked.VECTOR, Asked.VECTOR, Asked.MODEL]
-    assert [one.answered for one in heard if one.asked is Asked.VECTOR] == [CLIENTS] * 2
+    assert [one.asked for one in heard] == [QuestionKind.PLAN] * CLIENTS + [
+        QuestionKind.VECTOR,
+        QuestionKind.VECTOR,
+        QuestionKind.MODEL,
+    ]
+    assert [one.answered for one in heard if one.asked is QuestionKind.VECTOR] == [CLIENTS] * 2
 
 
 @pytest.mark.parametrize(("algo", "given"), [("dp-agrlr-micro", MICRO)])

@@ -13,11 +13,11 @@ from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.local_data import NullImages, OwnImages
 from dpfedmeta.federation.offers.signed_plan import sign_plan
-from dpfedmeta.federation.wire_format import Asked, Attempt, Offer, Said, opened_answer
+from dpfedmeta.federation.wire_format import Attempt, Offer, QuestionKind, Said, opened_answer
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.simulation import secure_sums
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from tests.federation.sessions import RUN, open_session
 from tests.federation.silos import MICRO, NOISE, SECURE, write_classes
 
@@ -69,7 +69,7 @@ def offered(session, party, signed=None):
     signed = signed or session.signed
     body = Offer(number=0, signature=signed.signature, text=signed.text).encode()
     at = Attempt(run=signed.run, round=0)
-    return party.answer(session.question(0, asked=Asked.PLAN, body=body, plan=signed.digest, attempt=at))
+    return party.answer(session.question(0, asked=QuestionKind.PLAN, body=body, plan=signed.digest, attempt=at))
 
 
 def log_of(home):
@@ -168,14 +168,14 @@ def test_whole_numbers_without_images_are_a_share_of_the_noise(silos, tmp_path, 
 def test_a_computation_that_the_images_make_fail_is_not_seen(silos, tmp_path, monkeypatch, algo, given):
     """Or who holds such images would fall silent, and under secure aggregation the sum of all might be lost."""
     session = open_session(silos, tmp_path, algo, **given)
-    sound = ClientSide.context
+    sound = ClientRunner.context
 
     def failing(self, model):
         if isinstance(self.population, OwnImages) and self.population.number == 0:
             raise RuntimeError("singular")
         return sound(self, model)
 
-    monkeypatch.setattr(ClientSide, "context", failing)
+    monkeypatch.setattr(ClientRunner, "context", failing)
     found = session.asked()
     assert found.noise_variance == session.simulated(range(5)).noise_variance
     assert [heard.answered for heard in session.heard] == [5] * len(session.heard)

@@ -16,7 +16,7 @@ from PIL import Image
 
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.charges import planned_charge
-from dpfedmeta.accounting.ledger.ledger import Identity, Ledger, check_rounds, read_content
+from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, check_rounds, read_content
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
@@ -203,7 +203,7 @@ def write_corpus() -> None:
     (folders["split"] / "split.csv").write_text('class,split\nA/c01,train\nA/c02,val\n"B/c,1",test\n')
     path = folders["ledger"] / "ledger.jsonl"
     path.unlink(missing_ok=True)
-    made = Ledger(path, PLAN, Identity(run="0" * 32, config="algo: dp-agr\n"))
+    made = Ledger(path, PLAN, RunIdentity(run="0" * 32, config="algo: dp-agr\n"))
     for round_ in range(PLAN.rounds):
         made.charge(replace(planned_charge(PLAN, round_), inputs="ab" * 16))
     save_checkpoint(folders["checkpoint"], Checkpoint(state=STATE, lines=3, head="0" * 64), keep=1)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dpfedmeta.accounting.deviations import planned_deviation
-from dpfedmeta.accounting.ledger.ledger import Budget, Identity, Ledger, read
+from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, RunIdentity, read
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.config.presets import algorithm_names
 from dpfedmeta.core.files.run_directory import create
@@ -67,7 +67,7 @@ class Frozen:
 
 def replay(tiny_strokes, tmp_path, plan, seed):
     run = create(tmp_path, f"run-of-seed-{seed}")
-    Ledger(run.ledger, plan.privacy, Identity(run="0" * 32, config=to_yaml(plan.settings)))
+    Ledger(run.ledger, plan.privacy, RunIdentity(run="0" * 32, config=to_yaml(plan.settings)))
     training = Training(
         plan=plan,
         run=run,

@@ -9,14 +9,14 @@ from dpfedmeta.learning.server_optimizers.sgd import sgd
 from dpfedmeta.learning.server_step import ServerOptimizer, initial_state, step
 from dpfedmeta.privacy.clip_policies.constant_policy import Constant
 from dpfedmeta.privacy.mechanisms import NoMechanism
-from dpfedmeta.privacy.units import Bounded, Client
+from dpfedmeta.privacy.units import Bounded, ClientUnit
 
 STREAM = KeyedSource(0).generator(Purpose.SERVER_NOISE)
 POLICY = Constant(initial_bound=1.0)
 
 
 def released(value):
-    query = Bounded[Client, dict](value={"w": value}, sensitivity=math.inf)
+    query = Bounded[ClientUnit, dict](value={"w": value}, sensitivity=math.inf)
     return NoMechanism(denominator=1.0).release(query, STREAM)
 
 

@@ -13,7 +13,7 @@ from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import with_fitted_
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.planning.privacy.mechanism import check_mechanism, mechanism_of
-from dpfedmeta.privacy.units import Bounded, Client
+from dpfedmeta.privacy.units import Bounded, ClientUnit
 
 ROUNDS, SIZE = 9, 4000
 FORM = {"a": torch.zeros(SIZE - 5), "b": torch.zeros(5)}
@@ -32,7 +32,7 @@ def mechanism(name):
 
 
 def query(value, bound):
-    return Bounded[Client, dict](value=value, sensitivity=bound)
+    return Bounded[ClientUnit, dict](value=value, sensitivity=bound)
 
 
 def released(own, sums, bounds, seed=1):

@@ -32,7 +32,7 @@ from dpfedmeta.privacy.clip_policies.window_policy import Window
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Bounded
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.worker_backend import LocalBackend
 from tests.learning.meta.clients import gradient_of, noise_of, steps_of
 from tests.privacy.one_release import SOURCE, gaussian, release, stream
@@ -57,7 +57,7 @@ class UnequalClients:
         return episode(client, client + 1)
 
 
-def backend_of(kind=ClientSide):
+def backend_of(kind=ClientRunner):
     clients = kind(
         network=SPEC, weights_seed=0, population=UnequalClients(), algorithm=FIRST_ORDER,
         message_clip_ratio=None, engine="auto", source=SOURCE, device=torch.device("cpu"),
@@ -228,7 +228,7 @@ def test_clients_weighted_by_examples_while_the_noise_assumes_equal_weights(only
             change = norm({n: whole.value[n].double() - without.value[n].double() for n in model})
             assert 0 < change <= whole.sensitivity * (1 + 1e-5)
 
-    class ByExamples(ClientSide):
+    class ByExamples(ClientRunner):
         def _messages(self, model, bound, round_, clients):
             for client, message in zip(clients, super()._messages(model, bound, round_, clients), strict=True):
                 yield scaled(message, (client + 1) / 3)

@@ -8,20 +8,20 @@ import torch
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.privacy.clip_policies.constant_policy import Constant
-from dpfedmeta.privacy.clip_policies.median_policy import Histogram, Median
-from dpfedmeta.privacy.clip_policies.quantile_policy import BelowBound, Quantile
+from dpfedmeta.privacy.clip_policies.median_policy import Median, NormHistogram
+from dpfedmeta.privacy.clip_policies.quantile_policy import BelowBound, QuantilePolicy
 from dpfedmeta.privacy.clip_policies.window_literal_policy import WindowLiteral
 from dpfedmeta.privacy.clip_policies.window_policy import Window, observe
 from dpfedmeta.privacy.clip_policy import ATTACHED, attached_scale
 from dpfedmeta.privacy.knee_search import Walk
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
-from dpfedmeta.privacy.units import Bounded, Client
+from dpfedmeta.privacy.units import Bounded, ClientUnit
 
 SOURCE = KeyedSource(3)
 
 
 def release(value, bound, z, cohort, round_):
-    query = Bounded[Client, dict](value={"g": value * cohort}, sensitivity=bound)
+    query = Bounded[ClientUnit, dict](value={"g": value * cohort}, sensitivity=bound)
     mechanism = GaussianMechanism(total_multiplier=z, charged_multiplier=z, denominator=cohort)
     return mechanism.release(query, SOURCE.generator(Purpose.SERVER_NOISE, round_))
 
@@ -133,7 +133,7 @@ def simulate_counting(policy, *, cohort, z, rounds, size=100, median=1.0, seed=0
         counts = np.sum([attachment.values(n, state.bound) for n in norms], axis=0)
         attached = torch.tensor(counts) * attachment.scale * state.bound
         sensitivity = state.bound * math.sqrt(1 + (attachment.scale * attachment.sensitivity) ** 2)
-        query = Bounded[Client, dict](value={"g": torch.zeros(size), ATTACHED: attached}, sensitivity=sensitivity)
+        query = Bounded[ClientUnit, dict](value={"g": torch.zeros(size), ATTACHED: attached}, sensitivity=sensitivity)
         mechanism = GaussianMechanism(total_multiplier=z, charged_multiplier=z, denominator=cohort)
         released = mechanism.release(query, SOURCE.generator(Purpose.SERVER_NOISE, round_))
         state, bound = policy.next_bound(state, released)
@@ -143,7 +143,7 @@ def simulate_counting(policy, *, cohort, z, rounds, size=100, median=1.0, seed=0
 
 def quantile_policy(initial=1.0, gamma=0.5, rate=0.2, scale=None, limits=(1e-4, 1e4)):
     bit = BelowBound(scale=attached_scale(1.0, 20.0, 0.5) if scale is None else scale)
-    return Quantile(
+    return QuantilePolicy(
         initial_bound=initial, quantile=gamma, rate=rate, lowest=limits[0], highest=limits[1], attachment=bit
     )
 
@@ -185,7 +185,7 @@ def test_the_joint_formula_of_andrew_et_al_holds_for_what_is_attached():
 
 @pytest.mark.parametrize("median", [0.05, 1.0, 20.0])
 def test_the_private_median_is_within_a_factor_of_two(median):
-    histogram = Histogram.between(1 / 300, 300.0, scale=attached_scale(1.0, 20.0, 1.0))
+    histogram = NormHistogram.between(1 / 300, 300.0, scale=attached_scale(1.0, 20.0, 1.0))
     policy = Median(initial_bound=1.0, window=4, attachment=histogram)
     bounds = simulate_counting(policy, cohort=400, z=1.0, rounds=30, median=median)
     assert (bounds[5:] >= median / 2).all()

@@ -27,7 +27,7 @@ from dpfedmeta.privacy.clipping import clip, clipped_record_sum
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation import client_data
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.worker_backend import LocalBackend
 from tests.learning.meta.clients import noise_of, steps_of
 
@@ -115,7 +115,7 @@ def test_a_colossal_gradient_is_clipped_too(way):
 
 
 def side_of(population, algorithm=EXACT, ratio=None):
-    return ClientSide(
+    return ClientRunner(
         network=SPEC, weights_seed=0, population=population, algorithm=algorithm,
         message_clip_ratio=ratio, engine="auto", source=KeyedSource(1), device=torch.device("cpu"),
     )  # fmt: skip
@@ -278,10 +278,10 @@ def test_in_shared_mode_a_rejected_message_brings_no_noise_that_a_mechanism_woul
     side = side_of(population, PRIVATE)
     one = (0.3 / 9) ** 2
     assert sum_of(side, 0.3, {1, 2, 3}).noise_variance == pytest.approx(3 * one)
-    honest = ClientSide._clipped_again
+    honest = ClientRunner._clipped_again
     turn = iter(range(3))
     monkeypatch.setattr(
-        ClientSide,
+        ClientRunner,
         "_clipped_again",
         lambda self, message, bound: scaled(honest(self, message, bound), math.inf if next(turn) == 1 else 1.0),
     )
@@ -294,7 +294,7 @@ def test_in_shared_mode_a_rejected_message_brings_no_noise_that_a_mechanism_woul
 @pytest.mark.parametrize("algorithm", [EXACT, PRIVATE])
 def test_an_empty_cohort_or_one_of_rejects_gets_the_full_noise(monkeypatch, population, cohort, algorithm):
     monkeypatch.setattr(Maml, "gradient", lambda *given: filled(math.nan))
-    monkeypatch.setattr(ClientSide, "_clipped_again", lambda self, message, bound: filled(math.nan))
+    monkeypatch.setattr(ClientRunner, "_clipped_again", lambda self, message, bound: filled(math.nan))
     secret = sum_of(side_of(population, algorithm), 0.3, cohort)
     assert (norm(secret.value), secret.sensitivity, secret.noise_variance) == (0.0, 0.3, 0.0)
     mechanism = GaussianMechanism(total_multiplier=2.0, charged_multiplier=1.5, denominator=10.0)

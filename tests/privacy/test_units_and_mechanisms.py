@@ -10,7 +10,7 @@ from scipy import stats
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism, Released, post_process
-from dpfedmeta.privacy.units import Bounded, Client
+from dpfedmeta.privacy.units import Bounded, ClientUnit
 
 SOURCE = KeyedSource(11)
 
@@ -21,7 +21,7 @@ def stream(*key):
 
 def bounded(value=0.0, sensitivity=1.0, noise_variance=0.0, size=20_000):
     tensors = {"a": torch.full((size // 2,), value), "b": torch.full((size // 2,), value)}
-    return Bounded[Client, dict](value=tensors, sensitivity=sensitivity, noise_variance=noise_variance)
+    return Bounded[ClientUnit, dict](value=tensors, sensitivity=sensitivity, noise_variance=noise_variance)
 
 
 def mechanism(total=2.0, charged=None, denominator=4.0):

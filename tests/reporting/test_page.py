@@ -7,7 +7,7 @@ import pytest
 
 from dpfedmeta.accounting.deviations import planned_deviation
 from dpfedmeta.accounting.ledger.charges import planned_charge
-from dpfedmeta.accounting.ledger.ledger import Identity, Ledger, spent
+from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, spent
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
@@ -45,7 +45,7 @@ def make_run(tmp_path):
         settings = resolve(algo, dataset, None, given)
         task = load_task(dataset)[0]
         plan = make_privacy(settings, task)
-        ledger = Ledger(run.ledger, plan, Identity(config=to_yaml(settings)))
+        ledger = Ledger(run.ledger, plan, RunIdentity(config=to_yaml(settings)))
         for place in range(charged):
             ledger.charge(planned_charge(plan, place))
         noise = noise_of_unit_bound(settings, task, plan) if plan.noise_multiplier else 0.0

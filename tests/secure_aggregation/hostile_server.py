@@ -31,7 +31,7 @@ from dpfedmeta.secure_aggregation.payloads import (
     Signatures,
     Survivors,
 )
-from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, SERVER, Phase, header, signed
+from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, SERVER, ProtocolPhase, header, signed
 
 # Bytes of a header.
 FRONT = 55
@@ -85,7 +85,7 @@ class HostileRound:
 
     def share(self):
         """KEY_LIST, and what clients share."""
-        sealed = self._asked(Phase.KEY_LIST, dict.fromkeys(self.clients, self.key_list), "share")
+        sealed = self._asked(ProtocolPhase.KEY_LIST, dict.fromkeys(self.clients, self.key_list), "share")
         self.sealed = {
             seat: {dealt.seat: dealt for dealt in Ciphertexts.decode(message[FRONT:-SIGNATURE_BYTES]).entries}
             for seat, message in sealed.items()
@@ -96,14 +96,14 @@ class HostileRound:
 
     def finish(self):
         """Everything after the shares."""
-        agreed = self._asked(Phase.SHARE_LIST, {seat: self._share_list(seat) for seat in self.sealed}, "agree")
+        agreed = self._asked(ProtocolPhase.SHARE_LIST, {seat: self._share_list(seat) for seat in self.sealed}, "agree")
         signatures = {seat: Agree.decode(message[FRONT:-SIGNATURE_BYTES]).signature for seat, message in agreed.items()}
         told = {seat: self.clients[seat]._secrets.sharers for seat in agreed}
-        bodies = {seat: self._signatures(Phase.AGREE, seat, b"", signatures, told[seat]) for seat in agreed}
+        bodies = {seat: self._signatures(ProtocolPhase.AGREE, seat, b"", signatures, told[seat]) for seat in agreed}
         with seen_masks() as seen:
             for seat in sorted(bodies):
                 before = len(seen)
-                message = self._asked(Phase.AGREED, {seat: bodies[seat]}, "mask", self.numbers).get(seat)
+                message = self._asked(ProtocolPhase.AGREED, {seat: bodies[seat]}, "mask", self.numbers).get(seat)
                 if message is not None:
                     content = message[FRONT:-SIGNATURE_BYTES]
                     self.masked[seat] = Masked.decode(content, self.numbers).words
@@ -112,14 +112,14 @@ class HostileRound:
                     self.used[seat] = (seen[before], dict(zip(around, seen[before + 1 :], strict=True)))
                     self.bounds[seat] = self.clients[seat]._bound
         told = Survivors(self.sharers - self.silent, self.silent & self.sharers)
-        consents = self._asked(Phase.SURVIVORS, dict.fromkeys(sorted(self.masked), told), "consent")
+        consents = self._asked(ProtocolPhase.SURVIVORS, dict.fromkeys(sorted(self.masked), told), "consent")
         self.told = {seat: self.clients[seat]._secrets.told for seat in consents}
         signatures = {seat: message[-SIGNATURE_BYTES:] for seat, message in consents.items()}
         bodies = {
-            seat: self._signatures(Phase.CONSENT, seat, consent(told, self.numbers), signatures, told.survivors)
+            seat: self._signatures(ProtocolPhase.CONSENT, seat, consent(told, self.numbers), signatures, told.survivors)
             for seat, told in self.told.items()
         }
-        for seat, message in self._asked(Phase.CONSENTS, bodies, "unmask").items():
+        for seat, message in self._asked(ProtocolPhase.CONSENTS, bodies, "unmask").items():
             for other, kind, share in Reveal.decode(message[FRONT:-SIGNATURE_BYTES]).entries:
                 self.revealed.append((other, kind, seat, share))
         return self
@@ -133,7 +133,7 @@ class HostileRound:
             if changed is None:
                 continue
             content = changed if isinstance(changed, bytes) else encoded(changed, self.numbers)
-            bound = b"" if phase is Phase.KEY_LIST else client._bound
+            bound = b"" if phase is ProtocolPhase.KEY_LIST else client._bound
             message = signed(self.round, phase, SERVER, seat, content, self.people[-1], bound)
             more = () if numbers is None else (vector(seat, numbers),)
             try:

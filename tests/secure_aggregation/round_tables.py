@@ -11,7 +11,7 @@ from dpfedmeta.core.random.keyed_streams import key_stream
 from dpfedmeta.secure_aggregation import Agreement, Client, Identities, Round, Server, agreed
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted
-from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, SERVER, Phase, opened, signed
+from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, SERVER, ProtocolPhase, opened, signed
 
 DIMENSION = 5
 
@@ -87,12 +87,12 @@ class Table:
         """What a client answers in this phase."""
         client = self.clients[seat]
         return {
-            Phase.KEYS: lambda: client.advertise(),
-            Phase.SHARES: lambda: client.share(message),
-            Phase.AGREE: lambda: client.agree(message),
-            Phase.MASKED: lambda: client.mask(message, vector(seat, self.numbers)),
-            Phase.CONSENT: lambda: client.consent(message),
-            Phase.REVEAL: lambda: client.unmask(message),
+            ProtocolPhase.KEYS: lambda: client.advertise(),
+            ProtocolPhase.SHARES: lambda: client.share(message),
+            ProtocolPhase.AGREE: lambda: client.agree(message),
+            ProtocolPhase.MASKED: lambda: client.mask(message, vector(seat, self.numbers)),
+            ProtocolPhase.CONSENT: lambda: client.consent(message),
+            ProtocolPhase.REVEAL: lambda: client.unmask(message),
         }[self.server.phase]()
 
     def phase(self, *, silent=()):
@@ -120,7 +120,7 @@ class Table:
 
     def rewritten(self, seat, phase, change, decode, encode=lambda body, numbers: body.encode()):
         """A server's message to a seat, changed by a server that signs what it likes."""
-        bound = b"" if phase is Phase.KEY_LIST else self.bound(seat)
+        bound = b"" if phase is ProtocolPhase.KEY_LIST else self.bound(seat)
         body = opened(self.round, phase, SERVER, seat, self.sent[seat], self.round.server, bound)
         changed = encode(change(decode(body)), self.numbers)
         return signed(self.round, phase, SERVER, seat, changed, self.identity, bound)

@@ -25,7 +25,7 @@ from dpfedmeta.secure_aggregation.payloads import (
     Signatures,
     Survivors,
 )
-from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, SERVER, Phase, header, opened, signed
+from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, SERVER, ProtocolPhase, header, opened, signed
 from dpfedmeta.secure_aggregation.round_parameters import VERSION
 
 
@@ -44,11 +44,11 @@ def refuses(client, method, message, why, *more):
 
 def told_otherwise(malicious, change, *, silent=(5,), numbers=None):
     table = Table(numbers or agreement(8, malicious=malicious)).until(
-        Phase.CONSENT if malicious else Phase.REVEAL, MASKED=set(silent)
+        ProtocolPhase.CONSENT if malicious else ProtocolPhase.REVEAL, MASKED=set(silent)
     )
     message = table.rewritten(
         0,
-        Phase.SURVIVORS,
+        ProtocolPhase.SURVIVORS,
         change,
         lambda body: Survivors.decode(body, table.numbers),
         lambda told, _: told.encode(table.numbers),
@@ -85,11 +85,11 @@ def test_fewer_survivors_than_the_threshold():
 
 def test_a_second_unmasking_is_refused():
     # Both kinds of shares of one neighbour give its vector away.
-    table = Table(agreement(8)).until(Phase.REVEAL)
+    table = Table(agreement(8)).until(ProtocolPhase.REVEAL)
     decode = lambda body: Survivors.decode(body, table.numbers)  # noqa: E731
     second = table.rewritten(
         0,
-        Phase.SURVIVORS,
+        ProtocolPhase.SURVIVORS,
         lambda told: Survivors(told.survivors - {1}, frozenset({1})),
         decode,
         lambda told, _: told.encode(table.numbers),
@@ -101,10 +101,10 @@ def test_a_second_unmasking_is_refused():
 
 
 def test_each_neighbour_gives_one_kind_of_share():
-    table = Table(agreement(8)).until(Phase.REVEAL, MASKED={5})
+    table = Table(agreement(8)).until(ProtocolPhase.REVEAL, MASKED={5})
     body = opened(
         table.round,
-        Phase.REVEAL,
+        ProtocolPhase.REVEAL,
         0,
         SERVER,
         table.says(0, table.sent[0]),
@@ -162,17 +162,23 @@ def moved(listed, old, new):
     ids=["mask key", "share key", "commitment", "signature", "identity", "repeated", "order", "unknown", "few", "none"],
 )
 def test_keys_that_are_not_what_clients_signed(malicious, change, why):
-    table = Table(agreement(8, malicious=malicious)).until(Phase.SHARES)
-    message = table.rewritten(0, Phase.KEY_LIST, change, KeyList.decode, lambda body, _: body.encode())
+    table = Table(agreement(8, malicious=malicious)).until(ProtocolPhase.SHARES)
+    message = table.rewritten(0, ProtocolPhase.KEY_LIST, change, KeyList.decode, lambda body, _: body.encode())
     refuses(table.clients[0], "share", message, why)
 
 
 def test_its_own_identity_among_the_others():
-    table = Table(agreement(8)).until(Phase.SHARES)
-    mine = KeyList.decode(opened(table.round, Phase.KEY_LIST, SERVER, 1, table.sent[1], table.round.server)).entries[0]
+    table = Table(agreement(8)).until(ProtocolPhase.SHARES)
+    mine = KeyList.decode(
+        opened(table.round, ProtocolPhase.KEY_LIST, SERVER, 1, table.sent[1], table.round.server)
+    ).entries[0]
     assert mine[0] == 0
     message = table.rewritten(
-        0, Phase.KEY_LIST, lambda listed: KeyList((mine, *listed.entries)), KeyList.decode, lambda b, _: b.encode()
+        0,
+        ProtocolPhase.KEY_LIST,
+        lambda listed: KeyList((mine, *listed.entries)),
+        KeyList.decode,
+        lambda b, _: b.encode(),
     )
     refuses(table.clients[0], "share", message, "its own seat")
 
@@ -186,52 +192,52 @@ def test_its_own_identity_among_the_others():
     ],
 )
 def test_a_malicious_server_shows_everybodys_keys(change, why):
-    table = Table(agreement(8, malicious=True)).until(Phase.SHARES)
-    message = table.rewritten(0, Phase.KEY_LIST, change, KeyList.decode, lambda body, _: body.encode())
+    table = Table(agreement(8, malicious=True)).until(ProtocolPhase.SHARES)
+    message = table.rewritten(0, ProtocolPhase.KEY_LIST, change, KeyList.decode, lambda body, _: body.encode())
     refuses(table.clients[0], "share", message, why)
 
 
 def test_a_stranger_as_neighbour():
     # The graph follows from the round: a server that prefers other neighbours is found out.
-    table = Table(ring(12, 4, 2, 8)).until(Phase.SHARES)
+    table = Table(ring(12, 4, 2, 8)).until(ProtocolPhase.SHARES)
     all_keys = {}
     for seat in range(12):
-        listed = opened(table.round, Phase.KEY_LIST, SERVER, seat, table.sent[seat], table.round.server)
+        listed = opened(table.round, ProtocolPhase.KEY_LIST, SERVER, seat, table.sent[seat], table.round.server)
         all_keys |= {entry[0]: entry for entry in KeyList.decode(listed).entries}
     near = {
         entry[0]
         for entry in KeyList.decode(
-            opened(table.round, Phase.KEY_LIST, SERVER, 0, table.sent[0], table.round.server)
+            opened(table.round, ProtocolPhase.KEY_LIST, SERVER, 0, table.sent[0], table.round.server)
         ).entries
     }
     stranger = next(seat for seat in range(1, 12) if seat not in near)
     change = lambda listed: KeyList(tuple(sorted((*listed.entries, all_keys[stranger]))))  # noqa: E731
-    message = table.rewritten(0, Phase.KEY_LIST, change, KeyList.decode, lambda body, _: body.encode())
+    message = table.rewritten(0, ProtocolPhase.KEY_LIST, change, KeyList.decode, lambda body, _: body.encode())
     refuses(table.clients[0], "share", message, f"seat {stranger} is no neighbour")
 
 
 def test_one_person_in_two_seats_on_first_contact():
-    table = Table(agreement(8), first_contact=True).until(Phase.SHARES)
+    table = Table(agreement(8), first_contact=True).until(ProtocolPhase.SHARES)
     three = next(
         entry
         for entry in KeyList.decode(
-            opened(table.round, Phase.KEY_LIST, SERVER, 0, table.sent[0], table.round.server)
+            opened(table.round, ProtocolPhase.KEY_LIST, SERVER, 0, table.sent[0], table.round.server)
         ).entries
         if entry[0] == 3
     )
     pair = Identity(people(8)[2])  # the server knows seat 2, and signs for seat 3 too
     body = replace(Keys.decode(three[1]), identity=pair.public).encoded
-    forged = signed(table.round, Phase.KEYS, 3, EVERYONE, body, pair)
+    forged = signed(table.round, ProtocolPhase.KEYS, 3, EVERYONE, body, pair)
     change = lambda listed: KeyList(tuple((3, body, forged[-64:]) if e[0] == 3 else e for e in listed.entries))  # noqa: E731
-    message = table.rewritten(0, Phase.KEY_LIST, change, KeyList.decode, lambda b, _: b.encode())
+    message = table.rewritten(0, ProtocolPhase.KEY_LIST, change, KeyList.decode, lambda b, _: b.encode())
     refuses(table.clients[0], "share", message, "one identity sits in two seats")
 
 
 def test_signatures_are_left_to_a_server_that_follows_only_if_one_says_so():
     change = with_entry(3, mask_key=Pair(b"m" * 32).public)
     for verify, malicious, ends in ((False, False, False), (True, False, True), (False, True, True)):
-        table = Table(agreement(8, malicious=malicious), verify=verify).until(Phase.SHARES)
-        message = table.rewritten(0, Phase.KEY_LIST, change, KeyList.decode, lambda body, _: body.encode())
+        table = Table(agreement(8, malicious=malicious), verify=verify).until(ProtocolPhase.SHARES)
+        message = table.rewritten(0, ProtocolPhase.KEY_LIST, change, KeyList.decode, lambda body, _: body.encode())
         if ends:
             refuses(table.clients[0], "share", message, "signature of seat 3")
         else:
@@ -240,8 +246,8 @@ def test_signatures_are_left_to_a_server_that_follows_only_if_one_says_so():
 
 def test_the_graph_is_not_the_servers_choice():
     # Against a malicious server it is drawn from all keys and commitments: any other list gives another graph.
-    table = Table(ring(16, 6, 4, 12, malicious=True)).until(Phase.SHARES)
-    listed = KeyList.decode(opened(table.round, Phase.KEY_LIST, SERVER, 0, table.sent[0], table.round.server))
+    table = Table(ring(16, 6, 4, 12, malicious=True)).until(ProtocolPhase.SHARES)
+    listed = KeyList.decode(opened(table.round, ProtocolPhase.KEY_LIST, SERVER, 0, table.sent[0], table.round.server))
     seeds = {pairwise.graph_seed(table.round, listed), pairwise.graph_seed(table.round, KeyList(listed.entries[1:]))}
     for field in ("mask_key", "share_key", "commitment"):
         seeds.add(pairwise.graph_seed(table.round, with_entry(5, **{field: bytes(32)})(listed)))
@@ -271,7 +277,7 @@ def without(seat):
 def of_sharers(seat, table, change):
     return table.rewritten(
         seat,
-        Phase.SHARE_LIST,
+        ProtocolPhase.SHARE_LIST,
         change,
         lambda body: ShareList.decode(body, table.numbers),
         lambda told, numbers: told.encode(numbers),
@@ -293,21 +299,21 @@ def of_sharers(seat, table, change):
     ids=["itself", "stranger", "repeated", "missing", "unlisted", "not itself", "few"],
 )
 def test_shares_that_are_not_what_neighbours_sent(malicious, change, why):
-    table = Table(agreement(8, malicious=malicious)).until(Phase.AGREE if malicious else Phase.MASKED)
+    table = Table(agreement(8, malicious=malicious)).until(ProtocolPhase.AGREE if malicious else ProtocolPhase.MASKED)
     message, more = of_sharers(0, table, change), () if malicious else (vector(0, table.numbers),)
     refuses(table.clients[0], "agree" if malicious else "mask", message, why, *more)
 
 
 def test_neighbours_too_few_to_mask_with():
     # Of twelve enough shared, but of one's own four neighbours one.
-    table = Table(ring(12, 4, 2, 6, malicious=False)).until(Phase.MASKED)
+    table = Table(ring(12, 4, 2, 6, malicious=False)).until(ProtocolPhase.MASKED)
     first, second, third, *_ = sorted(table.clients[0]._keys)
     message = of_sharers(0, table, lambda told: without(first)(without(second)(without(third)(told))))
     refuses(table.clients[0], "mask", message, "1 neighbours who shared, at least 2", vector(0, table.numbers))
 
 
 def test_who_showed_no_keys_did_not_share():
-    table = Table(ring(20, 4, 3, 14, malicious=True)).until(Phase.AGREE, KEYS={6})
+    table = Table(ring(20, 4, 3, 14, malicious=True)).until(ProtocolPhase.AGREE, KEYS={6})
     far = next(seat for seat in range(20) if 6 not in table.clients[seat]._keys and seat != 6)
     message = of_sharers(far, table, with_sharers(lambda sharers: sharers | {6}))
     refuses(table.clients[far], "agree", message, "seat 6 is said to have shared, and its keys are not in the list")
@@ -317,7 +323,7 @@ def test_who_showed_no_keys_did_not_share():
 def test_a_survivor_shared(malicious):
     """Who shares nothing hides nobody: as a named survivor its mask would be missing in a sum that counts it."""
     table = Table(agreement(8, malicious=malicious, dropout=0.25)).until(
-        Phase.CONSENT if malicious else Phase.REVEAL, SHARES={5}
+        ProtocolPhase.CONSENT if malicious else ProtocolPhase.REVEAL, SHARES={5}
     )
     for seat, change in (
         (0, lambda told: Survivors(told.survivors | {5}, told.silent)),
@@ -325,7 +331,7 @@ def test_a_survivor_shared(malicious):
     ):
         message = table.rewritten(
             seat,
-            Phase.SURVIVORS,
+            ProtocolPhase.SURVIVORS,
             change,
             lambda body: Survivors.decode(body, table.numbers),
             lambda told, numbers: told.encode(numbers),
@@ -339,14 +345,14 @@ def test_two_lists_of_sharers_find_no_two_majorities():
     It was told one list of survivors with all others, and its sum came off: nothing that was signed said who shared.
     """
     numbers = agreement(12, malicious=True, adversarial=0.1, dropout=0.2)
-    table = Table(numbers).until(Phase.AGREE)
+    table = Table(numbers).until(ProtocolPhase.AGREE)
     told = {seat: of_sharers(seat, table, without(11)) if seat < 6 else table.sent[seat] for seat in range(12)}
     agreed = {seat: Agree.decode(answer_of(table, seat, "agree", told[seat])).signature for seat in range(12)}
     for half in (range(6), range(6, 12)):
         entries = Signatures(tuple((seat, agreed[seat]) for seat in half))
         for seat in half:
             message = signed(
-                table.round, Phase.AGREED, SERVER, seat, entries.encode(), table.identity, table.bound(seat)
+                table.round, ProtocolPhase.AGREED, SERVER, seat, entries.encode(), table.identity, table.bound(seat)
             )
             refuses(table.clients[seat], "mask", message, "6 signatures on the sharers, at least 8", vector(0, numbers))
 
@@ -354,7 +360,7 @@ def test_two_lists_of_sharers_find_no_two_majorities():
 def answer_of(table, seat, method, message):
     """The body of what a client says."""
     answer = getattr(table.clients[seat], method)(message)
-    return answer[len(header(table.round, Phase.AGREE, seat, SERVER)) : -64]
+    return answer[len(header(table.round, ProtocolPhase.AGREE, seat, SERVER)) : -64]
 
 
 @pytest.mark.parametrize("malicious", [False, True])
@@ -370,12 +376,12 @@ def answer_of(table, seat, method, message):
 )
 def test_shares_that_are_none_are_never_revealed_and_the_sum_is_right_all_the_same(malicious, change):
     """They may be their dealer's fault or the server's; the mask of the pair goes into the vector in any case."""
-    table = Table(agreement(8, malicious=malicious)).until(Phase.AGREE if malicious else Phase.MASKED)
+    table = Table(agreement(8, malicious=malicious)).until(ProtocolPhase.AGREE if malicious else ProtocolPhase.MASKED)
     table.sent[0] = of_sharers(0, table, change)
-    table.until(Phase.REVEAL)
+    table.until(ProtocolPhase.REVEAL)
     body = table.says(0, table.sent[0])
     table.server.receive(body)
-    entries = Reveal.decode(body[len(header(table.round, Phase.REVEAL, 0, SERVER)) : -64]).entries
+    entries = Reveal.decode(body[len(header(table.round, ProtocolPhase.REVEAL, 0, SERVER)) : -64]).entries
     assert [seat for seat, _, _ in entries] == list(range(2, 8))
     for seat in range(1, 8):
         table.server.receive(table.says(seat, table.sent[seat]))
@@ -386,12 +392,14 @@ def test_shares_that_are_none_are_never_revealed_and_the_sum_is_right_all_the_sa
 
 def test_its_own_shares_sent_back_do_not_open():
     # One key for both directions would open them.
-    table = Table(agreement(8)).until(Phase.SHARES)
-    own = Ciphertexts.decode(table.clients[0].share(table.sent[0])[len(header(table.round, Phase.SHARES, 0, 1)) : -64])
+    table = Table(agreement(8)).until(ProtocolPhase.SHARES)
+    own = Ciphertexts.decode(
+        table.clients[0].share(table.sent[0])[len(header(table.round, ProtocolPhase.SHARES, 0, 1)) : -64]
+    )
     for seat in range(1, 8):
         table.server.receive(table.says(seat, table.sent[seat]))
     body, bound = ShareList(frozenset(range(8)), own).encode(table.numbers), table.bound(0)
-    message = signed(table.round, Phase.SHARE_LIST, SERVER, 0, body, table.identity, bound)
+    message = signed(table.round, ProtocolPhase.SHARE_LIST, SERVER, 0, body, table.identity, bound)
     table.clients[0].mask(message, vector(0, table.numbers))
     assert table.clients[0]._secrets.rejected == set(range(1, 8))
 
@@ -415,8 +423,8 @@ def signatures(change):
     ids=["forged", "exchanged", "few", "no survivor", "repeated"],
 )
 def test_signatures_on_the_survivors(change, why):
-    table = Table(agreement(8, malicious=True)).until(Phase.REVEAL, MASKED={7})
-    message = table.rewritten(0, Phase.CONSENTS, change, Signatures.decode, lambda body, _: body.encode())
+    table = Table(agreement(8, malicious=True)).until(ProtocolPhase.REVEAL, MASKED={7})
+    message = table.rewritten(0, ProtocolPhase.CONSENTS, change, Signatures.decode, lambda body, _: body.encode())
     refuses(table.clients[0], "unmask", message, why)
 
 
@@ -432,18 +440,18 @@ def test_signatures_on_the_survivors(change, why):
     ids=["forged", "exchanged", "few", "no sharer", "repeated"],
 )
 def test_signatures_on_the_sharers(change, why):
-    table = Table(agreement(8, malicious=True)).until(Phase.MASKED, SHARES={7})
-    message = table.rewritten(0, Phase.AGREED, change, Signatures.decode, lambda body, _: body.encode())
+    table = Table(agreement(8, malicious=True)).until(ProtocolPhase.MASKED, SHARES={7})
+    message = table.rewritten(0, ProtocolPhase.AGREED, change, Signatures.decode, lambda body, _: body.encode())
     refuses(table.clients[0], "mask", message, why, vector(0, table.numbers))
 
 
 def test_a_signature_on_another_list_of_sharers_is_not_taken():
-    table = Table(agreement(8, malicious=True)).until(Phase.AGREE)
+    table = Table(agreement(8, malicious=True)).until(ProtocolPhase.AGREE)
     other = table.clients[0].agree(of_sharers(0, table, without(5)))
     with pytest.raises(Refused, match="signature of seat 0 on AGREE fails"):
         table.server.receive(other)
     wrong = Agree(Agree.decode(answer_of(table, 1, "agree", table.sent[1])).signature, ()).encode()
-    message = signed(table.round, Phase.AGREE, 2, SERVER, wrong, Identity(people(8)[2]), table.server._bound)
+    message = signed(table.round, ProtocolPhase.AGREE, 2, SERVER, wrong, Identity(people(8)[2]), table.server._bound)
     with pytest.raises(Refused, match="seat 2 signed another list of who shared"):
         table.server.receive(message)
 
@@ -451,20 +459,22 @@ def test_a_signature_on_another_list_of_sharers_is_not_taken():
 def test_two_lists_of_survivors_find_no_two_majorities():
     """Half of the clients are told another list, each long enough: neither half gets signatures enough for its own."""
     numbers = agreement(12, malicious=True, adversarial=0.1, dropout=0.2)
-    table = Table(numbers).until(Phase.CONSENT)
+    table = Table(numbers).until(ProtocolPhase.CONSENT)
     decode = lambda body: Survivors.decode(body, numbers)  # noqa: E731
     consents = {}
     for seat in range(12):
         message = table.sent[seat]
         if seat < 6:
             other = lambda told: Survivors(told.survivors - {11}, frozenset({11}))  # noqa: E731
-            message = table.rewritten(seat, Phase.SURVIVORS, other, decode, lambda told, _: told.encode(numbers))
+            message = table.rewritten(
+                seat, ProtocolPhase.SURVIVORS, other, decode, lambda told, _: told.encode(numbers)
+            )
         consents[seat] = table.clients[seat].consent(message)[-64:]
     for half in (range(6), range(6, 12)):
         entries = Signatures(tuple((seat, consents[seat]) for seat in half))
         for seat in half:
             message = signed(
-                table.round, Phase.CONSENTS, SERVER, seat, entries.encode(), table.identity, table.bound(seat)
+                table.round, ProtocolPhase.CONSENTS, SERVER, seat, entries.encode(), table.identity, table.bound(seat)
             )
             with pytest.raises(Aborted, match="6 signatures on the survivors, at least 8 are needed"):
                 table.clients[seat].unmask(message)
@@ -481,7 +491,7 @@ def test_quorums_overlap_in_an_honest_client():
 
 
 def test_messages_of_another_round_run_attempt_version_or_recipient():
-    table = Table(agreement(8)).until(Phase.SHARES)
+    table = Table(agreement(8)).until(ProtocolPhase.SHARES)
     message = table.sent[0]
     cases = {
         "run": Table(agreement(8), run=b"s" * 32),
@@ -489,7 +499,7 @@ def test_messages_of_another_round_run_attempt_version_or_recipient():
         "attempt": Table(agreement(8), attempt=1),
     }
     for what, elsewhere in cases.items():
-        refuses(elsewhere.until(Phase.SHARES).clients[0], "share", message, f"another {what}")
+        refuses(elsewhere.until(ProtocolPhase.SHARES).clients[0], "share", message, f"another {what}")
     refuses(table.clients[1], "share", message, "another recipient")
     refuses(table.clients[2], "share", message[:4] + (VERSION + 1).to_bytes(2, "big") + message[6:], "another version")
     refuses(table.clients[3], "share", b"XXXX" + table.sent[3][4:], "not a message")
@@ -500,15 +510,15 @@ def test_messages_of_another_round_run_attempt_version_or_recipient():
 
 def test_a_header_that_was_rewritten_does_not_verify():
     # The same message dressed up as one of this round: the digest in the signature is of the other.
-    old = Table(agreement(8), number=2).until(Phase.SHARES)
-    new = Table(agreement(8), number=3).until(Phase.SHARES)
-    front = header(new.round, Phase.KEY_LIST, SERVER, 0)
+    old = Table(agreement(8), number=2).until(ProtocolPhase.SHARES)
+    new = Table(agreement(8), number=3).until(ProtocolPhase.SHARES)
+    front = header(new.round, ProtocolPhase.KEY_LIST, SERVER, 0)
     refuses(new.clients[0], "share", front + old.sent[0][len(front) :], "signature of the server on KEY_LIST fails")
 
 
 @pytest.mark.parametrize("change", [{"dimension": 6}, {"bits": 17}, {"fewest": 8}, {"dropout": 0.3}])
 def test_who_agreed_to_other_numbers_understands_nothing(change):
-    table = Table(agreement(8)).until(Phase.SHARES)
+    table = Table(agreement(8)).until(ProtocolPhase.SHARES)
     numbers = agreement(8, **change)
     stranger = Client(round_=a_round(numbers), seat=0, identity=people(8)[0])
     stranger.advertise()
@@ -516,7 +526,7 @@ def test_who_agreed_to_other_numbers_understands_nothing(change):
 
 
 def test_steps_out_of_order():
-    table = Table(agreement(8)).until(Phase.MASKED)
+    table = Table(agreement(8)).until(ProtocolPhase.MASKED)
     refuses(table.clients[0], "unmask", table.sent[0], "unmask was asked of a client whose next step is mask")
     refuses(table.clients[1], "share", table.sent[1], "share was asked of a client whose next step is mask")
     fresh = Table(agreement(8)).clients[0]
@@ -536,12 +546,12 @@ def test_the_server_accepts_each_message_once_and_only_as_it_was_signed():
         (messages[1] + b"\0", "signature"),
         (messages[1][:100] + bytes([messages[1][100] ^ 4]) + messages[1][101:], "signature|identity"),
         (
-            header(table.round, Phase.KEYS, 2, EVERYONE)
-            + messages[1][len(header(table.round, Phase.KEYS, 2, EVERYONE)) :],
+            header(table.round, ProtocolPhase.KEYS, 2, EVERYONE)
+            + messages[1][len(header(table.round, ProtocolPhase.KEYS, 2, EVERYONE)) :],
             "signature",
         ),
-        (header(table.round, Phase.KEYS, 9, EVERYONE) + bytes(200), "seat 9 has no message to send"),
-        (header(table.round, Phase.SHARES, 1, SERVER) + bytes(200), "another phase"),
+        (header(table.round, ProtocolPhase.KEYS, 9, EVERYONE) + bytes(200), "seat 9 has no message to send"),
+        (header(table.round, ProtocolPhase.SHARES, 1, SERVER) + bytes(200), "another phase"),
         (b"", "cut short"),
     ):
         with pytest.raises(Refused, match=why):
@@ -553,7 +563,7 @@ def test_the_server_accepts_each_message_once_and_only_as_it_was_signed():
 
 
 def test_who_sends_late_or_again_in_a_later_phase():
-    table = Table(agreement(8)).until(Phase.MASKED)
+    table = Table(agreement(8)).until(ProtocolPhase.MASKED)
     early = [table.says(seat, table.sent[seat]) for seat in range(7)]
     for message in early:
         table.server.receive(message)
@@ -569,20 +579,20 @@ def test_who_sends_late_or_again_in_a_later_phase():
 def test_keys_that_agree_on_nothing_secret(key):
     table = Table(agreement(8))
     body = replace(Keys.decode(table.says(1, b"")[-64 - Keys.record.size : -64]), **{key: bytes(32)}).encoded
-    message = signed(table.round, Phase.KEYS, 1, EVERYONE, body, Identity(people(8)[1]))
+    message = signed(table.round, ProtocolPhase.KEYS, 1, EVERYONE, body, Identity(people(8)[1]))
     with pytest.raises(Refused, match="nothing secret"):
         table.server.receive(message)
 
 
 def test_shares_for_others_than_the_neighbours():
-    table = Table(ring(12, 4, 2, 8)).until(Phase.SHARES)
+    table = Table(ring(12, 4, 2, 8)).until(ProtocolPhase.SHARES)
     honest = table.says(0, table.sent[0])
-    listed = Ciphertexts.decode(honest[len(header(table.round, Phase.SHARES, 0, SERVER)) : -64])
+    listed = Ciphertexts.decode(honest[len(header(table.round, ProtocolPhase.SHARES, 0, SERVER)) : -64])
     last = listed.entries[-1]
     for entries in (listed.entries[1:], (*listed.entries[:-1], last._replace(seat=11 if last.seat != 11 else 10))):
         message = signed(
             table.round,
-            Phase.SHARES,
+            ProtocolPhase.SHARES,
             0,
             SERVER,
             Ciphertexts(tuple(sorted(entries))).encode(),
@@ -595,15 +605,15 @@ def test_shares_for_others_than_the_neighbours():
 
 def reveal_of(table, seat, change):
     honest = table.says(seat, table.sent[seat])
-    front = len(header(table.round, Phase.REVEAL, seat, SERVER))
+    front = len(header(table.round, ProtocolPhase.REVEAL, seat, SERVER))
     changed = change(Reveal.decode(honest[front:-64]))
     return signed(
-        table.round, Phase.REVEAL, seat, SERVER, changed.encode(), Identity(people(8)[seat]), table.bound(seat)
+        table.round, ProtocolPhase.REVEAL, seat, SERVER, changed.encode(), Identity(people(8)[seat]), table.bound(seat)
     )
 
 
 def test_shares_of_the_other_kind_are_not_taken():
-    table = Table(agreement(8)).until(Phase.REVEAL, MASKED={5})
+    table = Table(agreement(8)).until(ProtocolPhase.REVEAL, MASKED={5})
     other = lambda told: Reveal(tuple((seat, Kind(1 - kind), share) for seat, kind, share in told.entries))  # noqa: E731
     with pytest.raises(Refused, match="did not reveal what it was asked for"):
         table.server.receive(reveal_of(table, 0, other))
@@ -612,7 +622,7 @@ def test_shares_of_the_other_kind_are_not_taken():
 @pytest.mark.parametrize("malicious", [False, True])
 @pytest.mark.parametrize(("silent", "what"), [((), "the seed"), ((1,), "the mask key")])
 def test_a_wrong_share_is_its_holders_and_left_out(silent, what, malicious):
-    table = Table(agreement(8, malicious=malicious)).until(Phase.REVEAL, MASKED=set(silent))
+    table = Table(agreement(8, malicious=malicious)).until(ProtocolPhase.REVEAL, MASKED=set(silent))
     wrong = lambda told: Reveal(tuple((s, k, (v + (s == 1)) % shamir.PRIME) for s, k, v in told.entries))  # noqa: E731
     table.server.receive(reveal_of(table, 0, wrong))
     for seat in range(1, 8):
@@ -630,7 +640,7 @@ def test_a_wrong_share_is_its_holders_and_left_out(silent, what, malicious):
 def test_shares_of_another_secret_end_the_round_and_name_their_dealer(monkeypatch, silent):
     """All on one polynomial, and through a secret that the dealer never showed."""
     misdealing(monkeypatch, 2, lambda place, share: (share + 1) % shamir.PRIME)
-    table = Table(agreement(8, malicious=True)).until(Phase.REVEAL, MASKED=set(silent))
+    table = Table(agreement(8, malicious=True)).until(ProtocolPhase.REVEAL, MASKED=set(silent))
     table.phase()
     with pytest.raises(Aborted, match="of seat 2 do not give what it showed"):
         table.server.sum()
@@ -648,7 +658,7 @@ def test_a_commitment_to_a_share_is_to_all_of_its_place():
 
 @pytest.mark.parametrize("malicious", [False, True])
 def test_a_share_that_is_kept_back(malicious):
-    table = Table(agreement(8, malicious=malicious)).until(Phase.REVEAL)
+    table = Table(agreement(8, malicious=malicious)).until(ProtocolPhase.REVEAL)
     fewer = lambda told: Reveal(told.entries[1:])  # noqa: E731
     table.server.receive(reveal_of(table, 0, fewer))
     for seat in range(1, 8):
@@ -662,7 +672,7 @@ def test_a_share_that_is_kept_back(malicious):
 
 
 def test_fewer_right_shares_than_give_a_secret():
-    table = Table(agreement(8, malicious=True)).until(Phase.REVEAL)
+    table = Table(agreement(8, malicious=True)).until(ProtocolPhase.REVEAL)
     wrong = lambda told: Reveal(tuple((s, k, (v + (s == 7)) % shamir.PRIME) for s, k, v in told.entries))  # noqa: E731
     for seat in range(8):
         message = reveal_of(table, seat, wrong) if seat < 4 else table.says(seat, table.sent[seat])
@@ -706,7 +716,7 @@ def test_shares_off_their_polynomial_are_their_dealers(monkeypatch):
 @pytest.mark.parametrize(("silent", "what"), [((), "seed"), ((2,), "mask key")])
 def test_shares_that_give_nothing_end_the_round_and_name_their_dealer(monkeypatch, silent, what):
     misdealing(monkeypatch, 2, lambda place, share: (share + place**6) % shamir.PRIME)
-    table = Table(agreement(8, malicious=True)).until(Phase.REVEAL, MASKED=set(silent))
+    table = Table(agreement(8, malicious=True)).until(ProtocolPhase.REVEAL, MASKED=set(silent))
     table.phase()
     for _ in range(2):
         with pytest.raises(Aborted, match=f"shares of the {what} of seat 2 do not give what it showed"):
@@ -715,8 +725,8 @@ def test_shares_that_give_nothing_end_the_round_and_name_their_dealer(monkeypatc
 
 
 def test_a_dealer_of_no_shares_is_named_before_anybody_masks(monkeypatch):
-    monkeypatch.setattr(pairwise.Channel, "sealed", sealed_wrong(2, pairwise.Channel.sealed))
-    table = Table(agreement(8, malicious=True)).until(Phase.AGREE)
+    monkeypatch.setattr(pairwise.ShareKeys, "sealed", sealed_wrong(2, pairwise.ShareKeys.sealed))
+    table = Table(agreement(8, malicious=True)).until(ProtocolPhase.AGREE)
     with pytest.raises(Aborted, match="0 neighbours with usable shares of seat 2, at least 5 are needed"):
         table.phase()
     (fault,) = table.server.faults
@@ -733,16 +743,16 @@ def sealed_wrong(dealer, sealed):
 
 def test_who_blames_everybody_is_named_itself():
     """More than may collude are not all wrong; of one who is blamed by one it is not known which of the two lies."""
-    table = Table(agreement(8, malicious=True, adversarial=0.15)).until(Phase.AGREE)
+    table = Table(agreement(8, malicious=True, adversarial=0.15)).until(ProtocolPhase.AGREE)
     assert table.numbers.colluding == 2
     for seat, blames in ((0, (1, 2, 3)), (4, (5,))):
         honest = Agree.decode(answer_of(table, seat, "agree", table.sent[seat]))
         body = Agree(honest.signature, blames).encode()
         table.server.receive(
-            signed(table.round, Phase.AGREE, seat, SERVER, body, Identity(people(8)[seat]), table.server._bound)
+            signed(table.round, ProtocolPhase.AGREE, seat, SERVER, body, Identity(people(8)[seat]), table.server._bound)
         )
     nobody = Agree(Agree.decode(answer_of(table, 5, "agree", table.sent[5])).signature, (5,)).encode()
-    message = signed(table.round, Phase.AGREE, 5, SERVER, nobody, Identity(people(8)[5]), table.server._bound)
+    message = signed(table.round, ProtocolPhase.AGREE, 5, SERVER, nobody, Identity(people(8)[5]), table.server._bound)
     with pytest.raises(Refused, match="seat 5 rejects shares of seat 5, of which it holds none"):
         table.server.receive(message)
     for seat in (1, 2, 3, 6, 7):

@@ -28,19 +28,26 @@ from dpfedmeta.secure_aggregation.payloads import (
     Signatures,
     Survivors,
 )
-from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, SERVER, Phase, header, signed
+from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, SERVER, ProtocolPhase, header, signed
 
 COUNT = int(os.environ.get("DPFEDMETA_FUZZ", "100000"))
-SPEAKING = [Phase.KEYS, Phase.SHARES, Phase.AGREE, Phase.MASKED, Phase.CONSENT, Phase.REVEAL]
+SPEAKING = [
+    ProtocolPhase.KEYS,
+    ProtocolPhase.SHARES,
+    ProtocolPhase.AGREE,
+    ProtocolPhase.MASKED,
+    ProtocolPhase.CONSENT,
+    ProtocolPhase.REVEAL,
+]
 HEARD = {
-    Phase.SHARES: Phase.KEY_LIST,
-    Phase.AGREE: Phase.SHARE_LIST,
-    Phase.MASKED: Phase.AGREED,
-    Phase.CONSENT: Phase.SURVIVORS,
-    Phase.REVEAL: Phase.CONSENTS,
+    ProtocolPhase.SHARES: ProtocolPhase.KEY_LIST,
+    ProtocolPhase.AGREE: ProtocolPhase.SHARE_LIST,
+    ProtocolPhase.MASKED: ProtocolPhase.AGREED,
+    ProtocolPhase.CONSENT: ProtocolPhase.SURVIVORS,
+    ProtocolPhase.REVEAL: ProtocolPhase.CONSENTS,
 }
 NUMBERS = agreement(5, malicious=True, adversarial=0.0, dropout=0.2)
-FRONT = len(header(Table(NUMBERS).round, Phase.KEYS, 0, SERVER))
+FRONT = len(header(Table(NUMBERS).round, ProtocolPhase.KEYS, 0, SERVER))
 
 
 def damaged(chance, message, pool):
@@ -110,7 +117,7 @@ def fuzz(messages, count, seed, make):
         phase, client = table.server.phase, table.clients[0]
         again = snapshot(client)
         for _ in range(count // 11 + 1):
-            if phase is not Phase.KEYS:
+            if phase is not ProtocolPhase.KEYS:
                 accepted += heard(table, client, make(chance, table, phase, pool, "down"), again)
                 tried += 1
             accepted += taken(table, make(chance, table, phase, pool, "up"), messages)
@@ -166,16 +173,16 @@ def test_a_hundred_thousand_damaged_messages(messages):
 
 
 DECODERS = {
-    (Phase.KEYS, "up"): (Keys.decode, lambda body: body.encoded),
-    (Phase.SHARES, "down"): (KeyList.decode, KeyList.encode),
-    (Phase.SHARES, "up"): (Ciphertexts.decode, Ciphertexts.encode),
-    (Phase.AGREE, "down"): (lambda body: ShareList.decode(body, NUMBERS), lambda body: body.encode(NUMBERS)),
-    (Phase.AGREE, "up"): (Agree.decode, Agree.encode),
-    (Phase.MASKED, "down"): (Signatures.decode, Signatures.encode),
-    (Phase.MASKED, "up"): (lambda body: Masked.decode(body, NUMBERS), lambda body: body.encode(NUMBERS)),
-    (Phase.CONSENT, "down"): (lambda body: Survivors.decode(body, NUMBERS), lambda body: body.encode(NUMBERS)),
-    (Phase.REVEAL, "down"): (Signatures.decode, Signatures.encode),
-    (Phase.REVEAL, "up"): (Reveal.decode, Reveal.encode),
+    (ProtocolPhase.KEYS, "up"): (Keys.decode, lambda body: body.encoded),
+    (ProtocolPhase.SHARES, "down"): (KeyList.decode, KeyList.encode),
+    (ProtocolPhase.SHARES, "up"): (Ciphertexts.decode, Ciphertexts.encode),
+    (ProtocolPhase.AGREE, "down"): (lambda body: ShareList.decode(body, NUMBERS), lambda body: body.encode(NUMBERS)),
+    (ProtocolPhase.AGREE, "up"): (Agree.decode, Agree.encode),
+    (ProtocolPhase.MASKED, "down"): (Signatures.decode, Signatures.encode),
+    (ProtocolPhase.MASKED, "up"): (lambda body: Masked.decode(body, NUMBERS), lambda body: body.encode(NUMBERS)),
+    (ProtocolPhase.CONSENT, "down"): (lambda body: Survivors.decode(body, NUMBERS), lambda body: body.encode(NUMBERS)),
+    (ProtocolPhase.REVEAL, "down"): (Signatures.decode, Signatures.encode),
+    (ProtocolPhase.REVEAL, "up"): (Reveal.decode, Reveal.encode),
 }
 
 
@@ -214,10 +221,10 @@ def signed_rubbish(messages, count, seed):
         again = snapshot(client)
         for _ in range(count // 11 + 1):
             again()
-            if phase is not Phase.KEYS:
+            if phase is not ProtocolPhase.KEYS:
                 pool = [messages[4, phase, "down", seat][FRONT:-64] for seat in range(5)]
                 body = damaged(chance, table.sent[0][FRONT:-64], pool)
-                bound = b"" if phase is Phase.SHARES else table.bound(0)
+                bound = b"" if phase is ProtocolPhase.SHARES else table.bound(0)
                 message = signed(table.round, HEARD[phase], SERVER, 0, body, table.identity, bound)
                 try:
                     table.says(0, message)
@@ -226,9 +233,9 @@ def signed_rubbish(messages, count, seed):
             again()
             pool = [messages[4, phase, "up", seat][FRONT:-64] for seat in range(5)]
             body = damaged(chance, messages[3, phase, "up", 0][FRONT:-64], pool)
-            to = EVERYONE if phase in (Phase.KEYS, Phase.CONSENT) else SERVER
-            bound = table.clients[1]._bound if phase is not Phase.KEYS else b""
-            if phase is Phase.MASKED and len(body) == 10:
+            to = EVERYONE if phase in (ProtocolPhase.KEYS, ProtocolPhase.CONSENT) else SERVER
+            bound = table.clients[1]._bound if phase is not ProtocolPhase.KEYS else b""
+            if phase is ProtocolPhase.MASKED and len(body) == 10:
                 continue  # a client may send any vector
             try:
                 table.server.receive(signed(table.round, phase, 0, to, body, Identity(people(5)[0]), bound))

@@ -12,7 +12,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.secure_aggregation import Aborted, Client, History, Identities
 from dpfedmeta.secure_aggregation.crypto.masks import packed_size
 from dpfedmeta.secure_aggregation.payloads import Masked
-from dpfedmeta.secure_aggregation.protocol_messages import Phase, header
+from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase, header
 from dpfedmeta.secure_aggregation.simulated_round import named_bytes, run_round
 
 
@@ -69,7 +69,7 @@ def test_sums_of_32_bits_wrap_only_where_they_should():
     vectors = [np.full(3, 2**32 - 1 - seat, dtype=np.uint64) for seat in range(24)]
     total = run_round(vectors, agreement=numbers, verify=False).sum.total
     assert total.tolist() == [sum(2**32 - 1 - seat for seat in range(24)) % 2**32] * 3
-    server = Table(numbers).until(Phase.MASKED).server
+    server = Table(numbers).until(ProtocolPhase.MASKED).server
     for seat in range(2000):
         server._take_masked(seat, Masked(np.full(3, 2**32 - 1 - seat, dtype="<u4")).encode(numbers), b"")
     assert server._masked.tolist() == [sum(2**32 - 1 - seat for seat in range(2000)) % 2**32] * 3
@@ -84,7 +84,7 @@ def test_negative_numbers_are_numbers_modulo():
 def test_worker_processes_change_nothing():
     numbers = ring(12, 6, 3, 9)
     vectors = [vector(seat, numbers) for seat in range(12)]
-    silent = {3: Phase.MASKED, 5: Phase.REVEAL}
+    silent = {3: ProtocolPhase.MASKED, 5: ProtocolPhase.REVEAL}
     found = run_round(vectors, agreement=numbers, silent=silent, processes=2, randomness=named_bytes(b"seed"))
     again = run_round(vectors, agreement=numbers, silent=silent, randomness=named_bytes(b"seed"))
     assert (found.sum.total == again.sum.total).all()
@@ -96,7 +96,7 @@ def test_what_a_masked_vector_shows_is_uniform():
     # The same vector of zeros ten times: every bit of what leaves the client is a coin.
     numbers, ones = agreement(3, dimension=64, adversarial=0.0, dropout=0.0), 0
     for i in range(10):
-        table = Table(numbers, name=f"coin {i}").until(Phase.MASKED)
+        table = Table(numbers, name=f"coin {i}").until(ProtocolPhase.MASKED)
         message = table.clients[0].mask(table.sent[0], np.zeros(64, dtype=np.int64))
         ones += int.from_bytes(message[-64 - packed_size(64, 16) : -64], "big").bit_count()
     tossed = 10 * 64 * 16
@@ -105,8 +105,8 @@ def test_what_a_masked_vector_shows_is_uniform():
 
 def test_masks_differ_in_every_attempt():
     numbers = agreement(4, adversarial=0.0, dropout=0.0)
-    front = len(header(Table(numbers).round, Phase.MASKED, 0, 1))
-    one, two = (Table(numbers, attempt=attempt).until(Phase.MASKED) for attempt in (0, 1))
+    front = len(header(Table(numbers).round, ProtocolPhase.MASKED, 0, 1))
+    one, two = (Table(numbers, attempt=attempt).until(ProtocolPhase.MASKED) for attempt in (0, 1))
     masked = [table.says(0, table.sent[0])[front:-64] for table in (one, two)]
     assert len(masked[0]) == 10
     assert masked[0] != masked[1]
@@ -114,7 +114,7 @@ def test_masks_differ_in_every_attempt():
 
 def test_too_few_survivors_release_nothing():
     numbers = agreement(8, dropout=0.2)
-    table = Table(numbers).until(Phase.MASKED)
+    table = Table(numbers).until(ProtocolPhase.MASKED)
     with pytest.raises(Aborted, match="survivors"):
         table.phase(silent={0, 1, 2})
     for after in (table.server.sum, table.server.close, lambda: table.server.receive(b"")):
@@ -132,7 +132,7 @@ def test_survivors_the_threshold_cannot_carry(phase, silent):
 
 
 def test_no_sum_before_its_time():
-    table = Table(agreement(4, adversarial=0.0, dropout=0.0)).until(Phase.REVEAL)
+    table = Table(agreement(4, adversarial=0.0, dropout=0.0)).until(ProtocolPhase.REVEAL)
     with pytest.raises(Aborted, match="no sum before"):
         table.server.sum()
 
@@ -140,7 +140,7 @@ def test_no_sum_before_its_time():
 def test_a_client_that_the_server_cannot_connect_is_left_out():
     numbers = ring(12, 4, 4, 6)
     # Whose neighbour falls silent before sharing has fewer than t of them.
-    table = Table(numbers).until(Phase.SHARES)
+    table = Table(numbers).until(ProtocolPhase.SHARES)
     with pytest.raises(Aborted, match="at least"):
         table.phase(silent={0})
 
@@ -177,7 +177,7 @@ def test_keys_and_vectors_that_do_not_fit():
         Identities(keys={0: bytes(33)})
     with pytest.raises(InputError, match="two seats"):
         Identities(keys={0: bytes(32), 1: bytes(32)})
-    table = Table(agreement(5)).until(Phase.MASKED)
+    table = Table(agreement(5)).until(ProtocolPhase.MASKED)
     for wrong in (np.zeros(4, dtype=np.int64), np.zeros(5), np.zeros((5, 1), dtype=np.int64)):
         with pytest.raises(InputError, match="whole numbers agreed"):
             table.clients[0].mask(table.sent[0], wrong)

@@ -22,7 +22,7 @@ from dpfedmeta.secure_aggregation.crypto import neighbour_graph as graph
 from dpfedmeta.secure_aggregation.crypto import pairwise
 from dpfedmeta.secure_aggregation.crypto.keys import Pair
 from dpfedmeta.secure_aggregation.payloads import Ciphertexts, KeyList, Keys, ShareList, Signatures, Survivors
-from dpfedmeta.secure_aggregation.protocol_messages import Phase
+from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 
 FIVE = agreement(5, malicious=True, adversarial=0.15, dropout=0.2)
 EIGHT = agreement(8, malicious=True, adversarial=0.05, dropout=0.2)
@@ -132,11 +132,11 @@ def of_survivors(numbers):
 
 
 FIELDS = {
-    Phase.KEY_LIST: of_keys,
-    Phase.SHARE_LIST: of_shares,
-    Phase.AGREED: of_signatures,
-    Phase.SURVIVORS: of_survivors,
-    Phase.CONSENTS: of_signatures,
+    ProtocolPhase.KEY_LIST: of_keys,
+    ProtocolPhase.SHARE_LIST: of_shares,
+    ProtocolPhase.AGREED: of_signatures,
+    ProtocolPhase.SURVIVORS: of_survivors,
+    ProtocolPhase.CONSENTS: of_signatures,
 }
 
 
@@ -213,7 +213,7 @@ def split(group, told, numbers):
         entries = tuple(entry for entry in body.sealed.entries if entry[0] in keep)
         return ShareList(body.sharers & keep, Ciphertexts(entries))
 
-    return (Phase.SHARE_LIST, frozenset(group), change)
+    return (ProtocolPhase.SHARE_LIST, frozenset(group), change)
 
 
 def every_split(pairs, silences):
@@ -280,7 +280,9 @@ def test_without_the_signatures_on_the_sharers_it_does(numbers, colluding, monke
     """The solver sees the attack that was there: without the checks of who shared a few clients' sum comes off."""
     checked = Checks.signatures
     monkeypatch.setattr(
-        Checks, "signatures", lambda self, phase, *rest: None if phase is Phase.AGREE else checked(self, phase, *rest)
+        Checks,
+        "signatures",
+        lambda self, phase, *rest: None if phase is ProtocolPhase.AGREE else checked(self, phase, *rest),
     )
     monkeypatch.setattr(Checks, "survivors", lambda self, told, sharers: None)
     monkeypatch.setattr(Checks, "sharers", lambda self, told, neighbours, listed: None)

@@ -24,7 +24,7 @@ from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.backend import RoundAborted
 from dpfedmeta.simulation.client_data import check_some_sound
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.worker_backend import LocalBackend
 from dpfedmeta.training.build_data import client_side
 from dpfedmeta.training.dry_run import forecast
@@ -211,7 +211,7 @@ def test_what_a_client_holds_aborts_no_round_of_client_level_algorithms(side_of,
         assert side.clipped_sum(model, 0.3, 0, clients)[1] == len(clients)
         backend_sum(side, model, *clients, abort=True)
     # A failure that data cannot cause: a message of another form.
-    monkeypatch.setattr(ClientSide, "_with_own_noise", lambda *words: {})
+    monkeypatch.setattr(ClientRunner, "_with_own_noise", lambda *words: {})
     with pytest.raises(RoundAborted):
         backend_sum(side, model, 1, abort=True)
 

@@ -10,7 +10,7 @@ from dpfedmeta.core.params import difference, dimension, flatten, norm
 from dpfedmeta.learning.meta.algorithm import TOGETHER
 from dpfedmeta.learning.record_dp.per_example_gradients import per_record_engine
 from dpfedmeta.privacy.clipping import clip, clip_per_layer, clip_rows, clip_rows_per_layer
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.gpu_batches import Chunks
 from tests.simulation.test_failing_clients import HOSTILE, Hostile
 from tests.simulation.test_worker_backend import setting
@@ -46,7 +46,7 @@ def test_rows_within_the_bound_stay_as_they_are():
 def as_rows(monkeypatch, clients, model, numbers=CLIENTS):
     """(that of one after the other, that of rows)."""
     expected = clients.clipped_sum(model, BOUND, 0, numbers)
-    monkeypatch.setattr(ClientSide, "as_rows", True)
+    monkeypatch.setattr(ClientRunner, "as_rows", True)
     found = clients.clipped_sum(model, BOUND, 0, numbers)
     monkeypatch.undo()
     return expected, found
@@ -100,8 +100,8 @@ def test_record_level_clients_in_pieces_send_what_they_send_on_a_cpu(tiny_stroke
     algo, given = PIECES[case]
     _, clients, model = setting(tiny_strokes, algo, **{"task.shots": "3", "task.queries": "3", **given})
     expected = list(clients.bounded_parts(model, BOUND, 0, CLIENTS))
-    monkeypatch.setattr(ClientSide, "at_once", True)
-    monkeypatch.setattr(ClientSide, "together", 4)
+    monkeypatch.setattr(ClientRunner, "at_once", True)
+    monkeypatch.setattr(ClientRunner, "together", 4)
     found = list(replace(clients, chunk=3).bounded_parts(model, BOUND, 0, CLIENTS))
     for one, other in zip(found, expected, strict=True):
         for part, known in zip(one, other, strict=True):
@@ -153,7 +153,7 @@ def test_what_is_not_of_the_form_or_too_long_does_not_enter(tiny_strokes, monkey
     _, clients, model = setting(tiny_strokes, algo)
     first = replace(clients, algorithm=Odd(clients.algorithm, odd))
     expected = first.clipped_sum(model, BOUND, 0, CLIENTS)
-    monkeypatch.setattr(ClientSide, "as_rows", True)
+    monkeypatch.setattr(ClientRunner, "as_rows", True)
     found = replace(clients, algorithm=Odd(clients.algorithm, odd)).clipped_sum(model, BOUND, 0, CLIENTS)
     assert found[1] == entered
     check_same(clients, expected, found)
@@ -180,7 +180,7 @@ def test_noise_of_a_piece_that_did_not_fit_is_not_used_again(tiny_strokes, monke
         tried.append(len(items))
         return [made for item in items for made in function([item])]
 
-    monkeypatch.setattr(ClientSide, "at_once", True)
+    monkeypatch.setattr(ClientRunner, "at_once", True)
     monkeypatch.setattr(Chunks, "compute", lambda self, function, items: pieces(function, items))
     again = list(clients._messages(model, BOUND, 0, [1, 2]))
     assert tried == [2]

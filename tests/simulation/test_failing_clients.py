@@ -18,7 +18,7 @@ from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.registry import learned_part
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.dropout import Availability
 from dpfedmeta.simulation.worker_backend import LocalBackend
 from dpfedmeta.training.results.rejected_messages import LEFT_OUT, left_out
@@ -62,7 +62,7 @@ def side_of(tiny_strokes, algo):
     algo, _, divisions = algo.partition(" in ")
     given = {**SMALL, "meta.divisions": divisions or "1"}
     plan = make_plan(resolve(algo, "strokes", None, given), tiny_strokes.task)
-    side = ClientSide(
+    side = ClientRunner(
         network=plan.network, weights_seed=0,
         population=VirtualPopulation(pool=tiny_strokes.train, shape=plan.shape, clients=1000, seed=0),
         algorithm=plan.algorithm, message_clip_ratio=plan.message_clip_ratio, engine="auto",
@@ -138,9 +138,9 @@ def test_a_hostile_message_is_thrown_away_by_the_server(tiny_strokes, monkeypatc
         "longer": {n: torch.full_like(v, 10.0) for n, v in model.items()},
     }
     sent = forged[message] if isinstance(message, str) else message
-    without, honest, number = sum_over(side, model, 1, 3), ClientSide._clipped_again, iter(range(1, 4))
+    without, honest, number = sum_over(side, model, 1, 3), ClientRunner._clipped_again, iter(range(1, 4))
     monkeypatch.setattr(
-        ClientSide, "_clipped_again", lambda self, m, bound: sent if next(number) == 2 else honest(self, m, bound)
+        ClientRunner, "_clipped_again", lambda self, m, bound: sent if next(number) == 2 else honest(self, m, bound)
     )
     hostile = sum_over(side, model, 1, 2, 3)
     assert (without.left_out, hostile.left_out) == (0, 1)

@@ -9,7 +9,7 @@ from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.secure_aggregation import simulated_round as in_process
-from dpfedmeta.secure_aggregation.protocol_messages import Phase
+from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from dpfedmeta.simulation import protocol_rounds
 from dpfedmeta.simulation.protocol_rounds import LATE_FROM, MISSING_FROM, ProtocolRounds
 from dpfedmeta.simulation.secure_sums import added_up
@@ -82,7 +82,7 @@ def test_clients_fall_silent_in_every_phase(tiny_strokes, monkeypatch):
 
 def test_a_protocol_that_fails_is_tried_again_and_never_releases(tiny_strokes, monkeypatch):
     _, side, model = setting(tiny_strokes)
-    crowd = dict.fromkeys(range(18), Phase.REVEAL)
+    crowd = dict.fromkeys(range(18), ProtocolPhase.REVEAL)
     calls = []
 
     def silent(self, coins, survivors, most):

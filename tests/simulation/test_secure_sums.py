@@ -18,7 +18,7 @@ from dpfedmeta.learning.models.registry import learned_part
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.discretised.stochastic_rounding import RoundedMessages
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.secure_sums import SecureSums, added_up
 from dpfedmeta.simulation.worker_backend import LocalBackend
 from dpfedmeta.training.build_data import client_side
@@ -156,13 +156,13 @@ def test_every_round_turns_messages_another_way(tiny_strokes):
 def test_what_a_client_holds_does_not_decide_whether_a_round_is_used(tiny_strokes, monkeypatch):
     """Nobody may be missing here: an unsound message that was left out ended the round, and took all others with it."""
     _, side, model = setting(tiny_strokes, **{"aggregation.dropout": "0"})
-    sound, honest = sum_of(side, model, range(60)), ClientSide._messages
+    sound, honest = sum_of(side, model, range(60)), ClientRunner._messages
 
     def unsound(self, model, bound, round_, clients):
         messages = honest(self, model, bound, round_, clients)
         return ({} if client == 5 else message for client, message in zip(clients, messages, strict=True))
 
-    monkeypatch.setattr(ClientSide, "_messages", unsound)
+    monkeypatch.setattr(ClientRunner, "_messages", unsound)
     without = sum_of(side, model, range(60))
     assert without.noise_variance == sound.noise_variance > 0
     assert 0 < float((without.value["rotated"] - sound.value["rotated"]).norm()) <= sound.sensitivity

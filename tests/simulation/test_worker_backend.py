@@ -15,7 +15,7 @@ from dpfedmeta.learning.models.registry import learned_part
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.gpu_row_sums import RowSum
 from dpfedmeta.simulation.worker_backend import LocalBackend
 
@@ -26,7 +26,7 @@ SMALL = {"model.width": "4", "server.rounds": "3", "task.ways": "3", "task.shots
 def setting(tiny_strokes, algo, **given):
     plan = make_plan(resolve(algo, "strokes", None, {**SMALL, **given}), tiny_strokes.task)
     population = VirtualPopulation(pool=tiny_strokes.train, shape=plan.shape, clients=1000, seed=0)
-    clients = ClientSide(
+    clients = ClientRunner(
         network=plan.network,
         weights_seed=0,
         population=population,
@@ -143,13 +143,13 @@ def test_an_empty_cohort_is_a_sum_of_zeros_with_the_same_sensitivity(tiny_stroke
 
 def test_a_message_that_is_not_finite_counts_as_zero_and_touches_no_other(tiny_strokes, monkeypatch):
     _, clients, model = setting(tiny_strokes, "dp-agrlr-micro")
-    honest = ClientSide._clipped_again
+    honest = ClientRunner._clipped_again
     sent = iter(range(1, 4))
 
     def hostile(self, message, bound):
         return scaled(honest(self, message, bound), float("nan") if next(sent) == 2 else 1.0)
 
-    monkeypatch.setattr(ClientSide, "_clipped_again", hostile)
+    monkeypatch.setattr(ClientRunner, "_clipped_again", hostile)
     with open_workers(1) as workers:
         backend = LocalBackend(clients=clients, workers=workers)
         with_hostile = backend.cohort_sum(model, 0.3, cohort_of(1, 2, 3))

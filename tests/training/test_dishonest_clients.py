@@ -20,7 +20,7 @@ from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.simulation import secure_sums
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.secure_sums import SecureSums, added_up
 from dpfedmeta.simulation.worker_backend import LocalBackend
 from dpfedmeta.training.build_data import client_side
@@ -56,7 +56,7 @@ CHANCE, BOUND = 0.05, 0.3
 SLOW = {"secure", "secure micro", "shared", "fixed"}
 
 
-class Aligned(ClientSide):
+class Aligned(ClientRunner):
     """All clients send the longest message, in one direction."""
 
     def _longest(self, model, bound):

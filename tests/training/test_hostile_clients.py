@@ -16,7 +16,7 @@ from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.registry import learned_part
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.worker_backend import LocalBackend
 
 SMALL = {"model.width": "4", "task.ways": "3", "task.shots": "1", "task.queries": "1", "clip.window": "2",
@@ -24,7 +24,7 @@ SMALL = {"model.width": "4", "task.ways": "3", "task.shots": "1", "task.queries"
 BOUND, COHORT = 0.3, 40
 
 
-class Zeros(ClientSide):
+class Zeros(ClientRunner):
     """The first clients of a cohort send zeros, and the others noise alone."""
 
     hostile = 0
@@ -124,7 +124,7 @@ def test_the_presets_assume_hostile_clients(algo):
 
 def test_honest_messages_through_the_real_client_carry_what_the_plan_says(tiny_strokes):
     plan = make_plan(resolve("dp-agrlr-micro", "strokes", None, SMALL), tiny_strokes.task)
-    side = ClientSide(
+    side = ClientRunner(
         network=plan.network, weights_seed=0,
         population=VirtualPopulation(pool=tiny_strokes.train, shape=plan.shape, clients=1000, seed=0),
         algorithm=plan.algorithm, message_clip_ratio=None, engine="auto", source=KeyedSource(0),

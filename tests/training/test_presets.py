@@ -27,14 +27,14 @@ from dpfedmeta.learning.server_step import initial_state, step
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policies.constant_policy import Constant
 from dpfedmeta.privacy.clip_policies.median_policy import Median
-from dpfedmeta.privacy.clip_policies.quantile_policy import Quantile
+from dpfedmeta.privacy.clip_policies.quantile_policy import QuantilePolicy
 from dpfedmeta.privacy.clip_policies.window_policy import Window
 from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.samplers.fixed_sampler import FixedSizeSampler
 from dpfedmeta.privacy.samplers.poisson_sampler import PoissonSampler
 from dpfedmeta.simulation.backend import RoundAborted
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.diagnostics.update_variance import update_spread
 from dpfedmeta.simulation.worker_backend import LocalBackend
 from dpfedmeta.training.build_data import held_out_evaluation, population
@@ -76,7 +76,7 @@ def plan_of(algo, **given):
 
 
 def side(plan, digits):
-    return ClientSide(
+    return ClientRunner(
         network=plan.network,
         weights_seed=0,
         population=population(plan, digits),
@@ -263,7 +263,7 @@ def test_a_split_noise_that_would_not_add_up_is_refused(given):
         plan_of("dp-fedavg-fixed", **{"server.noise_site": "clients", **given})
 
 
-class Failing(ClientSide):
+class Failing(ClientRunner):
     """Client 3 never answers."""
 
     def clipped_sum(self, model, bound, round_, clients):
@@ -294,7 +294,7 @@ def test_a_round_with_a_failed_client_is_aborted_and_charged(digits, tmp_path):
 def test_dp_fedavg_adaptive_moves_the_bound_to_the_quantile(digits):
     plan = plan_of("dp-fedavg-adaptive", **{"server.noise_multiplier": "1.0e-3", "clip.initial": "0.001",
                                             "clip.count_noise": "0.01", "clip.rate": "1.0"})  # fmt: skip
-    assert isinstance(plan.policy, Quantile)
+    assert isinstance(plan.policy, QuantilePolicy)
     clients, state = side(plan, digits), initial_state(model_of(plan), plan.policy)
     backend = LocalBackend(clients=clients, workers=InProcess())
     rule = replace(optimizer(plan, 0), lr=1e-9, final_lr=None)
@@ -359,7 +359,7 @@ def test_settings_that_do_not_fit_are_named(algo, given, words, digits):
         population(plan_of(algo, **given), digits)
 
 
-@pytest.mark.parametrize(("algo", "policy"), [("dp-agr", Window), ("dp-const", Constant), ("dp-aqc", Quantile)])
+@pytest.mark.parametrize(("algo", "policy"), [("dp-agr", Window), ("dp-const", Constant), ("dp-aqc", QuantilePolicy)])
 def test_the_meta_learners_differ_in_their_policy_alone(algo, policy):
     plan, other = (make_plan(resolve(a, "omniglot"), load_task("omniglot")[0]) for a in (algo, "dp-agr"))
     assert isinstance(plan.policy, policy)

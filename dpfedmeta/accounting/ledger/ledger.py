@@ -30,7 +30,7 @@ _EXTENSION = "extended_to"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity:
+class RunIdentity:
     """Which run a ledger belongs to; public.
 
     Attributes:
@@ -44,9 +44,9 @@ class Identity:
     secure: bool = False
 
 
-def opening_line(plan: PrivacyPlan, identity: Identity | None = None) -> dict[str, Any]:
+def opening_line(plan: PrivacyPlan, identity: RunIdentity | None = None) -> dict[str, Any]:
     """The first line: the run, and the plan's constants."""
-    return {"version": VERSION, "plan": constants(plan), "identity": asdict(identity or Identity())}
+    return {"version": VERSION, "plan": constants(plan), "identity": asdict(identity or RunIdentity())}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class LedgerContent:
     """
 
     plan: PrivacyPlan
-    identity: Identity
+    identity: RunIdentity
     charges: tuple[Charge, ...]
     heads: tuple[str, ...] = field(repr=False)
     version: int = VERSION
@@ -71,7 +71,7 @@ class LedgerContent:
 class Ledger:
     """Append-only file. `charge` returns only after the line is flushed to disk."""
 
-    def __init__(self, path: Path, plan: PrivacyPlan, identity: Identity | None = None) -> None:
+    def __init__(self, path: Path, plan: PrivacyPlan, identity: RunIdentity | None = None) -> None:
         """Start a new ledger; an existing file is an error, spent budget is never overwritten."""
         self._chain = HashChain.start(path, opening_line(plan, identity))
         self.charges: list[Charge] = []
@@ -149,7 +149,7 @@ def read_content(path: Path, *, torn: bool = False) -> LedgerContent:
         plan, charges = _read_lines(plan_of(bodies[0]["plan"], version), version, bodies[1:])
         return LedgerContent(
             plan=plan,
-            identity=Identity(**bodies[0]["identity"]),
+            identity=RunIdentity(**bodies[0]["identity"]),
             charges=charges,
             heads=tuple(heads_of(bodies)),
             version=version,

@@ -20,7 +20,7 @@ _TOLD_RECORDS = 60_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class PresetClaim:
     """Epsilon of one preset's cell by the original accounting, beside the one that holds.
 
     Attributes:
@@ -39,7 +39,7 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
+class PresetOrigin:
     """Statement of a preset about the original documentation, under `claimed`.
 
     Attributes:
@@ -57,10 +57,10 @@ class Published:
     dataset: str = "omniglot"
 
 
-def claim(published: Published, plan: PrivacyPlan) -> Claim:
+def claim(published: PresetOrigin, plan: PrivacyPlan) -> PresetClaim:
     """The two numbers beside each other."""
     held = {found.name: found.epsilon for found in guarantees(plan)}
-    return Claim(
+    return PresetClaim(
         cell=published.cell,
         source=published.by,
         claimed=_COUNTINGS[published.counting](plan),

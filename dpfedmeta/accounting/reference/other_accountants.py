@@ -116,7 +116,7 @@ def _of_allocation(phases: Sequence[Phase], delta: float) -> tuple[str, float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreement:
+class AccountantAgreement:
     """Agreement of two computations of one number over many settings.
 
     Attributes:
@@ -151,7 +151,7 @@ def all_settings() -> list[Setting]:
     return list(itertools.product(RATES, NOISES, ROUNDS, DELTAS))
 
 
-def agreements(settings: Sequence[Setting]) -> Iterator[Agreement]:
+def agreements(settings: Sequence[Setting]) -> Iterator[AccountantAgreement]:
     """Yield one row for each pair of computations, over the settings with a useful epsilon."""
     useful = [s for s in settings if _affordable(s, "poisson") and USEFUL[0] <= _add_remove(s) <= USEFUL[1]]
     fixed = [s for s in settings if _affordable(s, "fixed") and USEFUL[0] <= _fixed(s) <= USEFUL[1]]
@@ -182,9 +182,11 @@ def _compare(
     left: Callable[[Setting], float],
     right: Callable[[Setting], float],
     bound: bool = False,
-) -> Agreement:
+) -> AccountantAgreement:
     ratios = [left(s) / right(s) - 1.0 for s in settings]
-    return Agreement(ours=ours, other=other, settings=len(ratios), highest=max(ratios), lowest=min(ratios), bound=bound)
+    return AccountantAgreement(
+        ours=ours, other=other, settings=len(ratios), highest=max(ratios), lowest=min(ratios), bound=bound
+    )
 
 
 def _phases(setting: Setting, sampler: SamplerName = "poisson") -> tuple[Phase, ...]:

@@ -19,7 +19,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class PaperClaim:
     """Published (epsilon, delta) of one cell."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -29,7 +29,7 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
+class PublishedSetting:
     """Published setting, as a file of configs/paper/ holds it.
 
     Attributes:
@@ -57,7 +57,7 @@ class Published:
     cohort: int
     noise_multiplier: float
     order: Literal["fixed"]
-    claimed: Claim
+    claimed: PaperClaim
     bound_from: str = "a constant"
     support_noise: float = 1.0
     support_steps: int = 1
@@ -69,7 +69,7 @@ class Published:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class ComparisonRow:
     """Line of a comparison: the accounting, its epsilon, and why it differs from the line before."""
 
     counted: str
@@ -77,22 +77,22 @@ class Line:
     reason: str
 
 
-def published_settings() -> list[Published]:
+def published_settings() -> list[PublishedSetting]:
     """All files of configs/paper/."""
     folder = resources.files("dpfedmeta.configs") / "paper"
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
-    form: TypeAdapter[Published] = TypeAdapter(Published)
+    form: TypeAdapter[PublishedSetting] = TypeAdapter(PublishedSetting)
     return [form.validate_python(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files]
 
 
-def compare(published: Published) -> tuple[Line, ...]:
+def compare(published: PublishedSetting) -> tuple[ComparisonRow, ...]:
     """Compare the claim of a published setting with what holds, one correction a line."""
     claim = published.claimed
-    said = Line(counted="claimed", epsilon=claim.epsilon, reason=f"{claim.cell}, delta = {claim.delta:g}")
+    said = ComparisonRow(counted="claimed", epsilon=claim.epsilon, reason=f"{claim.cell}, delta = {claim.delta:g}")
     return (said, *(_clients(published) if published.kind == "clients" else _records(published)))
 
 
-def _clients(published: Published) -> Iterator[Line]:
+def _clients(published: PublishedSetting) -> Iterator[ComparisonRow]:
     delta, noise = published.claimed.delta, published.noise_multiplier
 
     def rounds_of(count: int) -> tuple[Phase, ...]:
@@ -101,29 +101,29 @@ def _clients(published: Published) -> Iterator[Line]:
     rounds = _most(
         lambda t: rdp_epsilon(rounds_of(t), delta) <= published.claimed.epsilon, published.clients // published.cohort
     )
-    yield Line(
+    yield ComparisonRow(
         counted=f"RDP, Poisson sampling, q = {published.cohort / published.clients:.4g}, {rounds} rounds",
         epsilon=rdp_epsilon(rounds_of(rounds), delta),
         reason="its own accounting; as many rounds of one pass as stay within the claim",
     )
-    yield Line(
+    yield ComparisonRow(
         counted="PLD of the same",
         epsilon=sampled_epsilon(rounds_of(rounds), "add-remove", delta),
         reason="composition: RDP is loose; with real Poisson sampling this much would hold",
     )
-    yield Line(
+    yield ComparisonRow(
         counted="no sampling, one participation",
         epsilon=gaussian_epsilon(1.0 / noise, delta),
         reason="sampling: the clients are read in a fixed order, each in one known round, so nothing is amplified",
     )
-    yield Line(
+    yield ComparisonRow(
         counted=f"clip bound from {published.bound_from}",
         epsilon=math.inf,
         reason="the bound is a percentile of the clients' own norms and leaves no mechanism, so no cell holds",
     )
 
 
-def _records(published: Published) -> Iterator[Line]:
+def _records(published: PublishedSetting) -> Iterator[ComparisonRow]:
     delta, told = published.claimed.delta, published.told_records
     inner, outer = published.support_records / told, published.query_records * published.cohort / told
 
@@ -135,31 +135,31 @@ def _records(published: Published) -> Iterator[Line]:
 
     told_steps, limit = published.told_support_steps, 2 * published.clients // published.cohort
     rounds = _most(lambda t: rdp_epsilon(steps_of(t, told_steps), delta) <= published.claimed.epsilon, limit)
-    yield Line(
+    yield ComparisonRow(
         counted=f"RDP, {told:,} records, {told_steps} inner step for a client, {rounds} rounds",
         epsilon=rdp_epsilon(steps_of(rounds, told_steps), delta),
         reason="its own accounting; as many rounds as stay within the claim",
     )
-    yield Line(
+    yield ComparisonRow(
         counted="PLD of the same",
         epsilon=sampled_epsilon(steps_of(rounds, told_steps), "add-remove", delta),
         reason="composition: RDP is loose",
     )
-    yield Line(
+    yield ComparisonRow(
         counted=f"all {published.support_steps} inner steps",
         epsilon=sampled_epsilon(steps_of(rounds, published.support_steps), "add-remove", delta),
         reason="inner steps: each of them reads every support record",
     )
     passes = math.ceil(rounds * published.cohort / published.clients)
     mu = max(math.sqrt(published.support_steps) / published.support_noise, 1.0 / published.noise_multiplier)
-    yield Line(
+    yield ComparisonRow(
         counted=f"no sampling, {passes} participation" + ("s" if passes > 1 else ""),
         epsilon=gaussian_epsilon(math.sqrt(passes) * mu, delta),
         reason="sampling and population: steps inside a client are not sampled anew from all records, and the server "
         f"knows who takes part: sqrt({passes} x {published.support_steps})/z_s-GDP",
     )
     if published.second_order:
-        yield Line(
+        yield ComparisonRow(
             counted="second order, batch normalisation",
             epsilon=math.inf,
             reason="the meta-gradient reads the support records again through Hessian terms and batch statistics "
@@ -181,7 +181,7 @@ def _most(holds: Callable[[int], bool], limit: int) -> int:
     return low
 
 
-def as_json(published: Published, lines: tuple[Line, ...]) -> dict[str, Any]:
+def as_json(published: PublishedSetting, lines: tuple[ComparisonRow, ...]) -> dict[str, Any]:
     """Return a comparison as JSON for --json; an infinite epsilon is null."""
     return {
         "title": published.title,

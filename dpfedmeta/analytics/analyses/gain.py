@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.analytics.analysis import Asking, Handing, SumForm, Sums
+from dpfedmeta.analytics.analysis import Handing, PendingRelease, SumForm, Sums
 from dpfedmeta.analytics.secure_counts import SEES_SUM, counted_form, planned_counts, released_counts, sent_counts
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray
 
@@ -59,7 +59,7 @@ class Gain:
         """Its numbers."""
         return counted_form(plan)
 
-    def told(self, asking: Asking, ground: Ground) -> bytes:
+    def told(self, asking: PendingRelease, ground: Ground) -> bytes:
         """The model."""
         return ground.model
 
@@ -72,7 +72,7 @@ class Gain:
         found = handing.held.accuracies(handing.client, handing.told)
         return sent_counts(handing, None if found is None else self.vector(*found))
 
-    def released(self, asking: Asking, told: bytes, sums: Sums) -> dict[str, Any]:
+    def released(self, asking: PendingRelease, told: bytes, sums: Sums) -> dict[str, Any]:
         """Means and their intervals."""
         counts = released_counts(asking, sums)
         return self.read(counts.values / _PARTS, counts.deviation / _PARTS)

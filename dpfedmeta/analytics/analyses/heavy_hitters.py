@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpfedmeta.accounting.events.failure_probability import RARE_SHARE, largest_cohort
 from dpfedmeta.accounting.events.noise_cost import ThresholdedNoise
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.analytics.analysis import Asking, Handing, SumForm, Sums
+from dpfedmeta.analytics.analysis import Handing, PendingRelease, SumForm, Sums
 from dpfedmeta.analytics.invertible_bloom_table import SUM_BITS, DecodingFailed, Limbs, NameTable, form_for, heaviest
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import IntArray, Purpose
@@ -71,7 +71,7 @@ class HeavyHitters:
         length = tables.limbs.count * tables.with_seed(b"").size
         return SumForm(bits=SUM_BITS, length=length, parts=tables.tries, most=tables.clients)
 
-    def told(self, asking: Asking, ground: Ground) -> bytes:
+    def told(self, asking: PendingRelease, ground: Ground) -> bytes:
         """The seeds of the hash functions, one for each try."""
         tries = range(_Tables.of(self, asking.plan).tries)
         return b"".join(asking.source.generator(Purpose.NAME_HASHES, again).words(4).tobytes() for again in tries)
@@ -88,7 +88,7 @@ class HeavyHitters:
         names = heaviest(handing.held.names(handing.client), self.most_names)
         return tables.with_seed(_seed(handing.told, part)).of(names, tables.limbs)
 
-    def released(self, asking: Asking, told: bytes, sums: Sums) -> dict[str, Any]:
+    def released(self, asking: PendingRelease, told: bytes, sums: Sums) -> dict[str, Any]:
         """Names and counts above the threshold.
 
         Raises:

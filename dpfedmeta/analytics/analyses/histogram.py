@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.analytics.analysis import Asking, Handing, SumForm, Sums
+from dpfedmeta.analytics.analysis import Handing, PendingRelease, SumForm, Sums
 from dpfedmeta.analytics.secure_counts import (
     SEES_SUM,
     counted_form,
@@ -84,7 +84,7 @@ class Histogram:
         """Its counts."""
         return counted_form(plan)
 
-    def told(self, asking: Asking, ground: Ground) -> bytes:
+    def told(self, asking: PendingRelease, ground: Ground) -> bytes:
         """Nothing: all follows from the plan."""
         return b""
 
@@ -97,7 +97,7 @@ class Histogram:
         held = handing.held.holdings(handing.client)
         return sent_counts(handing, self.vector(list(held.values())))
 
-    def released(self, asking: Asking, told: bytes, sums: Sums) -> dict[str, Any]:
+    def released(self, asking: PendingRelease, told: bytes, sums: Sums) -> dict[str, Any]:
         """Both histograms, and what follows for an episode."""
         counts = released_counts(asking, sums)
         return self.read(counts.values, counts.deviation)

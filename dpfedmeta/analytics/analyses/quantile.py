@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.analytics.analysis import Asking, Handing, SumForm, Sums
+from dpfedmeta.analytics.analysis import Handing, PendingRelease, SumForm, Sums
 from dpfedmeta.analytics.secure_counts import (
     SEES_SUM,
     counted_form,
@@ -88,7 +88,7 @@ class Quantile:
         """Its counts."""
         return counted_form(plan)
 
-    def told(self, asking: Asking, ground: Ground) -> bytes:
+    def told(self, asking: PendingRelease, ground: Ground) -> bytes:
         """Nothing: all follows from the plan."""
         return b""
 
@@ -101,7 +101,7 @@ class Quantile:
         norm = handing.held.message_norm(handing.client)
         return sent_counts(handing, None if norm is None else self.vector(norm))
 
-    def released(self, asking: Asking, told: bytes, sums: Sums) -> dict[str, Any]:
+    def released(self, asking: PendingRelease, told: bytes, sums: Sums) -> dict[str, Any]:
         """The quantile with its range, and the counts that it is read from."""
         counts = released_counts(asking, sums)
         return self.read(counts.values, counts.deviation)

@@ -13,7 +13,7 @@ from dpfedmeta.auditing.attacks.release_attack import OnReleases
 from dpfedmeta.auditing.attacks.server_attack import OnServer, the_message, the_sum
 from dpfedmeta.auditing.expected_messages import Known
 from dpfedmeta.auditing.neighbouring_runs import ClientWorlds, Observed, RecordWorlds, Worlds
-from dpfedmeta.auditing.observed_loop import Seen
+from dpfedmeta.auditing.observed_loop import ObservedRound
 from dpfedmeta.auditing.trade_off_function import TradeOff
 from dpfedmeta.core.params import length_of
 from dpfedmeta.planning.run_plan import Plan
@@ -86,7 +86,7 @@ def _glaring(plan: Plan) -> Worlds:
     """
     weights = plan.algorithm.initial(plan.network, plan.settings.run.seed)
     model, bound = plan.algorithm.learned(plan.network, weights), plan.policy.initial().bound
-    first = Seen(round=0, bound=bound, model=model, total=None, deviation=0.0)
+    first = ObservedRound(round=0, bound=bound, model=model, total=None, deviation=0.0)
 
     def moved(worlds: Worlds) -> float:
         known = Known(worlds=worlds)

@@ -14,11 +14,11 @@ from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.auditing.expected_messages import Known, message_of, over_nothing
 from dpfedmeta.auditing.neighbouring_runs import CANARY, Observed, RecordWorlds, Worlds
-from dpfedmeta.auditing.observed_loop import Seen
+from dpfedmeta.auditing.observed_loop import ObservedRound
 from dpfedmeta.auditing.trade_off_function import SampledCurve, TradeOff, normal_curve
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.planning.run_plan import Plan
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 
 
 @dataclass(kw_only=True, eq=False)
@@ -68,7 +68,7 @@ class OnReleases:
         return Known(worlds=self.worlds)
 
     @cached_property
-    def _clients(self) -> ClientSide:
+    def _clients(self) -> ClientRunner:
         return self.worlds.clients(False, KeyedSource(0))
 
     @cached_property
@@ -79,7 +79,7 @@ class OnReleases:
             return 0
         return min(self.plan.privacy.colluding, self.plan.privacy.clients - 1)
 
-    def _known(self, seen: Observed, release: Seen) -> Tensor | float:
+    def _known(self, seen: Observed, release: ObservedRound) -> Tensor | float:
         """Return the sum of the messages of the clients that collude, which they know; 0 if there are none."""
         if not self._colluding:
             return 0.0

@@ -12,13 +12,13 @@ from torch import Tensor
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.auditing.expected_messages import Known, message_of, over_nothing
 from dpfedmeta.auditing.neighbouring_runs import CANARY, Observed, Worlds
-from dpfedmeta.auditing.observed_loop import Seen
+from dpfedmeta.auditing.observed_loop import ObservedRound
 from dpfedmeta.auditing.trade_off_function import GaussianCurve, normal_curve
 from dpfedmeta.core.params import flatten
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.privacy.units import Bounded, Client
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.privacy.units import Bounded, ClientUnit
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.secure_sums import rounded_messages
 
 
@@ -58,13 +58,13 @@ class OnServer:
         return Known(worlds=self.worlds)
 
 
-Secret = Bounded[Client, dict[str, Tensor]]
+Secret = Bounded[ClientUnit, dict[str, Tensor]]
 # (What is seen, in units of messages; variance of the noise in it); None: nothing is.
-Look = Callable[[Plan, ClientSide, Seen, Cohort, Secret], tuple[Tensor, float] | None]
+Look = Callable[[Plan, ClientRunner, ObservedRound, Cohort, Secret], tuple[Tensor, float] | None]
 
 
 def the_message(
-    plan: Plan, clients: ClientSide, release: Seen, cohort: Cohort, secret: Secret
+    plan: Plan, clients: ClientRunner, release: ObservedRound, cohort: Cohort, secret: Secret
 ) -> tuple[Tensor, float] | None:
     """The canary's own, by a server that sees every message."""
     # The same noise as in the loop, since it is keyed.
@@ -73,7 +73,7 @@ def the_message(
 
 
 def the_sum(
-    plan: Plan, clients: ClientSide, release: Seen, cohort: Cohort, secret: Secret
+    plan: Plan, clients: ClientRunner, release: ObservedRound, cohort: Cohort, secret: Secret
 ) -> tuple[Tensor, float] | None:
     """By a server that sees sums alone, before it adds what is missing, and works with some of the clients."""
     if not secret.noise_variance:

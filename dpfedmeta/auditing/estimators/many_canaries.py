@@ -24,7 +24,7 @@ from dpfedmeta.auditing.estimators.one_run import (
 from dpfedmeta.auditing.estimators.one_shot import one_shot
 from dpfedmeta.auditing.findings import Finding
 from dpfedmeta.auditing.neighbouring_runs import Nobody, observe
-from dpfedmeta.auditing.observed_loop import Seen
+from dpfedmeta.auditing.observed_loop import ObservedRound
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import dimension
 from dpfedmeta.core.random.random_sources import FloatArray, KeyedSource
@@ -109,7 +109,7 @@ class Crowd:
         return cosines(seen, directions, self.canaries), size
 
 
-def cosines(seen: Sequence[Seen], directions: RandomDirections, canaries: int) -> FloatArray:
+def cosines(seen: Sequence[ObservedRound], directions: RandomDirections, canaries: int) -> FloatArray:
     """[m]: of each canary's direction with the sum of all releases, each over its own noise."""
     size = dimension(seen[0].model)
     total = torch.zeros(size, dtype=torch.float64)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dpfedmeta.accounting.events.guarantee import Guarantee
     from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
     from dpfedmeta.core.files.run_directory import RunDirectory
-    from dpfedmeta.training.verification.verify import Audit
+    from dpfedmeta.training.verification.verify import VerifiedLedger
 
 
 def options_of() -> argparse.ArgumentParser:
@@ -167,7 +167,7 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
     return code
 
 
-def _verified(run: RunDirectory) -> tuple[Audit, list[str]]:
+def _verified(run: RunDirectory) -> tuple[VerifiedLedger, list[str]]:
     """The ledger against everything beside it, and what is to be said of report.html."""
     from dpfedmeta.reporting.html.privacy_statement import check_report
     from dpfedmeta.training.results.run_archive import check_manifest

@@ -25,7 +25,7 @@ RESULTS, TABLE, PICTURE, PAGE = "results.json", "results.csv", "accuracy.png", "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class SweepSetting:
     """Combination of a sweep's values without its seed.
 
     Attributes:
@@ -37,7 +37,7 @@ class Setting:
     group: Group
 
 
-def settings_of_sweep(path: Path) -> tuple[Setting, ...]:
+def settings_of_sweep(path: Path) -> tuple[SweepSetting, ...]:
     """The finished runs of a sweep's folder, pooled over seeds, in the order of the sweep.
 
     Raises:
@@ -55,7 +55,8 @@ def settings_of_sweep(path: Path) -> tuple[Setting, ...]:
     if not found:
         raise InputError(f"{path}: no run of this sweep has finished")
     return tuple(
-        Setting(parameters=kept, group=Group.of(describe(kept) or path.name, runs)) for kept, runs in found.values()
+        SweepSetting(parameters=kept, group=Group.of(describe(kept) or path.name, runs))
+        for kept, runs in found.values()
     )
 
 
@@ -63,7 +64,7 @@ def _names(trials: Mapping[str, Mapping[str, Value]]) -> list[str]:
     return list(dict.fromkeys(name for values in trials.values() for name in values))
 
 
-def write_results(path: Path) -> tuple[Setting, ...]:
+def write_results(path: Path) -> tuple[SweepSetting, ...]:
     """Write the table (JSON and CSV), the picture and the page of what has finished.
 
     Raises:
@@ -78,7 +79,7 @@ def write_results(path: Path) -> tuple[Setting, ...]:
     return settings
 
 
-def results_table(settings: Sequence[Setting]) -> Table:
+def results_table(settings: Sequence[SweepSetting]) -> Table:
     """For the terminal; the best by validation accuracy, which alone may choose, in bold."""
     best = max(settings, key=lambda setting: setting.group.validation.mean if setting.group.validation else -1.0)
     table = Table(title="Accuracy, %; seeds pooled", title_justify="left", caption="bold: best on validation classes")
@@ -95,7 +96,7 @@ def _percent(value: Measured | None) -> str:
     return f"{100 * value.mean:.1f} ± {100 * value.ci95:.1f}" if value else "none"
 
 
-def _row(setting: Setting) -> dict[str, Any]:
+def _row(setting: SweepSetting) -> dict[str, Any]:
     group = setting.group
     return {
         "label": group.label,

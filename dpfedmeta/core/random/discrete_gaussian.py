@@ -26,7 +26,7 @@ LARGEST_VARIANCE = 2.0**36
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Table:
+class CdfTable:
     """Thresholds at which the distribution function of |X| passes from one value to the next, in units of 2^-63."""
 
     thresholds: npt.NDArray[np.uint64]
@@ -60,7 +60,7 @@ def discrete_gaussian(variance: float, size: int, words: Words) -> IntArray:
 
 
 @lru_cache(maxsize=16)
-def table(variance: float) -> Table:
+def table(variance: float) -> CdfTable:
     """Return the table of a variance.
 
     Raises:
@@ -76,7 +76,7 @@ def table(variance: float) -> Table:
             break
     below = np.array(thresholds, dtype=np.uint64)
     starts = np.arange(2**_GUIDE_BITS, dtype=np.uint64) << np.uint64(_BITS - _GUIDE_BITS)
-    return Table(thresholds=below, guide=np.searchsorted(below, starts).astype(np.int64))
+    return CdfTable(thresholds=below, guide=np.searchsorted(below, starts).astype(np.int64))
 
 
 @lru_cache(maxsize=4)

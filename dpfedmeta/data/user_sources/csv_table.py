@@ -40,7 +40,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class CsvTable:
     """A CSV file: the names of the other columns, and all rows."""
 
     columns: tuple[str, ...]
@@ -64,7 +64,7 @@ def read_header(path: Path) -> tuple[str, ...]:
     return _lines(path, most=1)[0][1]
 
 
-def read_table(path: Path, column: str | None = None) -> Table:
+def read_table(path: Path, column: str | None = None) -> CsvTable:
     """All rows of a CSV file (UTF-8, commas, a first line with the names of the columns); blank lines are skipped.
 
     Args:
@@ -104,7 +104,7 @@ def read_table(path: Path, column: str | None = None) -> Table:
     if not rows:
         raise InputError(f"{path}: no record in it: nothing stands below the line that names the columns")
     check_labels(str(path), rows)
-    return Table(columns=others, rows=tuple(rows))
+    return CsvTable(columns=others, rows=tuple(rows))
 
 
 def not_a_part(written: str) -> str:

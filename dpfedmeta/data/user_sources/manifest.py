@@ -11,7 +11,7 @@ from dpfedmeta.data.episodes.class_pool import ImageArray
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.storage.decoded_source import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
-from dpfedmeta.data.user_sources.csv_table import Cell, Table, cells, part_words, public_rows, read_table
+from dpfedmeta.data.user_sources.csv_table import Cell, CsvTable, cells, part_words, public_rows, read_table
 from dpfedmeta.data.user_sources.image_folder import content_digest, decoded_all
 from dpfedmeta.data.user_sources.image_form import check_fit, form_of_images
 
@@ -101,7 +101,7 @@ def public_files(path: Path) -> list[Path]:
     return [files[number] for number in public_rows(table.rows)]
 
 
-def _files(path: Path, table: Table) -> list[Path]:
+def _files(path: Path, table: CsvTable) -> list[Path]:
     files, problems, seen = [], [], dict[Path, str]()
     for row in table.rows:
         written = row.values[0].strip()

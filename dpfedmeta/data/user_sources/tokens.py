@@ -13,7 +13,7 @@ from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.episodes.class_pool import FloatRecords
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.storage.decoded_source import Contents, Split
-from dpfedmeta.data.user_sources.csv_table import Cell, Row, Table, cells, part_words, read_table
+from dpfedmeta.data.user_sources.csv_table import Cell, CsvTable, Row, cells, part_words, read_table
 from dpfedmeta.data.user_sources.vectors import read_array
 
 COLUMN = "tokens"
@@ -88,7 +88,7 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
     return Contents(classes=tuple(cell.entry for cell in made), decode=decode)
 
 
-def _from_table(table: Table, length: int, vocabulary: int) -> tuple[tuple[Row, ...], Any, list[str]]:
+def _from_table(table: CsvTable, length: int, vocabulary: int) -> tuple[tuple[Row, ...], Any, list[str]]:
     records, problems = np.zeros((len(table.rows), length)), []
     for number, row in enumerate(table.rows):
         words = row.values[0].split()

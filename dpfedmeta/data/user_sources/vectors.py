@@ -19,8 +19,8 @@ from dpfedmeta.data.storage.decoded_source import Contents, Split
 from dpfedmeta.data.user_sources.columns import OWNERS, feature_words, telling_columns
 from dpfedmeta.data.user_sources.csv_table import (
     Cell,
+    CsvTable,
     Row,
-    Table,
     cells,
     check_labels,
     part_words,
@@ -135,7 +135,7 @@ def check_scale(path: str, found: Contents, mean: tuple[float, ...], deviation: 
         )
 
 
-def _from_table(path: Path, table: Table) -> tuple[tuple[Row, ...], Any]:
+def _from_table(path: Path, table: CsvTable) -> tuple[tuple[Row, ...], Any]:
     try:
         records = np.array([row.values for row in table.rows], dtype=np.float64)
     except ValueError:

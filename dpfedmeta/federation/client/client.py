@@ -20,28 +20,28 @@ from dpfedmeta.core.random.fresh_seeds import draw_fresh
 from dpfedmeta.federation.client.client_budget import Promise, left, left_of_run, participation, run_cost
 from dpfedmeta.federation.client.client_state import asked_digest, forgotten, keep_offer, kept_offer
 from dpfedmeta.federation.client.secagg_session import MaskedRound
-from dpfedmeta.federation.client.signed_participation import Signed, Taken
+from dpfedmeta.federation.client.signed_participation import Signed, SignedParticipation
 from dpfedmeta.federation.client.training_participation import Joined, joined_by, opened
 from dpfedmeta.federation.local_files import chosen_files
 from dpfedmeta.federation.wire_format import (
-    Asked,
     Attempt,
     Floats,
     Offer,
+    ProtocolStep,
     Question,
+    QuestionKind,
+    RoundTask,
     Said,
     Start,
-    Step,
-    Task,
     answer,
     packed_floats,
     unpacked_floats,
 )
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted, Refused
-from dpfedmeta.secure_aggregation.protocol_messages import Phase
+from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from dpfedmeta.training.personal.trained_initialisation import Initialisation
-from dpfedmeta.training.personal.user_inputs import ImageForm
+from dpfedmeta.training.personal.user_inputs import InputForm
 
 LOG, MODEL, LOCK = "log.txt", "personal.safetensors", ".lock"
 
@@ -92,7 +92,7 @@ class RealClient:
         self._promise, self._path = promise, ledger
         self._ledger, self._size = ClientLedger(ledger, promise.budget()), ledger.stat().st_size
         self._say, self._noise_seed, self._dry_run = say, noise_seed, dry_run
-        self._joined: dict[bytes, Taken] = {}
+        self._joined: dict[bytes, SignedParticipation] = {}
         self._masked: MaskedRound | None = None
         self._unfit: str | None = None
         self._handed_out = False
@@ -143,7 +143,7 @@ class RealClient:
                 self._size = self._path.stat().st_size
 
     def _answered(self, question: Question) -> tuple[Said, bytes]:
-        if question.asked is Asked.PLAN:
+        if question.asked is QuestionKind.PLAN:
             try:
                 body, self._unfit = self._accepted(question), None
             except InputError as error:
@@ -151,11 +151,11 @@ class RealClient:
                 raise
             return Said.ACCEPTED, body
         joined = self._known(question)
-        if question.asked is Asked.PHASE:
+        if question.asked is QuestionKind.PHASE:
             return Said.PHASE, self._phase(joined, question)
         if not isinstance(joined, Joined):
             raise Refused("asked for what belongs to a training, and this is an analysis")
-        if question.asked is Asked.VECTOR:
+        if question.asked is QuestionKind.VECTOR:
             return Said.VECTOR, self._vector(joined, question)
         return Said.ADAPTED, self._adapted(joined, question)
 
@@ -171,7 +171,7 @@ class RealClient:
         self._joined[signed.digest] = self._join(signed, offer)
         return b""
 
-    def _join(self, signed: Signed, offer: Offer) -> Taken:
+    def _join(self, signed: Signed, offer: Offer) -> SignedParticipation:
         if not 0 <= offer.number < signed.privacy.clients:
             raise Refused(f"number {offer.number} of {signed.privacy.clients} clients")
         if signed.roster and signed.roster[offer.number] != self.identity:
@@ -198,7 +198,7 @@ class RealClient:
         keep_offer(joined.kept, offer.encode())
         return joined
 
-    def _known(self, question: Question) -> Taken:
+    def _known(self, question: Question) -> SignedParticipation:
         if question.plan not in self._joined:
             kept = kept_offer(self._folder, question.attempt.run)
             if kept is None:
@@ -214,7 +214,7 @@ class RealClient:
     def _vector(self, joined: Joined, question: Question) -> bytes:
         if joined.signed.masked:
             raise Refused("asked for a vector that secure aggregation would hide")
-        task, attempt = Task.decode(question.body, joined.dimension), question.attempt
+        task, attempt = RoundTask.decode(question.body, joined.dimension), question.attempt
         asked = asked_digest(question.body)
         new = self._charged(joined, attempt, asked)
         vector = joined.kept.once(attempt, asked, lambda: packed_floats(joined.vector(task, attempt)))
@@ -222,9 +222,9 @@ class RealClient:
         self._log(joined.sent_words(self._ledger, self._promise, attempt, question.body, what))
         return vector
 
-    def _phase(self, joined: Taken, question: Question) -> bytes:
-        step, attempt = Step.decode(question.body), question.attempt
-        if step.phase == Phase.KEYS:
+    def _phase(self, joined: SignedParticipation, question: Question) -> bytes:
+        step, attempt = ProtocolStep.decode(question.body), question.attempt
+        if step.phase == ProtocolPhase.KEYS:
             if not joined.signed.masked:
                 raise Refused("asked for secure aggregation, which the plan does not have")
             start = Start.decode(step.said, joined.signed.privacy.clients)
@@ -240,15 +240,15 @@ class RealClient:
         masked = self._masked
         if masked is None or masked.place != (joined.signed.run, attempt.key, step.protocol):
             raise Refused(f"a step of secure aggregation in round {attempt.round} that was never begun")
-        if step.phase == Phase.MASKED:
+        if step.phase == ProtocolPhase.MASKED:
             self._charged(joined, attempt, masked.asked)
-        body = masked.answer(Phase(step.phase), step.said)
-        if step.phase == Phase.MASKED:
+        body = masked.answer(ProtocolPhase(step.phase), step.said)
+        if step.phase == ProtocolPhase.MASKED:
             what = f"one vector under masks, {len(body):,} bytes"
             self._log(joined.sent_words(self._ledger, self._promise, attempt, masked.task, what))
         return body
 
-    def _charged(self, joined: Taken, attempt: Attempt, asked: str) -> bool:
+    def _charged(self, joined: SignedParticipation, attempt: Attempt, asked: str) -> bool:
         """Charge one participation, on disk, before the images are touched; return False if it was charged before.
 
         Raises:
@@ -263,7 +263,7 @@ class RealClient:
         self._ledger.charge(attempt.round, one, attempt.again, **beside, cost=run_cost(plan))
         return True
 
-    def _chargeable(self, joined: Taken, attempt: Attempt, asked: str) -> bool:
+    def _chargeable(self, joined: SignedParticipation, attempt: Attempt, asked: str) -> bool:
         """Return whether an answer would be charged; False if it was charged before.
 
         Raises:
@@ -321,7 +321,7 @@ class RealClient:
         signed = joined.signed
         weights = unflatten(torch.from_numpy(flat.copy()), signed.initial)
         plan, task = signed.plan, signed.task
-        form = ImageForm(channels=task.form.shape[0], size=task.form.shape[1], mean=task.mean, deviation=task.deviation)
+        form = InputForm(channels=task.form.shape[0], size=task.form.shape[1], mean=task.mean, deviation=task.deviation)
         learned = Initialisation(network=plan.network, weights=weights, adaptation=plan.evaluation, form=form)
         images, labels, names = joined.images.labelled()
         personal = learned.adapt(images, labels, class_names=names)

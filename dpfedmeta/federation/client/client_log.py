@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dpfedmeta.federation.client.training_participation import Joined
     from dpfedmeta.federation.offers.signed_analysis import SignedAnalysis
     from dpfedmeta.federation.offers.signed_plan import SignedPlan
-    from dpfedmeta.federation.wire_format import Attempt, Task
+    from dpfedmeta.federation.wire_format import Attempt, RoundTask
 
 
 def offered_words(signed: SignedPlan) -> Iterator[str]:
@@ -88,7 +88,9 @@ def spent_words(ledger: ClientLedger, promise: Promise) -> str:
     return f"promised here: {promise.words}; {ledger.participations} participations in earlier rounds and runs{spent}"
 
 
-def sent_words(joined: Joined, ledger: ClientLedger, promise: Promise, attempt: Attempt, task: Task, what: str) -> str:
+def sent_words(
+    joined: Joined, ledger: ClientLedger, promise: Promise, attempt: Attempt, task: RoundTask, what: str
+) -> str:
     """Return a log line on what left the machine in a round."""
     privacy = joined.signed.plan.privacy
     run = joined.signed.run.hex()

@@ -8,11 +8,11 @@ import numpy as np
 
 from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.federation.client.client_state import asked_digest
-from dpfedmeta.federation.client.signed_participation import Signed, Taken
+from dpfedmeta.federation.client.signed_participation import Signed, SignedParticipation
 from dpfedmeta.federation.wire_format import Attempt, Start
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.secure_aggregation.protocol_client import Client
-from dpfedmeta.secure_aggregation.protocol_messages import Phase
+from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from dpfedmeta.secure_aggregation.round_parameters import Identities, Round
 
 
@@ -52,7 +52,9 @@ class MaskedRound:
         Refused: The client is not invited, or the plan does not allow a cohort of this size.
     """
 
-    def __init__(self, joined: Taken, attempt: Attempt, protocol: int, start: Start, identity: bytes) -> None:
+    def __init__(
+        self, joined: SignedParticipation, attempt: Attempt, protocol: int, start: Start, identity: bytes
+    ) -> None:
         if joined.number not in start.invited:
             raise Refused(f"asked into round {attempt.round}, to which it is not invited")
         self.place = (joined.signed.run, attempt.key, protocol)
@@ -63,7 +65,7 @@ class MaskedRound:
         self._client = Client(round_=self._round, seat=self._seat, identity=identity)
         self._agreed = self._consented = False
 
-    def answer(self, phase: Phase, said: bytes) -> bytes:
+    def answer(self, phase: ProtocolPhase, said: bytes) -> bytes:
         """Return the client's message of a phase.
 
         Raises:
@@ -71,17 +73,17 @@ class MaskedRound:
                 were agreed to before.
             Aborted: See the client's state machine in secure_aggregation.
         """
-        if phase is Phase.KEYS:
+        if phase is ProtocolPhase.KEYS:
             return self._client.advertise()
-        if phase is Phase.SHARES:
+        if phase is ProtocolPhase.SHARES:
             return self._client.share(said)
-        if phase is Phase.AGREE:
+        if phase is ProtocolPhase.AGREE:
             return self._agree(said)
-        if phase is Phase.MASKED and self._agreed:
+        if phase is ProtocolPhase.MASKED and self._agreed:
             return self._client.mask(said, self._vector())
-        if phase is Phase.CONSENT:
+        if phase is ProtocolPhase.CONSENT:
             return self._consent(said)
-        if phase is not Phase.REVEAL or not self._consented:
+        if phase is not ProtocolPhase.REVEAL or not self._consented:
             raise Refused(f"a step of phase {phase.name}")
         return self._client.unmask(said)
 

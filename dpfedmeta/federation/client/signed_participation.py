@@ -70,7 +70,7 @@ class Signed(Protocol):
         ...
 
 
-class Taken(Protocol):
+class SignedParticipation(Protocol):
     """Participation of a client in a training run or an analysis."""
 
     @property

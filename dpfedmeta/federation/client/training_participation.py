@@ -21,13 +21,13 @@ from dpfedmeta.federation.client.client_budget import Promise, check_allowed
 from dpfedmeta.federation.client.client_log import joined_words, sent_words, without_images
 from dpfedmeta.federation.client.client_state import FreshOf, Kept, kept_for, source_at
 from dpfedmeta.federation.client.local_data import NullImages, OwnImages, open_images, opened_or_why
-from dpfedmeta.federation.client.signed_participation import Signed, Taken
+from dpfedmeta.federation.client.signed_participation import Signed, SignedParticipation
 from dpfedmeta.federation.offers.signed_analysis import FORMAT, SignedAnalysis, opened_analysis
 from dpfedmeta.federation.offers.signed_plan import SignedPlan, opened_plan
-from dpfedmeta.federation.wire_format import Attempt, Floats, Task
+from dpfedmeta.federation.wire_format import Attempt, Floats, RoundTask
 from dpfedmeta.planning.client_population import training_pool
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.secure_sums import rounded_messages
 from dpfedmeta.training.build_data import client_side
 
@@ -57,7 +57,7 @@ class Joined:
 
     signed: SignedPlan
     number: int
-    side: ClientSide
+    side: ClientRunner
     source: KeyedSource | FreshSource
     images: OwnImages | NullImages
     null: NullImages
@@ -71,7 +71,7 @@ class Joined:
         """Weights that are learned."""
         return dimension(self.signed.learned)
 
-    def vector(self, task: Task, attempt: Attempt) -> Floats:
+    def vector(self, task: RoundTask, attempt: Attempt) -> Floats:
         """What the client sends to a server that sees messages, [d]: clipped, with the noise that the plan gives it.
 
         Guarantee:
@@ -79,7 +79,7 @@ class Joined:
             depends on no image (`_computed`).
         """
 
-        def computed(side: ClientSide) -> Floats:
+        def computed(side: ClientRunner) -> Floats:
             (values,) = side.sent(self._model(task), task.bound, attempt.round, [self.number])
             if values is None:
                 raise NoMessage("a message that is not of the model's form")
@@ -88,26 +88,26 @@ class Joined:
         return self._computed(attempt, computed)
 
     def check(self, task: bytes) -> None:
-        """Check a task before it is charged (see `Taken`)."""
-        Task.decode(task, self.dimension)
+        """Check a task before it is charged (see `SignedParticipation`)."""
+        RoundTask.decode(task, self.dimension)
 
     def whole(self, task: bytes, attempt: Attempt, invited: int) -> IntArray:
-        """SECRET: compute the rounded message with the client's share of the noise (see `Taken`)."""
-        return self._whole(Task.decode(task, self.dimension), attempt, invited)
+        """SECRET: compute the rounded message with the client's share of the noise (see `SignedParticipation`)."""
+        return self._whole(RoundTask.decode(task, self.dimension), attempt, invited)
 
-    def _whole(self, task: Task, attempt: Attempt, invited: int) -> IntArray:
+    def _whole(self, task: RoundTask, attempt: Attempt, invited: int) -> IntArray:
         whole = self.side.whole
         assert whole is not None
         arrays = {name: value.numpy() for name, value in self._model(task).items()}
         common = (arrays, (task.bound, whole.share(invited)), attempt.round, [self.number])
 
-        def computed(side: ClientSide) -> IntArray:
+        def computed(side: ClientRunner) -> IntArray:
             (vector,) = rounded_messages(side, *common, side.source)
             return vector
 
         return self._computed(attempt, computed) & ((1 << whole.bits) - 1)
 
-    def _computed(self, attempt: Attempt, computed: Callable[[ClientSide], Made]) -> Made:
+    def _computed(self, attempt: Attempt, computed: Callable[[ClientRunner], Made]) -> Made:
         """SECRET: what is computed from the images; from null records where they give no message.
 
         Guarantee:
@@ -129,12 +129,12 @@ class Joined:
 
     def sent_words(self, ledger: ClientLedger, promise: Promise, attempt: Attempt, task: bytes, what: str) -> str:
         """Return a log line on what left the machine."""
-        return sent_words(self, ledger, promise, attempt, Task.decode(task, self.dimension), what)
+        return sent_words(self, ledger, promise, attempt, RoundTask.decode(task, self.dimension), what)
 
-    def _at(self, attempt: Attempt) -> ClientSide:
+    def _at(self, attempt: Attempt) -> ClientRunner:
         return replace(self.side, source=source_at(self.source, attempt, self.fresh_of))
 
-    def _model(self, task: Task) -> Params:
+    def _model(self, task: RoundTask) -> Params:
         return unflatten(torch.from_numpy(np.array(task.model)), self.signed.learned)
 
 
@@ -227,7 +227,7 @@ def joined_by(
     noise_seed: int | None,
     fresh_of: FreshOf,
     log: Callable[[str], None],
-) -> Taken:
+) -> SignedParticipation:
     """Look at an offer as a client does, and get ready for it; of what it finds nothing is told to the server.
 
     Guarantee:

@@ -36,7 +36,14 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation.channel import Party
 from dpfedmeta.federation.flower.flower_channel import content_of, record_of
-from dpfedmeta.federation.flower.http_client import Refused, Requests, Taken, TooLong, Wire, wrong_certificate
+from dpfedmeta.federation.flower.http_client import (
+    ConnectionRefused,
+    IdentityTaken,
+    Requests,
+    TooLong,
+    Wire,
+    wrong_certificate,
+)
 from dpfedmeta.federation.identity.credentials import wire_key
 from dpfedmeta.training.terminal.heartbeat import Heartbeat
 
@@ -75,11 +82,11 @@ def attend(
                 while not over():
                     _turn(node, party, say)
                     heart.beat(f"connected to {wire.server}; waiting for its next question")
-        except Taken:
+        except IdentityTaken:
             reason = "a client of this identity is connected already"
             failure: Exception = InputError(f"{wire.server}: {reason}; each identity is one client")
             patience = min(wire.patience, 3 * HEARTBEAT_MIN_INTERVAL)
-        except Refused as error:
+        except ConnectionRefused as error:
             raise InputError(f"{wire.server}: {error}") from None
         except (httpx.HTTPError, ValueError, TooLong) as error:
             if (wrong := wrong_certificate(error)) is not None:
@@ -108,7 +115,7 @@ def _turn(node: _Node, party: Party, say: Callable[[str], object]) -> None:
     """
     try:
         node.turn(party, say)
-    except Refused as error:
+    except ConnectionRefused as error:
         say(str(error))
         raise httpx.RemoteProtocolError(str(error)) from None
 
@@ -194,7 +201,7 @@ def _connected(wire: Wire) -> Iterator[_Node]:
             yield _Node(client, node, wire.most_bytes)
         finally:
             stopped.set()
-            with suppress(httpx.HTTPError, Refused, ValueError):
+            with suppress(httpx.HTTPError, ConnectionRefused, ValueError):
                 client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
 
 
@@ -207,5 +214,5 @@ def _beat(wire: Wire, node: Node, stopped: threading.Event) -> None:
         while not stopped.wait(_HEARTBEAT_PAUSE):
             try:
                 client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT_MIN_INTERVAL))
-            except (httpx.HTTPError, Refused, ValueError):
+            except (httpx.HTTPError, ConnectionRefused, ValueError):
                 stopped.wait(1)

@@ -20,11 +20,11 @@ from dpfedmeta.federation.identity.credentials import wire_key
 _SECONDS = 30.0
 
 
-class Refused(Exception):
+class ConnectionRefused(Exception):
     """The server does not take this client; in its words, or in ours where it showed another certificate."""
 
 
-class Taken(Refused):
+class IdentityTaken(ConnectionRefused):
     """A client of this identity is connected."""
 
 
@@ -110,7 +110,7 @@ class _Bounded(httpx.BaseTransport):
             response.status_code, headers=response.headers, stream=_Counted(stream, self._most), request=request
         )
         if response.status_code in (401, 403, 412, 413):
-            raise (Taken if response.status_code == 412 else Refused)(_reason(response))
+            raise (IdentityTaken if response.status_code == 412 else ConnectionRefused)(_reason(response))
         return response
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfedmeta.analytics.analysis import Analysis, Asking, SumForm, Sums
+from dpfedmeta.analytics.analysis import Analysis, PendingRelease, SumForm, Sums
 from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.analytics.execute import AskedOf
 from dpfedmeta.analytics.public_context import Ground
@@ -22,8 +22,8 @@ from dpfedmeta.federation.channel import Channel
 from dpfedmeta.federation.client.agreed_survivors import TOLD, Told
 from dpfedmeta.federation.offers.signed_analysis import agreement_for, sign_analysis
 from dpfedmeta.federation.offers.signed_document import for_clients
-from dpfedmeta.federation.server.client_requests import Asking as Questions
 from dpfedmeta.federation.server.client_requests import Blame, Heard
+from dpfedmeta.federation.server.client_requests import ClientRequests as Questions
 from dpfedmeta.federation.server.quorum import wait_for
 from dpfedmeta.federation.server.remote_sums import NoSum, secure_sum
 from dpfedmeta.federation.server.training_server import check_federation
@@ -110,7 +110,7 @@ class RemoteClients:
         company = self.company
         wait_for(company.channel, company.roster, company.fewest, company.wait)
 
-    def sums(self, analysis: Analysis, asking: Asking, told: bytes, run: RunDirectory) -> Sums:
+    def sums(self, analysis: Analysis, asking: PendingRelease, told: bytes, run: RunDirectory) -> Sums:
         """SECRET: as `Clients`, by the protocol of secure aggregation, or what it gave before the server was killed.
 
         Guarantee:

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from dpfedmeta.federation.channel import Channel
 from dpfedmeta.federation.client.agreed_survivors import Told
 from dpfedmeta.federation.client.signed_participation import Signed
-from dpfedmeta.federation.wire_format import MOST_BYTES, Asked, Attempt, Offer, Question, Said, opened_answer
+from dpfedmeta.federation.wire_format import MOST_BYTES, Attempt, Offer, Question, QuestionKind, Said, opened_answer
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
 _ANSWERS = {
-    Asked.PLAN: Said.ACCEPTED,
-    Asked.VECTOR: Said.VECTOR,
-    Asked.PHASE: Said.PHASE,
-    Asked.MODEL: Said.ADAPTED,
+    QuestionKind.PLAN: Said.ACCEPTED,
+    QuestionKind.VECTOR: Said.VECTOR,
+    QuestionKind.PHASE: Said.PHASE,
+    QuestionKind.MODEL: Said.ADAPTED,
 }
 
 
@@ -35,7 +35,7 @@ class Heard:
         unsound: Number of these whose answer was not accepted.
     """
 
-    asked: Asked
+    asked: QuestionKind
     round: int
     clients: int
     answered: int
@@ -66,7 +66,7 @@ class Blame:
 
 
 @dataclass(kw_only=True, eq=False)
-class Asking:
+class ClientRequests:
     """Questions of the server to the clients of one run or analysis.
 
     Attributes:
@@ -114,7 +114,7 @@ class Asking:
         numbers = [number for number, identity in enumerate(self.roster) if identity in there]
         self._with_plan(numbers, Attempt(run=self.signed.run, round=0))
 
-    def ask(self, asked: Asked, attempt: Attempt, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
+    def ask(self, asked: QuestionKind, attempt: Attempt, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
         """Sound answers, by number of the client.
 
         Args:
@@ -136,10 +136,10 @@ class Asking:
                 number: Offer(number=number, signature=self.signed.signature, text=self.signed.text).encode()
                 for number in new
             }
-            self._accepted |= self._ask(Asked.PLAN, Attempt(run=attempt.run, round=attempt.round), offers).keys()
+            self._accepted |= self._ask(QuestionKind.PLAN, Attempt(run=attempt.run, round=attempt.round), offers).keys()
         return self._accepted & set(numbers)
 
-    def _ask(self, asked: Asked, attempt: Attempt, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
+    def _ask(self, asked: QuestionKind, attempt: Attempt, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
         if not bodies:
             return {}
         messages = {

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation.channel import Channel
-from dpfedmeta.federation.server.client_requests import Asking
+from dpfedmeta.federation.server.client_requests import ClientRequests
 from dpfedmeta.training.terminal.heartbeat import Heartbeat
 from dpfedmeta.training.tracking.callbacks import Callback, Row
 
@@ -21,7 +21,7 @@ class TooFew(InputError):
     """Too few clients are connected, or take part."""
 
 
-class Asked(Protocol):
+class ConnectedClients(Protocol):
     """The clients of one server, as far as it matters here."""
 
     @property
@@ -35,7 +35,7 @@ class Asked(Protocol):
         ...
 
     @property
-    def asking(self) -> Asking | None:
+    def asking(self) -> ClientRequests | None:
         """The questions to them; None before there is a plan."""
         ...
 
@@ -51,7 +51,7 @@ class Presence(Callback):
         waiting: Told now and then for whom it waits.
     """
 
-    federation: Asked
+    federation: ConnectedClients
     fewest: int
     seconds: float
     waiting: Callable[[str], object] = lambda line: None
@@ -96,7 +96,7 @@ def wait_for(
 
 
 def offer_until_answered(
-    asking: Asking, fewest: int, seconds: float, waiting: Callable[[str], object] = lambda line: None
+    asking: ClientRequests, fewest: int, seconds: float, waiting: Callable[[str], object] = lambda line: None
 ) -> None:
     """The plan, until so many clients accepted or declined it: whoever makes it slowly is offered it again.
 
@@ -121,13 +121,13 @@ def offer_until_answered(
         time.sleep(_LOOK_SECONDS)
 
 
-def all_are_asked(asking: Asking) -> bool:
+def all_are_asked(asking: ClientRequests) -> bool:
     """Return whether every client is asked in every round; otherwise who declined is as secret as the cohort."""
     plan = asking.signed.privacy
     return plan.sampler == "fixed" and plan.cohort == plan.clients
 
 
-def check_willing(asking: Asking) -> None:
+def check_willing(asking: ClientRequests) -> None:
     """Check that a round can have a sum, given who declined the plan or the last round.
 
     Raises:

@@ -14,19 +14,27 @@ from dpfedmeta.core.params import Params, dimension, flatten, unflatten
 from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.core.worker_pool import Workers
 from dpfedmeta.federation.client.secagg_session import round_of
-from dpfedmeta.federation.server.client_requests import Asking, Blame
+from dpfedmeta.federation.server.client_requests import Blame, ClientRequests
 from dpfedmeta.federation.server.quorum import TooFew, all_are_asked
-from dpfedmeta.federation.wire_format import Asked, Attempt, Floats, Start, Step, Task, unpacked_floats
+from dpfedmeta.federation.wire_format import (
+    Attempt,
+    Floats,
+    ProtocolStep,
+    QuestionKind,
+    RoundTask,
+    Start,
+    unpacked_floats,
+)
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.privacy.units import Bounded, Client
+from dpfedmeta.privacy.units import Bounded, ClientUnit
 from dpfedmeta.secure_aggregation.crypto.keys import SECRET_BYTES
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted, Refused
 from dpfedmeta.secure_aggregation.crypto.share_dealing import Fault, certain
-from dpfedmeta.secure_aggregation.protocol_messages import Phase
+from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from dpfedmeta.secure_aggregation.protocol_server import Server, Sum
 from dpfedmeta.simulation.backend import RoundAborted
-from dpfedmeta.simulation.client_runner import ClientSide
-from dpfedmeta.simulation.secure_sums import Task as LocalTask
+from dpfedmeta.simulation.client_runner import ClientRunner
+from dpfedmeta.simulation.secure_sums import SumTask as LocalTask
 
 # An attempt at the protocol that failed is made again, with fresh keys on the same vectors, and of the same survivors
 # where clients were told of some.
@@ -46,11 +54,11 @@ class AskedSums:
         abort_on_failure: Whether a round ends where an invited client failed.
     """
 
-    clients: ClientSide
-    asking: Asking
+    clients: ClientRunner
+    asking: ClientRequests
     abort_on_failure: bool = False
 
-    def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[Client, Params]:
+    def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[ClientUnit, Params]:
         """SECRET: the sum of the messages that came in time and are what an honest client may send.
 
         Guarantee:
@@ -66,8 +74,8 @@ class AskedSums:
         numbers = self.clients.whole_numbers(bound, size)
         total, entered = numbers.zero(size), 0
         attempt = Attempt(run=self.asking.signed.run, round=cohort.round, again=cohort.again)
-        task = Task(bound=bound, model=_flat(model)).encode()
-        answers = self.asking.ask(Asked.VECTOR, attempt, dict.fromkeys(cohort.clients.tolist(), task))
+        task = RoundTask(bound=bound, model=_flat(model)).encode()
+        answers = self.asking.ask(QuestionKind.VECTOR, attempt, dict.fromkeys(cohort.clients.tolist(), task))
         for answer in answers.values():
             values = _values(answer, size)
             if values is not None and (whole := numbers.accepted(values)) is not None:
@@ -107,11 +115,11 @@ class AskedAdder:
         silent. Below the fewest survivors nothing is unmasked: no client helps, and the sum is 0.
     """
 
-    asking: Asking
+    asking: ClientRequests
     identity: bytes
 
     def __call__(
-        self, clients: ClientSide, workers: Workers, tasks: Sequence[LocalTask], cohort: Cohort
+        self, clients: ClientRunner, workers: Workers, tasks: Sequence[LocalTask], cohort: Cohort
     ) -> tuple[IntArray, int]:
         """SECRET: (sum modulo 2^b of the survivors' vectors, how many these are); too few: nothing, and 0."""
         whole = clients.whole
@@ -121,7 +129,7 @@ class AskedAdder:
             return nothing
         _, arrays, (bound, _), *_ = tasks[0]
         flat: Floats = np.concatenate([value.reshape(-1) for value in arrays.values()])
-        start = Start(invited=tuple(cohort.clients.tolist()), task=Task(bound=bound, model=flat).encode())
+        start = Start(invited=tuple(cohort.clients.tolist()), task=RoundTask(bound=bound, model=flat).encode())
         attempt = Attempt(run=self.asking.signed.run, round=cohort.round, again=cohort.again)
         try:
             found = secure_sum(self.asking, self.identity, attempt, start)
@@ -141,7 +149,7 @@ class NoSum(Exception):
     """Nothing was unmasked, for the reason that the text gives."""
 
 
-def secure_sum(asking: Asking, identity: bytes, attempt: Attempt, start: Start) -> Sum:
+def secure_sum(asking: ClientRequests, identity: bytes, attempt: Attempt, start: Start) -> Sum:
     """SECRET: what the protocol gives the server.
 
     Args:
@@ -189,7 +197,7 @@ def _blame(fault: Fault, round_: int, invited: Sequence[int]) -> Blame:
     )
 
 
-def _talk(asking: Asking, server: Server, attempt: Attempt, protocol: int, start: Start) -> None:
+def _talk(asking: ClientRequests, server: Server, attempt: Attempt, protocol: int, start: Start) -> None:
     """All phases, in order; who says nothing in one of them has fallen silent.
 
     Raises:
@@ -203,14 +211,14 @@ def _talk(asking: Asking, server: Server, attempt: Attempt, protocol: int, start
     while inbox:
         phase = server.phase
         said = {
-            start.invited[seat]: Step(protocol=protocol, phase=phase, said=message).encode()
+            start.invited[seat]: ProtocolStep(protocol=protocol, phase=phase, said=message).encode()
             for seat, message in inbox.items()
         }
-        for answer in asking.ask(Asked.PHASE, attempt, said).values():
+        for answer in asking.ask(QuestionKind.PHASE, attempt, said).values():
             try:
                 server.receive(answer)
             except Refused:
                 continue
         inbox = server.close()
-        if server.phase is Phase.CONSENT and told is None:
+        if server.phase is ProtocolPhase.CONSENT and told is None:
             asking.told.note(attempt, (start.invited[seat] for seat in server.survivors))

@@ -21,10 +21,10 @@ from dpfedmeta.data.populations.population import Population
 from dpfedmeta.federation.channel import IDENTITY_BYTES, Channel
 from dpfedmeta.federation.client.agreed_survivors import TOLD, Told
 from dpfedmeta.federation.offers.signed_plan import SignedPlan, agreement_of, opened_plan, sign_plan
-from dpfedmeta.federation.server.client_requests import Asking, Blame, Heard
+from dpfedmeta.federation.server.client_requests import Blame, ClientRequests, Heard
 from dpfedmeta.federation.server.quorum import Presence, TooFew, all_are_asked, offer_until_answered, wait_for
 from dpfedmeta.federation.server.remote_sums import AskedAdder, AskedSums
-from dpfedmeta.federation.wire_format import Asked, Attempt, packed_floats
+from dpfedmeta.federation.wire_format import Attempt, QuestionKind, packed_floats
 from dpfedmeta.planning.privacy.aggregation import clients_make_the_noise
 from dpfedmeta.planning.privacy.cohort_collusion import check_company
 from dpfedmeta.planning.run_plan import Plan
@@ -33,7 +33,7 @@ from dpfedmeta.simulation.backend import Backend
 from dpfedmeta.simulation.secure_sums import SecureSums
 from dpfedmeta.training.results.summary import Status
 from dpfedmeta.training.run_training import run_training
-from dpfedmeta.training.setup import Prepared, RunOptions
+from dpfedmeta.training.setup import RunContext, RunOptions
 from dpfedmeta.training.state.lock import only_writer
 from dpfedmeta.training.state.resume import MAY_CHANGE, finished, identity_of, reported, settings_of_run
 from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed
@@ -73,7 +73,7 @@ class RemotePopulation:
 
 @dataclass(kw_only=True, eq=False)
 class Federation:
-    """The clients of one server (a training.setup.Elsewhere).
+    """The clients of one server (a training.setup.ClientProvider).
 
     Attributes:
         channel: The wire.
@@ -99,7 +99,7 @@ class Federation:
     blamed: Callable[[str], None] = lambda line: None
     names: tuple[str, ...] = ()
     waiting: Callable[[str], object] = lambda line: None
-    _asking: Asking | None = None
+    _asking: ClientRequests | None = None
     _signed: SignedPlan | None = None
 
     def population(self, plan: Plan) -> Population:
@@ -118,7 +118,7 @@ class Federation:
         population: Population = RemotePopulation(roster=self.roster)  # type: ignore[assignment]
         return population
 
-    def backend(self, made: Prepared, run: RunDirectory) -> Backend:
+    def backend(self, made: RunContext, run: RunDirectory) -> Backend:
         """Offer the plan to the clients, and return the backend that adds up their messages, as aggregation.mode says.
 
         Raises:
@@ -138,7 +138,7 @@ class Federation:
         added = AskedAdder(asking=asking, identity=self.identity)
         return SecureSums(clients=made.clients, workers=made.workers, added=added, abort_on_failure=abort)
 
-    def _blame(self, run: RunDirectory, asking: Asking, blame: Blame) -> None:
+    def _blame(self, run: RunDirectory, asking: ClientRequests, blame: Blame) -> None:
         name = lambda number: self.names[number] if self.names else f"client {number}"  # noqa: E731
         text = blame.text(name)
         line = {"round": blame.round, "clients": blame.clients, "text": text}
@@ -148,7 +148,7 @@ class Federation:
         self.blamed(f"round {blame.round}: {shown} (secret/{_FAULTS})")
 
     @property
-    def asking(self) -> Asking | None:
+    def asking(self) -> ClientRequests | None:
         """Its questions; None before there is a plan."""
         return self._asking
 
@@ -166,7 +166,7 @@ class Federation:
         weights = load_weights(run.weights)
         flat = flatten({name: weights[name] for name in signed.initial}).float()
         body, attempt = packed_floats(np.asarray(flat.numpy())), Attempt(run=signed.run, round=0)
-        adapted = len(asking.ask(Asked.MODEL, attempt, dict.fromkeys(range(len(self.roster)), body)))
+        adapted = len(asking.ask(QuestionKind.MODEL, attempt, dict.fromkeys(range(len(self.roster)), body)))
         kept.unlink()
         return adapted
 
@@ -183,8 +183,8 @@ class Federation:
             wait_for(self.channel, self.roster, self.fewest, self.wait, self.waiting)
         self.hand_out(run)
 
-    def _questions(self, signed: SignedPlan, server: Identity) -> Asking:
-        return Asking(
+    def _questions(self, signed: SignedPlan, server: Identity) -> ClientRequests:
+        return ClientRequests(
             channel=self.channel,
             signed=signed,
             server=server,

@@ -14,7 +14,7 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.learning.algorithms.maml import Maml, whole_client_trial
 from dpfedmeta.learning.meta.adaptation import Adaptation
-from dpfedmeta.learning.meta.algorithm import ClientContext, ClientNoise, DataNeeds, Sends, Trial
+from dpfedmeta.learning.meta.algorithm import ClientContext, ClientNoise, DataNeeds, NetworkTrial, Sends
 from dpfedmeta.learning.meta.from_settings import adaptation_of, first_order_only, undivided_only
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dpfedmeta.learning.models.spec import NetworkSpec
     from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
     from dpfedmeta.privacy.mechanisms import Released
-    from dpfedmeta.privacy.units import Record
+    from dpfedmeta.privacy.units import RecordUnit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ class FedAvg:
 
     def messages(
         self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
-    ) -> Iterator[Params | Released[Record, Params]]:
+    ) -> Iterator[Params | Released[RecordUnit, Params]]:
         """Updates, exact or by noisy steps."""
         from dpfedmeta.learning.record_dp.local_training import LocalSteps, local_update, private_local_update
 
@@ -162,12 +162,12 @@ class FedAvg:
             self, adaptation=adaptation, batch=None, private=self.private and replace(self.private, noise=1.0)
         )
 
-    def trial(self, network: NetworkSpec) -> Trial:
+    def trial(self, network: NetworkSpec) -> NetworkTrial:
         """Records may mix unless they are promised something."""
         if self.private is None:
             return whole_client_trial(network)
         unit = "gradient of another record"
-        return Trial(unit=unit, one="record", each=1, ways=network.ways, changed=(1, 0), apart=False)
+        return NetworkTrial(unit=unit, one="record", each=1, ways=network.ways, changed=(1, 0), apart=False)
 
     def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
         """SECRET: a message of each client, or a gradient of each record."""

@@ -11,7 +11,7 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.learning.meta.adaptation import PLAIN, Adaptation, Adapts, InnerRule
-from dpfedmeta.learning.meta.algorithm import TOGETHER, ClientContext, ClientNoise, DataNeeds, Sends, Trial
+from dpfedmeta.learning.meta.algorithm import TOGETHER, ClientContext, ClientNoise, DataNeeds, NetworkTrial, Sends
 from dpfedmeta.learning.meta.client_divisions import Divisions
 from dpfedmeta.learning.meta.from_settings import Order, adaptation_of, whole_batches_only
 
@@ -168,7 +168,7 @@ class Maml:
         adaptation = replace(self.adaptation, steps=min(2, self.adaptation.steps))
         return replace(self, adaptation=adaptation, divisions=divisions)
 
-    def trial(self, network: NetworkSpec) -> Trial:
+    def trial(self, network: NetworkSpec) -> NetworkTrial:
         """All data of a client are others; no other client's message may move."""
         return whole_client_trial(network)
 
@@ -183,9 +183,9 @@ class Maml:
         return [rows([{n: v[None] for n, v in self.gradient(context, each).items()} for each in episodes])]
 
 
-def whole_client_trial(network: NetworkSpec) -> Trial:
+def whole_client_trial(network: NetworkSpec) -> NetworkTrial:
     """For methods whose messages are exact."""
-    return Trial(
+    return NetworkTrial(
         unit="message of another client", one="client", each=1, ways=network.ways, changed=(None, None), apart=True
     )
 

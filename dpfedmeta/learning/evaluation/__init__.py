@@ -13,7 +13,7 @@ from dpfedmeta.learning.evaluation.few_shot import (
     pixel_prototype_accuracy,
 )
 from dpfedmeta.learning.evaluation.fine_tuning import FineTuning, choose_fine_tuning
-from dpfedmeta.learning.evaluation.personalisation import Findings, Question, distribution, investigate
+from dpfedmeta.learning.evaluation.personalisation import EvaluationQuestion, Findings, distribution, investigate
 
 __all__ = [
     "PROTOCOL",
@@ -21,10 +21,10 @@ __all__ = [
     "Accuracy",
     "Benchmark",
     "Classification",
+    "EvaluationQuestion",
     "Findings",
     "FineTuning",
     "HeldOutEvaluation",
-    "Question",
     "adapted_accuracy",
     "choose_fine_tuning",
     "compete",

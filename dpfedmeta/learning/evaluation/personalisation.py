@@ -33,7 +33,7 @@ _PATHS = ("accuracy", "accuracy_untrained", "accuracy_fine_tuned")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Question:
+class EvaluationQuestion:
     """Learners to compare, and the numbers of adaptation steps after which they are evaluated.
 
     Attributes:
@@ -76,7 +76,7 @@ class Findings:
     """
 
     shape: EpisodeShape
-    question: Question
+    question: EvaluationQuestion
     seeds: tuple[int, ...]
     by_seed: tuple[Mapping[str, Outcomes], ...]
     digest: str
@@ -136,7 +136,7 @@ class Findings:
 
 
 def investigate(
-    workers: Workers, benchmark: Benchmark, question: Question, seeds: Sequence[int], episodes: int
+    workers: Workers, benchmark: Benchmark, question: EvaluationQuestion, seeds: Sequence[int], episodes: int
 ) -> Findings:
     """Ask everybody on the same episodes.
 
@@ -154,7 +154,7 @@ def investigate(
     return Findings(shape=benchmark.shape, question=question, seeds=tuple(seeds), by_seed=found, digest=digest)
 
 
-def _contestants(question: Question) -> dict[str, Learner]:
+def _contestants(question: EvaluationQuestion) -> dict[str, Learner]:
     trained, untrained = arrays_of(question.trained), arrays_of(question.untrained)
     path = Adapted(network=question.network, weights=trained, adaptation=question.adaptation, at=question.at)
     made: dict[str, Learner] = {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dpfedmeta.learning.models.spec import NetworkSpec
     from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
     from dpfedmeta.privacy.mechanisms import Released
-    from dpfedmeta.privacy.units import Record
+    from dpfedmeta.privacy.units import RecordUnit
 
 
 Item = TypeVar("Item")
@@ -124,7 +124,7 @@ class ClientNoise:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class NetworkTrial:
     """Test of a network before the first round (planning.coupling): the data of one client are changed.
 
     Attributes:
@@ -198,7 +198,7 @@ class ClientAlgorithm(Hashable, Protocol):
 
     def messages(
         self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
-    ) -> Iterator[Params | Released[Record, Params]]:
+    ) -> Iterator[Params | Released[RecordUnit, Params]]:
         """Compute one message for each client, before the message clip: SECRET, or released towards the server.
 
         Args:
@@ -213,7 +213,7 @@ class ClientAlgorithm(Hashable, Protocol):
         """The same without the steps, mini-batches and divisions that show nothing more in a trial."""
         ...
 
-    def trial(self, network: NetworkSpec) -> Trial:
+    def trial(self, network: NetworkSpec) -> NetworkTrial:
         """Return the test of a network for this algorithm."""
         ...
 

@@ -18,7 +18,7 @@ from dpfedmeta.learning.models.functional import apply, channels_last
 from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
 from dpfedmeta.privacy.clipping import clipped_record_sum
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released, post_process
-from dpfedmeta.privacy.units import Bounded, Record
+from dpfedmeta.privacy.units import Bounded, RecordUnit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ def private_local_update(
     private: LocalDpSgd,
     generator: SecretGenerator,
     per_record: PerRecordGradients,
-) -> Released[Record, Params]:
+) -> Released[RecordUnit, Params]:
     """theta_0 - theta_K after K noisy steps on mini-batches that only the client knows.
 
     Abadi et al. 2016 (https://arxiv.org/abs/1607.00133).
@@ -105,10 +105,10 @@ def private_local_update(
     batch = steps.batch or count
     mechanism = GaussianMechanism(total_multiplier=private.noise, charged_multiplier=private.noise, denominator=batch)
     theta = detached(model)
-    released: list[Released[Record, Params]] = []
+    released: list[Released[RecordUnit, Params]] = []
     for _ in range(steps.steps):
         rows = _coins(len(labels), min(1.0, batch / count), generator)
-        total = Bounded[Record, Params](value=zeros_like(theta), sensitivity=private.clip)
+        total = Bounded[RecordUnit, Params](value=zeros_like(theta), sensitivity=private.clip)
         if len(rows):
             gradients = per_record(network, theta, dict(fixed), frozenset(), images[rows], labels[rows])
             total = clipped_record_sum(gradients, private.clip)

@@ -13,7 +13,7 @@ from dpfedmeta.data.episodes.async_transfer import placed
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.privacy.clipping import clipped_record_sum
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released
-from dpfedmeta.privacy.units import Record
+from dpfedmeta.privacy.units import RecordUnit
 
 if TYPE_CHECKING:
     from dpfedmeta.learning.releases.micro_episodes import MicroEpisodes
@@ -25,7 +25,7 @@ def micro_messages(
     query_bound: float,
     generators: Sequence[SecretGenerator],
     spec: MicroEpisodes,
-) -> list[Released[Record, Params]]:
+) -> list[Released[RecordUnit, Params]]:
     """The whole round of several clients; what each returns may be seen by the server.
 
     Args:

@@ -19,7 +19,7 @@ from dpfedmeta.learning.models.trainable import adapting
 from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
 from dpfedmeta.privacy.clipping import clipped_record_sum
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released, post_process
-from dpfedmeta.privacy.units import Record
+from dpfedmeta.privacy.units import RecordUnit
 
 if TYPE_CHECKING:
     from dpfedmeta.learning.releases.steps import Steps
@@ -34,7 +34,7 @@ def private_messages(
     noises: Sequence[ClientNoise],
     spec: Steps,
     per_record: PerRecordGradients,
-) -> list[Released[Record, Params]]:
+) -> list[Released[RecordUnit, Params]]:
     """The whole round of several clients; what each returns may be seen by the server.
 
     Clients share only the arithmetic: every record is clipped on its own and every client draws its own noise.
@@ -89,7 +89,7 @@ def _private_descents(
     noises: Sequence[ClientNoise],
     spec: Steps,
     per_record: PerRecordGradients,
-) -> list[list[Released[Record, Params]]]:
+) -> list[list[Released[RecordUnit, Params]]]:
     """The K released support gradients of each client; each is post-processed into the parameters of the next."""
     support = GaussianMechanism(
         total_multiplier=spec.support_noise,
@@ -100,7 +100,7 @@ def _private_descents(
     bound = spec.support_clip or spec.support_clip_ratio * query_bound
     phase = support_phase(network, weights, episodes, adaptation.adapt)
     thetas = [phase.start] * len(episodes)
-    steps: list[list[Released[Record, Params]]] = [[] for _ in episodes]
+    steps: list[list[Released[RecordUnit, Params]]] = [[] for _ in episodes]
     for _ in range(adaptation.steps):
         gradients = support_gradients(phase, thetas, per_record)
         for own, gradient, noise in zip(steps, gradients, noises, strict=True):

@@ -12,7 +12,7 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.learning.meta.adaptation import Adaptation
-from dpfedmeta.learning.meta.algorithm import TOGETHER, ClientContext, ClientNoise, DataNeeds, Trial, in_pieces
+from dpfedmeta.learning.meta.algorithm import TOGETHER, ClientContext, ClientNoise, DataNeeds, NetworkTrial, in_pieces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dpfedmeta.learning.models.spec import NetworkSpec
     from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
     from dpfedmeta.privacy.mechanisms import Released
-    from dpfedmeta.privacy.units import Record
+    from dpfedmeta.privacy.units import RecordUnit
 
 Slots = list[list[list[int]]]
 
@@ -169,13 +169,13 @@ class MicroEpisodes:
 
     def messages(
         self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
-    ) -> Iterator[Params | Released[Record, Params]]:
+    ) -> Iterator[Params | Released[RecordUnit, Params]]:
         """Released towards the server; or SECRET meta-gradients [M, ...]."""
         from dpfedmeta.learning.record_dp.micro_episode_gradients import micro_episodes, micro_messages
 
         own = self._of_parts(context)
 
-        def released(part: Sequence[tuple[Episode, ClientNoise]]) -> list[Released[Record, Params]]:
+        def released(part: Sequence[tuple[Episode, ClientNoise]]) -> list[Released[RecordUnit, Params]]:
             placed, noise = [episode.to(context.device) for episode, _ in part], [noise.query for _, noise in part]
             return micro_messages(lambda parts: self.method.gradients(own, parts), placed, bound, noise, self)
 
@@ -205,10 +205,10 @@ class MicroEpisodes:
         two = EpisodeShape(ways=self.shape.ways, shots=2, queries=2)
         return replace(self, method=self.method.shortened(), client=two, shape=one, noise=1.0)
 
-    def trial(self, network: NetworkSpec) -> Trial:
+    def trial(self, network: NetworkSpec) -> NetworkTrial:
         """The records of a class in the first micro-episode are others."""
         unit = "meta-gradient of another micro-episode"
-        return Trial(unit=unit, one="record", each=2, ways=self.shape.ways, changed=(2, 0), apart=True)
+        return NetworkTrial(unit=unit, one="record", each=2, ways=self.shape.ways, changed=(2, 0), apart=True)
 
     def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
         """SECRET: a meta-gradient of each micro-episode."""

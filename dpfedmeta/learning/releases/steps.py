@@ -10,7 +10,15 @@ from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.learning.meta.adaptation import Adaptation
-from dpfedmeta.learning.meta.algorithm import TOGETHER, ClientContext, ClientNoise, DataNeeds, Method, Trial, in_pieces
+from dpfedmeta.learning.meta.algorithm import (
+    TOGETHER,
+    ClientContext,
+    ClientNoise,
+    DataNeeds,
+    Method,
+    NetworkTrial,
+    in_pieces,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +29,7 @@ if TYPE_CHECKING:
     from dpfedmeta.learning.models.spec import NetworkSpec
     from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
     from dpfedmeta.privacy.mechanisms import Released
-    from dpfedmeta.privacy.units import Record
+    from dpfedmeta.privacy.units import RecordUnit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,13 +163,13 @@ class Steps:
 
     def messages(
         self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
-    ) -> Iterator[Released[Record, Params]]:
+    ) -> Iterator[Released[RecordUnit, Params]]:
         """Released towards the server."""
         from dpfedmeta.learning.record_dp.noisy_steps import private_messages
 
         module, learned, fixed = context.module, context.learned, context.fixed
 
-        def released(part: Sequence[tuple[Episode, ClientNoise]]) -> list[Released[Record, Params]]:
+        def released(part: Sequence[tuple[Episode, ClientNoise]]) -> list[Released[RecordUnit, Params]]:
             placed, own = [episode.to(context.device) for episode, _ in part], [noise for _, noise in part]
             return private_messages(module, learned, fixed, placed, bound, own, self, context.engine)
 
@@ -171,10 +179,10 @@ class Steps:
         """Two steps; noise decides nothing."""
         return replace(self, method=self.method.shortened(), support_noise=1.0, query_noise=1.0)
 
-    def trial(self, network: NetworkSpec) -> Trial:
+    def trial(self, network: NetworkSpec) -> NetworkTrial:
         """Return the test of a network: one support and one query record are replaced."""
         unit = "gradient of another record"
-        return Trial(unit=unit, one="record", each=1, ways=network.ways, changed=(1, 1), apart=False)
+        return NetworkTrial(unit=unit, one="record", each=1, ways=network.ways, changed=(1, 1), apart=False)
 
     def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
         """SECRET: per-record gradients of support and query phase; clients together where that is how they go."""

@@ -9,7 +9,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
-from dpfedmeta.privacy.clip_policies.median_policy import Histogram
+from dpfedmeta.privacy.clip_policies.median_policy import NormHistogram
 from dpfedmeta.privacy.clip_policies.quantile_policy import BelowBound
 from dpfedmeta.privacy.clip_policy import Attachment, ClipPolicy, Mode, bound_problem
 
@@ -47,7 +47,7 @@ def _check_attachment(settings: Settings, policy: ClipPolicy[Any], name: str) ->
     attachment = policy.attachment
     if attachment is None:
         return
-    if type(attachment) not in (BelowBound, Histogram):
+    if type(attachment) not in (BelowBound, NormHistogram):
         raise RefusedPlan(
             f"{name}: its attachment is {type(attachment).__qualname__}, whose sensitivity nobody has checked; use "
             "BelowBound or Histogram of dpfedmeta.privacy.clip_policies.quantile_policy and .median, or None"

@@ -13,7 +13,7 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.params import Params
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, ClientContext, Trial
+from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, ClientContext, NetworkTrial
 from dpfedmeta.learning.meta.trial_rows import drawn
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.resize_head import with_ways
@@ -42,7 +42,7 @@ class Rehearsal:
     promise: Literal["record-level", "client-level"] | None
 
     @property
-    def trial(self) -> Trial:
+    def trial(self) -> NetworkTrial:
         """Trial of the algorithm: which units must not affect each other."""
         return self.algorithm.trial(self.network)
 

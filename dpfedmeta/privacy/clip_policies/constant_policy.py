@@ -11,7 +11,7 @@ from dpfedmeta.privacy.clip_policy import Mode, Surroundings
 if TYPE_CHECKING:
     from dpfedmeta.core.params import Params
     from dpfedmeta.privacy.mechanisms import Released
-    from dpfedmeta.privacy.units import Client
+    from dpfedmeta.privacy.units import ClientUnit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Constant:
         """The bound, for ever."""
         return ConstantState(bound=self.initial_bound)
 
-    def next_bound(self, state: ConstantState, aggregate: Released[Client, Params]) -> tuple[ConstantState, float]:
+    def next_bound(self, state: ConstantState, aggregate: Released[ClientUnit, Params]) -> tuple[ConstantState, float]:
         """Ignores the aggregate."""
         return state, state.bound
 

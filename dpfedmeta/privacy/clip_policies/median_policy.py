@@ -21,11 +21,11 @@ from dpfedmeta.privacy.clip_policy import (
 if TYPE_CHECKING:
     from dpfedmeta.core.params import Params
     from dpfedmeta.privacy.mechanisms import Released
-    from dpfedmeta.privacy.units import Client
+    from dpfedmeta.privacy.units import ClientUnit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Histogram:
+class NormHistogram:
     """Attachment of `size` numbers a client: 1 in the cell of its norm on a geometric grid, 0 elsewhere.
 
     Attributes:
@@ -38,7 +38,7 @@ class Histogram:
     sensitivity: float = 1.0
 
     @classmethod
-    def between(cls, lowest: float, highest: float, scale: float) -> Histogram:
+    def between(cls, lowest: float, highest: float, scale: float) -> NormHistogram:
         """A cell for each factor of two."""
         steps = max(1, math.ceil(math.log2(highest / lowest)))
         ratio = highest / lowest
@@ -74,7 +74,7 @@ class Median:
 
     initial_bound: float
     window: int
-    attachment: Histogram
+    attachment: NormHistogram
 
     @classmethod
     def planned(cls, clip: ClipSettings, around: Surroundings) -> Median:
@@ -91,14 +91,14 @@ class Median:
         return cls(
             initial_bound=clip.initial,
             window=clip.window,
-            attachment=Histogram.between(lowest, highest, scale=scale),
+            attachment=NormHistogram.between(lowest, highest, scale=scale),
         )
 
     def initial(self) -> MedianState:
         """C_0."""
         return MedianState(bound=self.initial_bound)
 
-    def next_bound(self, state: MedianState, aggregate: Released[Client, Params]) -> tuple[MedianState, float]:
+    def next_bound(self, state: MedianState, aggregate: Released[ClientUnit, Params]) -> tuple[MedianState, float]:
         """The first edge that half of the expected clients lie below."""
         share = tuple(float(v) / (self.attachment.scale * state.bound) for v in aggregate.value[ATTACHED])
         shares = (*state.shares, share)[-self.window :]

@@ -13,7 +13,7 @@ from dpfedmeta.privacy.clip_policy import ATTACHED, Mode, Surroundings, check_co
 if TYPE_CHECKING:
     from dpfedmeta.core.params import Params
     from dpfedmeta.privacy.mechanisms import Released
-    from dpfedmeta.privacy.units import Client
+    from dpfedmeta.privacy.units import ClientUnit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class BelowBound:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantile:
+class QuantilePolicy:
     """C <- C exp(-rate (share of unclipped clients - quantile)).
 
     Andrew et al. 2021 (https://arxiv.org/abs/1905.03871).
@@ -66,7 +66,7 @@ class Quantile:
     attachment: BelowBound
 
     @classmethod
-    def planned(cls, clip: ClipSettings, around: Surroundings) -> Quantile:
+    def planned(cls, clip: ClipSettings, around: Surroundings) -> QuantilePolicy:
         """Build the policy from the settings.
 
         Raises:
@@ -88,7 +88,7 @@ class Quantile:
         """C_0."""
         return QuantileState(bound=self.initial_bound)
 
-    def next_bound(self, state: QuantileState, aggregate: Released[Client, Params]) -> tuple[QuantileState, float]:
+    def next_bound(self, state: QuantileState, aggregate: Released[ClientUnit, Params]) -> tuple[QuantileState, float]:
         """Move the clip bound by one geometric step towards the quantile."""
         centred = float(aggregate.value[ATTACHED][0]) / (self.attachment.scale * state.bound)
         moved = state.bound * math.exp(-self.rate * (centred + 0.5 - self.quantile))
@@ -96,4 +96,4 @@ class Quantile:
         return replace(state, bound=bound), bound
 
 
-MEMBER = Quantile
+MEMBER = QuantilePolicy

@@ -13,7 +13,7 @@ from dpfedmeta.privacy.clip_policy import Mode, Surroundings, check_window, clip
 if TYPE_CHECKING:
     from dpfedmeta.core.params import Params
     from dpfedmeta.privacy.mechanisms import Released
-    from dpfedmeta.privacy.units import Client
+    from dpfedmeta.privacy.units import ClientUnit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class WindowLiteral:
         """C_0."""
         return LiteralState(bound=self.initial_bound)
 
-    def next_bound(self, state: LiteralState, aggregate: Released[Client, Params]) -> tuple[LiteralState, float]:
+    def next_bound(self, state: LiteralState, aggregate: Released[ClientUnit, Params]) -> tuple[LiteralState, float]:
         """The percentile, once W aggregates are known."""
         norms = (*state.norms, aggregate.length)[-self.window :]
         bound = state.bound

@@ -14,7 +14,7 @@ from dpfedmeta.privacy.knee_search import Walk
 if TYPE_CHECKING:
     from dpfedmeta.core.params import Params
     from dpfedmeta.privacy.mechanisms import Released
-    from dpfedmeta.privacy.units import Client
+    from dpfedmeta.privacy.units import ClientUnit
 
 # Standard deviations of noise above which a signal counts as visible, and as certain.
 _VISIBLE, _CERTAIN = 2.0, 6.0
@@ -109,7 +109,7 @@ class Window:
         """Starts above the centre, so that the second round looks below it."""
         return WindowState(centre=self.initial_bound, bound=self.initial_bound * self._walk.probe)
 
-    def next_bound(self, state: WindowState, aggregate: Released[Client, Params]) -> tuple[WindowState, float]:
+    def next_bound(self, state: WindowState, aggregate: Released[ClientUnit, Params]) -> tuple[WindowState, float]:
         """Add one observation, move the centre, and put the next probe on the other side."""
         walk, observations = self._walk, (*state.observations, observe(state.bound, aggregate))[-self.window :]
         state = replace(state, observations=observations)
@@ -157,7 +157,7 @@ def _elasticity(observations: tuple[Observation, ...], otherwise: float) -> floa
     return otherwise + weight * (min(max(slope, _LOWEST_SLOPE), _HIGHEST_SLOPE) - otherwise)
 
 
-def observe(bound: float, aggregate: Released[Client, Params]) -> Observation:
+def observe(bound: float, aggregate: Released[ClientUnit, Params]) -> Observation:
     """Subtract the known noise energy sigma^2 d from ||G||^2.
 
     The noise part of ||G||^2 has standard deviation sigma^2 sqrt(2d), the cross term 2 sigma ||signal||.

@@ -18,7 +18,7 @@ from dpfedmeta.privacy.knee_search import Walk
 if TYPE_CHECKING:
     from dpfedmeta.core.params import Params
     from dpfedmeta.privacy.mechanisms import Released
-    from dpfedmeta.privacy.units import Client
+    from dpfedmeta.privacy.units import ClientUnit
 
 # Standard deviations of noise above which a signal counts as visible, and as certain.
 _VISIBLE, _CERTAIN = 2.0, 3.0
@@ -112,7 +112,7 @@ class WindowProducts:
         """Starts above the centre, so that the second round looks below it."""
         return ProductsState(centre=self.initial_bound, bound=self.initial_bound * self.walk.probe)
 
-    def next_bound(self, state: ProductsState, aggregate: Released[Client, Params]) -> tuple[ProductsState, float]:
+    def next_bound(self, state: ProductsState, aggregate: Released[ClientUnit, Params]) -> tuple[ProductsState, float]:
         """Take the products with the last W - 1 aggregates, move the centre, and probe its other side."""
         state = _remembered(state, aggregate, self.window)
         if len(state.bounds) < 2:
@@ -129,7 +129,7 @@ class WindowProducts:
         return replace(state, centre=centre, bound=bound, mode=mode), bound
 
 
-def _remembered(state: ProductsState, aggregate: Released[Client, Params], window: int) -> ProductsState:
+def _remembered(state: ProductsState, aggregate: Released[ClientUnit, Params], window: int) -> ProductsState:
     own = aggregate.vector
     kept = (*state.releases, own)
     # Not a BLAS product: any number of threads makes the same bits.

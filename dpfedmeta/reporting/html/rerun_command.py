@@ -22,7 +22,7 @@ _UNSAID = ("run.noise_seed",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class ChangedSetting:
     """Setting of a run, beside the value that its preset gives.
 
     Attributes:
@@ -41,11 +41,13 @@ class Setting:
         return self.preset is not None and self.value != self.preset
 
 
-def settings_shown(settings: Settings) -> list[Setting]:
+def settings_shown(settings: Settings) -> list[ChangedSetting]:
     """All settings beside the preset's, less names and places; a chosen noise seed is only said to be there."""
     own, preset = _values(settings), _of_preset(settings)
     return [
-        Setting(name=name, value=_shown(name, value), preset=None if preset is None else _shown(name, preset.get(name)))
+        ChangedSetting(
+            name=name, value=_shown(name, value), preset=None if preset is None else _shown(name, preset.get(name))
+        )
         for name, value in own.items()
         if name not in _PLACES
     ]

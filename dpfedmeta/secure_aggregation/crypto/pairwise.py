@@ -9,7 +9,7 @@ from hashlib import sha256
 from dpfedmeta.secure_aggregation.crypto.keys import Pair, committed, derived, sealed, unsealed
 from dpfedmeta.secure_aggregation.crypto.shamir import SHARE_BYTES
 from dpfedmeta.secure_aggregation.payloads import KeyList, Keys, Kind
-from dpfedmeta.secure_aggregation.protocol_messages import Phase, header
+from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase, header
 from dpfedmeta.secure_aggregation.round_parameters import Round
 
 
@@ -80,7 +80,7 @@ def share_commitment(bound: bytes, dealer: int, holder: int, kind: Kind, share: 
 
 
 @dataclass(frozen=True)
-class Channel:
+class ShareKeys:
     """Sealing of shares between two neighbours: a key for each direction, since a single one would use its nonce twice.
 
     Attributes:
@@ -95,7 +95,7 @@ class Channel:
 
     def sealed(self, round_: Round, seat: int, other: int, content: bytes) -> bytes:
         """For the neighbour."""
-        return sealed(self.out, content, header(round_, Phase.SHARES, seat, other) + self.context)
+        return sealed(self.out, content, header(round_, ProtocolPhase.SHARES, seat, other) + self.context)
 
     def unsealed(self, round_: Round, seat: int, other: int, content: bytes) -> bytes:
         """Open shares that the neighbour sealed.
@@ -103,10 +103,10 @@ class Channel:
         Raises:
             Refused: The tag fails.
         """
-        return unsealed(self.back, content, header(round_, Phase.SHARES, other, seat) + self.context)
+        return unsealed(self.back, content, header(round_, ProtocolPhase.SHARES, other, seat) + self.context)
 
 
-def channel(own: Pair, other: bytes, context: bytes, *, lower: bool) -> Channel:
+def channel(own: Pair, other: bytes, context: bytes, *, lower: bool) -> ShareKeys:
     """Between two neighbours.
 
     Args:
@@ -120,4 +120,4 @@ def channel(own: Pair, other: bytes, context: bytes, *, lower: bool) -> Channel:
     """
     both = derived(own.agreed(other), b"shares" + context, 64)
     first, second = both[:32], both[32:]
-    return Channel(context, *((first, second) if lower else (second, first)))
+    return ShareKeys(context, *((first, second) if lower else (second, first)))

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from dpfedmeta.config.settings import Settings
     from dpfedmeta.core.worker_pool import Workers
     from dpfedmeta.simulation.backend import Backend
-    from dpfedmeta.simulation.client_runner import ClientSide
+    from dpfedmeta.simulation.client_runner import ClientRunner
 
 
 class Messages:
@@ -18,7 +18,7 @@ class Messages:
     sees: ClassVar[ServerSees] = "messages"
 
     @classmethod
-    def made(cls, settings: Settings, clients: ClientSide, workers: Workers) -> Backend:
+    def made(cls, settings: Settings, clients: ClientRunner, workers: Workers) -> Backend:
         """For these clients."""
         from dpfedmeta.simulation.worker_backend import LocalBackend
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from dpfedmeta.config.settings import Settings
     from dpfedmeta.core.worker_pool import Workers
     from dpfedmeta.simulation.backend import Backend
-    from dpfedmeta.simulation.client_runner import ClientSide
+    from dpfedmeta.simulation.client_runner import ClientRunner
     from dpfedmeta.simulation.secure_sums import Adder
 
 
@@ -41,7 +41,7 @@ class Secure:
         )
 
     @classmethod
-    def made(cls, settings: Settings, clients: ClientSide, workers: Workers) -> Backend:
+    def made(cls, settings: Settings, clients: ClientRunner, workers: Workers) -> Backend:
         """For these clients: the ideal result, or the real protocol, whose sums are the same."""
         from dpfedmeta.simulation.secure_sums import SecureSums, added_up
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpfedmeta.core.params import Params, dimension
 from dpfedmeta.planning.run_plan import Plan
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 
 # A mechanism without noise does not exist; beside clipped gradients this is none.
 _NONE = 1e-9
@@ -44,7 +44,7 @@ class Decomposition:
     both: float
 
 
-def decompose(plan: Plan, side: ClientSide, model: Params, bound: float, clients: Sequence[int]) -> Decomposition:
+def decompose(plan: Plan, side: ClientRunner, model: Params, bound: float, clients: Sequence[int]) -> Decomposition:
     """Measure it on some clients; the cohort's size and the noise of the aggregate come from the plan.
 
     With G_i a message without any noise, S_i one with noise in its support steps, and expectations estimated over
@@ -88,12 +88,12 @@ def decompose(plan: Plan, side: ClientSide, model: Params, bound: float, clients
     )
 
 
-def _quiet(side: ClientSide, *, support: bool) -> ClientSide:
+def _quiet(side: ClientRunner, *, support: bool) -> ClientRunner:
     """Clients whose messages bear no noise of their own, and whose support steps do if `support` says so."""
     return replace(side, algorithm=side.algorithm.quiet(support=support, noise=_NONE), message_noise=0.0)
 
 
-def _messages(side: ClientSide, model: Params, bound: float, clients: Sequence[int]) -> Tensor:
+def _messages(side: ClientRunner, model: Params, bound: float, clients: Sequence[int]) -> Tensor:
     """SECRET: [clients, d]."""
     numbers = side.whole_numbers(bound, dimension(side.form(model)))
     return torch.stack([numbers.values(side.clipped_sum(model, bound, 0, [client])[0]) for client in clients])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from dpfedmeta.core.params import Params, flatten
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class UpdateSpread:
     update_scale: float
 
 
-def update_spread(public: ClientSide, model: Params, round_: int, count: int) -> UpdateSpread:
+def update_spread(public: ClientRunner, model: Params, round_: int, count: int) -> UpdateSpread:
     """V_c and U_s of the exact messages of the first `count` public clients.
 
     The published code takes them from the private clients, where they would have to leave a mechanism first. Here

@@ -30,7 +30,7 @@ class Lost(RuntimeError):
     """Another rank is gone, or says nothing any more."""
 
 
-class Line(Protocol):
+class Collective(Protocol):
     """The calls of one rank; all but `ask`, `answer`, `asked` and `tell` are made by all ranks together."""
 
     @property

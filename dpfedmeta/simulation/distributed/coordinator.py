@@ -13,7 +13,7 @@ import numpy as np
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.worker_pool import IntArray, Shape, Summand
-from dpfedmeta.simulation.distributed.collective import Line, Lost
+from dpfedmeta.simulation.distributed.collective import Collective, Lost
 from dpfedmeta.simulation.distributed.torchrun_env import TIMEOUT
 from dpfedmeta.simulation.distributed.work_queue import Deal
 from dpfedmeta.simulation.distributed.worker_rank import End, Everywhere, Failed, Job
@@ -33,7 +33,7 @@ class Ranks:
 
     trusted = False
 
-    def __init__(self, line: Line, timeout: float) -> None:
+    def __init__(self, line: Collective, timeout: float) -> None:
         """Over a line whose other ends serve.
 
         Args:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.signals import interrupt_once
 from dpfedmeta.core.worker_pool import Workers, keep_freed_memory, open_workers
-from dpfedmeta.simulation.distributed.collective import Line, Lost, joined
+from dpfedmeta.simulation.distributed.collective import Collective, Lost, joined
 from dpfedmeta.simulation.distributed.consistency_check import Facts, check_alike, facts_of
 from dpfedmeta.simulation.distributed.coordinator import Ranks
 from dpfedmeta.simulation.distributed.torchrun_env import TIMEOUT, Launch, launched
@@ -55,7 +55,7 @@ def on_ranks(launch: Launch, words: Sequence[str], command: Callable[[Workers], 
 
 
 @contextmanager
-def ranks_over(line: Line, launch: Launch, words: Sequence[str]) -> Iterator[Ranks]:
+def ranks_over(line: Collective, launch: Launch, words: Sequence[str]) -> Iterator[Ranks]:
     """On rank 0: all ranks as workers; the others end with the exit code that is set on them, or that an error has.
 
     Raises:
@@ -135,7 +135,7 @@ def prepare(launch: Launch) -> None:
         torch.cuda.set_device(launch.local_rank)
 
 
-def _serve(line: Line, launch: Launch, words: Sequence[str]) -> int:
+def _serve(line: Collective, launch: Launch, words: Sequence[str]) -> int:
     # An interruption is rank 0's to handle, which ends this process too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -150,7 +150,7 @@ def _serve(line: Line, launch: Launch, words: Sequence[str]) -> int:
     return code
 
 
-def serve_over(line: Line, launch: Launch, words: Sequence[str]) -> int:
+def serve_over(line: Collective, launch: Launch, words: Sequence[str]) -> int:
     """On another rank: what it is, and then what it is told to do, until the end.
 
     Raises:

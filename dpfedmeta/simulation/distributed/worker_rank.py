@@ -10,7 +10,7 @@ import numpy as np
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.worker_pool import Shape
-from dpfedmeta.simulation.distributed.collective import Line
+from dpfedmeta.simulation.distributed.collective import Collective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ def failed(error: Exception) -> Failed:
     return Failed(words=str(error) if known else f"{type(error).__name__}: {error}", bad_input=known)
 
 
-def serve(line: Line) -> int:
+def serve(line: Collective) -> int:
     """Until rank 0 ends; the exit code.
 
     Raises:
@@ -80,14 +80,14 @@ def _tried(function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:
         return failed(error)
 
 
-def _answer(line: Line, job: Job) -> None:
+def _answer(line: Collective, job: Job) -> None:
     said: Any = None
     while (dealt := line.ask(said)) is not None:
         number, share = dealt
         said = number, _tried(job.function, (*job.common, *share))
 
 
-def _add(line: Line, job: Job, shape: Shape) -> None:
+def _add(line: Collective, job: Job, shape: Shape) -> None:
     size = int(np.prod(shape))
     total = np.zeros(size + 1, dtype=np.int64)
     said: Any = None

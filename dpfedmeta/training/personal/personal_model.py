@@ -22,7 +22,7 @@ from dpfedmeta.learning.models.frozen import restored_network
 from dpfedmeta.learning.models.functional import channels_last
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
-from dpfedmeta.training.personal.user_inputs import ImageForm, Images
+from dpfedmeta.training.personal.user_inputs import Images, InputForm
 
 FORMAT = "dpfedmeta personal model 1"
 _KEY = "dpfedmeta"
@@ -43,7 +43,7 @@ class PersonalModel:
 
     network: NetworkSpec
     module: nn.Module
-    form: ImageForm
+    form: InputForm
     steps: int
     class_names: tuple[str, ...] = ()
 
@@ -123,7 +123,7 @@ def load_personal(path: str | os.PathLike[str]) -> PersonalModel:
         if content.get("format") != FORMAT:
             raise InputError(f"expected the format {FORMAT!r}, found {content.get('format')!r}")
         spec = TypeAdapter(NetworkSpec).validate_python(content.get("network"))
-        form = TypeAdapter(ImageForm).validate_python(content.get("form"))
+        form = TypeAdapter(InputForm).validate_python(content.get("form"))
         names = TypeAdapter(tuple[str, ...]).validate_python(content.get("class_names"))
         steps = TypeAdapter(int).validate_python(content.get("steps"))
         module = restored_network(build_network(spec), tensors)

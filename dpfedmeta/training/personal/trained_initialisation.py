@@ -19,7 +19,7 @@ from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.resize_head import with_ways
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.training.personal.personal_model import PersonalModel
-from dpfedmeta.training.personal.user_inputs import ImageForm, Images, Labels, checked_labels
+from dpfedmeta.training.personal.user_inputs import Images, InputForm, Labels, checked_labels
 from dpfedmeta.training.results.trained_run import open_run
 
 
@@ -38,7 +38,7 @@ class Initialisation:
     network: NetworkSpec
     weights: Params
     adaptation: Adaptation
-    form: ImageForm
+    form: InputForm
     learned_by: str = ""
 
     def __repr__(self) -> str:
@@ -116,7 +116,7 @@ def load(path: str | os.PathLike[str]) -> Initialisation:
     run = open_run(Path(path))
     by = f"{run.settings.algo} on {run.settings.dataset}"
     task = run.task
-    form = ImageForm(
+    form = InputForm(
         channels=run.network.channels,
         size=run.network.image_size,
         mean=task.mean,

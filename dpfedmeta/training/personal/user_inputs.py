@@ -22,7 +22,7 @@ _LARGEST = 50.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageForm:
+class InputForm:
     """Form of the records that a network takes, with their standardisation.
 
     Attributes:

@@ -18,7 +18,7 @@ from dpfedmeta.core.version import __version__
 from dpfedmeta.training.state.lock import only_writer
 
 if TYPE_CHECKING:
-    from dpfedmeta.training.verification.verify import Audit
+    from dpfedmeta.training.verification.verify import VerifiedLedger
 
 MANIFEST = "MANIFEST.json"
 # The earliest time that a zip file can say: a file's own follows how many clients took part.
@@ -43,7 +43,7 @@ class Archived:
     path: Path
     files: tuple[str, ...]
     left_out: int
-    audit: Audit
+    audit: VerifiedLedger
 
 
 def archive(run: RunDirectory, path: Path) -> Archived:

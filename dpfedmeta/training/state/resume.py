@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from dpfedmeta.accounting.ledger.ledger import Identity, read_content
+from dpfedmeta.accounting.ledger.ledger import RunIdentity, read_content
 from dpfedmeta.accounting.ledger.ledger_register import Lineage
 from dpfedmeta.accounting.ledger.versions import VERSION
 from dpfedmeta.config.load import resolve
@@ -81,7 +81,7 @@ def check_same_sums(run: RunDirectory) -> None:
         )
 
 
-def identity_of(run: RunDirectory) -> Identity:
+def identity_of(run: RunDirectory) -> RunIdentity:
     """Return the identity in the first line of a run's ledger."""
     return read_content(run.ledger, torn=True).identity
 

@@ -32,7 +32,7 @@ from dpfedmeta.training.verification.row_claims import check_rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Audit:
+class VerifiedLedger:
     """A verified ledger.
 
     Attributes:
@@ -62,7 +62,7 @@ class Audit:
         return word_of_authors(self.proven.settings) if self.proven else None
 
 
-def audit(run: RunDirectory) -> Audit:
+def audit(run: RunDirectory) -> VerifiedLedger:
     """Recompute what a run spent from its ledger alone, then compare with its settings and the run's other files.
 
     A run that another process writes is judged by what it had done when it was read.
@@ -94,7 +94,7 @@ def audit(run: RunDirectory) -> Audit:
     remarks += [f"extended from {end} rounds, within its promise" for end in content.plan.ends]
     remarks += [*_opinion(content.plan, content.charges, cells), *beside]
     remarks += [f"{name}: its last line was never finished, so it was never used: left out" for name in snapshot.torn]
-    return Audit(
+    return VerifiedLedger(
         plan=content.plan,
         charges=content.charges,
         guarantees=cells,
@@ -104,7 +104,7 @@ def audit(run: RunDirectory) -> Audit:
     )
 
 
-def compose(runs: Sequence[RunDirectory]) -> Audit | None:
+def compose(runs: Sequence[RunDirectory]) -> VerifiedLedger | None:
     """Compute what the copies of one run spent together; None: they are not copies of one run.
 
     Guarantee:
@@ -137,7 +137,7 @@ def compose(runs: Sequence[RunDirectory]) -> Audit | None:
             f"{apart} of them went on apart, each with a count of participations of its own, so one client may have "
             f"taken part {worst_participations(phases, plan.max_participations, 1.0)[0]} times"
         )
-    return Audit(plan=plan, charges=tuple(charges), guarantees=cells, remarks=tuple(remarks))
+    return VerifiedLedger(plan=plan, charges=tuple(charges), guarantees=cells, remarks=tuple(remarks))
 
 
 def _shared(left: Sequence[Charge], right: Sequence[Charge]) -> int:

@@ -7,7 +7,7 @@ import pytest
 from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.charges import planned_charge
-from dpfedmeta.accounting.ledger.ledger import Identity, Ledger
+from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.observers.public_observer import client_public_epsilon
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
@@ -143,7 +143,7 @@ def asked(folder, name, *, charged=True):
     """The folder of an analysis beside the runs."""
     run = folder / "runs" / name
     run.mkdir(parents=True)
-    identity = Identity(run=name, config="analysis:\n  kind: quantile\n", secure=False)
+    identity = RunIdentity(run=name, config="analysis:\n  kind: quantile\n", secure=False)
     ledger = Ledger(run / "ledger.jsonl", ASKED, identity)
     if charged:
         ledger.charge(planned_charge(ASKED, 0))

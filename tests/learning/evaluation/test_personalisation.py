@@ -8,8 +8,8 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.learning.evaluation import (
     Accuracy,
     Benchmark,
+    EvaluationQuestion,
     FineTuning,
-    Question,
     adapted_accuracy,
     distribution,
     investigate,
@@ -29,7 +29,7 @@ def benchmark(tiny_strokes):
 
 
 def question(at=(0, 1, 2, 5)):
-    return Question(
+    return EvaluationQuestion(
         network=SPEC, trained=initial_weights(SPEC, 0), untrained=initial_weights(SPEC, 1), adaptation=HOW, at=at,
         fine_tuning=TUNING, has_body=True,
     )  # fmt: skip

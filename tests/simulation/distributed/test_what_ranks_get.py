@@ -21,7 +21,7 @@ from dpfedmeta.core.random.random_sources import (
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation import worker_backend as processes
-from dpfedmeta.simulation.client_runner import ClientSide
+from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.distributed.worker_rank import Job
 from dpfedmeta.simulation.worker_backend import LocalBackend, sum_chunk
 from tests.simulation.distributed.threads import threads
@@ -91,7 +91,7 @@ def test_a_rank_gets_the_numbers_and_keys_of_its_own_share_alone(summed):
     for message in map(pickle.loads, (content for _, content in sent)):
         if isinstance(message, Job):
             clients = message.common[0]
-            assert isinstance(clients, ClientSide)
+            assert isinstance(clients, ClientRunner)
             assert clients.source == ClientKeys(round=ROUND, keys={})
 
 

@@ -8,8 +8,8 @@ import torch
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.learning.server_step import initial_state
 from dpfedmeta.privacy.clip_policies.constant_policy import Constant
-from dpfedmeta.privacy.clip_policies.median_policy import Histogram, Median
-from dpfedmeta.privacy.clip_policies.quantile_policy import BelowBound, Quantile
+from dpfedmeta.privacy.clip_policies.median_policy import Median, NormHistogram
+from dpfedmeta.privacy.clip_policies.quantile_policy import BelowBound, QuantilePolicy
 from dpfedmeta.privacy.clip_policies.window_literal_policy import WindowLiteral
 from dpfedmeta.privacy.clip_policies.window_policy import Observation, Window
 from dpfedmeta.privacy.clip_policies.window_products_policy import WindowProducts
@@ -38,10 +38,12 @@ def states():
     yield initial_state(MODEL, Constant(initial_bound=math.inf))
     yield initial_state(
         MODEL,
-        Quantile(initial_bound=1.0, quantile=0.5, rate=0.2, lowest=0.1, highest=2, attachment=BelowBound(scale=1.0)),
+        QuantilePolicy(
+            initial_bound=1.0, quantile=0.5, rate=0.2, lowest=0.1, highest=2, attachment=BelowBound(scale=1.0)
+        ),
     )
     median = initial_state(
-        MODEL, Median(initial_bound=1.0, window=2, attachment=Histogram(scale=1.0, edges=(1.0, 2.0)))
+        MODEL, Median(initial_bound=1.0, window=2, attachment=NormHistogram(scale=1.0, edges=(1.0, 2.0)))
     )
     yield replace(median, averaged=3, policy=replace(median.policy, shares=((THIRD, 0.5), (0.25, 1e-9))))
 

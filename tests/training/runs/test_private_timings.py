@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from dpfedmeta.accounting.ledger.ledger import Identity
+from dpfedmeta.accounting.ledger.ledger import RunIdentity
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.files.run_directory import RunDirectory, create
 from dpfedmeta.planning.run_plan import make_plan
@@ -76,7 +76,7 @@ def test_whoever_promises_something_tells_no_exact_time(tiny_strokes, tmp_path, 
         assert took == {"seconds": 123.4, "clients_per_second": speed, "peak_memory_mb": 1234.5, "times": None}
     sent = []
     monkeypatch.setattr(run_module, "WeightsAndBiases", lambda tracked, say: sent.append(tracked.timed))
-    monkeypatch.setattr(run_module, "identity_of", lambda run: Identity(run="0" * 32, config="", secure=False))
+    monkeypatch.setattr(run_module, "identity_of", lambda run: RunIdentity(run="0" * 32, config="", secure=False))
     asked = replace(plan, settings=resolve(algo, "strokes", None, small | given | {"track.wandb": "offline"}))
     run_module._trackers(asked, create(tmp_path, "r"), RunOptions(), print)
     assert sent == [not hidden]

@@ -11,7 +11,7 @@ import pytest
 
 from dpfedmeta.accounting.deviations import planned_deviation
 from dpfedmeta.accounting.ledger.charges import planned_charge
-from dpfedmeta.accounting.ledger.ledger import Identity, Ledger, read_content, spent
+from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content, spent
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.api.run import Run
 from dpfedmeta.config.load import resolve, to_yaml
@@ -41,7 +41,7 @@ class Writer:
         self.settings = resolve("dp-agr", "strokes", None, GIVEN | {"population.cohort": "10"})
         self.plan = make_privacy(self.settings, load_task("strokes")[0])
         write_text(self.run.path / "config.yaml", to_yaml(self.settings))
-        self.ledger = Ledger(self.run.ledger, self.plan, Identity(config=to_yaml(self.settings)))
+        self.ledger = Ledger(self.run.ledger, self.plan, RunIdentity(config=to_yaml(self.settings)))
 
     def round(self):
         done = self.ledger.rounds

@@ -120,7 +120,7 @@ class _Forward(NamedTuple):
     """Values of the forward pass that both backward passes use; arrays [n, channels]."""
 
     coupling: Coupling
-    seen: Seen
+    seen: ForwardMoments
     inverse: Any
     scale: Any
     lowest: Any
@@ -218,7 +218,7 @@ def _spread(values: Any, kept: Any, corner: Any, constant: Any, slope: Any) -> A
     return unpooled
 
 
-class Seen(NamedTuple):
+class ForwardMoments(NamedTuple):
     """Maxima of the images and their moments, found in one pass; moments are [n, channels] in float64."""
 
     largest: Any
@@ -227,7 +227,7 @@ class Seen(NamedTuple):
     variance: Any
 
 
-def see(images: Tensor, coupling: Coupling, pooled: bool) -> Seen:
+def see(images: Tensor, coupling: Coupling, pooled: bool) -> ForwardMoments:
     """Maxima and moments; without pooling `largest` is the images themselves and `corner` None."""
     values = array_of(images)
     count, height, width, channels = values.shape
@@ -244,7 +244,7 @@ def see(images: Tensor, coupling: Coupling, pooled: bool) -> Seen:
     apart = shift - mean
     around = squares + 2.0 * apart * sums + pixels * apart**2
     variance = coupling.together(around, counted_only=True) / size
-    return Seen(largest, corner, mean, np.maximum(variance, 0.0))
+    return ForwardMoments(largest, corner, mean, np.maximum(variance, 0.0))
 
 
 def array_of(images: Tensor) -> Any:
