@@ -15,7 +15,7 @@ from from_code import notebook_text, options_text, rewritten, root_file, setting
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from dpfedmeta.__main__ import COMMANDS
+from dpfedmeta.cli.commands import command_names
 
 
 class Options(SphinxDirective):
@@ -26,7 +26,7 @@ class Options(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """As nodes of the page."""
         command = self.arguments[0]
-        if command not in COMMANDS:
+        if command not in command_names():
             raise self.error(f"no command {command}")
         return self.parse_text_to_nodes(options_text(command))
 

@@ -5,29 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
+
+from dpfedmeta.cli.commands import command_module, command_names, command_summary
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from dpfedmeta.core.worker_pool import Workers
     from dpfedmeta.simulation.distributed.torchrun_env import Launch
-
-COMMANDS = {
-    "train": "train, evaluate and summarise one run, or go on with it (--resume)",
-    "federate": "clients that hold their own data: keys, server, client, demo (all of it here)",
-    "evaluate": "runs on held-out test classes: by steps, shots and ways, beside baselines",
-    "account": "who is promised what: by a plan, by a run, or from a run's ledger (--verify)",
-    "analyse": "private counts before training: a first clip bound, classes, names; the gain after it",
-    "audit": "attacks on the program as it runs: lower bounds beside the promised epsilon",
-    "sweep": "the YAML of `wandb sweep`, run on this machine",
-    "report": "report.html of a run, or a comparison of several; tables and pictures for a paper",
-    "archive": "an ended run as one file to publish, without secret/",
-    "check-task": "what a task or a folder of images holds",
-    "decompose": "what each noise costs the direction of a round's aggregate",
-}
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -86,17 +73,19 @@ def _on_workers(command: ModuleType, words: Sequence[str], console: Console, wor
 
 
 def _command(name: str) -> ModuleType:
-    if name not in COMMANDS:
+    known = command_names()
+    if name not in known:
         from dpfedmeta.core.errors import InputError
         from dpfedmeta.core.pydantic_errors import nearest
 
-        raise InputError(f"{name}: no such command{nearest(name, COMMANDS)}; known are {', '.join(COMMANDS)}")
-    return import_module(f"dpfedmeta.cli.commands.{name.replace('-', '_')}_command")
+        raise InputError(f"{name}: no such command{nearest(name, known)}; known are {', '.join(known)}")
+    return command_module(name)
 
 
 def _overview() -> str:
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:{width}}  {what}" for name, what in COMMANDS.items()]
+    known = command_names()
+    width = max(map(len, known))
+    lines = [f"  {name:{width}}  {command_summary(name)}" for name in known]
     usage = "usage: dpfedmeta COMMAND ...\n\nFederated meta-learning with layered differential privacy.\n"
     return "\n".join([usage, *lines, "", "dpfedmeta COMMAND --help lists what a command takes."])
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dpfedmeta.__main__ import COMMANDS, main
+from dpfedmeta.__main__ import main
+from dpfedmeta.cli import commands
+from dpfedmeta.cli.commands import command_names
 from dpfedmeta.core.version import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -16,11 +18,20 @@ ROOT = Path(__file__).parents[1]
 
 def test_all_commands_are_listed_and_explain_themselves(dpfedmeta):
     overview = dpfedmeta("--help").out
-    for name in COMMANDS:
+    for name in command_names():
         assert f"\n  {name} " in overview
         assert dpfedmeta(name, "--help").out.startswith(f"usage: dpfedmeta {name} ")
     assert dpfedmeta(code=2).out == overview
     assert dpfedmeta("--version").out == f"dpfedmeta {__version__}\n"
+
+
+def test_a_command_that_nobody_planned_for_is_one_file(tmp_path, monkeypatch, dpfedmeta):
+    (tmp_path / "say_hello_command.py").write_text(
+        'SUMMARY = "greets"\n\n\ndef main(words, console):\n    console.print("hello", *words)\n    return 0\n'
+    )
+    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
+    assert "\n  say-hello   greets\n" in dpfedmeta("--help").out
+    assert "hello you" in dpfedmeta("say-hello", "you").out
 
 
 def test_a_mistyped_command_names_the_nearest(dpfedmeta):
@@ -30,7 +41,7 @@ def test_a_mistyped_command_names_the_nearest(dpfedmeta):
 
 
 def test_every_command_has_a_script_and_every_script_a_command():
-    names = {name.replace("-", "_") for name in COMMANDS}
+    names = {name.replace("-", "_") for name in command_names()}
     assert {path.stem for path in (ROOT / "scripts").glob("*.py")} == names | {"bench", "checkout", "gpu", "gpu_data"}
     assert names <= {path.stem.removesuffix("_command") for path in (ROOT / "dpfedmeta/cli/commands").glob("*.py")}
     parsed = configparser.ConfigParser()

@@ -17,8 +17,9 @@ found = {{}}
 for module in sys.argv[1:]:
     importlib.import_module(module)
     found[module] = brought()
-from dpfedmeta.__main__ import COMMANDS, main
-for command in COMMANDS:
+from dpfedmeta.__main__ import main
+from dpfedmeta.cli.commands import command_names
+for command in command_names():
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
         main([command, "--help"])
     found[command] = brought()

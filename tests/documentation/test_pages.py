@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pages import PAGES, ROOT, anchors, blocks, commands
 
-from dpfedmeta.__main__ import COMMANDS
 from dpfedmeta.cli.arguments import settings_from
+from dpfedmeta.cli.commands import command_names
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import setting_fields
 
@@ -79,7 +79,7 @@ def test_every_command_is_taken_by_its_parser(page, from_code):
             continue
         if command == "audit" and words and not words[0].startswith("-"):
             del words[0]  # a run, which this command takes by itself
-        assert command in COMMANDS, f"{page.name}: {command}"
+        assert command in command_names(), f"{page.name}: {command}"
         if command == "federate":
             command = f"federate {words.pop(0)}"
         made = from_code.parsers(command.split()[0])[command]
@@ -134,7 +134,7 @@ def test_the_code_of_readme_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_the_reference_has_every_command_and_every_setting(from_code):
-    for command in COMMANDS:
+    for command in command_names():
         text = from_code.options_text(command)
         for action in (action for made in from_code.parsers(command).values() for action in made._actions):
             assert all(
@@ -142,7 +142,7 @@ def test_the_reference_has_every_command_and_every_setting(from_code):
             )
     reference = (ROOT / "docs/reference/commands.md").read_text()
     assert re.findall(r"```\{options\} (\S+)", reference) == re.findall(r"^## (\S+)$", reference, re.MULTILINE)
-    assert set(re.findall(r"```\{options\} (\S+)", reference)) == set(COMMANDS)
+    assert set(re.findall(r"```\{options\} (\S+)", reference)) == set(command_names())
     settings = from_code.settings_text()
     for name, _, _ in setting_fields():
         if "." in name:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from dpfedmeta.core.files.run_directory import RunDirectory
     from dpfedmeta.training.verification.verify import VerifiedLedger
 
+SUMMARY = "who is promised what: by a plan, by a run, or from a run's ledger (--verify)"
+
 
 def options_of() -> argparse.ArgumentParser:
     """The command's own options; everything else is a setting."""

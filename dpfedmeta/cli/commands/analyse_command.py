@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from dpfedmeta.config.settings import Settings
     from dpfedmeta.core.files.run_directory import RunDirectory
 
+SUMMARY = "private counts before training: a first clip bound, classes, names; the gain after it"
+
 _FOLDER = "dpfedmeta.analytics.analyses"
 # Options of single analyses: (name, type, what it is, whose).
 _OWN: tuple[tuple[str, Any, str, str], ...] = (

@@ -10,6 +10,8 @@ from rich.console import Console
 
 from dpfedmeta.cli.arguments import DONE, parser
 
+SUMMARY = "an ended run as one file to publish, without secret/"
+
 
 def options_of() -> argparse.ArgumentParser:
     """The command's own options."""

@@ -13,6 +13,8 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.output_paths import PICTURE_ENDINGS, check_output
 from dpfedmeta.core.files.run_directory import check_is_run
 
+SUMMARY = "attacks on the program as it runs: lower bounds beside the promised epsilon"
+
 NOT_CONFIRMED = "a first sample was above the promise, as happens by chance; a second, larger one does not confirm it"
 _AUDITS = ("distinguish", "many-runs", "one-run", "one-shot")
 

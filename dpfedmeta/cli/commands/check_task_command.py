@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from dpfedmeta.data.episodes.shape import Kind
     from dpfedmeta.data.inspection import Episodes, SplitReport, TaskReport
 
+SUMMARY = "what a task or a folder of images holds"
+
 _SHOWN = 10
 
 

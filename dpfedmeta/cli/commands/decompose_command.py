@@ -19,6 +19,8 @@ from dpfedmeta.core.files.run_directory import check_is_run
 if TYPE_CHECKING:
     from dpfedmeta.simulation.diagnostics.noise_decomposition import Decomposition
 
+SUMMARY = "what each noise costs the direction of a round's aggregate"
+
 _FEWEST = 10
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from dpfedmeta.core.worker_pool import Workers
     from dpfedmeta.simulation.distributed.torchrun_env import Launch
 
+SUMMARY = "runs on held-out test classes: by steps, shots and ways, beside baselines"
+
 
 def options_of() -> argparse.ArgumentParser:
     """The command's options."""

@@ -17,6 +17,8 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import nearest
 
+SUMMARY = "clients that hold their own data: keys, server, client, demo (all of it here)"
+
 _WHAT = {
     "keys": "make an identity: of a client (a key and its card), or of a server (--server)",
     "server": "train over clients that hold their own data; the same call goes on after a kill",

@@ -16,6 +16,8 @@ from dpfedmeta.core.files.output_paths import PAGE_ENDINGS, PICTURE_ENDINGS, che
 if TYPE_CHECKING:
     from dpfedmeta.core.files.run_directory import RunDirectory
 
+SUMMARY = "report.html of a run, or a comparison of several; tables and pictures for a paper"
+
 _WATCH_SECONDS = 10.0
 
 

@@ -10,6 +10,8 @@ from rich.console import Console
 
 from dpfedmeta.cli.arguments import DONE, FAILED, INTERRUPTED, parser, settings_from
 
+SUMMARY = "the YAML of `wandb sweep`, run on this machine"
+
 
 def options_of() -> argparse.ArgumentParser:
     """The command's own options; everything else is a setting of every run."""

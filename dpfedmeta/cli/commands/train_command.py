@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from dpfedmeta.simulation.distributed.torchrun_env import Launch
     from dpfedmeta.training.results.summary import Status
 
+SUMMARY = "train, evaluate and summarise one run, or go on with it (--resume)"
+
 
 def options_of() -> argparse.ArgumentParser:
     """The command's own options; everything else is a setting."""

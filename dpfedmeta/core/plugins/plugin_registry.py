@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from importlib import import_module
 from inspect import signature
-from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
@@ -24,8 +23,7 @@ from dpfedmeta.core.pydantic_errors import first_problem, nearest
 
 def names(folder: str) -> list[str]:
     """The members in a package, by the names that settings use. Imports none of them."""
-    path = Path(__file__).parents[2].joinpath(*folder.split(".")[1:])
-    files = (module.name for module in iter_modules([str(path)]))
+    files = (module.name for module in iter_modules(import_module(folder).__path__))
     suffix = _suffix(folder)
     return sorted(file.removesuffix(suffix).replace("_", "-") for file in files if file.endswith(suffix))
 
