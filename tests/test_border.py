@@ -33,7 +33,8 @@ def blind():
         *sorted((PACKAGE / "learning/server_optimizers").glob("*.py")),
         PACKAGE / "learning/server_step.py",
     ]
-    folders = ("learning/evaluation", "training/personal", "training/tracking", "training/terminal", "reporting")
+    after = ("tracking", "trackers", "terminal", "personal")
+    folders = ("learning/evaluation", "reporting", *(f"training/{folder}" for folder in after))
     return rooms + [p for room in folders for p in sorted((PACKAGE / room).rglob("*.py"))]
 
 

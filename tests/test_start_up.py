@@ -43,7 +43,7 @@ LIGHT = (
     "dpfedmeta.accounting",
     "dpfedmeta.accounting.ledger.ledger",
     "dpfedmeta.training.terminal.tables",
-    "dpfedmeta.training.tracking.trackers",
+    "dpfedmeta.training.trackers",
     "dpfedmeta.training.verification.file_claims",
     "dpfedmeta.reporting.html.privacy_statement",
     "dpfedmeta.planning.privacy.solve",

@@ -22,7 +22,7 @@ from dpfedmeta.config.fields import (
     Words,
     explained,
 )
-from dpfedmeta.core.plugins.plugin_registry import one_of
+from dpfedmeta.core.plugins.plugin_registry import one_of, one_of_each
 
 
 @explained("population.")
@@ -447,6 +447,11 @@ class TrackSettings:
     public_clients: Annotated[
         int, Field(ge=0, description="clients made of public data whose updates' variance and scale are logged")
     ] = 0
+    to: Annotated[
+        Words,
+        one_of_each("dpfedmeta.training.trackers"),
+        Field(description="trackers, commas between them; or package.module:name of your own"),
+    ] = ()
     wandb: Annotated[
         Literal["off", "offline", "online"], Field(description="Weights & Biases; WANDB_MODE may make it quieter")
     ] = "off"

@@ -50,9 +50,9 @@ from dpfedmeta.training.state.lock import ending, only_writer
 from dpfedmeta.training.state.private_timings import hides_times, seconds_before
 from dpfedmeta.training.state.resume import identity_of, keep_launch, keep_secret, registered
 from dpfedmeta.training.throughput import clients_per_second
+from dpfedmeta.training.trackers import Tracked, trackers_of
 from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed, check_callbacks, tell
-from dpfedmeta.training.tracking.trackers import JsonLines, TensorBoard
-from dpfedmeta.training.tracking.wandb import Tracked, WeightsAndBiases, check_wandb
+from dpfedmeta.training.tracking.json_lines import JsonLines
 
 
 def run_training(
@@ -79,7 +79,8 @@ def run_training(
     def say(text: str) -> None:
         tell(callbacks, "on_remark", text)
 
-    check_wandb(settings.track, say)
+    for tracker in trackers_of(settings.track):
+        tracker.check(settings.track, say)
     with prepared(settings, options, say) as made, ExitStack() as stack:
         rate = clients_per_second(made.public, made.workers, 0.0)
         tell(callbacks, "on_plan", made.planned(rate))
@@ -220,20 +221,16 @@ def _client_ledgers(run: RunDirectory, plan: Plan) -> Willing | None:
 
 def _trackers(plan: Plan, run: RunDirectory, options: RunOptions, say: Callable[[str], None]) -> tuple[Callback, ...]:
     """The run's own records; where one of them cannot begin, a run that is new leaves nothing behind."""
-    asked, timed = plan.settings.track, not hides_times(plan)
+    tracked = Tracked(
+        run=run,
+        settings=plan.settings,
+        identity=identity_of(run).run,
+        timed=not hides_times(plan),
+        pictures=options.pictures,
+    )
     trackers: list[Callback] = [JsonLines(run.path)]
     try:
-        if asked.wandb != "off":
-            tracked = Tracked(
-                run=run,
-                settings=plan.settings,
-                identity=identity_of(run).run,
-                timed=timed,
-                pictures=options.pictures,
-            )
-            trackers.append(WeightsAndBiases(tracked, say))
-        if asked.tensorboard:
-            trackers.append(TensorBoard(run.path, timed=timed))
+        trackers += [tracker.opened(tracked, say) for tracker in trackers_of(plan.settings.track)]
     except InputError:
         if options.resume is None:
             shutil.rmtree(run.path)

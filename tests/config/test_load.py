@@ -219,7 +219,7 @@ def test_a_changed_run_survives_its_own_config_file(settle):
     settings = settle(line=line)
     assert settle(algo=None, dataset=None, file=to_yaml(settings)) == settings
     written = dataclasses.asdict(settings)
-    for section, name in (("server", "schedule"), ("track", "tags"), ("privacy", "spent_before")):
+    for section, name in (("server", "schedule"), ("track", "tags"), ("track", "to"), ("privacy", "spent_before")):
         written[section][name] = list(written[section][name])  # YAML has no tuples
     assert yaml.safe_load(to_yaml(settings)) == written
 

@@ -247,3 +247,22 @@ def test_classes_can_be_handed_over_in_python(tiny_task_file, tmp_path):
 
     with pytest.raises(InputError, match="a module of its own"):
         dp.train(settings, aggregation=Local, quiet=True)
+
+
+def test_a_tracker_of_ones_own_is_told_rows_and_end(tiny_task_file, tmp_path):
+    own = {"track.to": f"{HERE}.own_tracker:Tracker", "server.rounds": "2"}
+    run = trained(tiny_task_file, tmp_path, "dp-agr", own)
+    told = [json.loads(line) for line in (run.path / "notes.jsonl").read_text().splitlines()]
+    # With a chosen noise seed nothing is private, so rows may tell times.
+    assert told == [{"round": 0, "timed": True}, {"round": 1, "timed": True}, {"status": "completed"}]
+    with pytest.raises(InputError, match="takes no notes of nowhere"):
+        trained(tiny_task_file, tmp_path / "b", "dp-agr", own | {"track.project": "nowhere"})
+    with pytest.raises(InputError, match="Half has no check; it needs check, opened"):
+        trained(tiny_task_file, tmp_path / "c", "dp-agr", {"track.to": f"{HERE}.own_tracker:Half"})
+    assert not (tmp_path / "b" / "run").exists()
+
+
+def test_trackers_are_named_in_a_list():
+    assert resolve("dp-agr", "strokes", None, {"track.to": "tensorboard,wandb"}).track.to == ("tensorboard", "wandb")
+    with pytest.raises(InputError, match=r"track\.to: tensorbord is unknown; did you mean tensorboard"):
+        resolve("dp-agr", "strokes", None, {"track.to": "tensorbord"})

@@ -40,7 +40,7 @@ from dpfedmeta.simulation.worker_backend import LocalBackend
 from dpfedmeta.training.build_data import held_out_evaluation, population
 from dpfedmeta.training.loop import Training, optimizer
 from dpfedmeta.training.results.round_rows import delta_at_limit
-from dpfedmeta.training.tracking.trackers import JsonLines
+from dpfedmeta.training.tracking.json_lines import JsonLines
 
 SMALL = {
     "population.records": "20", "population.clients": "30", "population.cohort": "10", "server.rounds": "4",

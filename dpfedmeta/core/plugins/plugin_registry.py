@@ -44,6 +44,19 @@ def one_of(folder: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def one_of_each(folder: str) -> AfterValidator:
+    """Validate a setting that is a list of names of members, or of package.module:name."""
+
+    def check(given: tuple[str, ...]) -> tuple[str, ...]:
+        for name in given:
+            if ":" not in name and name not in names(folder):
+                known = ", ".join(names(folder))
+                raise ValueError(f"{name} is unknown{nearest(name, names(folder))}; known are {known}")
+        return given
+
+    return AfterValidator(check)
+
+
 def find(setting: str, name: str, folder: str) -> Any:
     """Return the member that a name stands for.
 

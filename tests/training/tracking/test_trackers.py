@@ -19,9 +19,10 @@ from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.training.loop import Training
 from dpfedmeta.training.terminal.progress import Terminal
 from dpfedmeta.training.terminal.tables import guarantee_table
+from dpfedmeta.training.trackers.tensorboard_tracker import TensorBoard
 from dpfedmeta.training.tracking.callbacks import Callback
 from dpfedmeta.training.tracking.flatten_rows import flat
-from dpfedmeta.training.tracking.trackers import JsonLines, TensorBoard
+from dpfedmeta.training.tracking.json_lines import JsonLines
 
 ROWS = [
     {

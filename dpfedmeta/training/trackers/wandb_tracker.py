@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from dpfedmeta.config.schema import TrackSettings
-from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory
+from dpfedmeta.training.trackers import Tracked
 from dpfedmeta.training.tracking.callbacks import Callback, Row
 from dpfedmeta.training.tracking.flatten_rows import (
     Sheet,
@@ -39,9 +38,15 @@ def wandb_mode(asked: TrackSettings) -> Mode:
     Raises:
         InputError: A variable of W&B's holds what it does not take.
     """
-    if asked.wandb == "off":
+    wanted = _wanted(asked)
+    if wanted == "off":
         return "off"
-    return min(asked.wandb, _QUIETER.get(_environment().mode, asked.wandb), key=("off", "offline", "online").index)
+    return min(wanted, _QUIETER.get(_environment().mode, wanted), key=("off", "offline", "online").index)
+
+
+def _wanted(asked: TrackSettings) -> Mode:
+    """Return the mode that is asked for: `track.wandb`; named in `track.to` alone, W&B's own default."""
+    return "online" if asked.wandb == "off" and "wandb" in asked.to else asked.wandb
 
 
 def check_wandb(asked: TrackSettings, say: Callable[[str], None]) -> None:
@@ -50,10 +55,10 @@ def check_wandb(asked: TrackSettings, say: Callable[[str], None]) -> None:
     Raises:
         InputError: It cannot; one line says what to do.
     """
-    mode = wandb_mode(asked)
-    if mode != asked.wandb:
+    mode, wanted = wandb_mode(asked), _wanted(asked)
+    if mode != wanted:
         kept = {"off": "nothing is tracked there", "offline": "it writes files, and sends nothing"}[mode]
-        say(f"W&B: {kept}, as WANDB_MODE or W&B's own settings say (track.wandb = {asked.wandb})")
+        say(f"W&B: {kept}, as WANDB_MODE or W&B's own settings say (track.wandb = {wanted})")
     if mode != "online":
         return
     import wandb
@@ -67,25 +72,6 @@ def check_wandb(asked: TrackSettings, say: Callable[[str], None]) -> None:
         ) from error
     if not found:
         raise InputError(f"track.wandb = online: no API key; run `wandb login` or set WANDB_API_KEY; or {_OFFLINE}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tracked:
-    """Run and its settings, as the W&B tracker needs them.
-
-    Attributes:
-        run: Its directory.
-        settings: What it was asked for.
-        identity: What stays the same when it is resumed.
-        timed: Whether its rows may tell the times of rounds.
-        pictures: Draws the report's pictures, when summary.json is there.
-    """
-
-    run: RunDirectory
-    settings: Settings
-    identity: str
-    timed: bool
-    pictures: Callable[[RunDirectory], Sequence[Path]]
 
 
 class WeightsAndBiases(Callback):
@@ -257,3 +243,13 @@ def _nearby(path: Path) -> Path:
     """Shorten a path that lies below the current directory."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+class WandbTracker:
+    """Tracker of `track.wandb`, or `wandb` in `track.to`."""
+
+    check = staticmethod(check_wandb)
+    opened = WeightsAndBiases
+
+
+MEMBER = WandbTracker

@@ -1,0 +1,71 @@
+"""Trackers of released quantities, one file each, by the names in `track.to`.
+
+A tracker sees rows of plain numbers, never a bounded value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from dpfedmeta.config.schema import TrackSettings
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.plugins.plugin_registry import check_protocol, find
+from dpfedmeta.training.tracking.callbacks import Callback
+
+SUFFIX = "_tracker"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracked:
+    """Run and its settings, as trackers need them.
+
+    Attributes:
+        run: Its directory.
+        settings: What it was asked for.
+        identity: What stays the same when it is resumed.
+        timed: Whether its rows may tell the times of rounds.
+        pictures: Draws the report's pictures, when summary.json is there.
+    """
+
+    run: RunDirectory
+    settings: Settings
+    identity: str
+    timed: bool
+    pictures: Callable[[RunDirectory], Sequence[Path]]
+
+
+class Tracker(Protocol):
+    """Where the rows of runs go: the `MEMBER` of a file here, or package.module:name in `track.to`."""
+
+    def check(self, settings: TrackSettings, say: Callable[[str], None]) -> None:
+        """Refuse what cannot work, before anything is written.
+
+        Raises:
+            InputError: One line says what to do.
+        """
+
+    def opened(self, tracked: Tracked, say: Callable[[str], None]) -> Callback:
+        """Begin for a run; the callback is told its rows and its end.
+
+        Raises:
+            InputError: It cannot begin.
+        """
+
+
+def trackers_of(settings: TrackSettings) -> Iterator[Tracker]:
+    """Yield the trackers that settings name, each once.
+
+    Raises:
+        InputError: One is not known, or lacks a part.
+    """
+    named = [*settings.to]
+    named += ["wandb"] if settings.wandb != "off" else []
+    named += ["tensorboard"] if settings.tensorboard else []
+    for name in dict.fromkeys(named):
+        tracker: Tracker = find("track.to", name, __name__)
+        check_protocol("track.to", name, tracker, "check", "opened")
+        yield tracker
