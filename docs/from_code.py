@@ -8,10 +8,10 @@ import re
 import types
 import typing
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from dpfedmeta.cli.commands import command_module
 from dpfedmeta.config.presets import SHORT_FORMS
 from dpfedmeta.config.schema import ScheduleSettings
 from dpfedmeta.config.settings import Settings, setting_fields
@@ -30,7 +30,7 @@ _LINK = re.compile(r"\[(?P<text>[^\]\n]*(?:\n[^\]\n]+)?)\]\((?P<target>(?:\.\./)
 
 def parsers(command: str) -> dict[str, argparse.ArgumentParser]:
     """The parsers of a command by how it is called: one, or one for each of its parts."""
-    module = import_module(f"dpfedmeta.cli.commands.{command.replace('-', '_')}")
+    module = command_module(command)
     if hasattr(module, "parsers_of"):
         return {f"{command} {part}": made for part, made in module.parsers_of().items()}
     return {command: module.options_of()}
