@@ -24,6 +24,7 @@ from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.state.private_timings import COARSE, at_most, coarse, hides_times, keep_seconds, seconds_before
 from dpfedmeta.training.state.resume import settings_of_run
 from dpfedmeta.training.terminal.progress import Terminal
+from dpfedmeta.training.trackers.wandb_tracker import WandbTracker
 
 TINY = {
     "model.width": "4", "server.rounds": "4", "population.cohort": "6", "population.clients": "60", "task.ways": "3",
@@ -75,7 +76,7 @@ def test_whoever_promises_something_tells_no_exact_time(tiny_strokes, tmp_path, 
         speed = 7 * plan.privacy.cohort / 123.4
         assert took == {"seconds": 123.4, "clients_per_second": speed, "peak_memory_mb": 1234.5, "times": None}
     sent = []
-    monkeypatch.setattr(run_module, "WeightsAndBiases", lambda tracked, say: sent.append(tracked.timed))
+    monkeypatch.setattr(WandbTracker, "opened", lambda tracked, say: sent.append(tracked.timed))
     monkeypatch.setattr(run_module, "identity_of", lambda run: RunIdentity(run="0" * 32, config="", secure=False))
     asked = replace(plan, settings=resolve(algo, "strokes", None, small | given | {"track.wandb": "offline"}))
     run_module._trackers(asked, create(tmp_path, "r"), RunOptions(), print)
