@@ -1,0 +1,1 @@
+"""Keys, masks, secret sharing and the neighbour graph of the protocol."""
