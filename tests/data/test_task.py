@@ -107,10 +107,10 @@ def test_a_typo_in_a_key_names_the_nearest_key(tmp_path, content, key, meant):
 @pytest.mark.parametrize(
     ("content", "parts"),
     [
-        (changed(STROKES, image_size="big"), ("image_size", "integer", "'big'")),
+        (changed(STROKES, image_size="big"), ("image_size", "whole number", "'big'")),
         (changed(STROKES, image_size=4), ("image_size", "8")),
         (changed(STROKES, images_per_class=1), ("images_per_class", "2")),
-        (changed(STROKES, images_per_class=2.5), ("images_per_class", "integer")),
+        (changed(STROKES, images_per_class=2.5), ("images_per_class", "whole number")),
         (changed(STROKES, channels=7), ("channels", "7")),
         (changed(STROKES, train_rotations=2), ("train_rotations", "2")),
         (changed(STROKES, "source", variation=float("nan")), ("source", "variation", "finite")),
