@@ -192,3 +192,11 @@ def test_a_rare_abort_is_charged():
     """With drop-out below what is tolerated an abort is rare, and taken off delta."""
     absent = replace(PLAN, secure=replace(PLAN.secure, absent=0.045))
     assert absent.phases[0].event.surplus_probability > PLAN.phases[0].event.surplus_probability
+
+
+@pytest.mark.parametrize(("colluding", "hostile"), [(1, 0.0), (7, 0.0), (1, 0.05), (7, 0.05), (40, 0.05)])
+def test_who_colludes_is_not_counted_among_the_hostile(colluding, hostile):
+    """They may be other clients: neither their noise nor that of the hostile ones is counted on."""
+    event = replace(FIXED, colluding=colluding, hostile=hostile).at(0)
+    assert event.whole.unsure == colluding + event.hostile
+    assert (event.hostile > 0) == (hostile > 0)

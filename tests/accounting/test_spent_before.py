@@ -8,11 +8,13 @@ import pytest
 
 from dpfedmeta.accounting.calibration import Targets, calibrate
 from dpfedmeta.accounting.divergences.gdp import gaussian_mu
+from dpfedmeta.accounting.divergences.local_dpsgd import poisson_steps_epsilon, replaced_steps_epsilon
 from dpfedmeta.accounting.events.events import Earlier, Phase
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.observers.public_observer import record_public
+from dpfedmeta.accounting.observers.server_observer import record_server
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 from dpfedmeta.accounting.privacy_plan.terms import Terms
@@ -134,3 +136,67 @@ def test_before_the_first_round_it_is_what_is_spent():
     later = replace(PLAN, earlier=(before(COUNTS),))
     assert guarantees(later, rounds=0)[0].epsilon == pytest.approx(guarantees(COUNTS)[0].bounds[0].epsilon)
     assert Phase(event=COUNTS.at(0), rounds=1) in later.before
+
+
+# Kinds of plans whose cells say something, and what was before under fixed cohorts: no rare event of its own.
+EXACT = replace(COUNTS, sampler="fixed")
+BATCHES = RecordLayer(
+    support_noise=1.0, query_noise=None, support_steps=10, support_records=500, query_records=1, batch_rate=0.1
+)
+SUMMED = RecordLayer(
+    support_noise=None, query_noise=None, support_steps=1, support_records=1, query_records=8, of_sum=True
+)
+BY_SUMS = replace(
+    PLAN, clients=200, cohort=50.0, sampler="fixed", server_sees="sum", secure=SecureRounds(bits=18, dimension=64)
+)
+BESIDE = {
+    "record steps": replace(PLAN, record=LAYER, max_participations=1),
+    "mini-batches": replace(PLAN, record=BATCHES, noise_mode="stacked", max_participations=1),
+    "sums": BY_SUMS,
+    "records under sums": replace(BY_SUMS, record=SUMMED, secure=replace(BY_SUMS.secure, parts=8)),
+}
+
+
+@pytest.mark.parametrize("kind", BESIDE)
+def test_rare_events_of_what_was_before_are_off_every_delta(kind):
+    """So likely that nothing is left of either delta: there is no promise then."""
+    plan = BESIDE[kind]
+    exact, likely = (
+        replace(plan, earlier=(Earlier(run="a", head="0", phases=(Phase(event=event, rounds=1),)),))
+        for event in (EXACT.at(0), replace(EXACT.at(0), surplus_probability=2e-5))
+    )
+    assert sum(map(math.isfinite, epsilons(exact))) >= 2
+    for cell in guarantees(likely):
+        assert cell.epsilon == math.inf, cell.name
+
+
+@pytest.mark.parametrize("kind", ["sums", "records under sums"])
+def test_no_bound_on_a_sum_forgets_what_was_before(kind):
+    """Each of a cell's bounds counts it, or is not there: the smallest of them is what is promised."""
+    plan = BESIDE[kind]
+    for alone, after in zip(guarantees(plan), guarantees(replace(plan, earlier=(before(EXACT),))), strict=True):
+        without = {bound.method: bound.epsilon for bound in alone.bounds}
+        for bound in after.bounds:
+            assert bound.epsilon > 1.001 * without.get(bound.method, 0.0) or bound.epsilon == math.inf, after.name
+
+
+@pytest.mark.parametrize("change", [1.0, 2.0], ids=["removed", "replaced"])
+def test_local_steps_and_what_was_before_have_half_of_delta_each(change):
+    """Two bounds of different kinds: their epsilons are added, each at half of delta."""
+    plan = replace(BESIDE["mini-batches"], earlier=(before(EXACT),))
+    half, terms = plan.record_delta / 2, Terms.of(plan)
+    own = (
+        poisson_steps_epsilon(0.1, 1.0, 10, half, "pld") if change == 1 else replaced_steps_epsilon(0.1, 1.0, 10, half)
+    )
+    earlier = guarantees(replace(EXACT, record_delta=half))[2].bounds[0].epsilon
+    found = record_server(plan.phases, terms, change=change).epsilon
+    assert found == pytest.approx(own + earlier, rel=1e-6)
+
+
+def test_towards_the_public_a_replaced_record_of_mini_batches_is_bounded_as_towards_the_server():
+    plan = BESIDE["mini-batches"]
+    terms = Terms.of(plan)
+    for change in (1.0, 2.0):
+        towards_server = record_server(plan.phases, terms, change=change).binding
+        assert towards_server in record_public(plan.phases, terms, change=change).bounds
+    assert record_server(plan.phases, terms, change=2.0).epsilon > 1.5 * record_server(plan.phases, terms).epsilon

@@ -160,3 +160,42 @@ def test_shares_are_those_of_the_bins_that_they_name():
     assert images == "images: 5 to 9 25.0%, 50 to 99 75.0%"
     many = analysis.read(analysis.vector([6000]).astype(float), 0.01)
     assert analysis.words(many)[-1] == "images: 5000 or more 100.0%"
+
+
+def as_often_as_it_says(inside, draws):
+    """95%, but for chance, from below."""
+    return inside >= draws * 0.95 - 3 * math.sqrt(draws * 0.95 * 0.05)
+
+
+@pytest.mark.parametrize("deviation", [0.5, 8.0], ids=["who was drawn", "noise"])
+def test_the_range_of_a_quantile_holds_it_as_often_as_it_says(deviation):
+    """Where what clients hold decides, and where the noise of all bins below does."""
+    numbers, analysis, inside = np.random.default_rng(5), Quantile(quantile=0.5, bins=60), 0
+    for _ in range(200):
+        norms = numbers.lognormal(mean=1.0, sigma=0.5, size=400)
+        counts = np.bincount(np.searchsorted(analysis.edges, norms, side="right"), minlength=62)
+        found = analysis.read(counts + numbers.normal(0, deviation, 62), deviation)
+        inside += found["low"] <= math.e <= found["high"]
+    assert as_often_as_it_says(inside, 200)
+
+
+def test_the_interval_of_a_gain_holds_it_where_clients_differ_more_than_the_noise():
+    numbers, analysis, inside = np.random.default_rng(3), Gain(run=""), 0
+    for _ in range(200):
+        pairs = zip(numbers.beta(2, 8, 80), numbers.beta(6, 3, 80), strict=True)
+        sums = np.sum([analysis.vector(before, after) for before, after in pairs], axis=0) / 1000
+        found = analysis.read(sums + numbers.normal(0, 0.01, 4), 0.01)
+        inside += abs(found["gain"] - (6 / 9 - 2 / 10)) <= found["ci95"]
+    assert as_often_as_it_says(inside, 200)
+
+
+def test_the_share_of_clients_that_can_form_an_episode_lies_within_its_interval():
+    """The noise of all bins that are added up is in it: five for three classes or more."""
+    numbers, analysis, deviation, inside = np.random.default_rng(6), Histogram(share=0.5), 4.0, 0
+    held = [[12] * 7] * 240 + [[3, 3]] * 60
+    exact = np.sum([analysis.vector(images) for images in held], axis=0)
+    for _ in range(300):
+        found = analysis.read(exact + numbers.normal(0, deviation, len(exact)), deviation)
+        row = next(row for row in found["affordable"] if row["ways"] == 3)
+        inside += abs(row["clients"] - 0.8) <= row["ci95"]
+    assert as_often_as_it_says(inside, 300)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
-from scipy.stats import binom
+from scipy.stats import binom, binomtest
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
@@ -140,3 +140,20 @@ def test_the_null_is_exact_in_few_dimensions():
     assert null_quantile(0.05, 3) == pytest.approx(0.9)
     assert (cosines > null_quantile(0.05, 3)).mean() == pytest.approx(0.05, abs=0.002)
     assert null_quantile(0.01, 999) == pytest.approx(null_quantile(0.01, 1000), rel=2e-3)
+
+
+def test_thresholds_share_the_miss_between_them_and_between_their_probabilities():
+    """Of sixteen tests, each with two probabilities, all are right at once but with probability `MISS`."""
+    one, other = QUANTILES[::20] + 0.8, QUANTILES[::20] - 0.8
+
+    def proportion(sample, value):
+        sure = binomtest(int((sample > value).sum()), len(sample)).proportion_ci(1 - 2 * MISS / 16 / 2, method="exact")
+        return sure.low, sure.high
+
+    bounds = [
+        math.log((proportion(more, value)[0] - DELTA) / proportion(less, value)[1])
+        for more, less in ((one, other), (-other, -one))
+        for value in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+        if proportion(more, value)[0] > DELTA
+    ]
+    assert epsilon_of_counts(one, other, DELTA, MISS) == pytest.approx(max(bounds))

@@ -3,6 +3,7 @@ import os
 
 import pytest
 
+from dpfedmeta.core.files import atomic_files
 from dpfedmeta.core.files.atomic_files import append_text, cut_torn_line, replace_file, whole_lines
 
 
@@ -55,3 +56,13 @@ def test_a_read_only_folder_keeps_the_old_file(tmp_path, monkeypatch):
         replace_file(path, b"new")
     monkeypatch.undo()
     assert path.read_bytes() == b"old"
+
+
+def test_the_name_of_a_new_file_is_flushed_with_its_first_line(tmp_path, monkeypatch):
+    """Else a power cut may lose a file whose lines were on disk."""
+    flushed = []
+    monkeypatch.setattr(atomic_files, "sync_folder", flushed.append)
+    append_text(tmp_path / "lines", "first\n")
+    assert flushed == [tmp_path]
+    append_text(tmp_path / "lines", "second\n")
+    assert flushed == [tmp_path]

@@ -246,3 +246,43 @@ def test_where_a_digest_cannot_be_remembered_it_is_computed(tmp_path):
     folder.mkdir(mode=0o555)
     assert source_key(path, folder) == source_key(path, tmp_path / "other")
     assert list(folder.iterdir()) == []
+
+
+def test_all_is_on_disk_before_its_name_and_classes_before_images(tmp_path, monkeypatch):
+    """A power cut leaves a whole cache or none: a name never comes before the content that it names."""
+    events, flush, rename = [], os.fsync, Path.replace
+
+    def flushed(handle):
+        events.append(("flushed", os.fstat(handle).st_ino))
+        flush(handle)
+
+    def renamed(path, target):
+        events.append(("named", path.stat().st_ino, Path(target).suffix))
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(Path, "replace", renamed)
+    store(tmp_path, Source())
+    named = [event for event in events if event[0] == "named"]
+    assert [event[2] for event in named] == [".json", ".npy"]
+    for event in named:
+        assert ("flushed", event[1]) in events[: events.index(event)]
+
+
+@pytest.mark.parametrize("change", ["content", "time", "size", "path"])
+def test_an_archive_is_known_again_only_as_it_was(tmp_path, change):
+    """Its digest is remembered; whatever a file may differ in is looked at before that is believed."""
+    archive = tmp_path / "archive"
+    archive.write_bytes(b"before")
+    os.utime(archive, ns=(10**18, 10**18))
+    before = source_key(archive, tmp_path / "cache")
+    assert source_key(archive, tmp_path / "cache") == before
+    if change == "path":
+        archive = archive.rename(tmp_path / "other")
+    else:
+        archive.write_bytes({"content": b"behind", "time": b"before", "size": b"before and more"}[change])
+        # Whoever replaces an archive at equal size gives it another time.
+        os.utime(archive, ns=(10**18, 10**18 + (change in ("content", "time"))))
+    after = source_key(archive, tmp_path / "cache")
+    assert after != before
+    assert (after[3] != before[3]) == (change in ("content", "size"))

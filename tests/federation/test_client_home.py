@@ -10,6 +10,7 @@ from dpfedmeta.cli.commands.federate_command import main
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation import entry_points as running
 from dpfedmeta.federation.client.client import RealClient
+from dpfedmeta.federation.client import client_home
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_home import HOME, claim, rotate
 from dpfedmeta.federation.identity.credentials import read_card, read_identity, read_roster, write_identity
@@ -250,3 +251,22 @@ def test_a_rotation_that_is_cut_off_loses_neither_key(client, data, monkeypatch)
     monkeypatch.setenv("DPFEDMETA_STATE", str(client / "state"))
     claim(client / "clinic.home", data, NEW)
     claim(client / "clinic.home", data, private)
+
+
+def test_a_home_that_is_noted_is_known_to_its_machine(tmp_path, data, monkeypatch):
+    """Cut off between the two, the images are refused to another home rather than forgotten."""
+    honest, written = client_home.replace_file, []
+
+    def once(path, *rest):
+        if written:
+            raise KeyboardInterrupt
+        written.append(path)
+        honest(path, *rest)
+
+    with monkeypatch.context() as cut:
+        cut.setattr(client_home, "replace_file", once)
+        with pytest.raises(KeyboardInterrupt):
+            claim(tmp_path / "first.home", data, OLD)
+    assert not (tmp_path / "first.home" / HOME).exists()
+    with pytest.raises(InputError, match="took part from"):
+        claim(tmp_path / "second.home", data, NEW)

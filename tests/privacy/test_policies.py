@@ -1,4 +1,5 @@
 import math
+from types import SimpleNamespace
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from dpfedmeta.privacy.clip_policies.constant_policy import Constant
 from dpfedmeta.privacy.clip_policies.median_policy import Median, NormHistogram
 from dpfedmeta.privacy.clip_policies.quantile_policy import BelowBound, QuantilePolicy
 from dpfedmeta.privacy.clip_policies.window_literal_policy import WindowLiteral
-from dpfedmeta.privacy.clip_policies.window_policy import Window, observe
+from dpfedmeta.privacy.clip_policies.window_policy import Window, _significance, observe
 from dpfedmeta.privacy.clip_policy import ATTACHED, attached_scale
 from dpfedmeta.privacy.knee_search import Walk
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
@@ -86,14 +87,33 @@ def test_where_a_signal_disappears_the_bound_falls_and_comes_back_with_the_signa
     assert 0.2 < np.exp(np.log(bounds[-8:]).mean()) < 3.0
 
 
-def test_the_known_noise_energy_is_subtracted_without_bias():
+@pytest.mark.parametrize("length", [0.02, 0.5], ids=["mostly noise", "mostly signal"])
+def test_the_known_noise_energy_is_subtracted_without_bias(length):
     signal = torch.zeros(10_000)
-    signal[0] = 0.02
+    signal[0] = length
     energies = [observe(1.0, release(signal, 1.0, 0.5, 200, r)) for r in range(300)]
     mean = np.mean([o.energy for o in energies])
     spread = np.std([o.energy for o in energies])
-    assert mean == pytest.approx(0.02**2, abs=4 * spread / math.sqrt(300))
+    assert mean == pytest.approx(length**2, abs=4 * spread / math.sqrt(300))
     assert spread == pytest.approx(np.mean([o.spread for o in energies]), rel=0.15)
+
+
+def test_without_a_signal_the_window_s_significance_is_a_standard_normal_number():
+    nothing = torch.zeros(2_000)
+    seen = [observe(bound, release(nothing, bound, 0.5, 200, r)) for r in range(400) for bound in (1.0, 30.0, 0.1, 3.0)]
+    found = [_significance(tuple(seen[start : start + 4])) for start in range(0, len(seen), 4)]
+    assert np.mean(found) == pytest.approx(0.0, abs=4 / math.sqrt(400))
+    assert np.std(found) == pytest.approx(1.0, abs=4 / math.sqrt(800))
+
+
+def test_the_window_remembers_as_many_releases_as_it_says():
+    policy = Window(initial_bound=1.0, window=3)
+    state = policy.initial()
+    for round_ in range(6):
+        bound = state.bound
+        state, _ = policy.next_bound(state, release(torch.full((50,), 0.3), bound, 0.5, 200, round_))
+        assert len(state.observations) == min(round_ + 1, 3)
+        assert state.observations[-1].bound == bound
 
 
 def test_the_next_bound_is_a_function_of_releases_alone():
@@ -202,3 +222,16 @@ def test_the_literal_rule_collapses_or_explodes_as_the_design_says():
     up = simulate(replace(literal, initial_bound=0.5), size=1_000_000, cohort=200, z=1.0, rounds=31)
     assert up[-1] > 100.0
     assert up.max() <= 150.0
+
+
+@pytest.mark.parametrize(("below", "end"), [(True, 0.25), (False, 4.0)])
+def test_a_quantile_policy_stays_within_its_range(below, end):
+    policy = QuantilePolicy(
+        initial_bound=1.0, quantile=0.5, rate=0.9, lowest=0.25, highest=4.0, attachment=BelowBound(scale=1.0)
+    )
+    state = policy.initial()
+    for _ in range(20):
+        centred = 0.5 if below else -0.5
+        state, bound = policy.next_bound(state, SimpleNamespace(value={ATTACHED: [centred * state.bound]}))
+        assert 0.25 <= bound == state.bound <= 4.0
+    assert bound == end

@@ -1,9 +1,12 @@
+import json
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.learning.server_step import initial_state
@@ -14,6 +17,7 @@ from dpfedmeta.privacy.clip_policies.window_literal_policy import WindowLiteral
 from dpfedmeta.privacy.clip_policies.window_policy import Observation, Window
 from dpfedmeta.privacy.clip_policies.window_products_policy import WindowProducts
 from dpfedmeta.privacy.knee_search import Walk
+from dpfedmeta.training.state import checkpoint as checkpoint_module
 from dpfedmeta.training.state.checkpoint import Checkpoint, checkpoint_files, load_checkpoint, save_checkpoint
 
 MODEL = {"w": torch.randn(3, 2, generator=torch.Generator().manual_seed(1)), "b": torch.tensor([0.1, -0.0])}
@@ -96,3 +100,36 @@ def test_a_flipped_bit_or_another_form_is_refused(tmp_path):
         load_checkpoint(path, other)
     with pytest.raises(InputError, match="cannot be read"):
         load_checkpoint(tmp_path / "round-000001.safetensors", state)
+
+
+def test_a_disk_that_is_full_leaves_the_checkpoints_that_are_there(tmp_path, monkeypatch):
+    state = next(states())
+
+    def write(round_):
+        save_checkpoint(tmp_path, Checkpoint(state=replace(state, round=round_), lines=1, head="a" * 64), keep=1)
+
+    write(2)
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(checkpoint_module, "replace_file", full)
+        with pytest.raises(OSError, match="No space"):
+            write(3)
+    assert [round_ for round_, _ in checkpoint_files(tmp_path)] == [2]
+
+
+@pytest.mark.parametrize("field", ["round", "bound", "averaged", "lines", "head"])
+def test_no_field_of_a_checkpoint_is_changed_without_its_digest(tmp_path, field):
+    """Beside the tensors, which are the same."""
+    state = next(states())
+    save_checkpoint(tmp_path, Checkpoint(state=state, lines=1, head="a" * 64), keep=1)
+    ((_, path),) = checkpoint_files(tmp_path)
+    with safe_open(path, framework="pt") as file:
+        words, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    told = json.loads(words["state"])
+    told[field] = "b" * 64 if field == "head" else told[field] + 1
+    path.write_bytes(save(tensors, words | {"state": json.dumps(told, sort_keys=True)}))
+    with pytest.raises(InputError, match="does not have the digest"):
+        load_checkpoint(path, state)

@@ -20,7 +20,9 @@ from dpfedmeta.core.random.random_sources import KeyedSource, OperatingSystemSou
 from dpfedmeta.data.populations.population import VirtualPopulation
 from dpfedmeta.learning.server_step import initial_state
 from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.state import cohort_log
 from dpfedmeta.training.state.cohort_log import Participations, participations_file, reopen_participations
 from dpfedmeta.training.state.round_journal import Journal, release_digest
 
@@ -337,3 +339,15 @@ def test_who_came_in_a_round_of_its_own_choice_is_known_after_a_crash(tiny_strok
     assert [charge.attempt for charge in made.ledger.charges] == [0, 1, 0, 0, 0, 1]
     whole = spent(plan.privacy, made.ledger.charges)
     assert [cell.epsilon for cell in whole] == [cell.epsilon for cell in plan.planned]
+
+
+def test_an_invitation_that_is_not_on_disk_counts_for_nobody(tmp_path, monkeypatch):
+    known = Participations(tmp_path / "participations")
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cohort_log, "append_lines", full)
+    with pytest.raises(OSError, match="No space"):
+        known.record(Cohort(round=0, clients=np.array([3, 5])))
+    assert (known.counts, known.latest, known.before(1)) == ({}, {}, [])
