@@ -16,23 +16,24 @@ def own_modules(settings: Settings, *handed_over: object) -> list[str]:
 
     Every setting is looked at: a seam that comes later is not forgotten.
     """
-    named = [match[1] for value in _words(settings) if (match := _NAMED.fullmatch(value))]
+    named = [match[1] for _, value in texts_of(settings) if (match := _NAMED.fullmatch(value))]
     objects = [module for each in handed_over if each is not None for module in _of_object(each)]
     return sorted({module for module in (*named, *objects) if module != "builtins"})
 
 
-def _words(value: object) -> Iterator[str]:
+def texts_of(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+    """(Full name of the setting, text) of every text in settings, also in lists and mappings."""
     if isinstance(value, str):
-        yield value
+        yield name, value
     elif is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
-            yield from _words(getattr(value, field.name))
+            yield from texts_of(getattr(value, field.name), f"{name}.{field.name}" if name else field.name)
     elif isinstance(value, Mapping):
         for each in value.values():
-            yield from _words(each)
+            yield from texts_of(each, name)
     elif isinstance(value, Sequence):
         for each in value:
-            yield from _words(each)
+            yield from texts_of(each, name)
 
 
 def _of_object(value: object) -> Iterator[str]:

@@ -164,6 +164,9 @@ def test_training_counts_what_the_ledger_charges(tmp_path):
     content = read_content(run.ledger)
     assert found == Earlier(run=content.identity.run, head=content.heads[-1], phases=content.plan.phases)
     assert check_still_there(settings(run.path), (found,)) == [f"spent before: {run.path} agrees"]
+    louder = replace(found, phases=(replace(found.phases[0], rounds=2),))
+    with pytest.raises(InputError, match=r"charges something else than privacy\.spent_before counts"):
+        check_still_there(settings(run.path), (louder,))
     (run.path / "ledger.jsonl").rename(tmp_path / "gone")
     assert "is not here" in check_still_there(settings(run.path), (found,))[0]
     other = done(tmp_path, "other")

@@ -372,6 +372,8 @@ def offered(silos, client, change, request):
          "names code or files"),
         (lambda content: content.update(request=content["request"].replace("names: null", "names: /etc/passwd")),
          "names code or files"),
+        (lambda content: content.update(request=content["request"].replace("optimizer: adam", "optimizer: os:_exit")),
+         "the plan has server.optimizer = os:_exit"),
         (lambda content: content.update(request=content["request"].replace("share: 0.9", "share: 9")), "--share 9"),
         (lambda content: content.update(request=content["request"].replace("dropout: 0.2", "dropout: 0.4")), "dropout"),
         (lambda content: content.update(version="0"), "another version"),

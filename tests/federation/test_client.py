@@ -300,6 +300,10 @@ def test_a_plan_is_believed_in_nothing(silos, tmp_path):
         "numbers are not what its settings give": changed(session, privacy=weaker),
         "of another version": changed(session, version="9"),
         "no plan": changed(session, more=1),
+        "the plan has server.optimizer = os:_exit": changed(
+            session, settings=content["settings"].replace("optimizer: adam", "optimizer: os:_exit")
+        ),
+        "names two numbers of clients": changed(session, clients=content["clients"] + 1),
         "the plan has clip.policy = os:system": changed(
             session, settings=content["settings"].replace("policy: window", "policy: os:system")
         ),

@@ -9,8 +9,8 @@ from rich.console import Console
 from dpfedmeta.cli.commands.federate_command import main
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation import entry_points as running
-from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client import client_home
+from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_home import HOME, claim, rotate
 from dpfedmeta.federation.identity.credentials import read_card, read_identity, read_roster, write_identity

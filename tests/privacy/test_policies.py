@@ -1,6 +1,6 @@
 import math
-from types import SimpleNamespace
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -99,8 +99,8 @@ def test_the_known_noise_energy_is_subtracted_without_bias(length):
 
 
 def test_without_a_signal_the_window_s_significance_is_a_standard_normal_number():
-    nothing = torch.zeros(2_000)
-    seen = [observe(bound, release(nothing, bound, 0.5, 200, r)) for r in range(400) for bound in (1.0, 30.0, 0.1, 3.0)]
+    nothing, bounds = torch.zeros(2_000), (1.0, 30.0, 0.1, 3.0)
+    seen = [observe(bounds[r % 4], release(nothing, bounds[r % 4], 0.5, 200, r)) for r in range(1600)]
     found = [_significance(tuple(seen[start : start + 4])) for start in range(0, len(seen), 4)]
     assert np.mean(found) == pytest.approx(0.0, abs=4 / math.sqrt(400))
     assert np.std(found) == pytest.approx(1.0, abs=4 / math.sqrt(800))

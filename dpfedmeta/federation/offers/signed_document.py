@@ -21,12 +21,12 @@ from dpfedmeta.core.version import __version__
 from dpfedmeta.data.task import Task
 from dpfedmeta.federation.channel import IDENTITY_BYTES
 from dpfedmeta.learning.models.spec import BUILT_IN
+from dpfedmeta.planning.clipping.user_policy import OWN
+from dpfedmeta.planning.user_modules import texts_of
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
 # Two machines may round the last digits of a solved noise otherwise.
 _CLOSE = 1e-9
-# What names code or files is refused: a server may not choose what runs on a client.
-_MEMBERS = ("aggregation.mode", "clip.policy", "meta.method", "model.name", "record.release", "server.noise")
 
 
 def content_of(text: bytes, form: str, keys: Set[str]) -> dict[str, Any]:
@@ -119,11 +119,14 @@ def check_own(settings: Settings) -> None:
 
 
 def foreign(settings: Settings) -> str | None:
-    """Return the first setting that names code or files, in words; None if there is none."""
-    for name in _MEMBERS:
-        section, key = name.split(".")
-        value = getattr(getattr(settings, section), key)
-        if ":" in value or value == "own":
+    """Return the first setting that names code or files, in words; None if there is none.
+
+    Guarantee:
+        A server does not choose what runs on a client: every setting is looked at, whichever of them may name code as
+        package.module:name. The name of the data set alone is a label here.
+    """
+    for name, value in texts_of(settings):
+        if name != "dataset" and (":" in value or value == OWN):
             return f"{name} = {value}"
     if settings.model.initial not in (None, *BUILT_IN):
         return f"model.initial = {settings.model.initial}"

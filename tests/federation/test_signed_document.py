@@ -1,0 +1,83 @@
+from dataclasses import fields, is_dataclass, replace
+
+import pytest
+
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.federation.offers.signed_document import difference, foreign, form_of
+
+STATED = {"a": 1.0, "b": {"c": [1, 2.5, None], "d": "text", "e": True}}
+
+
+def test_what_agrees_has_no_difference():
+    assert difference(STATED, {"b": STATED["b"], "a": 1.0 + 1e-12}, "privacy") is None
+
+
+@pytest.mark.parametrize(
+    ("other", "place"),
+    [
+        ({"a": 1.0 + 1e-6}, "privacy.a"),
+        ({"a": 0.999}, "privacy.a"),
+        ({"a": None}, "privacy.a"),
+        ({"b": {**STATED["b"], "c": [1, 2.5001, None]}}, "privacy.b.c"),
+        ({"b": {**STATED["b"], "c": [1, 2.5]}}, "privacy.b.c"),
+        ({"b": {**STATED["b"], "d": "other"}}, "privacy.b.d"),
+        ({"b": {**STATED["b"], "e": 1.5}}, "privacy.b.e"),
+        ({"b": {"c": [1, 2.5, None], "d": "text"}}, "privacy.b"),
+        ({"more": 1}, "privacy"),
+    ],
+)
+def test_the_first_difference_is_named(other, place):
+    found = difference(STATED, {**STATED, **other}, "privacy")
+    assert found is not None
+    assert found.startswith(place + " = ")
+
+
+SETTINGS = resolve("dp-agr", "strokes")
+
+
+def with_text(name, value):
+    """The settings with this text in one of them; None: it takes some words only, or no text at all."""
+    try:
+        return resolve("dp-agr", "strokes", None, {name: value})
+    except InputError:
+        return None
+
+
+NAMES = [f"{section.name}.{field.name}" for section in fields(SETTINGS)
+         if is_dataclass(inner := getattr(SETTINGS, section.name)) for field in fields(inner)]  # fmt: skip
+TAKEN = [name for name in NAMES if with_text(name, "os:system") is not None]
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_no_setting_of_a_server_names_code(name):
+    """Whichever of them takes package.module:name, today or later."""
+    assert foreign(SETTINGS) is None
+    assert foreign(with_text(name, "os:system")) == f"{name} = os:system"
+
+
+def test_the_settings_that_may_name_code_are_among_these():
+    assert {
+        "aggregation.mode", "clip.policy", "meta.method", "model.name", "record.release", "server.noise",
+        "server.optimizer", "model.initial",
+    } <= {*TAKEN}  # fmt: skip
+    own = replace(SETTINGS, clip=replace(SETTINGS.clip, policy="own"))
+    assert foreign(own) == "clip.policy = own"
+
+
+FORM = {
+    "name": "other",
+    "image_size": 32,
+    "train_rotations": 1,
+    "train_flip": True,
+    "mean": (0.25,),
+    "deviation": (0.125,),
+    "pixel_range": (0.0, 4095.0),
+}
+
+
+@pytest.mark.parametrize("field", FORM)
+def test_clients_are_told_all_that_makes_records_of_images(tiny_strokes, field):
+    task = tiny_strokes.task
+    assert getattr(task, field) != FORM[field]
+    assert form_of(replace(task, **{field: FORM[field]})) != form_of(task)

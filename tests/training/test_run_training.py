@@ -1,0 +1,104 @@
+"""Which object of a run is handed to what: all that is measured, kept or told is of public data, or of nobody's."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.random.random_sources import KeyedSource
+from dpfedmeta.core.worker_pool import InProcess
+from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.training import loop, setup
+from dpfedmeta.training import run_training as module
+from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.setup import RunOptions, prepared
+
+TINY = {
+    "model.width": "2", "server.rounds": "2", "task.ways": "2", "task.shots": "2", "task.queries": "2",
+    "clip.policy": "constant", "population.clients": "60", "population.cohort": "6", "server.noise_multiplier": "2",
+    "privacy.client.delta": "0.001", "privacy.client.epsilon": "null", "evaluation.every": "2",
+    "evaluation.validation_episodes": "2", "evaluation.episodes": "2", "run.workers": "1", "run.noise_seed": "3",
+    "track.public_clients": "2", "population.max_participations": "null",
+}  # fmt: skip
+
+
+def settings_of(task_file, folder, algo="dp-agr", **given):
+    return resolve(algo, str(task_file), None, {**TINY, "run.dir": str(folder), **given})
+
+
+@pytest.fixture(scope="module")
+def ran(tiny_task_file, tmp_path_factory):
+    """A run, with what was handed to each function that measures or keeps something."""
+    handed = SimpleNamespace()
+
+    def watch(patched, place, name):
+        honest = getattr(place, name)
+
+        def watched(*given, **named):
+            setattr(handed, name.strip("_"), given)
+            return honest(*given, **named)
+
+        patched.setattr(place, name, watched)
+
+    with pytest.MonkeyPatch.context() as patched:
+        watch(patched, module, "clients_per_second")
+        watch(patched, module, "_trained")
+        watch(patched, loop, "update_spread")
+        handed.run, _ = run_training(settings_of(tiny_task_file, tmp_path_factory.mktemp("runs")))
+    return handed
+
+
+def classes_of(runner):
+    return {*runner.population.pool.names}
+
+
+def test_only_public_clients_are_measured(ran, tiny_strokes):
+    """The speed and the spread of updates are told as they are: no training class is in either."""
+    for measured in (ran.clients_per_second[0], ran.update_spread[0]):
+        assert classes_of(measured) == {*tiny_strokes.val.names}
+        assert classes_of(measured).isdisjoint(tiny_strokes.train.names)
+        # Not the server's secret source: what it draws is shown.
+        assert measured.source == KeyedSource(0)
+
+
+def test_each_part_of_the_data_is_for_one_thing(ran, tiny_strokes):
+    training, made = ran.trained
+    assert {*training.validation.pool.names} == {*tiny_strokes.val.names}
+    assert {*made.test.pool.names} == {*tiny_strokes.test.names}
+    assert {*made.clients.population.pool.names} == {*tiny_strokes.train.names}
+    assert training.backend.clients is made.clients
+    kept = ran.run.read_json("episodes.json")
+    assert kept["episodes_digest"] == made.test.episodes_digest(InProcess(), 2)
+    assert kept["episodes_digest"] != made.validation.episodes_digest(InProcess(), 2)
+    assert kept["protocol"] == made.test.protocol
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_machines_that_hold_other_images_repeat_no_round(tiny_task_file, tmp_path, monkeypatch, alike):
+    monkeypatch.setattr(setup, "check_together", lambda *_: alike)
+    with prepared(settings_of(tiny_task_file, tmp_path), RunOptions(), lambda text: None) as made:
+        assert made.repeatable == alike
+
+
+def test_clients_hold_the_server_to_what_it_promised_towards_the_server(tiny_strokes, tmp_path):
+    given = {
+        **TINY, "record.micro_shots": "1", "record.micro_queries": "1", "record.query_noise": "3",
+        "record.client_ledgers": "true", "population.max_participations": "2", "privacy.record.epsilon": "null",
+    }  # fmt: skip
+    plan = make_plan(resolve("dp-agrlr-micro", "strokes", None, given), tiny_strokes.task)
+    cells = {cell.name: cell.epsilon for cell in plan.planned}
+    ledgers = module._client_ledgers(SimpleNamespace(secret=tmp_path), plan)
+    assert ledgers.budget.epsilon == cells["(record, server)"] != cells["(record, public)"]
+    assert ledgers.budget.delta == plan.privacy.record_delta
+    before = replace(plan.privacy, earlier=())
+    assert ledgers.budget.epsilon == guarantees(before)[2].epsilon
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_a_ledger_says_whether_its_draws_can_be_repeated(tiny_task_file, tmp_path, secure):
+    given = {"run.noise_seed": "null"} if secure else {}
+    settings = settings_of(tiny_task_file, tmp_path, **given, **{"server.rounds": "1", "evaluation.every": "1"})
+    run, _ = run_training(settings, RunOptions(secure_rng=secure))
+    assert module.read_content(run.ledger).identity.secure == secure
