@@ -8,6 +8,7 @@ from rich.console import Console
 
 from dpfedmeta.cli.commands.federate_command import main
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.atomic_files import replace_file
 from dpfedmeta.federation import entry_points as running
 from dpfedmeta.federation.client import client_home
 from dpfedmeta.federation.client.client import RealClient
@@ -255,7 +256,7 @@ def test_a_rotation_that_is_cut_off_loses_neither_key(client, data, monkeypatch)
 
 def test_a_home_that_is_noted_is_known_to_its_machine(tmp_path, data, monkeypatch):
     """Cut off between the two, the images are refused to another home rather than forgotten."""
-    honest, written = client_home.replace_file, []
+    honest, written = replace_file, []
 
     def once(path, *rest):
         if written:

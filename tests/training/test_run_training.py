@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.random.random_sources import KeyedSource
@@ -101,4 +102,4 @@ def test_a_ledger_says_whether_its_draws_can_be_repeated(tiny_task_file, tmp_pat
     given = {"run.noise_seed": "null"} if secure else {}
     settings = settings_of(tiny_task_file, tmp_path, **given, **{"server.rounds": "1", "evaluation.every": "1"})
     run, _ = run_training(settings, RunOptions(secure_rng=secure))
-    assert module.read_content(run.ledger).identity.secure == secure
+    assert read_content(run.ledger).identity.secure == secure
