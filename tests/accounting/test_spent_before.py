@@ -200,3 +200,11 @@ def test_towards_the_public_a_replaced_record_of_mini_batches_is_bounded_as_towa
         towards_server = record_server(plan.phases, terms, change=change).binding
         assert towards_server in record_public(plan.phases, terms, change=change).bounds
     assert record_server(plan.phases, terms, change=2.0).epsilon > 1.1 * record_server(plan.phases, terms).epsilon
+
+
+def test_each_bound_counts_rounds_before_as_rounds():
+    """The larger ones too: which of them is the smallest depends on the plan."""
+    split = replace(PLAN, rounds=4, earlier=(before(replace(PLAN, rounds=2)),))
+    for cell, whole in zip(guarantees(split), guarantees(PLAN), strict=True):
+        bounds = [[bound.epsilon for bound in each.bounds] for each in (cell, whole)]
+        assert bounds[0] == pytest.approx(bounds[1], rel=1e-6)

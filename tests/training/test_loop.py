@@ -1,0 +1,61 @@
+"""Parts of the loop by themselves: who is told what of a round, and in which course a round stands."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dpfedmeta import Callback
+from dpfedmeta.config.load import resolve
+from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.training.loop import Training, averages, optimizer
+
+GIVEN = {
+    "model.width": "2", "server.rounds": "4", "server.average": "0.5", "population.clients": "600",
+    "population.cohort": "24", "server.noise_multiplier": "2", "privacy.client.epsilon": "null",
+    "population.max_participations": "null", "clip.policy": "constant",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plan(tiny_strokes):
+    return make_plan(resolve("dp-agr", "strokes", None, GIVEN), tiny_strokes.task)
+
+
+def test_a_round_steps_and_averages_in_the_course_that_it_was_due_in(plan):
+    """An extension changes nothing of the rounds before it: their releases are known."""
+    longer = plan.extended(10).extended(12)
+    assert [optimizer(longer, round_).rounds for round_ in (0, 3, 4, 9, 10, 11)] == [4, 4, 10, 10, 12, 12]
+    assert [optimizer(longer, round_) for round_ in range(4)] == [optimizer(plan, round_) for round_ in range(4)]
+    assert [averages(longer, round_) for round_ in range(4)] == [False, False, True, True]
+    assert [averages(longer, round_) for round_ in range(4, 12)] == [False] + [True] * 7
+
+
+class Listens(Callback):
+    def __init__(self):
+        self.heard = []
+
+    def on_remark(self, text):
+        self.heard.append(text)
+
+
+@pytest.mark.parametrize("left_out", [0, 3])
+def test_how_many_messages_were_left_out_is_for_the_server_alone(left_out):
+    """It is a function of secret messages: no callback hears of it."""
+    told, noted, cohort = Listens(), [], Cohort(round=2, clients=np.arange(5))
+    secret, released = SimpleNamespace(left_out=left_out), object()
+    source = SimpleNamespace(again=lambda *_: SimpleNamespace(generator=lambda *_: None))
+    mechanism = SimpleNamespace(release=lambda *_: (released, {}))
+    settings = SimpleNamespace(server=SimpleNamespace(abort_on_failure=False))
+    training = SimpleNamespace(
+        plan=SimpleNamespace(settings=settings, mechanism=mechanism),
+        backend=SimpleNamespace(cohort_sum=lambda *_: secret), source=source, callbacks=(told,),
+        _answering=lambda drawn: drawn, _check_charged=lambda *_: None,
+        _note_left_out=lambda *given: noted.append(given),
+    )  # fmt: skip
+    state = SimpleNamespace(round=2, model={}, bound=1.0)
+    assert Training._released(training, state, {}, replace(cohort, invited=5)) == (released, {})
+    assert noted == ([(2, 3)] if left_out else [])
+    assert told.heard == []
