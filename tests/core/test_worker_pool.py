@@ -39,7 +39,9 @@ def _started(how, path):
     return (["-c", SCRIPT], None) if how == "-c" else (["-"], SCRIPT)
 
 
-@pytest.mark.parametrize("how", ["script", pytest.param("-c", marks=pytest.mark.slow), "standard input"])
+@pytest.mark.parametrize(
+    "how", [*(pytest.param(how, marks=pytest.mark.slow) for how in ("script", "-c")), "standard input"]
+)
 def test_no_worker_reads_the_script_again_and_all_that_it_defines_reaches_them(tmp_path, how):
     words, text = _started(how, tmp_path / "script.py")
     left = subprocess.run([sys.executable, *words], input=text, capture_output=True, text=True, timeout=120)
