@@ -209,3 +209,22 @@ def test_counts_of_other_names_have_other_noise():
     found = [noise(a=10**6 + n, b=10**6, d=10**6) for n in range(9)] + [noise(a=10**6, b=10**6, c=10**6)]
     assert noise(a=10**6, b=10**6, d=10**6) == found[0]
     assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize("source", [KeyedSource(9), FreshSource(9).again((), FRESH)], ids=["chosen", "drawn"])
+@pytest.mark.parametrize(
+    ("purpose", "key"),
+    [
+        (Purpose.QUERY_NOISE, (4, 17)),
+        (Purpose.QUERY_NOISE, (3, 5)),
+        (Purpose.SERVER_NOISE, (3, 17)),
+        (Purpose.COHORT, (3, 17)),
+    ],
+    ids=["another round", "another client", "the server's noise", "the cohort"],
+)
+def test_keys_of_another_machine_are_of_its_clients_in_one_round(source, purpose, key):
+    """Asked for anything else it has none, rather than another stream's."""
+    keys = source.of_clients(3, [17, 18])
+    assert keys.generator(Purpose.QUERY_NOISE, 3, 17) is not None
+    with pytest.raises(LookupError):
+        keys.generator(purpose, *key).words(1)
