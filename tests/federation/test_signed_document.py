@@ -4,7 +4,8 @@ import pytest
 
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.federation.offers.signed_document import difference, foreign, form_of
+from dpfedmeta.federation.offers.signed_document import checked_names, difference, foreign, form_of
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
 STATED = {"a": 1.0, "b": {"c": [1, 2.5, None], "d": "text", "e": True}}
 
@@ -81,3 +82,24 @@ def test_clients_are_told_all_that_makes_records_of_images(tiny_strokes, field):
     task = tiny_strokes.task
     assert getattr(task, field) != FORM[field]
     assert form_of(replace(task, **{field: FORM[field]})) != form_of(task)
+
+
+ROSTER = tuple(bytes([number]) * 32 for number in range(3))
+NAMED = {"run": "ab" * 32, "server": "cd" * 32, "roster": [identity.hex() for identity in ROSTER]}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"server": "ce" * 32}, "another server"),
+        ({"run": "ab" * 31}, "or no run"),
+        ({"roster": NAMED["roster"][:2]}, "each of 3 clients once"),
+        ({"roster": [*NAMED["roster"][:2], NAMED["roster"][0]]}, "each of 3 clients once"),
+        ({"roster": [*NAMED["roster"][:2], "00" * 31]}, "each of 3 clients once"),
+    ],
+)
+def test_names_of_other_parties_are_refused(change, why):
+    server = bytes.fromhex(NAMED["server"])
+    assert checked_names(NAMED, server, 3, masked=True) == ROSTER
+    with pytest.raises(Refused, match=why):
+        checked_names({**NAMED, **change}, server, 3, masked=True)
