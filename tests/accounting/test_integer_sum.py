@@ -10,7 +10,7 @@ from dpfedmeta.accounting.events.integer_sum import rounded_length, units_of
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds, check_fine, is_fine, with_bits
 from dpfedmeta.core.errors import RefusedPlan
 
@@ -153,6 +153,8 @@ def test_a_ledger_states_it_and_gives_it_back():
         ({"secure": SecureRounds(bits=9, dimension=2**22)}, "too few"),
         ({"noise_multiplier": None}, "a clip bound"),
         ({"noise": "own:Noise"}, "independent"),
+        ({"schedule": (Change(from_round=3, noise_scale=2.0),)}, "no changes between rounds"),
+        ({"noise_site": "clients", "sampler": "fixed"}, "the clients add the noise anyway"),
     ],
 )
 def test_what_cannot_be_planned(changes, words):

@@ -11,10 +11,11 @@ from dpfedmeta.accounting import PrivacyPlan, Targets, calibrate, guarantees
 from dpfedmeta.accounting.divergences.gdp import gaussian_delta, gaussian_epsilon, smallest_epsilon
 from dpfedmeta.accounting.divergences.pld_composition import COARSE, sampled_delta
 from dpfedmeta.accounting.divergences.random_allocation import QUICK, Allocation, closed_bounds, known_round_epsilon
-from dpfedmeta.accounting.events.events import Event, Phase, surplus
+from dpfedmeta.accounting.events.events import Earlier, Event, Phase, surplus
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.observers.four_guarantees import four_cells
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Change
 from dpfedmeta.accounting.privacy_plan.terms import Terms
 from dpfedmeta.accounting.reference.other_accountants import second_opinion
 from dpfedmeta.cli.sweeps.tuning_cost import compose
@@ -316,6 +317,8 @@ def test_noise_is_solved_for_a_record_within_the_target_and_not_above_what_it_ne
         ({"hostile": 0.1}, "hostile"),
         ({"noise": "tests.seams.own_noise:Rounded"}, "noise"),
         ({"sampler": "poisson"}, "capacity"),
+        ({"earlier": (Earlier(run="a", head="0", phases=()),)}, "nothing spent before"),
+        ({"schedule": (Change(from_round=1, noise_scale=2.0),)}, "no changes between rounds that clients choose"),
     ],
 )
 def test_what_is_not_proved_is_no_plan(changed, words):
