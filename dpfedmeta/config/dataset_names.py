@@ -21,7 +21,9 @@ def found_again(dataset: str) -> str:
 
 
 def data_of_run(dataset: str, data_folder: Path | None) -> str:
-    """The data of a run where they are now: in the folder that was named, else where the run found them.
+    """Return the place of a run's data: the folder that was named, else where the run found them.
+
+    A task file of a published data set stays where it is: the folder holds its archives.
 
     Args:
         dataset: As the run's settings have it.
@@ -35,12 +37,20 @@ def data_of_run(dataset: str, data_folder: Path | None) -> str:
         return dataset
     if (data_folder / path.name).exists():
         return str((data_folder / path.name).absolute())
-    if path.exists():
+    if path.exists() and _names_own_data(path):
         raise InputError(
             f"--data-dir {data_folder}: holds no {path.name}, the data of this run; put it there, or leave --data-dir "
             f"out to read {path}"
         )
     return dataset
+
+
+def _names_own_data(path: Path) -> bool:
+    if path.suffix not in (".yaml", ".yml"):
+        return True
+    from dpfedmeta.data.task import OwnSource, load_task
+
+    return isinstance(load_task(str(path))[0].source, OwnSource)
 
 
 def with_data_values(dataset: str, given: Mapping[str, Given]) -> dict[str, Given]:

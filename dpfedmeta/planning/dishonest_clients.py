@@ -10,7 +10,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 
 
 def dishonest_words(plan: PrivacyPlan) -> str:
-    """One or two sentences. Privacy does not rest on it: they are about what is learned.
+    """Say in one or two sentences how far a dishonest client moves a round. Privacy does not rest on it.
 
     Where the server sees messages it leaves out those that are longer than an honest one, so a clip bound bounds what
     anybody can do. Under sums nobody can look inside.
@@ -39,7 +39,7 @@ def dishonest_words(plan: PrivacyPlan) -> str:
 
 
 def reach(whole: WholeSum) -> float:
-    """How many of the longest honest messages one client may move a sum modulo 2^b by at most.
+    """Bound the move of a sum modulo 2^b by one client, in units of the longest honest message.
 
     It hands over any number from 0 to 2^b - 1 in each of D coordinates, which is read as one from -2^(b-1) to
     2^(b-1) - 1: at most 2^(b-1) sqrt(D) steps of the grid, of which an honest message, before it is rounded, has M c at

@@ -8,6 +8,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.plugins import plugin_names
 from dpfedmeta.core.plugins import plugin_registry as members
 
 POLICIES = "dpfedmeta.privacy.clip_policies"
@@ -35,12 +36,12 @@ class Taking:
     ],
 )
 def test_every_file_of_a_folder_is_a_member_and_names_one(folder, some):
-    found = members.names(folder)
+    found = plugin_names.names(folder)
     assert found == sorted(found)
     assert some <= {*found}
     assert not {"", "init", "--init--"} & {*found}
     for name in found:
-        assert members.find("a.setting", name, folder) is sys.modules[members.module_of(name, folder)].MEMBER
+        assert members.find("a.setting", name, folder) is sys.modules[plugin_names.module_of(name, folder)].MEMBER
 
 
 def test_names_are_known_before_anything_is_imported(monkeypatch):
@@ -49,7 +50,7 @@ def test_names_are_known_before_anything_is_imported(monkeypatch):
         "import_module",
         lambda name: sys.modules[name] if name == POLICIES else pytest.fail(f"imported {name}"),
     )
-    assert "window" in members.names(POLICIES)
+    assert "window" in plugin_names.names(POLICIES)
 
 
 def test_a_member_of_the_users_own_is_found_by_its_module():

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dpfedmeta.config.dataset_names import data_of_run
 from dpfedmeta.core.errors import InputError
@@ -20,3 +21,15 @@ def test_data_of_a_run_are_read_where_somebody_says_that_they_are(tmp_path):
         data_of_run(str(found), tmp_path / "found" / "birds")
     assert data_of_run(str(tmp_path / "gone"), named) == str(tmp_path / "gone")
     assert Path(data_of_run(str(found), named)).is_absolute()
+
+
+def test_the_folder_of_archives_is_no_place_of_a_task_file(tmp_path):
+    published = tmp_path / "mine.yaml"
+    tiny = {"name": "tiny", "source": {"reader": "strokes", "seed": 1, "variation": 1.0}}
+    tiny |= {"split": {"train": 3, "val": 3, "test": 3}, "image_size": 28, "channels": 1, "images_per_class": 20}
+    published.write_text(yaml.safe_dump(tiny))
+    archives = tmp_path / "archives"
+    archives.mkdir()
+    assert data_of_run(str(published), archives) == str(published)
+    (archives / "mine.yaml").write_text(published.read_text())
+    assert data_of_run(str(published), archives) == str(archives / "mine.yaml")

@@ -187,7 +187,7 @@ class Allocation:
 
     @property
     def is_followed(self) -> bool:
-        """Whether noise is in the range of floats, and anything is left to amplify."""
+        """Tell whether noise is in the range of floats, and anything is left to amplify."""
         return _LEAST_NOISE <= self.noise <= _MOST_NOISE
 
 

@@ -87,7 +87,7 @@ def delta_of_opposites(epsilon: float, *, noise: float, done: int, share: float,
 
 @dataclass(frozen=True, kw_only=True)
 class _Grid:
-    """Where the mean of some of the factors is followed.
+    """Grid on which the mean of some of the factors is followed.
 
     Attributes:
         noise: z.
@@ -127,7 +127,7 @@ class _Grid:
         )
 
     def factor(self) -> Spread:
-        """One of them: l - a l' grows with the outcome y."""
+        """Distribution of one factor, l - a l', which grows with the outcome y."""
         scale, grid = 1.0 / self.noise, self.of(1)
         # l - a l' = 2 sqrt(a) exp(-1/(2 z^2)) sinh(y/z^2 - ln(a)/2).
         inner = grid * math.exp(scale**2 / 2) / (2.0 * math.sqrt(self.larger))
@@ -143,7 +143,7 @@ class _Grid:
 
 
 def _dense(middle: float, width: float, low: float, high: float, points: int) -> FloatArray:
-    """From low to high, a width around the middle evenly, and further out by equal ratios."""
+    """Points from low to high: even within a width of the middle, by equal ratios further out."""
     first, last = (math.asinh((end - middle) / width) for end in (low, high))
     ends: FloatArray = middle + width * np.sinh(np.linspace(first, last, points))
     return ends

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dpfedmeta.accounting.events.events import surplus
+from dpfedmeta.accounting.events.events import Neighbours, surplus
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.auditing.expected_messages import Known, over_nothing
 from dpfedmeta.auditing.neighbouring_runs import ClientWorlds, Observed, Worlds
@@ -33,11 +33,12 @@ class OnCheckIns:
 
     @cached_property
     def curve(self) -> TradeOff | None:
-        """Of a client that is added or removed, or whose message is its opposite; None: of a record inside a client."""
+        """Trade-off curve of a client that is added or removed, or sends the opposite; None for a record inside one."""
         if not isinstance(self.worlds, ClientWorlds):
             return None
-        phases, neighbours = self.plan.privacy.phases, "replace-one" if self.worlds.other else "add-remove"
-        return SampledCurve(phases=phases, neighbours=neighbours, delta=self.cell.delta - surplus(phases))  # type: ignore[arg-type]
+        phases = self.plan.privacy.phases
+        neighbours: Neighbours = "replace-one" if self.worlds.other else "add-remove"
+        return SampledCurve(phases=phases, neighbours=neighbours, delta=self.cell.delta - surplus(phases))
 
     def ratio(self, seen: Observed) -> float:
         """Each slot is as likely as the next; one that released nothing tells nothing."""

@@ -9,33 +9,29 @@ import ast
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import iter_modules
 from types import ModuleType
+
+from dpfedmeta.core.plugins.plugin_names import module_of, names
 
 SUFFIX = "_command"
 
 
 def command_names() -> list[str]:
     """Names of all commands, as they are typed. Imports none of them."""
-    files = (module.name for module in iter_modules(__path__) if module.name.endswith(SUFFIX))
-    return sorted(file.removesuffix(SUFFIX).replace("_", "-") for file in files)
+    return names(__name__)
 
 
 def command_module(name: str) -> ModuleType:
     """Module of a command: `main(words, console)`, `SUMMARY`, and `on_workers` where ranks can share its work."""
-    return import_module(_module_of(name))
+    return import_module(module_of(name, __name__))
 
 
 def command_summary(name: str) -> str:
     """Line of a command in the overview, read from its source: imports would take seconds for all of them."""
-    spec = find_spec(_module_of(name))
+    spec = find_spec(module_of(name, __name__))
     assert spec is not None
     assert spec.origin is not None
     for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SUMMARY":
             return str(ast.literal_eval(node.value))
-    return ""
-
-
-def _module_of(name: str) -> str:
-    return f"{__name__}.{name.replace('-', '_')}{SUFFIX}"
+    raise AttributeError(f"{spec.name} states no SUMMARY")

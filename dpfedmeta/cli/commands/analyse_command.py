@@ -15,7 +15,7 @@ from dpfedmeta.cli.arguments import DONE, parser, print_json, settings_from
 from dpfedmeta.cli.real_client_options import add_real_clients, server_options
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.plugins import plugin_registry as members
+from dpfedmeta.core.plugins.plugin_names import names
 
 if TYPE_CHECKING:
     from dpfedmeta.analytics.analysis_request import FixedCohort, Request
@@ -41,7 +41,7 @@ _OWN: tuple[tuple[str, Any, str, str], ...] = (
 def options_of() -> argparse.ArgumentParser:
     """The command's own options; everything else is a setting."""
     made = parser("Ask all clients one question, privately.", settings=True, program="dpfedmeta analyse")
-    kinds = members.names(_FOLDER)
+    kinds = names(_FOLDER)
     made.add_argument("kind", nargs="?", help=f"one of {', '.join(kinds)}")
     made.add_argument("run", nargs="?", type=Path, metavar="RUN", help="gain: the run whose model is adapted")
     made.add_argument("--epsilon", type=float, help="target for (client, public), of this analysis alone")
@@ -104,7 +104,7 @@ def _real_clients(options: argparse.Namespace, console: Console) -> AbstractCont
 
 
 def _request(options: argparse.Namespace, given: dict[str, str]) -> tuple[Request, Settings | None]:
-    kinds = members.names(_FOLDER)
+    kinds = names(_FOLDER)
     if options.kind not in kinds:
         raise InputError(f"analyse {options.kind or ''}: expected one of {', '.join(kinds)}".replace("  ", " "))
     if (options.run is None) == (options.kind == "gain"):

@@ -11,26 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from importlib import import_module
 from inspect import signature
-from pkgutil import iter_modules
 from typing import Any
 
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.plugins.plugin_names import module_of, names
 from dpfedmeta.core.plugins.user_code import own_object
 from dpfedmeta.core.pydantic_errors import first_problem, nearest
-
-
-def names(folder: str) -> list[str]:
-    """The members in a package, by the names that settings use. Imports none of them."""
-    files = (module.name for module in iter_modules(import_module(folder).__path__))
-    suffix = _suffix(folder)
-    return sorted(file.removesuffix(suffix).replace("_", "-") for file in files if file.endswith(suffix))
-
-
-def _suffix(folder: str) -> str:
-    suffix: str = getattr(import_module(folder), "SUFFIX", "")
-    return suffix
 
 
 def one_of(folder: str) -> AfterValidator:
@@ -77,11 +65,6 @@ def find(setting: str, name: str, folder: str) -> Any:
             "package.module:name of your own"
         )
     return import_module(module_of(name, folder)).MEMBER
-
-
-def module_of(name: str, folder: str) -> str:
-    """The module of a member, by the name that settings use."""
-    return f"{folder}.{name.replace('-', '_')}{_suffix(folder)}"
 
 
 def name_of(setting: str, member: object) -> str:

@@ -196,7 +196,7 @@ class PopulationStatement:
 
 
 def asked_statement(clients: int) -> PopulationStatement:
-    """Of clients that hold their data themselves: nobody here knows what."""
+    """Describe clients that hold their data themselves and are asked by a server."""
     text = (
         f"{clients:,} clients that hold their data themselves and are asked by a server; a client is all that one of "
         "them holds, a record is one of its records"
@@ -205,7 +205,7 @@ def asked_statement(clients: int) -> PopulationStatement:
 
 
 def population_statement(population: Population) -> PopulationStatement:
-    """What a client and a record are, and how often an image recurs; which of them is protected, the cells say."""
+    """Describe a client and a record, and how often an image recurs; the guarantees say which of them is protected."""
     clients = population.clients
     if isinstance(population, ShardPopulation):
         return _shard_statement(population)

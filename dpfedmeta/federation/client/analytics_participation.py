@@ -26,7 +26,7 @@ from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class JoinedAnalysis:
-    """What a client holds of one analysis (a `Taken`).
+    """Client's part in one analysis (a `SignedParticipation`): its data, noise, log and the signed request.
 
     Attributes:
         signed: What is asked.

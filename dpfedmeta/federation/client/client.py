@@ -47,7 +47,7 @@ LOG, MODEL, LOCK = "log.txt", "personal.safetensors", ".lock"
 
 
 class RealClient:
-    """One client (a federation.channel.Party).
+    """Real client of a federation (a federation.channel.Party).
 
     Args:
         images: Its folder: CLASS/IMAGE, or train/CLASS/IMAGE.
@@ -110,7 +110,7 @@ class RealClient:
 
     @property
     def handed_out(self) -> bool:
-        """Whether a learned model came, whatever the images made of it: then nothing more is to be waited for."""
+        """Tell whether the learned model was handed out; then the client need not wait for more."""
         return self._handed_out
 
     def answer(self, question: bytes) -> bytes:

@@ -145,7 +145,7 @@ class NullImages(NoImages):
     shape: EpisodeShape
 
     def episode(self, client: int) -> Episode:
-        """As many records as the plan counts with, none of them a number.
+        """Return as many records as the plan counts with, all of them NaN.
 
         Raises:
             IndexError: It is another client.

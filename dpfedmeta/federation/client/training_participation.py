@@ -40,7 +40,7 @@ class NoMessage(Exception):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Joined:
-    """What a client holds of one run.
+    """Client's part in one run: the signed plan, its data, noise, log and state on disk.
 
     Attributes:
         signed: The plan.
@@ -72,7 +72,7 @@ class Joined:
         return dimension(self.signed.learned)
 
     def vector(self, task: RoundTask, attempt: Attempt) -> Floats:
-        """What the client sends to a server that sees messages, [d]: clipped, with the noise that the plan gives it.
+        """Compute the message to a server that sees messages, [d]: clipped, with the plan's noise.
 
         Guarantee:
             The release that the client's ledger counts. The same question gives the same bits. Whether there is one

@@ -20,7 +20,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.analytics.analysis import FOLDER, Analysis
 from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.core.errors import InputError, RefusedPlan
-from dpfedmeta.core.plugins import plugin_registry as members
+from dpfedmeta.core.plugins.plugin_names import names
 from dpfedmeta.core.random.random_sources import GENERATOR
 from dpfedmeta.core.version import __version__
 from dpfedmeta.data.task import Task
@@ -217,7 +217,7 @@ def _made(text: bytes) -> tuple[Request, PrivacyPlan, Plan, Task]:
     try:
         request = Request.from_text(content["request"], "the server's analysis")
         # A name with a colon would be code of the server's choice.
-        if request.kind not in members.names(FOLDER) or request.names or request.run or request.settings is None:
+        if request.kind not in names(FOLDER) or request.names or request.run or request.settings is None:
             raise Refused("the analysis names code or files, or no clients")
         check_own(request.settings)
         task = task_of(content)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def secure_rounds(settings: Settings, task: Task, dimension: int | None = None) -> SecureRounds | None:
-    """How they are made; None: messages are not added up so.
+    """Derive the secure sums of a plan from settings; None where messages are not added up so.
 
     Args:
         settings: What the user gave.

@@ -107,7 +107,7 @@ def check_asked(settings: Settings, task: Task) -> None:
 
 
 def check_constants(settings: Settings, task: Task) -> None:
-    """What a plan's own constants refuse, before anything is solved.
+    """Refuse a plan for its own constants, before anything is solved.
 
     Of secure sums without the network, whose size only makes them harder: with messages of a single number.
 

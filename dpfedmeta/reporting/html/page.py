@@ -109,7 +109,7 @@ def _sentence(words: str) -> str:
 
 
 def _too_long(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Of the first rounds whose release is longer than honest clients give, and how many more there are."""
+    """List the first rounds whose release is longer than honest clients give, and count the others."""
     found = [_sentence(too_long_words(row)) for row in rows if TOO_LONG in row]
     more = len(found) - _MOST_SHOWN
     return [*found[:_MOST_SHOWN], *([f"So it is in {more} more rounds (rounds.jsonl)"] if more > 0 else [])]

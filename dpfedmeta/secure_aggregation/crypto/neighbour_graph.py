@@ -123,7 +123,7 @@ def _threshold(clients: int, colluding: int, degree: int, malicious: bool) -> in
 
 
 def _complete(clients: int, colluding: int, gone: int, malicious: bool) -> tuple[int, int] | None:
-    """Everybody is a neighbour, so nothing is left to chance, and the threshold does not depend on who is gone."""
+    """Return (k, t) of the complete graph, where nothing is left to chance; None where too few neighbours stay."""
     degree = clients - 1
     threshold = max(2, ((degree + colluding) // 2 if malicious else colluding) + 1)
     return (degree, threshold) if threshold <= degree - gone else None

@@ -58,7 +58,7 @@ def round_row(plan: Plan, charged: Sequence[Phase], state: ServerState, released
 
 
 def compared(plan: Plan, ledger: Ledger, state: ServerState, released: Released[Any, Any]) -> dict[str, Any]:
-    """What a row says besides of a release that is longer than honest clients give; nothing where it is not.
+    """Compare a release with the longest that honest clients give; what a row says of a longer one, else nothing.
 
     Args:
         plan: The plan.
@@ -85,7 +85,7 @@ def compared(plan: Plan, ledger: Ledger, state: ServerState, released: Released[
 
 
 def too_long_words(row: Mapping[str, Any]) -> str:
-    """That a release is longer than honest clients give, for the operator."""
+    """Tell the operator that a release is longer than honest clients give."""
     return (
         f"round {row['round']}: the released mean is {row[RELEASED]:.4g} long, and honest clients give at most "
         f"{row[TOO_LONG]:.4g} (but for one round in {1 / CHANCE:,.0f}): somebody sends more than its clip bound; the "

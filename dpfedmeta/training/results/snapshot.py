@@ -87,6 +87,11 @@ def _stage(run: RunDirectory, written: bool, summary: Mapping[str, Any] | None) 
     return stage
 
 
+def may_be_torn(stage: Stage) -> bool:
+    """Tell whether a last line that is not whole is no damage: the run goes on, or a crash may have cut it."""
+    return stage not in _ENDED
+
+
 def read_run(run: RunDirectory) -> Snapshot:
     """Read what is needed to judge a run.
 
@@ -99,7 +104,7 @@ def read_run(run: RunDirectory) -> Snapshot:
     page = _page(run)
     summary = run.read_json(SUMMARY) if (run.path / SUMMARY).exists() else None
     stage = _stage(run, alive, summary)
-    open_end = stage not in _ENDED
+    open_end = may_be_torn(stage)
     torn = [path.name for path in (run.rounds_file, run.ledger) if open_end and whole_lines(path)[1]]
     rows = run.rounds(torn=open_end) if run.rounds_file.exists() else None
     content = read_content(run.ledger, torn=open_end)

@@ -19,7 +19,7 @@ from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.resize_head import check_weights
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.planning.client_spec import evaluation_adaptation, method_of, network_spec
-from dpfedmeta.training.results.snapshot import Stage, stage_of
+from dpfedmeta.training.results.snapshot import Stage, may_be_torn, stage_of
 from dpfedmeta.training.state.checkpoint import checkpoint_files
 
 
@@ -102,7 +102,7 @@ def _planned_rounds(directory: RunDirectory, settings: Settings, stage: Stage) -
     """Rounds of the plan in the ledger; of the settings where only weights and settings were handed on."""
     if not directory.ledger.exists():
         return settings.server.rounds
-    return read_content(directory.ledger, torn=stage == "running").plan.rounds
+    return read_content(directory.ledger, torn=may_be_torn(stage)).plan.rounds
 
 
 def _rounds(directory: RunDirectory, planned: int) -> int:

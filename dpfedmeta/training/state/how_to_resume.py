@@ -1,4 +1,4 @@
-"""How to go on with a run that stopped, and how to make it again: by whose clients it has."""
+"""Commands that resume a run or make it again, by the kind of its clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SERVER = "dpfedmeta federate server"
 
 
 def kind_of_clients(run: RunDirectory) -> str | None:
-    """What plan.json says that its clients are; None: a run of an earlier version does not say it."""
+    """Kind of a run's clients, as plan.json states it; None for a run of an earlier version."""
     if not (run.path / PLAN).exists():
         return None
     population = run.read_json(PLAN).get("population")
@@ -19,7 +19,7 @@ def kind_of_clients(run: RunDirectory) -> str | None:
 
 
 def how_to_go_on(run: RunDirectory) -> str:
-    """What to type, for whoever began it."""
+    """Command that resumes the run."""
     kind = kind_of_clients(run)
     if kind == ASKED:
         return f"the command that began it ({SERVER} ... --run.name {run.path.resolve().name}), typed again"

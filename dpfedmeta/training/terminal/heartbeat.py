@@ -28,7 +28,7 @@ class Heartbeat:
     last: float = field(default=float("-inf"))
 
     def started(self) -> Heartbeat:
-        """From now on: the first line comes after ten seconds."""
+        """Begin to count now, so that the first line comes after ten seconds."""
         self.last = self.clock()
         return self
 

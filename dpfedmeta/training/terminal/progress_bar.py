@@ -57,7 +57,7 @@ def share_bar(console: Console) -> Iterator[Callable[[str, float], None]]:
 
 
 def is_log(console: Console) -> bool:
-    """Whether what is printed goes to a file or a pipe, where no bar can be drawn."""
+    """Tell whether output goes to a file or a pipe, where no bar can be drawn."""
     return not console.is_terminal and not console.is_jupyter
 
 

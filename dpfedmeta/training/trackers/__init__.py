@@ -39,7 +39,7 @@ class Tracked:
 
 
 class Tracker(Protocol):
-    """Where the rows of runs go: the `MEMBER` of a file here, or package.module:name in `track.to`."""
+    """Destination of a run's rows: the `MEMBER` of a file here, or package.module:name in `track.to`."""
 
     def check(self, settings: TrackSettings, say: Callable[[str], None]) -> None:
         """Refuse what cannot work, before anything is written.

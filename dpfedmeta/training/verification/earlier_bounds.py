@@ -17,7 +17,7 @@ from dpfedmeta.training.verification.file_claims import Proven
 
 
 def agreed(check: Callable[[Proven], list[str]], proven: Proven) -> list[str]:
-    """What a check of one file says, by the bounds of today or, where that fails, by those of earlier versions.
+    """Run a check of one file by the bounds of today or, where that fails, by those of earlier versions.
 
     Guarantee:
         A file passes only where all that it states is by one of the two; both hold.

@@ -35,7 +35,7 @@ POPULATION = ("clients", "cohort", "sampler", "max_participations")
 
 @dataclass(frozen=True, kw_only=True)
 class Proven:
-    """What a ledger proves; everything else is compared with it.
+    """Facts that a ledger proves; every other file is compared with them.
 
     Attributes:
         content: The ledger.
@@ -78,7 +78,7 @@ class Proven:
 
     @property
     def terms(self) -> Terms:
-        """Of the plan."""
+        """Terms of the plan, for the bounds that the file states."""
         return replace(Terms.of(self.content.plan), by_absence=self.by_absence)
 
 

@@ -114,6 +114,13 @@ def test_an_extended_run_is_the_run_of_all_its_rounds(run, longer):
     assert open_run(run.path).rounds == 6
 
 
+def test_a_run_that_a_crash_cut_in_its_ledger_can_be_evaluated(run):
+    (run.path / "summary.json").unlink()
+    with run.ledger.open("a") as ledger:
+        ledger.write('{"round": 3, "att')
+    assert open_run(run.path).planned_rounds == 3
+
+
 def test_a_spent_promise_is_not_exceeded(tiny_task_file, tmp_path):
     run = begin(tiny_task_file, tmp_path, 3, **{"privacy.client.epsilon": "1.5"})
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
