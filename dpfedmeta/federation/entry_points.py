@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dpfedmeta.analytics.execute import AskedOf
     from dpfedmeta.config.settings import Settings
     from dpfedmeta.core.files.run_directory import RunDirectory
-    from dpfedmeta.federation.channel import Channel
+    from dpfedmeta.federation.channel import Channel, Party
     from dpfedmeta.federation.server.client_requests import Heard
     from dpfedmeta.training.results.summary import Status
     from dpfedmeta.training.tracking.callbacks import Callback
@@ -197,6 +197,20 @@ class ClientOptions:
     stay: bool = False
 
 
+@dataclass(kw_only=True, eq=False)
+class _Counted:
+    """A party, and how many questions it has answered."""
+
+    party: Party
+    answered: int = 0
+
+    def answer(self, question: bytes) -> bytes:
+        """Answer a question, and count it."""
+        found = self.party.answer(question)
+        self.answered += 1
+        return found
+
+
 def run_client(options: ClientOptions, say: Say) -> Path | None:
     """Answer a server's questions until it hands out the model; the file of the adapted one.
 
@@ -234,24 +248,17 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
         patience=options.patience,
     )
     model = options.home / MODEL
-    before, answered = _changed(model), 0
-
-    class Counted:
-        def answer(self, question: bytes) -> bytes:
-            nonlocal answered
-            found = party.answer(question)
-            answered += 1
-            return found
+    before, counted = _changed(model), _Counted(party=party)
 
     def over() -> bool:
         if options.dry_run:
-            return answered > 0
+            return counted.answered > 0
         if not options.stay and party.unfit is not None:
             return True
         # Not at the adapted model: whether the images give one would be told by a client that leaves or stays.
         return not options.stay and party.handed_out
 
-    attend(Counted(), wire, over=over, say=say)
+    attend(counted, wire, over=over, say=say)
     if party.unfit is not None:
         raise InputError(party.unfit)
     return model if _changed(model) != before else None

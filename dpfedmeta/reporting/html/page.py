@@ -29,6 +29,7 @@ from dpfedmeta.training.results.snapshot import Snapshot, stage_of
 from dpfedmeta.training.results.summary import summary_so_far
 from dpfedmeta.training.state.how_to_resume import repeated
 from dpfedmeta.training.terminal.tables import HOLDS, number, why_above
+from dpfedmeta.training.verification.file_claims import Proven
 from dpfedmeta.training.verification.verify import audit
 
 # Rounds with a release that is too long, in a report.
@@ -54,43 +55,13 @@ def write_report(run: RunDirectory) -> Path:
     rows = run.rounds() if snapshot.rows is None and proven.rounds else snapshot.rows or []
     summary = snapshot.summary if snapshot.ended else None
     summary = summary_so_far(snapshot, proven) if summary is None else with_sizes(summary, proven.settings)
-    measured = summary["accuracy"] or {}
-    again, left_open = repeated(run, command(proven.settings))
     pictures = {name: run.path / f"{name}.png" for name in ("accuracy", "clip", "guarantees")}
     with _complete(run.path):
         plots.accuracy_plot(pictures["accuracy"], rows, summary)
         plots.clip_plot(pictures["clip"], rows)
         plots.guarantee_plot(pictures["guarantees"], [cell.as_json() for cell in proven.spent])
-        page = _render(
-            "run.html.j2",
-            name=run.path.name,
-            summary=summary,
-            measured=size(measured),
-            size_and_count=size_and_count(measured),
-            plan_words=plan_words(proven, summary["rounds"]),
-            refresh=refresh(snapshot),
-            ending=ending_words(snapshot, summary),
-            warning=warning(snapshot),
-            simulation=proven.simulation,
-            guarantees=guarantee_rows(proven),
-            server=server_words(proven),
-            dishonest=_sentence(dishonest_words(proven.content.plan)),
-            too_long=_too_long(rows),
-            whole_numbers=proven.content.plan.secure is not None,
-            claims=Markup(embedded(claims(proven))),
-            held=sum(row.get("clip_mode") == "holding" for row in rows),
-            rounds=len(rows),
-            cautions=_cautions(run),
-            evaluations=evaluations_section(run.path),
-            audits=audits_section(run.path),
-            holds=HOLDS,
-            why_above=why_above(proven.spent),
-            settings=settings_shown(proven.settings),
-            command=again,
-            open_words=left_open,
-            seed=proven.settings.run.seed,
-            pictures={name: _embedded(path) for name, path in pictures.items()},
-        )
+        shown = {name: _embedded(path) for name, path in pictures.items()}
+        page = _render("run.html.j2", **_content(proven, snapshot, summary, rows), pictures=shown)
     if _ended_since(snapshot):
         return write_report(run)
     write_text(run.path / REPORT, page)
@@ -98,6 +69,42 @@ def write_report(run: RunDirectory) -> Path:
         # This page may have replaced that of its end.
         return write_report(run)
     return run.path / REPORT
+
+
+def _content(
+    proven: Proven, snapshot: Snapshot, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Everything that the page shows but its pictures, by the names of its template."""
+    run, measured = snapshot.run, summary["accuracy"] or {}
+    again, left_open = repeated(run, command(proven.settings))
+    return {
+        "name": run.path.name,
+        "summary": summary,
+        "measured": size(measured),
+        "size_and_count": size_and_count(measured),
+        "plan_words": plan_words(proven, summary["rounds"]),
+        "refresh": refresh(snapshot),
+        "ending": ending_words(snapshot, summary),
+        "warning": warning(snapshot),
+        "simulation": proven.simulation,
+        "guarantees": guarantee_rows(proven),
+        "server": server_words(proven),
+        "dishonest": _sentence(dishonest_words(proven.content.plan)),
+        "too_long": _too_long(rows),
+        "whole_numbers": proven.content.plan.secure is not None,
+        "claims": Markup(embedded(claims(proven))),
+        "held": sum(row.get("clip_mode") == "holding" for row in rows),
+        "rounds": len(rows),
+        "cautions": _cautions(run),
+        "evaluations": evaluations_section(run.path),
+        "audits": audits_section(run.path),
+        "holds": HOLDS,
+        "why_above": why_above(proven.spent),
+        "settings": settings_shown(proven.settings),
+        "command": again,
+        "open_words": left_open,
+        "seed": proven.settings.run.seed,
+    }
 
 
 def _ended_since(snapshot: Snapshot) -> bool:
