@@ -12,10 +12,10 @@ from dpfedmeta.analytics.analyses.quantile import Quantile
 from dpfedmeta.analytics.analysis_request import Request, options_of
 from dpfedmeta.analytics.execute import Place, begin, resume
 from dpfedmeta.analytics.verification import is_analysis
+from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import LEDGER, SUMMARY, RunDirectory
-from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.privacy.prior_spending import earlier_releases
 from dpfedmeta.planning.privacy.solve import make_privacy
 
@@ -73,7 +73,7 @@ def planned_after_start(settings: Settings, data_folder: Path | None = None) -> 
     given = _given(settings)
     own = Earlier(run=_TO_COME, head="", phases=_request(settings).planned().phases)
     counted = replace(given.privacy, spent_before=(*given.privacy.spent_before, _TO_COME))
-    task, _ = load_task(given.dataset, data_folder)
+    task, _ = task_of(given, data_folder)
     return make_privacy(replace(given, privacy=counted), task, earlier=(*earlier_releases(given), own))
 
 

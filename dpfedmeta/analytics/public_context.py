@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from dpfedmeta.analytics.analysis_request import Request
+from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory, load_weights
 from dpfedmeta.core.params import flatten
-from dpfedmeta.data.task import Task, load_task
+from dpfedmeta.data.task import Task
 from dpfedmeta.learning.models.resize_head import check_weights
 from dpfedmeta.planning.run_plan import Plan, make_plan
 
@@ -44,7 +45,7 @@ class Ground:
     @cached_property
     def task(self) -> Task:
         """The form of the records."""
-        return load_task(self.settings.dataset, self.data_folder)[0]
+        return task_of(self.settings, self.data_folder)[0]
 
     @cached_property
     def plan(self) -> Plan:

@@ -15,6 +15,7 @@ from dpfedmeta.analytics.analysis import Analysis, Handing, PendingRelease, Sums
 from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.analytics.client_answers import Held, HeldImages, HeldNames
 from dpfedmeta.analytics.public_context import Ground
+from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.random.random_sources import IntArray
@@ -124,7 +125,7 @@ class SimulatedClients:
     @cached_property
     def _dataset(self) -> Dataset:
         settings = self.ground.settings
-        return open_dataset(settings.dataset, self.data_folder, settings.task.ways)
+        return open_dataset(settings.dataset, self.data_folder, settings.task.ways, encoding_of_run(settings))
 
     @cached_property
     def _population(self) -> Population:

@@ -96,8 +96,13 @@ def evaluations(
     check_comparable(request, runs)
     trained = runs[0].settings
     data = data_of_run(trained.dataset, request.data_folder)
-    opens = partial(open_dataset, data, request.data_folder, trained.task.ways)
-    dataset = opens()
+    # Runs on pixels and on the features of encoders have the same episodes, and other records.
+    opens = {
+        run.task.encoding: partial(open_dataset, data, request.data_folder, trained.task.ways, run.task.encoding)
+        for run in runs
+    }
+    datasets = {encoding: opened() for encoding, opened in opens.items()}
+    dataset = datasets[runs[0].task.encoding]
     if dataset.task.shared_classes is None:
         # Before the first minute of work.
         for shape in request.shapes(runs[0]):
@@ -107,8 +112,10 @@ def evaluations(
     folders = _folders(request, runs, names)
     opened = open_workers(request.workers or available_cores()) if workers is None else nullcontext(workers)
     with opened as workers:
-        check_together(workers, dataset, None, torch.device("cpu"), opens, own_modules(trained))
+        for encoding, each in datasets.items():
+            check_together(workers, each, None, torch.device("cpu"), opens[encoding], own_modules(trained))
         for run, name in zip(runs, names, strict=True):
+            dataset = datasets[run.task.encoding]
             if dataset.task.shared_classes is None:
                 content = _adapted(request, run, dataset, workers, partial(_named, watch, name))
             else:
@@ -162,7 +169,14 @@ def _folders(request: EvaluationRequest, runs: Sequence[TrainedRun], names: Sequ
 def _of_run(run: TrainedRun) -> dict[str, Any]:
     """Return the name of the run and the state that its weights are of: status, rounds done, rounds planned."""
     name = run.directory.path.resolve().name
-    return {"run": name, "status": run.stage, "rounds": run.rounds, "planned_rounds": run.planned_rounds}
+    encoder = run.settings.model.encoder
+    return {
+        "run": name,
+        "status": run.stage,
+        "rounds": run.rounds,
+        "planned_rounds": run.planned_rounds,
+        **({"encoder": encoder} if encoder else {}),
+    }
 
 
 def evaluate(

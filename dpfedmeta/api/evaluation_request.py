@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -118,7 +118,7 @@ def check_comparable(request: EvaluationRequest, runs: Sequence[TrainedRun]) -> 
     first = runs[0]
     for run in runs[1:]:
         both = f"{first.directory.path} and {run.directory.path}"
-        if run.task != first.task:
+        if replace(run.task, encoding=None) != replace(first.task, encoding=None):
             raise InputError(
                 f"{both} are of different benchmarks ({first.settings.dataset}, {run.settings.dataset}); "
                 "compare runs of one"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policy import ClipPolicy
 from dpfedmeta.training.tracking.plan_summary import Planned, planned_of
@@ -24,7 +24,7 @@ def plan(settings: Settings, *, clip_policy: ClipPolicy[Any] | None = None) -> P
         RefusedPlan: A guarantee that is asked for would not hold.
     """
     check_settings(settings)
-    task, _ = load_task(settings.dataset)
+    task, _ = task_of(settings)
     return planned_of(make_plan(settings, task, clip_policy), task)
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from dpfedmeta.auditing.estimators.one_run import check_canaries
 from dpfedmeta.auditing.findings import AUDITS, AuditName
 from dpfedmeta.auditing.reduced_plan import audited_settings
+from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class AuditRequest:
         check_promises_something(settings)
         from dpfedmeta.planning.run_plan import make_plan  # brings PyTorch, and a wrong request needs none
 
-        return make_plan(settings, load_task(settings.dataset)[0])
+        return make_plan(settings, task_of(settings)[0])
 
 
 def check_promises_something(settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""Settings derived from the user's own data, and the path under which a run finds the data again."""
+"""Settings derived from data and encoder, the task of a run, and the path under which a run finds its data again."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dpfedmeta.config.dotted_keys import Given
+from dpfedmeta.config.dotted_keys import Given, flattened
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.pydantic_errors import read_yaml
+
+if TYPE_CHECKING:
+    from dpfedmeta.config.settings import Settings
+    from dpfedmeta.data.encoders.encoding import Encoding
+    from dpfedmeta.data.storage.decoded_source import Split
+    from dpfedmeta.data.task import Task
 
 # Presets are for images; what they say of the network has no meaning for other records.
 _NETWORKS: Mapping[str, str] = {"vectors": "mlp", "tokens": "text"}
@@ -65,7 +73,7 @@ def with_data_values(dataset: str, given: Mapping[str, Given]) -> dict[str, Give
     Raises:
         InputError: The data cannot be listed.
     """
-    made = dict(given)
+    made = _with_encoder(given)
     initial = made.get("model.initial")
     if initial is not None and isinstance(initial.value, str) and Path(initial.value).exists() and initial.level > 1:
         made["model.initial"] = replace(initial, value=str(Path(initial.value).absolute()))
@@ -77,6 +85,61 @@ def with_data_values(dataset: str, given: Mapping[str, Given]) -> dict[str, Give
         if name not in given or given[name].level == 1:
             made[name] = Given(value=value, level=1, where=dataset)
     return made
+
+
+def _with_encoder(given: Mapping[str, Given]) -> dict[str, Given]:
+    """What holds of features in place of what a preset says of images (configs/encoder.yaml); as strong as a preset."""
+    made = dict(given)
+    encoder = made.get("model.encoder")
+    if encoder is None or encoder.value is None:
+        return made
+    for name in ("model.encoder", "model.encoder_weights"):
+        entry = made.get(name)
+        if entry is not None and isinstance(entry.value, str) and Path(entry.value).is_file() and entry.level > 1:
+            made[name] = replace(entry, value=str(Path(entry.value).absolute()))
+    where = "configs/encoder.yaml"
+    content = read_yaml((resources.files("dpfedmeta.configs") / "encoder.yaml").read_text(encoding="utf-8"))
+    for name, value in flattened(content):
+        if name not in made or made[name].level <= 1:
+            made[name] = Given(value=value, level=1, where=where)
+    return made
+
+
+def task_of(settings: Settings, data_folder: Path | None = None) -> tuple[Task, dict[str, Split]]:
+    """The task of a run, with its encoder, and the splits of its classes.
+
+    Args:
+        settings: Of the run.
+        data_folder: --data-dir; None as in `open_dataset`.
+
+    Raises:
+        InputError: The task, the encoder or its weights are missing or wrong.
+        RefusedPlan: The encoder learned from the images of the task.
+    """
+    from dpfedmeta.data.task import load_task
+
+    return load_task(settings.dataset, data_folder, encoding_of_run(settings))
+
+
+def encoding_of_run(settings: Settings) -> Encoding | None:
+    """The public encoder of a run; None: it has none.
+
+    Raises:
+        InputError: The encoder or its weights are missing or wrong.
+        RefusedPlan: The encoder learned from the images of the task.
+    """
+    chosen = settings.model
+    if chosen.encoder is None:
+        if chosen.encoder_weights is not None:
+            raise InputError(
+                f"model.encoder_weights = {chosen.encoder_weights}: name the encoder too (--model.encoder), or drop it"
+            )
+        return None
+    from dpfedmeta.data.encoders.encoding import check_overlap, encoding_of
+
+    found = encoding_of(chosen.encoder, chosen.encoder_weights, chosen.encoder_size)
+    check_overlap(found, Path(settings.dataset).stem, accepted=chosen.encoder_overlap == "accept")
+    return found
 
 
 def _values(dataset: str) -> dict[str, object]:

@@ -385,13 +385,13 @@ class ModelSettings:
     name: Annotated[
         str,
         Field(
-            description="conv4, conv4-strided, conv3-blur, linear, mlp (images, vectors), text (tokens), or "
-            "package.module:factory"
+            description="conv4, conv4-strided, conv3-blur, linear, mlp (images, vectors), text (tokens); low-rank, "
+            "affine, identity (on the features of model.encoder, or vectors); or package.module:factory"
         ),
     ] = "conv4-strided"
-    width: Annotated[Count, Field(description="channels, hidden units, or the side of the averaged image (linear)")] = (
-        32
-    )
+    width: Annotated[
+        Count, Field(description="channels, hidden units, rank (low-rank), or the side of the averaged image (linear)")
+    ] = 32
     downscale: Annotated[
         Count | None,
         Field(description="first average images over squares of this side; null: 2 for conv3-blur, else 1"),
@@ -417,6 +417,23 @@ class ModelSettings:
             "a safetensors file; null: random"
         ),
     ] = None
+    encoder: Annotated[
+        str | None,
+        Field(
+            description="public, frozen encoder whose features take the place of the images: lite0, timm:NAME, or "
+            "package.module:factory; null: none"
+        ),
+    ] = None
+    encoder_weights: Annotated[
+        str | None, Field(description="file with the encoder's weights; null: those that its package brings")
+    ] = None
+    encoder_size: Annotated[
+        int, Field(ge=8, le=1024, description="height and width, in pixels, of the images that the encoder sees")
+    ] = 128
+    encoder_overlap: Annotated[
+        Literal["refuse", "accept"],
+        Field(description="of an encoder that learned from images of this data set; accept: every output says so"),
+    ] = "refuse"
 
 
 @explained("evaluation.")

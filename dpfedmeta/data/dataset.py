@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from dpfedmeta.data.data_dirs import check_data_folder, default_data_folder
+from dpfedmeta.data.encoders.encoding import Encoding
+from dpfedmeta.data.encoders.features import encoded_pools
 from dpfedmeta.data.episodes.class_pool import ClassPool, ImageArray
 from dpfedmeta.data.sources import cifar100, mini_imagenet, mnist, omniglot, strokes, textures
 from dpfedmeta.data.storage.decoded_cache import Cached, cache_folder, cached, source_key
@@ -33,19 +35,22 @@ class Dataset:
     test: ClassPool
 
 
-def open_dataset(name: str, data_folder: Path | None = None, ways: int | None = None) -> Dataset:
+def open_dataset(
+    name: str, data_folder: Path | None = None, ways: int | None = None, encoding: Encoding | None = None
+) -> Dataset:
     """Load a task and its images, decoding or making them at the first use.
 
     Args:
         name: A built-in task, or the path of a task file or of data of the user's own.
         data_folder: --data-dir; None takes DPFEDMETA_DATA, else the user's data folder.
         ways: How many classes each part needs, where a hash of their names decides; None: as the hash says.
+        encoding: Public encoder whose features take the place of the images; None: none.
 
     Raises:
         InputError: The task is wrong, or its images are absent, damaged or incomplete.
     """
     check_data_folder(data_folder)
-    task, splits = load_task(name, data_folder)
+    task, splits = load_task(name, data_folder, encoding)
     return open_task(task, splits, data_folder, ways)
 
 
@@ -72,6 +77,9 @@ def open_task(
     else:
         decoded = _decoded(task, task.source, splits, folder, ways)
         pools = {split: _pool(task, decoded, split) for split in SPLITS}
+    if task.encoding is not None:
+        own = isinstance(task.source, OwnSource | DrawnSource)
+        pools = encoded_pools(pools, task.encoding, cache_folder(None if own else folder))
     return Dataset(task=task, train=pools["train"], val=pools["val"], test=pools["test"])
 
 
@@ -113,11 +121,11 @@ def _decoded(
 
 
 def _shape(task: Task) -> tuple[int, ...]:
-    return task.form.shape
+    return task.source_form.shape
 
 
 def _size(task: Task) -> int:
-    return task.form.shape[-1]
+    return task.source_form.shape[-1]
 
 
 def _omniglot(task: Task, source: ArchiveSource, splits: Mapping[str, Split], folder: Path) -> Cached:
@@ -165,7 +173,7 @@ def _mini_imagenet(task: Task, source: ArchiveSource, splits: Mapping[str, Split
 
 
 def _own(task: Task, source: OwnSource, splits: Mapping[str, Split], ways: int | None) -> Cached:
-    path, reader, cache, form = Path(source.path), READERS[source.reader], cache_folder(None), task.form
+    path, reader, cache, form = Path(source.path), READERS[source.reader], cache_folder(None), task.source_form
     if not path.exists():
         raise not_there(source.path)
 

@@ -15,6 +15,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.text_files import WrongEncoding, read_text
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, first_problem, nearest, read_yaml
 from dpfedmeta.data.data_dirs import default_data_folder
+from dpfedmeta.data.encoders.encoding import Encoding
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.storage.decoded_source import SPLITS, Split
@@ -100,6 +101,8 @@ class Task:
             [-1000, 1000] for CT; values beyond are clamped. A public constant. None: the range of the type.
         shared_classes: Number of classes that all splits and clients share: one classifier is learned from clients of
             two shards. None: few-shot, every split has classes of its own.
+        encoding: Public encoder whose features take the place of the images, from the settings of a run; no task file
+            says it.
     """
 
     __pydantic_config__ = _STRICT
@@ -119,10 +122,18 @@ class Task:
     deviation: tuple[_Deviation, ...] = ()
     pixel_range: tuple[_Mean, _Mean] | None = None
     shared_classes: Annotated[int, Field(ge=2)] | None = None
+    encoding: Encoding | None = None
 
     @property
     def form(self) -> RecordForm:
-        """Form of every record."""
+        """Form of every record, as clients compute with it."""
+        if self.encoding is not None:
+            return RecordForm(shape=(self.encoding.card.features,))
+        return self.source_form
+
+    @property
+    def source_form(self) -> RecordForm:
+        """Form of every record in the data, before an encoder."""
         if self.features is not None:
             return RecordForm(shape=(self.features,))
         if self.length is not None:
@@ -138,19 +149,34 @@ def task_names() -> list[str]:
     return sorted(file.name[: -len(".yaml")] for file in files if file.name.endswith(".yaml"))
 
 
-def load_task(name: str, data_folder: Path | None = None) -> tuple[Task, dict[str, Split]]:
+def load_task(
+    name: str, data_folder: Path | None = None, encoding: Encoding | None = None
+) -> tuple[Task, dict[str, Split]]:
     """A built-in task by name, a task file by path, or data of the user's own: a folder, a CSV file, a .npz file.
 
     Args:
         name: As --dataset.
         data_folder: Where data are looked for that are not where they were; None: as in `open_dataset`.
+        encoding: Public encoder of the images; None: none.
 
     Returns:
         The task, with the path of its data resolved, and its classes' splits (empty where no CSV file says them).
 
     Raises:
-        InputError: Unknown, unreadable or wrong; says which key.
+        InputError: Unknown, unreadable or wrong; says which key. Or the encoder is for images, and there are none.
     """
+    task, splits = _loaded(name, data_folder)
+    if encoding is None:
+        return task, splits
+    if task.source_form.kind != "images" or task.shared_classes is not None:
+        what = "one classifier for all clients" if task.shared_classes else task.source_form.words
+        raise InputError(
+            f"model.encoder = {encoding.name}: is for few-shot images, and {name} has {what}; leave it out"
+        )
+    return replace(task, encoding=encoding), splits
+
+
+def _loaded(name: str, data_folder: Path | None) -> tuple[Task, dict[str, Split]]:
     path = _where(name, data_folder)
     if name in task_names():
         folder = resources.files("dpfedmeta.tasks")
@@ -213,6 +239,8 @@ def _parse(text: str, where: str) -> Task:
         content: Any = read_yaml(text)
     except YAML_ERRORS as error:
         raise InputError(f"{where}: not valid YAML ({' '.join(str(error).split())})") from error
+    if isinstance(content, dict) and "encoding" in content:
+        raise InputError(f"{where}: encoding: unknown; an encoder is a setting of a run: --model.encoder lite0")
     try:
         task: Task = TypeAdapter(Task).validate_python(content)
     except ValidationError as error:

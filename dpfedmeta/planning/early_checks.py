@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.plugins.user_code import check_there
 from dpfedmeta.core.pydantic_errors import nearest
 from dpfedmeta.data.data_dirs import check_data_folder
 from dpfedmeta.data.populations.capacity_checks import check_said
-from dpfedmeta.data.task import Task, load_task
+from dpfedmeta.data.task import Task
 from dpfedmeta.learning.models.spec import BUILT_IN, NETWORKS
 from dpfedmeta.planning.client_spec import algorithm_of, check_protocol, episode_shape, evaluation_shape
 from dpfedmeta.planning.clipping.policy_from_settings import check_clip
@@ -32,7 +33,7 @@ def check_first(settings: Settings, data_folder: Path | None = None, *, simulate
         RefusedPlan: A guarantee that is asked for would not hold.
     """
     check_data_folder(data_folder)
-    task, splits = load_task(settings.dataset)
+    task, splits = task_of(settings)
     check_protocol(settings, task)
     _check_model(settings)
     clip_limits(settings.clip)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.task import Task, load_task, source_name
@@ -43,8 +46,10 @@ def _source_of(settings: Settings) -> str | None:
 
 
 def initial_words(settings: Settings) -> str | None:
-    """Note on the initial weights, which no guarantee covers; None where training begins with random weights."""
-    if settings.model.initial is None:
-        return None
-    known = "procedural images, nobody's data" if settings.model.initial in BUILT_IN else "taken as public"
-    return f"begins with the body of {settings.model.initial} ({known}); no guarantee covers what it learned from"
+    """Note on the encoder or the initial weights, which no guarantee covers; None where all begins at random."""
+    encoding, initial = encoding_of_run(settings), settings.model.initial
+    said = [] if encoding is None else [encoding.words(Path(settings.dataset).stem)]
+    if initial is not None:
+        known = "procedural images, nobody's data" if initial in BUILT_IN else "taken as public"
+        said.append(f"begins with the body of {initial} ({known})")
+    return "; ".join([*said, "no guarantee covers what it learned from"]) if said else None

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
@@ -143,7 +144,7 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
         check_same_policy(options.resume, settings, options.clip_policy)
     device = _device(settings)
     _use_precision(settings, device)
-    opened = partial(open_dataset, settings.dataset, options.data_folder, settings.task.ways)
+    opened = partial(open_dataset, settings.dataset, options.data_folder, settings.task.ways, encoding_of_run(settings))
     dataset = opened()
     earlier = None if options.resume is None else read_content(options.resume.ledger, torn=True).plan.earlier
     plan = make_plan(settings, dataset.task, options.clip_policy, earlier)

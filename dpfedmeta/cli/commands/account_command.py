@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from dpfedmeta.cli.arguments import DONE, parse_with_settings, parser, print_json
+from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.output_paths import PICTURE_ENDINGS, check_output
 
@@ -106,11 +107,10 @@ def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Conso
         return show(console, settings, options.json)
     check_first(settings)
     from dpfedmeta.accounting.observers.four_guarantees import guarantees
-    from dpfedmeta.data.task import load_task
     from dpfedmeta.planning.caveats import cautions, word_of_authors
     from dpfedmeta.planning.privacy.solve import make_privacy
 
-    task, _ = load_task(settings.dataset)
+    task, _ = task_of(settings)
     plan = make_privacy(settings, task, options.solve)
     word = word_of_authors(settings)
     code = _show(console, options, plan, guarantees(plan), "What this plan promises", word=word)

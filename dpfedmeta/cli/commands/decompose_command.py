@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpfedmeta.cli.arguments import DONE, given_settings, parser
+from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.output_paths import PICTURE_ENDINGS, check_output
@@ -98,7 +99,7 @@ def _measured(options: argparse.Namespace, given: dict[str, str]) -> Decompositi
     from dpfedmeta.training.build_data import client_side, population
 
     settings = resolve(options.algo, options.dataset, options.config, given)
-    dataset = open_dataset(settings.dataset, options.data_dir, settings.task.ways)
+    dataset = open_dataset(settings.dataset, options.data_dir, settings.task.ways, encoding_of_run(settings))
     plan = make_plan(settings, dataset.task)
     side = client_side(plan, population(plan, dataset, None), KeyedSource(seed=settings.run.seed), torch.device("cpu"))
     weights = plan.algorithm.initial(plan.network, settings.run.seed)

@@ -16,11 +16,11 @@ from typing import Any
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.cli.sweeps.definition import CHOICES, Sweep
 from dpfedmeta.cli.sweeps.parameters import Choices, Range, Value
+from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.schema import ClipSettings, EvaluationSettings, ModelSettings, RunSettings, TrackSettings
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients, clip_policy
 from dpfedmeta.planning.privacy.solve import make_privacy
 
@@ -157,7 +157,7 @@ def check(trials: Iterable[Trial]) -> dict[str, PrivacyPlan]:
 def _planned(settings: Settings) -> PrivacyPlan:
     """Return the privacy plan; a run that begins with a private start also has that start's charge in it."""
     if settings.clip.start == "given":
-        return make_privacy(settings, load_task(settings.dataset)[0])
+        return make_privacy(settings, task_of(settings)[0])
     from dpfedmeta.analytics.initial_clip_bound import planned_after_start
 
     return planned_after_start(settings)

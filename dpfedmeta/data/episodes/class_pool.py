@@ -43,6 +43,9 @@ class ClassPool:
         clients: Where the data say who holds what: whose each class is, so that a class of two clients stands here
             twice; else empty.
         shift: An image is moved by up to so many pixels, down or up and to either side, when it is drawn.
+        turned: Of features: how many places further each rotation's features lie; 0: there are no rotations.
+        made_from: Of features: digest of the images and the encoder that they were computed from, since their last bits
+            depend on the processor; else empty.
     """
 
     path: Path
@@ -57,6 +60,8 @@ class ClassPool:
     # Digests of what has none are those of before there were any.
     clients: tuple[str, ...] = field(default=(), repr=False)
     shift: int = field(default=0, repr=False)
+    turned: int = field(default=0, repr=False)
+    made_from: str = field(default="", repr=False)
 
     @property
     def images(self) -> ImageArray:
@@ -75,7 +80,7 @@ class ClassPool:
 
     def decoded_digest(self) -> str:
         """SECRET where the images are: digest of the decoded images of all splits."""
-        return digest_of(self.path)
+        return self.made_from or digest_of(self.path)
 
     def digest(self, decoded: str | None = None) -> str:
         """SECRET where the images are: digest of the images and of what is made of them, wherever they lie.

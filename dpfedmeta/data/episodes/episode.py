@@ -213,7 +213,8 @@ def _records(chosen: Chosen) -> Tensor:
     pool, flips, shifts = chosen.pool, chosen.flips, chosen.shifts
     images, numbers = np.asarray(pool.images), np.ascontiguousarray(chosen.places).reshape(-1)
     if images.dtype == np.float32 and images.ndim == 2:
-        return torch.from_numpy(pool.numbers(numbers))
+        further = pool.turned * np.repeat(np.asarray(chosen.turns, dtype=np.int64), chosen.places.shape[1])
+        return torch.from_numpy(pool.numbers(numbers + further))
     mirrored = np.zeros(len(numbers), np.bool_) if flips is None else np.ascontiguousarray(flips).reshape(-1)
     each = np.repeat(np.asarray(chosen.turns) % 4, chosen.places.shape[1])
     moved = np.zeros((len(numbers), 2), np.int64) if shifts is None else np.ascontiguousarray(shifts).reshape(-1, 2)

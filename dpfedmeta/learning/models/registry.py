@@ -12,6 +12,7 @@ from dpfedmeta.core.params import Params
 from dpfedmeta.core.plugins.user_code import own_object, raised
 from dpfedmeta.data.episodes.shape import Kind
 from dpfedmeta.learning.models.functional import HEAD
+from dpfedmeta.learning.models.layers.adapters import Affine, LowRank, adapter_layers
 from dpfedmeta.learning.models.layers.convolution import LEAST_SHORT_CHANNELS
 from dpfedmeta.learning.models.layers.normalisation import ReferenceBatchNorm
 from dpfedmeta.learning.models.layers.stateless_layers import (
@@ -115,16 +116,28 @@ def _text(spec: NetworkSpec) -> FewShotNetwork:
     return _few_shot(layers, spec, spec.width)
 
 
+def _adapter(spec: NetworkSpec, layer: nn.Module) -> FewShotNetwork:
+    """An adapter on the features of an encoder, which begins as the identity."""
+    return _few_shot(adapter_layers(layer), spec, spec.channels)
+
+
 _REGISTRY: Mapping[str, Callable[[NetworkSpec], nn.Module]] = {
+    "affine": lambda spec: _adapter(spec, Affine(spec.channels)),
     "conv3-blur": _conv3_blur,
     "conv4": lambda spec: _conv4(spec, strided=False),
     "conv4-strided": lambda spec: _conv4(spec, strided=True),
+    "identity": lambda spec: _adapter(spec, nn.Identity()),
     "linear": _linear,
+    "low-rank": lambda spec: _adapter(spec, LowRank(spec.channels, spec.width)),
     "mlp": _perceptron,
     "text": _text,
 }
 # Of those that take more, or others, than images.
-_TAKES: Mapping[str, tuple[Kind, ...]] = {"mlp": ("images", "vectors"), "text": ("tokens",)}
+_TAKES: Mapping[str, tuple[Kind, ...]] = {
+    **dict.fromkeys(("affine", "identity", "low-rank"), ("vectors",)),
+    "mlp": ("images", "vectors"),
+    "text": ("tokens",),
+}
 
 
 def build_network(spec: NetworkSpec) -> nn.Module:

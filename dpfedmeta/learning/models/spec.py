@@ -13,7 +13,7 @@ Precision = Literal["float32", "tf32", "bfloat16"]
 
 
 # The built-in ones (models.registry); here, so that a name can be checked without PyTorch.
-NETWORKS = ("conv3-blur", "conv4", "conv4-strided", "linear", "mlp", "text")
+NETWORKS = ("affine", "conv3-blur", "conv4", "conv4-strided", "identity", "linear", "low-rank", "mlp", "text")
 # Bodies that learned from the procedural images of the task of that name, nobody's data (models/initial_bodies).
 BUILT_IN = ("textures", "strokes")
 

@@ -16,6 +16,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 from dpfedmeta.reporting.plots.style import BLUE, GREEN, GREY, ORANGE, looks, mark, new_figure, save
 from dpfedmeta.training.results.evaluation_store import unfinished
 from dpfedmeta.training.results.measured_episodes import size
+from dpfedmeta.training.terminal.evaluation_tables import row_label
 
 Evaluation = Mapping[str, Any]
 Result = Mapping[str, Any]
@@ -38,9 +39,11 @@ def steps_plot(path: Path, name: str, evaluation: Evaluation) -> None:
     figure, panels = _panels(results)
     for axis, result in zip(panels, results, strict=True):
         for number, (key, label, colour, style) in enumerate(_PATHS):
+            label = row_label(key, label, evaluation)
             _path(axis, result, key, label=label, colour=colour, style=style, shape=mark(number))
         for key, label, colour, style in _LEVELS:
             if key in result:
+                label = row_label(key, label, evaluation)
                 axis.axhline(100 * result[key]["mean"], color=colour, linestyle=style, linewidth=1.3, label=label)
         axis.axvline(result["accuracy"]["steps"], color=GREY, linewidth=0.8, alpha=0.6)
         _steps_axis(axis, result)
@@ -101,7 +104,13 @@ def comparison_plot(path: Path, evaluations: Mapping[str, Evaluation]) -> None:
                 axis, result, "accuracy_untrained", label=untrained, colour=colour, style=":", shape=shape, faint=True
             )
         pixels = 100 * first["results"][place]["accuracy_pixel_prototype"]["mean"]
-        axis.axhline(pixels, color=GREY, linestyle="--", linewidth=1.2, label="prototype, pixels")
+        axis.axhline(
+            pixels,
+            color=GREY,
+            linestyle="--",
+            linewidth=1.2,
+            label=row_label("accuracy_pixel_prototype", "prototype, pixels", first),
+        )
         _steps_axis(axis, *(evaluation["results"][place] for evaluation in evaluations.values()))
     captions = dict.fromkeys(_caption(evaluation) for evaluation in evaluations.values())
     _finish(

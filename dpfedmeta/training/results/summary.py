@@ -54,6 +54,7 @@ def summary_of(
         },
         "aggregation": aggregation(plan.settings.aggregation.mode, privacy),
         "begins_with": initial_words(plan.settings),
+        **({"encoder": plan.settings.model.encoder} if plan.settings.model.encoder else {}),
         **{f"accuracy{name}": accuracies.get(f"accuracy{name}") for name in ACCURACIES},
         "guarantees": [guarantee.as_json() for guarantee in spent(privacy, events)],
         "planned": [guarantee.as_json() for guarantee in plan.planned],

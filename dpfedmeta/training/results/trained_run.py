@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpfedmeta.accounting.ledger.ledger import read_content
-from dpfedmeta.config.dataset_names import data_of_run
+from dpfedmeta.config.dataset_names import data_of_run, encoding_of_run
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
@@ -72,7 +72,7 @@ def open_run(path: Path, data_folder: Path | None = None) -> TrainedRun:
     if not (path / CONFIG).is_file():
         raise InputError(f"{path}: is this the directory of a run? it holds no {CONFIG}")
     settings = resolve(None, None, path / CONFIG)
-    task, _ = load_task(data_of_run(settings.dataset, data_folder), data_folder)
+    task, _ = load_task(data_of_run(settings.dataset, data_folder), data_folder, encoding_of_run(settings))
     spec = network_spec(settings, task)
     network = build_network(spec)
     if stage in ("running", "stopped") and not directory.weights.exists():

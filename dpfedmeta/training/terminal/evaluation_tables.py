@@ -21,6 +21,13 @@ ROWS = (
     ("accuracy_pixel_prototype", "prototype, pixels"),
     ("accuracy_pixel_neighbour", "nearest neighbour, pixels"),
 )
+# Of features of a public encoder: its adapter is the identity before training.
+_WITH_ENCODER = {
+    "accuracy_untrained": "public encoder, no client",
+    "accuracy_untrained_prototype": "Euclidean prototype, public encoder",
+    "accuracy_pixel_prototype": "Euclidean prototype, raw features",
+    "accuracy_pixel_neighbour": "nearest neighbour, raw features",
+}
 # Where nothing adapts.
 CLASSIFIERS = (("accuracy", "this run"), ("accuracy_untrained", "untrained"))
 _COLUMNS, _STEPS = 2, 8
@@ -34,7 +41,7 @@ def evaluation_tables(name: str, evaluation: Mapping[str, Any]) -> Iterator[Tabl
     yield f"{name}: {evaluation['protocol']}" + (f" ({'; '.join(notes)})" if notes else "")
     results = evaluation["results"]
     for start in range(0, len(results), _COLUMNS):
-        yield _contest(results[start : start + _COLUMNS])
+        yield _contest(evaluation, results[start : start + _COLUMNS])
         if "by_steps" in results[0]:
             yield _by_steps(results[start : start + _COLUMNS])
     for result in results:
@@ -44,6 +51,17 @@ def evaluation_tables(name: str, evaluation: Mapping[str, Any]) -> Iterator[Tabl
                 f"fine-tuning, {size(result)}: {tuned['steps']} steps of {tuned['lr']:g}, the best of "
                 f"{len(tuned['validation'])} step sizes on {tuned['validation_episodes']} validation episodes"
             )
+
+
+def row_label(key: str, label: str, of: Mapping[str, Any]) -> str:
+    """Name a row of accuracies.
+
+    Args:
+        key: What was measured.
+        label: Its name where clients learn from the records themselves.
+        of: Content of evaluation.json or summary.json, which states the encoder, if there was one.
+    """
+    return _WITH_ENCODER.get(key, label) if of.get("encoder") else label
 
 
 def size(result: Mapping[str, Any]) -> str:
@@ -59,14 +77,14 @@ def selected(steps: Sequence[int], most: int) -> list[int]:
     return [steps[place] for place in sorted(places)]
 
 
-def _contest(results: Results) -> Table:
+def _contest(evaluation: Mapping[str, Any], results: Results) -> Table:
     table = Table()
     table.add_column("accuracy, mean and 95% interval")
     for result in results:
         table.add_column(size(result), justify="right")
     for key, label in ROWS if "clients" in results[0] else CLASSIFIERS:
         if key in results[0]:
-            table.add_row(label, *(_shown(result[key]) for result in results))
+            table.add_row(row_label(key, label, evaluation), *(_shown(result[key]) for result in results))
     if "clients" in results[0]:
         for key, label in (("accuracy", "worst 10% of clients, this run"), ("accuracy_untrained", "..., untrained")):
             table.add_row(label, *(f"{100 * result['clients'][key]['worst_tenth']:.1f}%" for result in results))

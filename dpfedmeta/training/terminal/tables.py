@@ -18,6 +18,7 @@ from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.planning.dishonest_clients import dishonest_words
 from dpfedmeta.training.results.measured_episodes import size_and_count
+from dpfedmeta.training.terminal.evaluation_tables import row_label
 
 
 def as_text(*printed: Table | str) -> str:
@@ -278,7 +279,9 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
     )
     for name, key in rows:
         value = summary[key]
-        if value is None:
+        # Prototypes alone take no step, so before and after are the same.
+        same = key == "accuracy_before_adaptation" and value == summary["accuracy"]
+        if value is None or same:
             continue
-        table.add_row(name, f"{100 * value['mean']:.1f}% ± {100 * value['ci95']:.1f}")
+        table.add_row(row_label(key, name, summary), f"{100 * value['mean']:.1f}% ± {100 * value['ci95']:.1f}")
     return table

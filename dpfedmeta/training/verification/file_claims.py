@@ -160,6 +160,7 @@ def check_summary(snapshot: Snapshot, proven: Proven) -> list[str]:
             if name in accuracy:
                 check(path, f"accuracy.{name}", accuracy[name], number)
         _check_beginning(path, stated, proven)
+        check(path, "encoder", stated.get("encoder"), settings.model.encoder)
         _check_length(snapshot, stated, proven)
         check(path, "extended_from", stated.get("extended_from", []), list(proven.content.plan.ends))
         if "aggregation" in stated:
@@ -212,11 +213,13 @@ def _check_statement(path: Path, key: str, stated: Mapping[str, Any], clients: i
 
 
 def _check_beginning(path: Path, stated: Mapping[str, Any], proven: Proven) -> None:
-    """Weights that no guarantee covers are named wherever the run began with some."""
-    initial = proven.settings.model.initial
-    if "begins_with" in stated and not (initial is None and stated["begins_with"] is None):
-        named = initial is not None and initial in (stated["begins_with"] or "")
-        check(path, "begins_with", stated["begins_with"] if not named else initial, initial)
+    """Check that an encoder and initial weights, which no guarantee covers, are named where a run began with them."""
+    model = proven.settings.model
+    used = [name for name in (model.encoder, model.initial) if name is not None]
+    if "begins_with" in stated and (used or stated["begins_with"] is not None):
+        named = bool(used) and all(name in (stated["begins_with"] or "") for name in used)
+        expected = " and ".join(used) or None
+        check(path, "begins_with", stated["begins_with"] if not named else expected, expected)
 
 
 def check_cells(

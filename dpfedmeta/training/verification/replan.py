@@ -11,11 +11,11 @@ from typing import Any
 from dpfedmeta.accounting.ledger.ledger import LedgerContent
 from dpfedmeta.accounting.ledger.versions import UNSAID
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.load import resolve_text
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import check_no_analysis
-from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.privacy.solve import make_privacy
 
 # What calibration solves from targets; a target's solution may differ in its last digits from machine to machine.
@@ -51,7 +51,7 @@ def check_plan(path: Path, content: LedgerContent, settings: Settings) -> str:
         RefusedPlan: These settings are refused today: what the run promised does not hold.
     """
     try:
-        task, _ = load_task(settings.dataset)
+        task, _ = task_of(settings)
     except InputError as error:
         return f"its plan was not derived again from its settings: {error}"
     try:

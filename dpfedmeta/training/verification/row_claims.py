@@ -15,9 +15,10 @@ from dpfedmeta.accounting.divergences.pld_composition import GRIDS
 from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.ledger.ledger import phases_of
 from dpfedmeta.accounting.observers.four_guarantees import four_cells, running_grid
+from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory
-from dpfedmeta.data.task import OwnSource, load_task
+from dpfedmeta.data.task import OwnSource
 from dpfedmeta.planning.clipping.user_policy import OWN
 from dpfedmeta.planning.privacy.message_length import noise_of_unit_bound
 from dpfedmeta.training.results.round_rows import TOO_LONG, cell
@@ -121,7 +122,7 @@ def _of_unit_bound(proven: Proven) -> tuple[float | None, list[str]]:
     try:
         if settings.clip.policy == OWN:
             raise InputError("its clip policy was an object, which only its author has")
-        task, _ = load_task(settings.dataset)
+        task, _ = task_of(settings)
         if isinstance(task.source, OwnSource) and Path(task.source.path) == Path(settings.dataset):
             raise InputError("no task file says the size of its records, and earlier versions found another one")
         return noise_of_unit_bound(settings, task, plan), []

@@ -1,0 +1,197 @@
+"""Public, frozen encoders: what a run says of one, and the interface of a member of this folder. Needs no PyTorch."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.files.digests import digest_of
+from dpfedmeta.core.plugins.plugin_names import names
+from dpfedmeta.core.plugins.plugin_registry import find
+from dpfedmeta.core.plugins.user_code import own_object
+from dpfedmeta.core.plugins.user_code_digest import own_sources
+
+if TYPE_CHECKING:
+    from torch import nn
+
+FOLDER = "dpfedmeta.data.encoders"
+# Part of every encoder's digest: raise it when images reach the network in another way.
+_FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderCard:
+    """Public facts about an encoder.
+
+    Attributes:
+        licence: Licence of the weights.
+        trained_on: Data that the encoder learned from, in words.
+        same_images: Tasks whose own images it learned from: their test classes are not new to it.
+        same_classes: Tasks with classes that it learned from other images.
+        features: Length d of a feature vector.
+        mean: Per channel, subtracted from pixels in [0, 1].
+        deviation: Per channel, divided by afterwards.
+        digest: SHA-256 of the weights and of what else decides over the features.
+    """
+
+    licence: str
+    trained_on: str
+    same_images: tuple[str, ...] = ()
+    same_classes: tuple[str, ...] = ()
+    features: int
+    mean: tuple[float, float, float]
+    deviation: tuple[float, float, float]
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoding:
+    """Encoder of a task's images, with the size at which it sees them.
+
+    Attributes:
+        name: lite0, timm:NAME, or package.module:factory.
+        weights: File of weights; None: those that the encoder's package brings.
+        size: Height and width of the images that the encoder sees.
+        card: Public facts.
+    """
+
+    name: str
+    weights: str | None = None
+    size: int
+    card: EncoderCard
+
+    @property
+    def digest(self) -> str:
+        """Digest of everything that decides over the features of an image."""
+        text = f"{_FORMAT} {self.name} {self.size} {self.card.mean} {self.card.deviation} {self.card.digest}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def words(self, task: str) -> str:
+        """Describe the encoder in one line, with the overlap of its training data and a task."""
+        said = f"encoder {self.name} at {self.size} pixels ({self.card.licence}; trained on {self.card.trained_on})"
+        if task in self.card.same_images:
+            return f"{said}; it learned from images of {task} itself, test classes among them (overlap accepted)"
+        if task in self.card.same_classes:
+            return f"{said}; many test classes of {task} are classes that it learned from other images"
+        return said
+
+
+class Encoder(Protocol):
+    """Member of this folder."""
+
+    def card(self, name: str, weights: str | None, /) -> EncoderCard:
+        """Return the facts of the encoder.
+
+        Args:
+            name: What the settings say behind the member's name ("timm:NAME"), or "".
+            weights: File of weights, or None.
+
+        Raises:
+            InputError: Its package or its weights are missing, or do not fit.
+        """
+        ...
+
+    def network(self, name: str, weights: str | None, /) -> nn.Module:
+        """Build the network: standardised images [n, 3, size, size] to features [n, d]."""
+        ...
+
+
+def encoding_of(name: str, weights: str | None, size: int) -> Encoding:
+    """Find an encoder by the name in the settings.
+
+    Args:
+        name: lite0, timm:NAME, or package.module:factory.
+        weights: File of weights; None: those that the encoder's package brings.
+        size: Height and width of the images that it sees.
+
+    Raises:
+        InputError: There is no such encoder, its package is not installed, or its weights do not fit.
+    """
+    member, rest = _member(name)
+    return Encoding(name=name, weights=weights, size=size, card=member.card(rest, weights))
+
+
+def encoder_network(encoding: Encoding) -> nn.Module:
+    """Build the frozen network of an encoder, in evaluation mode.
+
+    Raises:
+        InputError: It cannot be built, or its weights are no longer those of the card.
+    """
+    member, rest = _member(encoding.name)
+    if member.card(rest, encoding.weights).digest != encoding.card.digest:
+        raise InputError(f"model.encoder = {encoding.name}: its weights changed since the run was planned")
+    return member.network(rest, encoding.weights).eval().requires_grad_(False)
+
+
+def check_overlap(encoding: Encoding, task: str, *, accepted: bool) -> None:
+    """Refuse an encoder that learned from the images of a task: its test classes would not be new.
+
+    Raises:
+        RefusedPlan: It did, and nobody accepted it.
+    """
+    if task in encoding.card.same_images and not accepted:
+        raise RefusedPlan(
+            f"model.encoder = {encoding.name}: it was trained on {encoding.card.trained_on}, which the images of "
+            f"{task} are part of, so accuracy on its test classes would say nothing; use another data set, or "
+            "--model.encoder_overlap accept, which every output then says"
+        )
+
+
+def weights_digest(setting: str, path: Path) -> str:
+    """SHA-256 of a file of weights.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    try:
+        return digest_of(path)
+    except OSError as error:
+        raise InputError(f"{setting} = {path}: cannot be read ({error.strerror})") from error
+
+
+@dataclass(frozen=True)
+class _Own:
+    """Encoder of the user's own: a factory `(*, weights) -> Module` that states `features`, perhaps more of a card."""
+
+    name: str
+    factory: Any
+
+    def card(self, rest: str, weights: str | None, /) -> EncoderCard:
+        """Facts that the factory states as attributes; only `features` has to be there."""
+        features = getattr(self.factory, "features", None)
+        if not isinstance(features, int) or features < 1:
+            raise InputError(
+                f"model.encoder = {self.name}: state the length of a feature vector as an attribute of the factory "
+                f"({self.name.partition(':')[2]}.features = 512)"
+            )
+        sources = repr(sorted(own_sources([self.name.partition(":")[0]]).items()))
+        file = "" if weights is None else weights_digest("model.encoder_weights", Path(weights))
+        return EncoderCard(
+            licence=str(getattr(self.factory, "licence", "licence not stated")),
+            trained_on=str(getattr(self.factory, "trained_on", "data that its author does not state")),
+            same_images=tuple(getattr(self.factory, "same_images", ())),
+            same_classes=tuple(getattr(self.factory, "same_classes", ())),
+            features=features,
+            mean=tuple(getattr(self.factory, "mean", (0.0, 0.0, 0.0))),
+            deviation=tuple(getattr(self.factory, "deviation", (1.0, 1.0, 1.0))),
+            digest=hashlib.sha256(f"{sources} {file}".encode()).hexdigest(),
+        )
+
+    def network(self, rest: str, weights: str | None, /) -> nn.Module:
+        """Call the factory."""
+        made: nn.Module = self.factory(weights=weights)
+        return made
+
+
+def _member(name: str) -> tuple[Encoder, str]:
+    known, _, rest = name.partition(":")
+    if known in names(FOLDER):
+        member: Encoder = find("model.encoder", known, FOLDER)
+        return member, rest
+    if ":" in name:
+        return _Own(name, own_object("model.encoder", name)), ""
+    found: Encoder = find("model.encoder", name, FOLDER)  # an error that names those that are known
+    return found, ""

@@ -1,0 +1,153 @@
+"""Features of a task's images by a public encoder: computed once in worker processes, kept beside decoded images."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpfedmeta.core.random.random_sources import IntArray
+from dpfedmeta.core.worker_pool import available_cores, open_workers
+from dpfedmeta.data.encoders.encoding import Encoding, encoder_network
+from dpfedmeta.data.episodes.class_pool import ClassPool, FloatRecords, ImageArray
+from dpfedmeta.data.storage.decoded_cache import cached, source_key
+from dpfedmeta.data.storage.decoded_source import SPLITS, ClassEntry, Contents, Split
+
+if TYPE_CHECKING:
+    from torch import nn
+
+# Images of one call of a worker process, and of one pass through the network.
+_BLOCK, _BATCH = 256, 32
+
+
+def encoded_pools(pools: Mapping[Split, ClassPool], encoding: Encoding, folder: Path) -> dict[Split, ClassPool]:
+    """The same classes with feature vectors in place of images.
+
+    Each image is encoded once, in each of the rotations that make classes of their own; mirrored images are not made.
+    A second call with the same images and encoder reads the features.
+
+    Args:
+        pools: Images of the splits, in one array or several.
+        encoding: Encoder and size.
+        folder: Where features are kept.
+
+    Raises:
+        InputError: The encoder cannot be built, or the folder cannot be written.
+
+    Guarantee:
+        None: features are a function of one image each, and as secret as the image.
+    """
+    key: list[object] = ["features", encoding.digest]
+    for split in SPLITS:
+        pool = pools[split]
+        digest = source_key(pool.path, folder)[3]
+        key.append([split, digest, pool.first, pool.counts, pool.rotations])
+
+    def contents() -> Contents:
+        entries = tuple(
+            ClassEntry(name=f"{name}@{turn}" if turn else name, split=split, images=count, client=client)
+            for split in SPLITS
+            for turn in range(pools[split].rotations)
+            for name, count, client in zip(pools[split].names, pools[split].counts, _owners(pools[split]), strict=True)
+        )
+        return Contents(classes=entries, decode=lambda: _features(pools, encoding))
+
+    name = f"features-{encoding.name.replace(':', '-').replace('/', '-')}-{encoding.size}"
+    path = cached(folder, name, key, (encoding.card.features,), contents).path
+    return dict(_with_features(pools, path, encoding, key))
+
+
+def _owners(pool: ClassPool) -> tuple[str, ...]:
+    return pool.clients or ("",) * pool.classes
+
+
+def _with_features(
+    pools: Mapping[Split, ClassPool], path: Path, encoding: Encoding, key: list[object]
+) -> Iterator[tuple[Split, ClassPool]]:
+    begin = 0
+    digest = hashlib.sha256(repr(key).encode()).hexdigest()
+    for split in SPLITS:
+        pool = pools[split]
+        first = (begin + np.cumsum([0, *pool.counts[:-1]])).tolist()
+        turned = pool.size if pool.rotations > 1 else 0
+        yield (
+            split,
+            replace(
+                pool, path=path, first=tuple(first), flip=False, mean=(), deviation=(), turned=turned, made_from=digest
+            ),
+        )
+        begin += pool.size * pool.rotations
+
+
+def _features(pools: Mapping[Split, ClassPool], encoding: Encoding) -> Iterator[FloatRecords]:
+    """All feature vectors in the order of the array."""
+    tasks = [
+        (encoding, pool.path, block, turn)
+        for pool in (pools[split] for split in SPLITS)
+        for turn in range(pool.rotations)
+        for block in _blocks(pool)
+    ]
+    with open_workers(min(available_cores(), len(tasks))) as workers:
+        yield from workers.map(_encoded, tasks)
+
+
+def _blocks(pool: ClassPool) -> Iterator[IntArray]:
+    places = np.concatenate(
+        [np.arange(start, start + count) for start, count in zip(pool.first, pool.counts, strict=True)]
+    )
+    yield from (places[start : start + _BLOCK] for start in range(0, len(places), _BLOCK))
+
+
+def _encoded(encoding: Encoding, path: Path, places: IntArray, turn: int) -> FloatRecords:
+    """Features of some images, in a worker process."""
+    images: ImageArray = np.load(path, mmap_mode="r", allow_pickle=False)
+    return encoded_images(_network(encoding), np.rot90(images[places], turn, axes=(2, 3)), encoding)
+
+
+def encoded_images(network: nn.Module, images: ImageArray, encoding: Encoding) -> FloatRecords:
+    """Feature vectors of images.
+
+    Args:
+        network: That of the encoder.
+        images: uint8 [n, channels, height, width], one channel or three.
+        encoding: Size and constants.
+
+    Returns:
+        float32 [n, d].
+
+    Raises:
+        InputError: A feature is not finite, or there are not d of them.
+    """
+    import torch
+    from torch.nn.functional import interpolate
+
+    from dpfedmeta.core.errors import InputError
+
+    card, found = encoding.card, []
+    mean, deviation = (torch.tensor(values)[:, None, None] for values in (card.mean, card.deviation))
+    with torch.inference_mode():
+        for start in range(0, len(images), _BATCH):
+            batch = torch.from_numpy(np.ascontiguousarray(images[start : start + _BATCH])).float() / 255
+            batch = batch.expand(-1, 3, -1, -1)
+            smaller = batch.shape[-1] > encoding.size
+            side = (encoding.size, encoding.size)
+            batch = interpolate(batch, size=side, mode="bilinear", align_corners=False, antialias=smaller)
+            batch = ((batch - mean) / deviation).contiguous(memory_format=torch.channels_last)
+            features = network(batch)
+            if features.shape != (len(batch), card.features) or not bool(torch.isfinite(features).all()):
+                raise InputError(
+                    f"model.encoder = {encoding.name}: expected {card.features} finite numbers for each image, found "
+                    f"{list(features.shape[1:])}{'' if features.isfinite().all() else ', some not finite'}"
+                )
+            found.append(features.float().numpy())
+    return np.concatenate(found)
+
+
+@lru_cache(maxsize=1)
+def _network(encoding: Encoding) -> nn.Module:
+    return encoder_network(encoding)

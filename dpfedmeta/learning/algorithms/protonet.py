@@ -1,0 +1,68 @@
+"""Prototypical networks (Snell, Swersky, Zemel 2017, https://arxiv.org/abs/1703.05175): no inner step at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from dpfedmeta.learning.algorithms.maml import Maml
+from dpfedmeta.learning.algorithms.proto_maml import ProtoMaml
+from dpfedmeta.learning.meta.adaptation import Adaptation, InnerRule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dpfedmeta.config.settings import Settings
+    from dpfedmeta.core.params import Params
+    from dpfedmeta.data.task import Task
+
+
+@dataclass(frozen=True)
+class CosinePrototypes:
+    """The linear head that classifies by the direction of the class mean: W_k = c_k / |c_k| and b_k = 0."""
+
+    def network(self, weights: Mapping[str, Tensor]) -> Params:
+        """All of them."""
+        return dict(weights)
+
+    def rates(self, weights: Mapping[str, Tensor], lr: float) -> float | Params:
+        """Return `lr`; there is no step."""
+        return lr
+
+    def start(self, head: Params, features: Callable[[], Tensor], labels: Tensor, ways: int) -> Params:
+        """c_k / |c_k|; a class without a support record has 0, so its logit is 0."""
+        import torch
+
+        if not len(labels):
+            return head
+        found = features()
+        members = (labels[:, None] == torch.arange(ways, device=labels.device)).to(found.dtype)
+        sums = members.T @ found
+        directions = sums / sums.square().sum(1, keepdim=True).add(1e-12).sqrt()
+        return {"head.weight": directions, "head.bias": found.new_zeros(ways)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProtoNet(ProtoMaml):
+    """A client sends the gradient of its query loss with prototypes of its support set as the head.
+
+    Guarantee:
+        None by itself: a message is secret and unbounded until it is clipped, summed and released.
+    """
+
+    rule: ClassVar[InnerRule] = CosinePrototypes()
+
+    @classmethod
+    def planned(cls, settings: Settings, task: Task) -> Maml:
+        """Build the method from the settings; meta.steps and meta.lr are not used.
+
+        Raises:
+            InputError: The settings learn a head, or divide a client's records.
+        """
+        made = super().planned(settings, task)
+        adaptation = Adaptation(adapt="head", steps=0, lr=made.adaptation.lr, rule=cls.rule)
+        return replace(made, adaptation=adaptation)
+
+
+MEMBER = ProtoNet
