@@ -15,7 +15,7 @@ from dpfedmeta.accounting.observers.public_observer import client_public_epsilon
 from dpfedmeta.accounting.observers.server_observer import records_of_several
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.terms import Terms
-from dpfedmeta.cli.sweeps.directory import SweepDirectory, read_manifest
+from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, read_manifest
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import ANALYSIS, CONFIG, RunDirectory, config_of
 from dpfedmeta.training.terminal.tables import number
@@ -56,7 +56,7 @@ def tuning_cost(path: Path) -> TuningCost:
         RefusedPlan: The runs are not such that their rounds may simply be put in a row.
     """
     adaptive = read_manifest(path).get("method") == "bayes"
-    began = [run for run in SweepDirectory(path).started() if run.ledger.exists()]
+    began = [run for run in SweepFolder(path).started() if run.ledger.exists()]
     analyses = [run for run in began if config_of(run.path).startswith(ANALYSIS)]
     runs = [run for run in began if run not in analyses]
     if analyses and not runs:
