@@ -21,9 +21,9 @@ from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.ledger import phases_of, spent
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import with_fitted_numbers
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
-from dpfedmeta.accounting.reference.other_accountants import second_opinion
 from dpfedmeta.cli.sweeps.tuning_cost import compose
 from dpfedmeta.core.errors import InputError, RefusedPlan
 
