@@ -82,7 +82,7 @@ def test_no_crash_moves_the_releases_further_than_is_charged(kind):
                 (*chain, node)
                 for chain in chains
                 for node in range(chain[-1] + 1 if chain else 0, len(releases))
-                if noise.spacing.first_broken([releases[n][0] for n in (*chain, node)]) is None
+                if noise.spacing.allows(releases[node][0], len(chain), releases[chain[-1]][0] if chain else None)
             ]
         for chain in set(chains):
             squared = sum(

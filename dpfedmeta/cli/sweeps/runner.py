@@ -21,7 +21,7 @@ from rich.console import Console
 
 from dpfedmeta.cli.sweeps.results import PAGE, TABLE, results_table, write_results
 from dpfedmeta.cli.sweeps.sweep_file import Sweep
-from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, check_same, is_finished, opened
+from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, check_jobs, check_same, is_finished, opened
 from dpfedmeta.cli.sweeps.trials import (
     Outcome,
     Trial,
@@ -88,6 +88,9 @@ class SweepOptions:
     data_folder: Path | None = None
     train: tuple[str, ...] = TRAIN
     launched: bool = False
+
+    def __post_init__(self) -> None:
+        check_jobs(self.jobs)
 
     def words(self, trial: Trial) -> list[str]:
         """The command of a trial."""

@@ -147,40 +147,27 @@ def read_sweep(path: Path) -> Sweep:
 
 
 def _check_keys(file: _File) -> None:
-    grid, metric, known = file.method == "grid", file.metric or _Metric(name=METRIC, goal="maximize"), get_args(Method)
-    hint = "test classes choose nothing; " if metric.name.startswith("accuracy") else ""
-    # Each condition with the sentence that says so; the first that holds is shown.
-    wrong = (
-        (
-            file.method not in known,
-            f"method = {file.method}: unknown{nearest(file.method, known)}; known are {', '.join(known)}",
-        ),
-        (
-            PurePosixPath(file.program).name != "train.py",
-            f"program = {file.program}: only scripts/train.py can be swept",
-        ),
-        (
-            file.early_terminate is not None,
-            "early_terminate: not supported here, every run goes to its end; take it out, or use `wandb agent`",
-        ),
-        (
-            file.metric is None and not grid,
-            f"metric: missing; a {file.method} search needs name: {METRIC}, goal: maximize",
-        ),
-        (metric.name != METRIC, f"metric.name = {metric.name}: {hint}use {METRIC}, from public validation classes"),
-        (
-            metric.goal != "maximize",
-            "metric.goal: an accuracy is to grow; write goal: maximize (W&B's default is minimize)",
-        ),
-        (not file.parameters, "parameters: empty, there is nothing to sweep"),
-        (
-            file.run_cap is None and not grid,
-            f"run_cap: missing; a {file.method} search has no end of its own",
-        ),
-    )
-    for holds, sentence in wrong:
-        if holds:
-            raise InputError(sentence)
+    grid, known = file.method == "grid", get_args(Method)
+    if file.method not in known:
+        close = nearest(file.method, known)
+        raise InputError(f"method = {file.method}: unknown{close}; known are {', '.join(known)}")
+    if PurePosixPath(file.program).name != "train.py":
+        raise InputError(f"program = {file.program}: only scripts/train.py can be swept")
+    if file.early_terminate is not None:
+        raise InputError(
+            "early_terminate: not supported here, every run goes to its end; take it out, or use `wandb agent`"
+        )
+    if file.metric is None and not grid:
+        raise InputError(f"metric: missing; a {file.method} search needs name: {METRIC}, goal: maximize")
+    if file.metric is not None and file.metric.name != METRIC:
+        hint = "test classes choose nothing; " if file.metric.name.startswith("accuracy") else ""
+        raise InputError(f"metric.name = {file.metric.name}: {hint}use {METRIC}, from public validation classes")
+    if file.metric is not None and file.metric.goal != "maximize":
+        raise InputError("metric.goal: an accuracy is to grow; write goal: maximize (W&B's default is minimize)")
+    if not file.parameters:
+        raise InputError("parameters: empty, there is nothing to sweep")
+    if file.run_cap is None and not grid:
+        raise InputError(f"run_cap: missing; a {file.method} search has no end of its own")
 
 
 def _parameters(file: _File) -> dict[str, Parameter]:

@@ -115,9 +115,18 @@ def check_request(file: Path, named: Path | None, jobs: int, *, writes: bool) ->
         check_output_folder("--out", named)
     elif writes:
         check_output_folder("runs, the folder of --out:", Path("runs"))
+    check_jobs(jobs)
+    return path
+
+
+def check_jobs(jobs: int) -> None:
+    """Refuse to run nothing at a time.
+
+    Raises:
+        InputError: Less than one run.
+    """
     if jobs < 1:
         raise InputError(f"--jobs {jobs}: at least 1")
-    return path
 
 
 def check_same(path: Path, sweep: Sweep, fixed: Mapping[str, str]) -> None:
