@@ -21,11 +21,9 @@ from dpfedmeta.accounting.divergences.random_allocation import Allocation, close
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon, round_event
 from dpfedmeta.accounting.events.events import (
     Phase,
-    SamplerName,
-    any_fixed,
     are_allocated,
     as_released,
-    neighbours_of_a_client,
+    neighbours_of,
     surplus,
 )
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
@@ -99,7 +97,7 @@ def second_opinion(phases: Sequence[Phase], delta: float) -> tuple[str, float] |
         return _of_allocation(phases, left)
     if len({phase.event.sampler for phase in phases}) > 1 or not all(round_event(phase.event) for phase in phases):
         return None
-    if any_fixed(phases):
+    if neighbours_of(phases) == "replace-one":
         return "dp-accounting RDP (looser)", rdp_epsilon(phases, left)
     epsilon, far = math.inf, max(phase.event.noise.largest_loss(1.0) for phase in phases if phase.event.noise)
     for width in _WIDTHS:
@@ -189,14 +187,14 @@ def _compare(
     )
 
 
-def _phases(setting: Setting, sampler: SamplerName = "poisson") -> tuple[Phase, ...]:
+def _phases(setting: Setting, sampler: str = "poisson") -> tuple[Phase, ...]:
     rate, noise, rounds, _ = setting
     clients = 400_000
     plan = PrivacyPlan(clients=clients, cohort=rate * clients, rounds=rounds, noise_multiplier=noise, sampler=sampler)
     return plan.phases
 
 
-def _affordable(setting: Setting, sampler: SamplerName) -> bool:
+def _affordable(setting: Setting, sampler: str) -> bool:
     """Return whether even the loose RDP bound is small enough for a tight computation to be of interest."""
     return rdp_epsilon(_phases(setting, sampler), setting[3]) <= 4.0 * USEFUL[1]
 
@@ -222,7 +220,7 @@ def _dp_replaced(setting: Setting) -> float:
 
 
 def _fixed(setting: Setting) -> float:
-    return sampled_epsilon(_phases(setting, "fixed"), neighbours_of_a_client("fixed"), setting[3])
+    return sampled_epsilon(_phases(setting, "fixed"), "replace-one", setting[3])
 
 
 def _dp_fixed(setting: Setting) -> float:
