@@ -18,7 +18,7 @@ from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, smallest_epsi
 from dpfedmeta.accounting.divergences.participation_counts import mixture_epsilon
 from dpfedmeta.accounting.divergences.pld_composition import sampled_epsilon
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon
-from dpfedmeta.accounting.events.events import Phase, SamplerName, as_released, neighbours_of_a_client
+from dpfedmeta.accounting.events.events import Phase, as_released
 from dpfedmeta.accounting.other_accountants import dp_accounting_pld
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 
@@ -131,14 +131,14 @@ def _compare(
     )
 
 
-def _phases(setting: Setting, sampler: SamplerName = "poisson") -> tuple[Phase, ...]:
+def _phases(setting: Setting, sampler: str = "poisson") -> tuple[Phase, ...]:
     rate, noise, rounds, _ = setting
     clients = 400_000
     plan = PrivacyPlan(clients=clients, cohort=rate * clients, rounds=rounds, noise_multiplier=noise, sampler=sampler)
     return plan.phases
 
 
-def _affordable(setting: Setting, sampler: SamplerName) -> bool:
+def _affordable(setting: Setting, sampler: str) -> bool:
     """Return whether even the loose RDP bound is small enough for a tight computation to be of interest."""
     return rdp_epsilon(_phases(setting, sampler), setting[3]) <= 4.0 * USEFUL[1]
 
@@ -164,7 +164,7 @@ def _dp_replaced(setting: Setting) -> float:
 
 
 def _fixed(setting: Setting) -> float:
-    return sampled_epsilon(_phases(setting, "fixed"), neighbours_of_a_client("fixed"), setting[3])
+    return sampled_epsilon(_phases(setting, "fixed"), "replace-one", setting[3])
 
 
 def _dp_fixed(setting: Setting) -> float:

@@ -12,9 +12,9 @@ from dpfedmeta.accounting.divergences.random_allocation import Allocation, close
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon, round_event
 from dpfedmeta.accounting.events.events import (
     Phase,
-    any_fixed,
     are_allocated,
     as_released,
+    neighbours_of,
     surplus,
 )
 
@@ -53,7 +53,7 @@ def second_opinion(phases: Sequence[Phase], delta: float) -> tuple[str, float] |
         return _of_allocation(phases, left)
     if len({phase.event.sampler for phase in phases}) > 1 or not all(round_event(phase.event) for phase in phases):
         return None
-    if any_fixed(phases):
+    if neighbours_of(phases) == "replace-one":
         return "dp-accounting RDP (looser)", rdp_epsilon(phases, left)
     epsilon, far = math.inf, max(phase.event.noise.largest_loss(1.0) for phase in phases if phase.event.noise)
     for width in _WIDTHS:

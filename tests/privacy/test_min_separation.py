@@ -6,7 +6,7 @@ import pytest
 from dpfedmeta.accounting.events.participation_pattern import Spacing, joining_rates
 from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
-from dpfedmeta.privacy.min_separation import SpacedSampler
+from dpfedmeta.privacy.samplers.poisson_sampler import SpacedSampler
 
 
 def test_a_client_rests_and_stops_at_its_cap():

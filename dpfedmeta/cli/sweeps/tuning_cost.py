@@ -99,12 +99,6 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False, besides: Se
             "the runs of this bayes search differ in noise, cohort or rounds, which earlier results chose: composition "
             "with such choices is not proven here; sweep them with grid or random"
         )
-    if first.sampler == "check-ins" and len(plans) + len(besides) > 1:
-        beside = f" beside {len(besides)} analyses" if besides else ""
-        raise RefusedPlan(
-            f"{len(plans)} runs with population.sampler = check-ins{beside}: clients draw a slot in each run, and what "
-            "that costs together is not computed here; tune on public data, or with --population.sampler poisson"
-        )
     # What was spent before all of them counts once; what is there by itself as it was charged in the end.
     earlier = {other.run: other for plan in plans for other in plan.earlier} | {other.run: other for other in besides}
     before = [phase for other in earlier.values() for phase in other.phases]
