@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import solved_plans
-from dpfedmeta.cli import federation_demo as demo
 from dpfedmeta.core.files.atomic_files import replace_file
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.federation.flower.flower_environment import prepare_flower
 from dpfedmeta.federation.identity.invitation import ROSTER, make_operator
+from examples import federation_demo as demo
 
 prepare_flower()
 

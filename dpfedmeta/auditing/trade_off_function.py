@@ -17,9 +17,10 @@ from scipy.special import ndtr
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, gaussian_mu
 from dpfedmeta.accounting.divergences.pld_composition import sampled_delta, sampled_epsilon
-from dpfedmeta.accounting.events.events import Neighbours, Phase
+from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
+from dpfedmeta.accounting.events.sampling import Neighbours
 from dpfedmeta.auditing.clopper_pearson import least_probability, most_probability
 from dpfedmeta.core.random.random_sources import FloatArray
 

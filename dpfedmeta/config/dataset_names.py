@@ -88,7 +88,7 @@ def with_data_values(dataset: str, given: Mapping[str, Given]) -> dict[str, Give
 
 
 def _with_encoder(given: Mapping[str, Given]) -> dict[str, Given]:
-    """What holds of features in place of what a preset says of images (configs/encoder.yaml); as strong as a preset."""
+    """Replace what a preset says of images by what holds of features (configs/encoder*.yaml); as strong as a preset."""
     made = dict(given)
     encoder = made.get("model.encoder")
     if encoder is None or encoder.value is None:
@@ -97,8 +97,10 @@ def _with_encoder(given: Mapping[str, Given]) -> dict[str, Given]:
         entry = made.get(name)
         if entry is not None and isinstance(entry.value, str) and Path(entry.value).is_file() and entry.level > 1:
             made[name] = replace(entry, value=str(Path(entry.value).absolute()))
-    where = "configs/encoder.yaml"
-    content = read_yaml((resources.files("dpfedmeta.configs") / "encoder.yaml").read_text(encoding="utf-8"))
+    enabled, release = (made.get(f"record.{name}") for name in ("enabled", "release"))
+    steps = enabled is not None and enabled.value is True and (release is None or release.value == "steps")
+    file = "encoder-steps.yaml" if steps else "encoder.yaml"
+    where, content = f"configs/{file}", read_yaml((resources.files("dpfedmeta.configs") / file).read_text("utf-8"))
     for name, value in flattened(content):
         if name not in made or made[name].level <= 1:
             made[name] = Given(value=value, level=1, where=where)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS
 from dpfedmeta.config.presets import remark_of
 from dpfedmeta.config.settings import Settings
@@ -69,7 +70,7 @@ def _used_up(settings: Settings) -> str | None:
     population, rounds = settings.population, settings.server.rounds
     most = population.max_participations
     # Clients that rest between rounds are drawn so that cohorts keep their size, or refused; check-ins come once.
-    if most is None or settings.server.noise in KINDS or population.sampler not in ("poisson", "fixed"):
+    if most is None or settings.server.noise in KINDS or not sampling_of(population.sampler).leaves_gaps:
         return None
     before, rate = rounds - 1, min(1.0, population.cohort / population.clients)
     there = sum(math.comb(before, k) * rate**k * (1.0 - rate) ** (before - k) for k in range(min(most, rounds)))

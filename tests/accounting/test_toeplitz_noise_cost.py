@@ -21,9 +21,9 @@ from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.ledger import phases_of, spent
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import with_fitted_numbers
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
-from dpfedmeta.accounting.reference.other_accountants import second_opinion
 from dpfedmeta.cli.sweeps.tuning_cost import compose
 from dpfedmeta.core.errors import InputError, RefusedPlan
 
@@ -82,7 +82,7 @@ def test_no_crash_moves_the_releases_further_than_is_charged(kind):
                 (*chain, node)
                 for chain in chains
                 for node in range(chain[-1] + 1 if chain else 0, len(releases))
-                if noise.spacing.first_broken([releases[n][0] for n in (*chain, node)]) is None
+                if noise.spacing.allows(releases[node][0], len(chain), releases[chain[-1]][0] if chain else None)
             ]
         for chain in set(chains):
             squared = sum(

@@ -20,9 +20,9 @@ from dpfedmeta.accounting.events.toeplitz_noise_cost import BandedNoise, Correla
 from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import with_fitted_numbers
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.reference.other_accountants import second_opinion
 from dpfedmeta.core.errors import RefusedPlan
 
 BANDS = (1.0, 0.6, 0.3)

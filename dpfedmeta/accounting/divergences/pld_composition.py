@@ -23,20 +23,20 @@ from dpfedmeta.accounting.divergences.pld_round import (
 from dpfedmeta.accounting.divergences.random_allocation import FINE, QUICK, Allocation
 from dpfedmeta.accounting.divergences.rdp import ORDERS, divergences, moments_of
 from dpfedmeta.accounting.events.events import (
-    Neighbours,
     Phase,
-    SamplerName,
     are_allocated,
     are_correlated,
     as_released,
     is_one_release,
+    neighbours_of,
 )
 from dpfedmeta.accounting.events.noise_cost import Noise
+from dpfedmeta.accounting.events.sampling import Neighbours, sampling_of
 from dpfedmeta.core.random.random_sources import FloatArray
 
 ComposedBy = Literal["pld", "rdp", "gdp"]
 # (sampler, q, noise, how many rounds), for each phase.
-_Rounds = tuple[tuple[SamplerName, float, Noise, int], ...]
+_Rounds = tuple[tuple[str, float, Noise, int], ...]
 
 # Widths of the privacy-loss grid. Estimates are pessimistic, so a coarse grid is looser, never wrong: it is refined
 # until epsilon changes by less than _CONVERGED, or one round takes more than _POINTS points.
@@ -154,14 +154,14 @@ def closed_epsilon(phases: Sequence[Phase], neighbours: Neighbours, delta: float
     noises = [(phase.event.noise, phase.rounds) for phase in phases]
     squared = sum(count * noise.mu(moved) ** 2 for noise, count in noises if noise is not None)
     unsampled = gaussian_epsilon(math.sqrt(squared), delta)
-    poisson = all(phase.event.sampler == "poisson" for phase in phases)
+    of_coins = neighbours_of(phases) == "add-remove"
     moments = moments_of(phases, ORDERS)
     if moments is None:
         return unsampled, "gdp"
     moments = moments + _MOMENT_ROUNDING * sum(phase.rounds for phase in phases)
     by_moments = (
         _replaced_by_moments(moments, delta)
-        if poisson and moved > 1
+        if of_coins and moved > 1
         else float(compute_epsilon(ORDERS, moments, delta)[0])
     )
     return (by_moments, "rdp") if by_moments <= unsampled else (unsampled, "gdp")
@@ -227,7 +227,7 @@ def _epsilon(rounds: _Rounds, neighbours: Neighbours, delta: float, grids: tuple
 
 
 def _widest(rounds: _Rounds) -> float:
-    return max(largest_loss(sampler, rate, noise) for sampler, rate, noise, _ in rounds)
+    return max(largest_loss(sampling_of(sampler).neighbours, rate, noise) for sampler, rate, noise, _ in rounds)
 
 
 def _span(rounds: _Rounds, neighbours: Neighbours, widest: float) -> float:

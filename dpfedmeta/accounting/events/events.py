@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 from dpfedmeta.accounting.events.integer_sum import WholeSum
 from dpfedmeta.accounting.events.noise_cost import JointNoise, Noise, restored, stated
-
-SamplerName = Literal["poisson", "fixed", "check-ins", "cyclic"]
-SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
-Neighbours = Literal["add-remove", "replace-one"]
-"""What two populations differ in: a client more, or a client's data."""
+from dpfedmeta.accounting.events.sampling import Neighbours, sampling_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +16,7 @@ class Event:
     """Privacy cost of one round; public constants only.
 
     Attributes:
-        sampler: Sampler that draws the cohort.
+        sampler: Name of the sampler that draws the cohort.
         clients: N.
         cohort: L, the public denominator: the expected size (poisson) or the size (fixed).
         rate: q, probability that a client is in the cohort for an observer who knows its own part: L/N, and
@@ -47,7 +43,7 @@ class Event:
         slots: t, rounds of which each client drew one for itself (check-ins); None: the server draws cohorts.
     """
 
-    sampler: SamplerName
+    sampler: str
     clients: int
     cohort: float
     rate: float
@@ -159,14 +155,9 @@ def have_noise(phases: Sequence[Phase]) -> bool:
     return bool(phases) and all(phase.event.noise for phase in phases)
 
 
-def any_fixed(phases: Sequence[Phase]) -> bool:
-    """Return whether any of these rounds draws a cohort of fixed size."""
-    return any(phase.event.sampler == "fixed" for phase in phases)
-
-
 def are_allocated(phases: Sequence[Phase]) -> bool:
     """Return whether clients chose their own round among these (check-ins)."""
-    return bool(phases) and phases[0].event.slots is not None
+    return any(phase.event.slots is not None for phase in phases)
 
 
 def are_correlated(phases: Sequence[Phase]) -> bool:
@@ -217,11 +208,10 @@ def surplus(phases: Sequence[Phase]) -> float:
     return sum(phase.rounds * phase.event.surplus_probability for phase in phases)
 
 
-def neighbours_of_a_client(sampler: SamplerName) -> Neighbours:
-    """A cohort of fixed size shows that nobody was added, so there a client's data is replaced."""
-    return "replace-one" if sampler == "fixed" else "add-remove"
-
-
 def neighbours_of(phases: Sequence[Phase]) -> Neighbours:
-    """Neighbouring relation of these rounds: replace-one for all if any has a fixed cohort size, else add-remove."""
-    return neighbours_of_a_client("fixed" if any_fixed(phases) else "poisson")
+    """Neighbouring relation of these rounds: replace-one for all if any is stated under it, else add-remove.
+
+    A cohort of fixed size shows that nobody was added, so there a client's data is replaced.
+    """
+    stated_under = {sampling_of(phase.event.sampler).neighbours for phase in phases}
+    return "replace-one" if "replace-one" in stated_under else "add-remove"

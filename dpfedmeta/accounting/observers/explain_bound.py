@@ -16,6 +16,7 @@ from dpfedmeta.accounting.events.events import (
     surplus,
 )
 from dpfedmeta.accounting.events.noise_cost import JointNoise
+from dpfedmeta.accounting.events.sampling import sampling_of
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.divergences.pld_composition import ComposedBy
@@ -61,11 +62,7 @@ def _drawn(event: Event) -> str:
     if isinstance(event.noise, JointNoise):
         turns = f"each client whose group's turn it is with q = {event.rate:.4g}"
         return turns if event.rate < 1.0 else "whoever takes part, seen or not"
-    if event.slots is not None:
-        return f"each client in one of t = {event.slots}, which it drew itself; at most {event.largest_cohort} in one"
-    if event.sampler == "fixed":
-        return f"{event.cohort:g} of {event.clients}"
-    return f"each client with q = {event.rate:.4g}"
+    return sampling_of(event.sampler).drawn_words(event)
 
 
 def _noise(event: Event) -> str:

@@ -12,7 +12,6 @@ from dpfedmeta.accounting.divergences.random_allocation import Allocation, known
 from dpfedmeta.accounting.events.events import (
     Event,
     Phase,
-    any_fixed,
     are_allocated,
     are_correlated,
     have_noise,
@@ -140,13 +139,12 @@ def _of_what_else_is_seen(own: Sequence[Phase], terms: Terms, delta: float, chan
 
 
 def _client_bounds(phases: Sequence[Phase], delta: float, grids: tuple[float, ...]) -> list[Bound]:
-    fixed = any_fixed(phases)
     pair = _pair(phases, REMOVED_PAIR, ALLOCATED_PAIR)
     ours = _composed_bound(phases, _client_composed(phases, delta, grids), pair, moved=1.0)
     released, left = released_coordinates(phases), delta - surplus(phases)
     if not released or len(released) < len(phases):
         return [ours]
-    if fixed:
+    if neighbours_of(phases) == "replace-one":
         return [ours, participations_bound(phases, released, 2.0, None, left)]
     return [ours, sampled_bound(phases, released, left)]
 
@@ -198,4 +196,4 @@ def _rounds_of_a_client(phases: Sequence[Phase], limit: str) -> str:
 def _pair(phases: Sequence[Phase], by_coins: str, allocated: str) -> str:
     if are_allocated(phases):
         return allocated
-    return FIXED_PAIR if any_fixed(phases) else by_coins
+    return FIXED_PAIR if neighbours_of(phases) == "replace-one" else by_coins

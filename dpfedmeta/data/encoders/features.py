@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.core.worker_pool import available_cores, open_workers
 from dpfedmeta.data.encoders.encoding import Encoding, encoder_network
@@ -92,8 +93,24 @@ def _features(pools: Mapping[Split, ClassPool], encoding: Encoding) -> Iterator[
         for turn in range(pool.rotations)
         for block in _blocks(pool)
     ]
+    _check_alone(encoding, tasks[0][1], tasks[0][2][:3])
     with open_workers(min(available_cores(), len(tasks))) as workers:
         yield from workers.map(_encoded, tasks)
+
+
+def _check_alone(encoding: Encoding, path: Path, places: IntArray) -> None:
+    """Refuse an encoder whose features of an image depend on its company, such as batch statistics.
+
+    Raises:
+        InputError: They do.
+    """
+    together = _encoded(encoding, path, places, 0)
+    alone = np.concatenate([_encoded(encoding, path, places[[number]], 0) for number in range(len(places))])
+    if not np.allclose(together, alone, rtol=1e-3, atol=1e-4 * float(np.abs(together).max(initial=1e-9))):
+        raise InputError(
+            f"model.encoder = {encoding.name}: its features of an image depend on the other images of a batch, so "
+            "clients would see each other's; build it without batch statistics and without dropout"
+        )
 
 
 def _blocks(pool: ClassPool) -> Iterator[IntArray]:
@@ -126,13 +143,11 @@ def encoded_images(network: nn.Module, images: ImageArray, encoding: Encoding) -
     import torch
     from torch.nn.functional import interpolate
 
-    from dpfedmeta.core.errors import InputError
-
     card, found = encoding.card, []
     mean, deviation = (torch.tensor(values)[:, None, None] for values in (card.mean, card.deviation))
     with torch.inference_mode():
         for start in range(0, len(images), _BATCH):
-            batch = torch.from_numpy(np.ascontiguousarray(images[start : start + _BATCH])).float() / 255
+            batch = torch.from_numpy(np.array(images[start : start + _BATCH])).float() / 255
             batch = batch.expand(-1, 3, -1, -1)
             smaller = batch.shape[-1] > encoding.size
             side = (encoding.size, encoding.size)

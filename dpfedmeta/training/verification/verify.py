@@ -14,9 +14,9 @@ from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.ledger import phases_of
 from dpfedmeta.accounting.observers.four_guarantees import stated
 from dpfedmeta.accounting.observers.server_observer import record_server
+from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.terms import Terms
-from dpfedmeta.accounting.reference.other_accountants import second_opinion
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import end_of_whole_lines
 from dpfedmeta.core.files.run_directory import RunDirectory

@@ -11,11 +11,10 @@ import time
 import pytest
 from rich.console import Console
 
-from dpfedmeta.cli.sweeps import proposals
-from dpfedmeta.cli.sweeps.definition import read_sweep
-from dpfedmeta.cli.sweeps.directory import opened
-from dpfedmeta.cli.sweeps.forecast import show_plan
-from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, run_sweep
+from dpfedmeta.cli.sweeps import trials
+from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, run_sweep, show_plan
+from dpfedmeta.cli.sweeps.sweep_file import read_sweep
+from dpfedmeta.cli.sweeps.sweep_folder import opened
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.training.state.private_timings import at_most
 
@@ -165,7 +164,7 @@ def test_a_search_goes_on_where_it_was(sweep, tmp_path, method):
 
 
 def test_a_search_without_optuna_says_what_to_install(sweep, tmp_path, monkeypatch):
-    monkeypatch.setattr(proposals, "find_spec", lambda name: None)
+    monkeypatch.setattr(trials, "find_spec", lambda name: None)
     for method in ("random", "bayes"):
         with pytest.raises(InputError, match=rf"method = {method}: .*pip install 'dpfedmeta\[search\]'"):
             sweep(method=method, run_cap=4)

@@ -2,10 +2,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpfedmeta.cli.sweeps.definition import read_sweep
-from dpfedmeta.cli.sweeps.parameters import Choices
-from dpfedmeta.cli.sweeps.proposals import Outcome, propose
-from dpfedmeta.cli.sweeps.trials import check, grid, make_trial, same_result, settings_of, without_fixed
+from dpfedmeta.cli.sweeps.sweep_file import Choices, read_sweep
+from dpfedmeta.cli.sweeps.trials import (
+    Outcome,
+    check,
+    grid,
+    make_trial,
+    propose,
+    same_result,
+    settings_of,
+    without_fixed,
+)
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 

@@ -206,5 +206,5 @@ def test_an_analysis_beside_rounds_that_clients_chose_is_not_added_up():
     """Nothing is proved of both together; as rounds by coins they would cost less than they do."""
     chosen = replace(PLAN, sampler="check-ins", cohort=1000.0, rounds=4, max_participations=1, capacity=1400)
     assert compose([chosen]).runs == 1
-    with pytest.raises(RefusedPlan, match="check-ins beside 1 analyses"):
+    with pytest.raises(RefusedPlan, match="are not added up with other rounds"):
         compose([chosen], besides=[Earlier(run="asked", head="", phases=ASKED.phases)])

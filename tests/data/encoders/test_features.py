@@ -1,0 +1,113 @@
+"""Features of a task: each image's own, in its place, computed once, in the digest of what they were computed from."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.dataset import open_dataset
+from dpfedmeta.data.encoders import features
+from dpfedmeta.data.encoders.encoding import encoder_network, encoding_of
+from dpfedmeta.data.encoders.features import encoded_images, encoded_pools
+from dpfedmeta.data.episodes.episode import choose_episode
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.storage.decoded_source import SPLITS
+
+OWN = "tests.data.encoders.tiny_encoder"
+SHAPE = EpisodeShape(ways=3, shots=2, queries=2)
+
+
+@pytest.fixture(scope="module")
+def encoding():
+    return encoding_of(f"{OWN}:tiny", None, 16)
+
+
+@pytest.fixture(scope="module")
+def both(tiny_task_file, tiny_strokes, encoding):
+    return tiny_strokes, open_dataset(str(tiny_task_file), encoding=encoding)
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch):
+    monkeypatch.setattr(features, "available_cores", lambda: 1)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_an_episode_holds_the_features_of_the_images_that_are_drawn(both, encoding, split):
+    """With rotations too, which make classes of their own in training."""
+    images, encoded = (getattr(dataset, split) for dataset in both)
+    plain, found = (choose_episode(pool, np.random.default_rng(4), SHAPE).episode() for pool in (images, encoded))
+    pixels = (plain.support_images * 255).round().to(torch.uint8).numpy()
+    if images.mean:
+        pytest.skip("standardised")
+    expected = encoded_images(encoder_network(encoding), pixels, encoding)
+    np.testing.assert_allclose(found.support_images.numpy(), expected, rtol=1e-4, atol=1e-5)
+    assert torch.equal(found.support_labels, plain.support_labels)
+
+
+def test_features_of_an_image_do_not_depend_on_its_company(both, encoding):
+    network, pool = encoder_network(encoding), both[0].train
+    images = np.asarray(pool.images[:40])
+    together = encoded_images(network, images, encoding)
+    alone = np.concatenate([encoded_images(network, images[place : place + 1], encoding) for place in (0, 17, 39)])
+    np.testing.assert_allclose(together[[0, 17, 39]], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_an_encoder_that_mixes_images_is_refused(both, tmp_path):
+    mixed = encoding_of(f"{OWN}:moves", None, 16)
+    pools = {split: getattr(both[0], split) for split in SPLITS}
+    with pytest.raises(InputError, match="depend on the other images of a batch"):
+        encoded_pools(pools, mixed, tmp_path)
+
+
+def test_they_are_computed_once(both, encoding, tmp_path, monkeypatch):
+    pools = {split: getattr(both[0], split) for split in SPLITS}
+    first = encoded_pools(pools, encoding, tmp_path)
+    monkeypatch.setattr(features, "_features", lambda *_: pytest.fail("computed again"))
+    again = encoded_pools(pools, encoding, tmp_path)
+    assert again == first
+
+
+@pytest.mark.parametrize("what", ["images", "encoder", "size", "rotations"])
+def test_whatever_features_depend_on_has_a_file_of_its_own(both, encoding, tmp_path, what):
+    pools = {split: getattr(both[0], split) for split in SPLITS}
+    before = encoded_pools(pools, encoding, tmp_path)["train"]
+    other = encoding
+    if what == "images":
+        path = tmp_path / "others.npy"
+        np.save(path, 255 - np.asarray(pools["train"].images))
+        pools = {split: dataclasses.replace(pool, path=path) for split, pool in pools.items()}
+    elif what == "rotations":
+        pools = {**pools, "train": dataclasses.replace(pools["train"], rotations=1)}
+    else:
+        changed = {"encoder": {"card": dataclasses.replace(encoding.card, digest="0" * 64)}, "size": {"size": 20}}
+        other = dataclasses.replace(encoding, **changed[what])
+        monkeypatched = encoder_network(encoding)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(features, "_network", lambda _: monkeypatched)
+            after = encoded_pools(pools, other, tmp_path)["train"]
+        assert after.path != before.path
+        assert after.digest() != before.digest()
+        return
+    after = encoded_pools(pools, other, tmp_path)["train"]
+    assert after.path != before.path
+    assert after.digest() != before.digest()
+
+
+@pytest.mark.parametrize(("name", "said"), [("wrong_length", r"found \[3\]"), ("not_finite", "not finite")])
+def test_features_that_are_none_are_refused_and_leave_no_file(both, tmp_path, name, said):
+    pools = {split: getattr(both[0], split) for split in SPLITS}
+    with pytest.raises(InputError, match=said):
+        encoded_pools(pools, encoding_of(f"{OWN}:{name}", None, 16), tmp_path)
+    assert not list(tmp_path.rglob("*.npy"))
+
+
+def test_small_images_grow_and_large_ones_shrink_to_the_size_of_the_encoder(encoding):
+    network = encoder_network(encoding)
+    flat = np.full((1, 3, 40, 40), 77, dtype=np.uint8)
+    small = np.full((1, 1, 8, 8), 77, dtype=np.uint8)
+    np.testing.assert_allclose(
+        encoded_images(network, flat, encoding), encoded_images(network, small, encoding), rtol=1e-4, atol=1e-5
+    )

@@ -1,0 +1,96 @@
+"""Prototypical networks against their definition, with and without an encoder's adapter."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.episodes.episode import Episode
+from dpfedmeta.data.task import load_task
+from dpfedmeta.learning.algorithms.protonet import CosinePrototypes
+from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.inner_loop import adapted_logits
+from dpfedmeta.learning.meta.meta_gradients import meta_gradient
+from dpfedmeta.learning.meta.vmapped_gradients import batched, batched_query_gradients
+from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.registry import build_network, learned_part
+from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.planning.client_spec import method_of
+
+SPEC = NetworkSpec(
+    name="low-rank", channels=30, image_size=1, ways=3, width=4, norm="none", learn="body", records="vectors"
+)
+NONE = Adaptation(adapt="head", steps=0, lr=0.1, rule=CosinePrototypes())
+
+
+def episode(seed=0, shots=4, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(3).repeat_interleave(shots)
+    centres = torch.randn(3, 30, generator=generator)
+    parts = [centres[labels] + torch.randn(3 * shots, 30, generator=generator) for _ in range(2)]
+    support, query = (part.to(dtype) for part in parts)
+    return Episode(support_images=support, support_labels=labels, query_images=query, query_labels=labels)
+
+
+def numpy_prototypes(held):
+    """Cosines of query records and class means of directions, without any of our code."""
+    unit = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in (held.support_images, held.query_images)]
+    means = np.stack([unit[0][held.support_labels == way].mean(0) for way in range(3)])
+    return unit[1] @ (means / np.linalg.norm(means, axis=1, keepdims=True)).T
+
+
+def test_before_any_client_it_is_the_encoder_with_prototypes():
+    held = episode()
+    found = adapted_logits(build_network(SPEC), initial_weights(SPEC, 0), held, NONE).detach().numpy()
+    expected = numpy_prototypes(
+        Episode(**{n: v.double().numpy() if "images" in n else v.numpy() for n, v in vars(held).items()})
+    )
+    np.testing.assert_allclose(found / 16.0, expected, rtol=0, atol=1e-6)
+
+
+def test_the_gradient_is_that_of_the_loss_by_what_is_learned():
+    weights = {n: v.double() for n, v in initial_weights(SPEC, 0).items()}
+    weights = {
+        n: v + 0.05 * torch.randn(v.shape, generator=torch.Generator().manual_seed(3)) for n, v in weights.items()
+    }
+    held, network = episode(dtype=torch.float64), build_network(SPEC).double()
+    model = learned_part(SPEC, weights)
+    fixed = {name: value for name, value in weights.items() if name not in model}
+    found = meta_gradient(network, model, fixed, held, NONE, 2)
+
+    def loss(moved):
+        return float(cross_entropy(adapted_logits(network, {**weights, **moved}, held, NONE), held.query_labels))
+
+    for name, value in model.items():
+        step = torch.zeros_like(value)
+        step.view(-1)[value.numel() // 2] = 1e-5
+        numeric = (loss({name: value + step}) - loss({name: value - step})) / 2e-5
+        assert found[name].view(-1)[value.numel() // 2] == pytest.approx(numeric, rel=1e-4, abs=1e-8)
+
+
+def test_several_clients_at_once_have_the_gradients_of_each():
+    weights, clients = initial_weights(SPEC, 0), [episode(seed) for seed in range(3)]
+    model, network = learned_part(SPEC, weights), build_network(SPEC)
+    fixed = {name: value for name, value in weights.items() if name not in model}
+    together = batched_query_gradients(network, model, fixed, batched(clients), NONE, 2)
+    for place, held in enumerate(clients):
+        alone = meta_gradient(network, model, fixed, held, NONE, 2)
+        for name in model:
+            torch.testing.assert_close(together[name][place], alone[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_class_without_a_support_record_has_no_direction():
+    head = CosinePrototypes().start({}, lambda: torch.ones(2, 4), torch.tensor([0, 0]), 3)
+    assert torch.equal(head["head.weight"][1:], torch.zeros(2, 4))
+    assert bool(head["head.weight"].isfinite().all())
+
+
+def test_steps_are_none_and_a_learned_head_is_refused(tiny_task_file):
+    task, _ = load_task(str(tiny_task_file))
+    settings = resolve("maml", str(tiny_task_file), None, {"meta.method": "protonet", "meta.learn": "body"})
+    assert method_of(settings, task).adaptation.steps == 0
+    wrong = resolve("maml", str(tiny_task_file), None, {"meta.method": "protonet", "meta.learn": "all"})
+    with pytest.raises(InputError, match=r"meta\.learn = all: .*use body"):
+        method_of(wrong, task)
