@@ -9,6 +9,8 @@ from torch import Tensor, nn
 _FLOOR = 1e-12
 # Logits of cosine prototypes before training are cosines times this.
 _SHARPNESS = 16.0
+# Of the first weights of a low-rank residual: at 1.0 its first steps undo the encoder.
+_SPREAD = 0.1
 
 
 class UnitLength(nn.Module):
@@ -32,7 +34,7 @@ class LowRank(nn.Module):
         super().__init__()
         self.down = nn.Linear(features, rank, bias=False)
         self.up = nn.Linear(rank, features, bias=False)
-        nn.init.normal_(self.down.weight)
+        nn.init.normal_(self.down.weight, std=_SPREAD)
         nn.init.zeros_(self.up.weight)
 
     def forward(self, features: Tensor) -> Tensor:

@@ -1,0 +1,6 @@
+"""`dpfedmeta encode` from a checkout."""
+
+from checkout import command
+
+if __name__ == "__main__":
+    command("encode")
