@@ -73,20 +73,26 @@ def checked_names(content: Mapping[str, Any], server: bytes, clients: int, *, ma
     return roster
 
 
+# What a plan says of the records, perhaps with the range of pixels.
+_FORM = ("name", "image_size", "channels", "train_rotations", "train_flip", "mean", "deviation")
+
+
 def task_of(content: Mapping[str, Any]) -> Task:
     """The form of the records, without a place for them.
 
     Raises:
         ValidationError: It is none.
+        Refused: It says more than the form, such as an encoder, whose name would be imported.
     """
+    if not isinstance(content["task"], dict) or {*content["task"]} - {"pixel_range"} != {*_FORM}:
+        raise Refused("the plan says other things of the records than their form")
     return TypeAdapter(Task).validate_python({**content["task"], "source": {"reader": "folder", "path": "."}})
 
 
 def form_of(task: Task) -> dict[str, Any]:
     """Return the public constants of the records that clients have to know."""
-    names = ("name", "image_size", "channels", "train_rotations", "train_flip", "mean", "deviation")
     ranged = {} if task.pixel_range is None else {"pixel_range": list(task.pixel_range)}
-    return {name: getattr(task, name) for name in names} | ranged
+    return {name: getattr(task, name) for name in _FORM} | ranged
 
 
 def for_clients(settings: Settings, task: Task) -> Settings:
@@ -128,6 +134,8 @@ def foreign(settings: Settings) -> str | None:
     for name, value in texts_of(settings):
         if name != "dataset" and (":" in value or value == OWN):
             return f"{name} = {value}"
+    if settings.model.encoder is not None or settings.model.encoder_weights is not None:
+        return f"model.encoder = {settings.model.encoder} (clients do not encode their images)"
     if settings.model.initial not in (None, *BUILT_IN):
         return f"model.initial = {settings.model.initial}"
     return None
