@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +54,8 @@ class SweepFolder:
     def put_aside(self, trial: Trial) -> Path:
         """Move a half-finished run out of the way; nothing is deleted."""
         self.set_aside.mkdir(exist_ok=True)
-        number = len(list(self.set_aside.glob(f"{trial.name}.*"))) + 1
-        return self.run(trial).path.rename(self.set_aside / f"{trial.name}.{number}")
+        places = (self.set_aside / f"{trial.name}.{number}" for number in count(1))
+        return self.run(trial).path.rename(next(place for place in places if not place.exists()))
 
     def note(self, trial: Trial) -> None:
         """Write down what a run is, before it starts."""

@@ -91,6 +91,7 @@ def test_a_changed_preset_makes_another_result():
     settings = resolve("dp-agr", "strokes")
     assert same_result(settings, {}) is None  # an older version knew less
     assert same_result(settings, {"run": {"name": "x", "workers": 7}, "server": {"schedule": []}, "clip": {}}) is None
+    assert same_result(settings, {"track": {"to": ["wandb"], "wandb": "online"}}) is None
     assert same_result(settings, {"clip": {"initial": 9.0}}) == "clip.initial was 9.0, now it is 0.15"
 
 
