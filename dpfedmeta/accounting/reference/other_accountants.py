@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from dp_accounting import GaussianDpEvent, NeighboringRelation
@@ -40,9 +41,14 @@ def dp_accounting_pld(
     phases: Sequence[Phase], delta: float, *, replaced: bool = False, width: float = _WIDTHS[0]
 ) -> float:
     """dp-accounting's own PLD accountant on the rounds' events; Poisson only. inf for noise that it does not know."""
+    return _of_released(tuple(as_released(phases)), delta, replaced, width)
+
+
+@lru_cache(maxsize=64)
+def _of_released(phases: tuple[Phase, ...], delta: float, replaced: bool, width: float) -> float:
     relation = NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = PLDAccountant(relation, value_discretization_interval=width)
-    for phase in as_released(phases):
+    for phase in phases:
         event = round_event(phase.event)
         if event is None:
             return math.inf
