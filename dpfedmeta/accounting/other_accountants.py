@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld import PLDAccountant
@@ -22,9 +23,14 @@ def dp_accounting_pld(
     phases: Sequence[Phase], delta: float, *, replaced: bool = False, width: float = _WIDTHS[0]
 ) -> float:
     """dp-accounting's own PLD accountant on the rounds' events; Poisson only. inf for noise that it does not know."""
+    return _of_released(tuple(released(phases)), delta, replaced, width)
+
+
+@lru_cache(maxsize=64)
+def _of_released(phases: tuple[Phase, ...], delta: float, replaced: bool, width: float) -> float:
     relation = NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = PLDAccountant(relation, value_discretization_interval=width)
-    for phase in released(phases):
+    for phase in phases:
         event = round_event(phase.event)
         if event is None:
             return math.inf

@@ -82,7 +82,7 @@ def run_training(
     for tracker in trackers_of(settings.track):
         tracker.check(settings.track, say)
     with prepared(settings, options, say) as made, ExitStack() as stack:
-        rate = clients_per_second(made.public, made.workers, 0.0)
+        rate = clients_per_second(made.public, made.workers, made.plan.privacy.cohort, 0.0)
         tell(callbacks, "on_plan", made.planned(rate))
         run = options.resume
         if run is None:

@@ -13,13 +13,13 @@ from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsi
 
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import epsilon_of_discrete, released_coordinates
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, smallest_epsilon
+from dpfedmeta.accounting.divergences.pld_in_arrays import epsilon_of, self_composed
 from dpfedmeta.accounting.divergences.pld_round import (
     DISTANCES,
     composed_width,
     largest_loss,
     one_round,
     rounding_error,
-    self_composed,
 )
 from dpfedmeta.accounting.divergences.rdp import ORDERS, divergences, moments_of
 from dpfedmeta.accounting.events.events import Phase, neighbours_of
@@ -215,9 +215,7 @@ def _epsilon_on(grid: float, rounds: _Rounds, neighbours: Neighbours, delta: flo
     if lost > _LOST_SHARE * delta:
         # Two bounds: of the largest errors that the transform can make, and of those that it made.
         delta -= min(lost, rounding_error(together))
-    # Inside dp-accounting a bound on a tail may overflow to infinity, where it binds nothing.
-    with np.errstate(over="ignore"):
-        return float(together.get_epsilon_for_delta(delta)) if delta > 0 else math.inf
+    return epsilon_of(together, delta) if delta > 0 else math.inf
 
 
 def _composed(grid: float, rounds: _Rounds, neighbours: Neighbours) -> PrivacyLossDistribution:

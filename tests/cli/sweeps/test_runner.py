@@ -96,16 +96,20 @@ HALVES = {
 }
 
 
-@pytest.mark.parametrize("half", HALVES)
-def test_half_finished_runs_are_set_aside_and_done_again(sweep, tmp_path, half):
-    sweep(parameters={"algo": {"value": "maml"}, "dataset": {"value": "strokes"}})
-    (name,) = runs(tmp_path)
-    HALVES[half](tmp_path / "out/runs" / name)
-    status, printed = sweep(parameters={"algo": {"value": "maml"}, "dataset": {"value": "strokes"}})
+def test_half_finished_runs_are_set_aside_and_done_again(sweep, tmp_path):
+    whole = {"algo": {"value": "maml"}, "dataset": {"value": "strokes"}}
+    whole["run.seed"] = {"values": [*range(len(HALVES) + 1)]}
+    sweep(parameters=whole)
+    *names, untouched = runs(tmp_path)
+    for name, spoil in zip(names, HALVES.values(), strict=True):
+        spoil(tmp_path / "out/runs" / name)
+    status, printed = sweep(parameters=whole)
     assert status == "completed"
-    assert "set aside" in printed
-    assert (tmp_path / "out/set-aside" / f"{name}.1").is_dir()
-    assert json.loads((tmp_path / "out/runs" / name / "summary.json").read_text())["status"] == "completed"
+    assert printed.count("set aside") == len(names)
+    for name in names:
+        assert (tmp_path / "out/set-aside" / f"{name}.1").is_dir()
+        assert json.loads((tmp_path / "out/runs" / name / "summary.json").read_text())["status"] == "completed"
+    assert not (tmp_path / "out/set-aside" / f"{untouched}.1").exists()
 
 
 def test_what_was_set_aside_is_never_written_over(sweep_file, tmp_path):

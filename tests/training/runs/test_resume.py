@@ -222,7 +222,9 @@ def test_any_file_may_be_cut_anywhere(tiny_task_file, tmp_path, monkeypatch, who
         if name.startswith("secret/clients/") and number % 20:
             continue
         size = (run.path / name).stat().st_size
-        for cut in sorted({number % 3 * size // 2, max(size - 1, 0)}):
+        # Of the ledger at both places; of the others anywhere, or just before their end.
+        places = (number % 3 * size // 2, max(size - 1, 0))
+        for cut in sorted(set(places if name == "ledger.jsonl" else places[number % 2 :][:1])):
             folder = tmp_path / f"{number}-{cut}"
             copy = RunDirectory(shutil.copytree(run.path, folder / "r"))
             monkeypatch.setenv("DPFEDMETA_STATE", str(folder / "state"))
