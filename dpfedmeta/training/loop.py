@@ -32,7 +32,6 @@ from dpfedmeta.simulation.backend import Backend, RoundAborted
 from dpfedmeta.simulation.client_budgets import Willing
 from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.dropout import Availability
-from dpfedmeta.simulation.update_variance import update_spread
 from dpfedmeta.training.results.rejected_messages import keep_left_out
 from dpfedmeta.training.results.round_rows import (
     TOO_LONG,
@@ -50,6 +49,7 @@ from dpfedmeta.training.state.private_timings import hides_times, keep_seconds
 from dpfedmeta.training.state.recover import reopen
 from dpfedmeta.training.state.round_journal import Journal, release_digest
 from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed, tell
+from dpfedmeta.training.update_variance import update_spread
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
