@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.data.task import Task, load_task, source_name
+from dpfedmeta.data.task import Task, load_task
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.spec import BUILT_IN, NetworkSpec
 from dpfedmeta.planning.network_trial.pretraining_overlap import origins, same_images
@@ -20,7 +20,7 @@ def check_initial(settings: Settings, spec: NetworkSpec, task: Task) -> None:
     if spec.initial is None:
         return
     initial_weights(spec, settings.run.seed)
-    if spec.initial in BUILT_IN and source_name(load_task(spec.initial)[0].source) == source_name(task.source):
+    if spec.initial in BUILT_IN and load_task(spec.initial)[0].source.name == task.source.name:
         raise same_images(spec.initial, task)
     for number, origin in enumerate(origins(spec.initial)):
         other = origin.settings
@@ -30,14 +30,14 @@ def check_initial(settings: Settings, spec: NetworkSpec, task: Task) -> None:
         for key, own, its in (("name", spec.name, other.model.name), ("norm", spec.norm, other.model.norm)):
             if number == 0 and own != its:
                 raise InputError(f"model.initial = {spec.initial}: it was trained with model.{key} = {its}, not {own}")
-        if _source_of(other) == source_name(task.source):
+        if _source_of(other) == task.source.name:
             raise same_images(spec.initial, task)
 
 
 def _source_of(settings: Settings) -> str | None:
     """None: it cannot be found here; `check_origins` says so where it matters."""
     try:
-        return source_name(load_task(settings.dataset)[0].source)
+        return load_task(settings.dataset)[0].source.name
     except InputError:
         return None
 

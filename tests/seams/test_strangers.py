@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import yaml
 
 import dpfedmeta as dp
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
@@ -15,6 +16,7 @@ from dpfedmeta.accounting.release_costs import cost_of
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.planning.privacy.solve import make_privacy
@@ -374,3 +376,49 @@ def test_a_cost_that_does_not_say_what_rounds_cost_is_refused(tiny_task_file):
     given = {**SMALL, "server.noise": "tests.seams.own_cost:Half", "server.noise_multiplier": "3"}
     with pytest.raises(InputError, match="HalfCost has no composed; it needs composed, delta_at, pair"):
         guarantees(make_privacy(resolve("dp-agr", str(tiny_task_file), None, given), task))
+
+
+STRIPES = {
+    "name": "stripes", "source": {"reader": "tests.seams.own_reader:Stripes", "widths": 9}, "split": "split.csv",
+    "image_size": 28, "channels": 1, "images_per_class": 4,
+}  # fmt: skip
+WIDTHS = "class,split\n1,train\n2,train\n3,train\n4,val\n5,val\n6,val\n7,test\n8,test\n9,test\n"
+
+
+def stripes_in(folder, rows=WIDTHS, **changes):
+    (folder / "split.csv").write_text(rows)
+    path = folder / "stripes.yaml"
+    path.write_text(yaml.safe_dump(STRIPES | changes))
+    return path
+
+
+def test_a_reader_of_ones_own_is_trained_on(tmp_path):
+    path = stripes_in(tmp_path)
+    data = open_dataset(str(path), tmp_path)
+    assert (data.train.names, data.val.names, data.test.names) == (("1", "2", "3"), ("4", "5", "6"), ("7", "8", "9"))
+    assert data.train.images[4, 0, 0, :5].tolist() == [0, 0, 255, 255, 0]
+    run = trained(path, tmp_path, "dp-agr", {"task.shots": "1", "task.queries": "1", "evaluation.queries": "1"})
+    assert run.read_json("summary.json")["status"] == "completed"
+    assert "summary.json agrees" in audit(run).remarks
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"source": STRIPES["source"] | {"width": 3}}, r"source\.width: unknown key; did you mean widths"),
+        ({"source": STRIPES["source"] | {"widths": "many"}}, r"source\.widths: .*got 'many'"),
+        ({"source": {"reader": "tests.seams.own_reader:NoReader"}}, "is no PublishedReader"),
+        ({"source": {"reader": "tests.seams.own_reader:Absent"}}, "has no Absent"),
+        ({"channels": 3}, "own_reader:Stripes has 1, got 3"),
+        ({"images_per_class": None}, "images_per_class: missing"),
+    ],
+)
+def test_a_task_file_says_what_a_reader_of_ones_own_asks_for(changes, words, tmp_path):
+    with pytest.raises(InputError, match=words) as caught:
+        load_task(str(stripes_in(tmp_path, **changes)))
+    assert str(caught.value).startswith(str(tmp_path / "stripes.yaml"))
+
+
+def test_what_its_reader_refuses_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="no width 12"):
+        open_dataset(str(stripes_in(tmp_path, WIDTHS + "12,test\n")), tmp_path)

@@ -8,6 +8,7 @@ from dpfedmeta.accounting.events.record_layer import check
 from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import check_correlated, check_kept
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+from dpfedmeta.core.errors import InputError, RefusedPlan
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
@@ -22,12 +23,20 @@ def check_plan(plan: PrivacyPlan) -> None:
     Raises:
         RefusedPlan: Says which value, and what it may be.
     """
+    _check_sampler(plan)
     _check_values(plan)
     _check_who_adds_noise(plan)
     _check_what_is_released(plan)
     _check_rounds(plan)
     check_kept(plan)
     plan.sampling.check(plan)
+
+
+def _check_sampler(plan: PrivacyPlan) -> None:
+    try:
+        _ = plan.sampling
+    except InputError as error:
+        raise RefusedPlan(f"{error}; nothing can be accounted for otherwise") from error
 
 
 def _check_values(plan: PrivacyPlan) -> None:
