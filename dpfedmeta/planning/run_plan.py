@@ -10,9 +10,7 @@ from torch import nn
 
 from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.events.guarantee import Guarantee
-from dpfedmeta.accounting.events.participation_pattern import joining_rates
 from dpfedmeta.accounting.observers.four_guarantees import guarantees, running_grid
-from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import spacing_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
@@ -43,14 +41,14 @@ from dpfedmeta.planning.clipping.policy_from_settings import clip_policy
 from dpfedmeta.planning.clipping.user_policy import with_own_policy
 from dpfedmeta.planning.network_trial.independence_test import check_uncoupled
 from dpfedmeta.planning.network_trial.synthetic_clients import rehearsal_of
-from dpfedmeta.planning.privacy.mechanism import check_mechanism, mechanism_of
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.planning.public_weights import check_initial
 from dpfedmeta.planning.server_optimizer import rule_of
 from dpfedmeta.privacy.clip_policy import ClipPolicy, moved_by_a_client
 from dpfedmeta.privacy.mechanisms import Mechanism
-from dpfedmeta.privacy.min_separation import SpacedSampler
-from dpfedmeta.privacy.samplers import Sampler, sampler_of
+from dpfedmeta.privacy.min_separation import planned_sampler
+from dpfedmeta.privacy.planned_mechanism import check_mechanism, mechanism_of
+from dpfedmeta.privacy.samplers import Sampler
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +118,7 @@ class Plan:
 
     def sampler(self, round_: int) -> Sampler:
         """Return the sampler that draws the cohort of this round."""
-        spacing = spacing_of(self.privacy)
-        if spacing is None or self.privacy.sampler == "cyclic":
-            return sampler_of(self.privacy.at(round_), self.privacy.max_participations)
-        clients, cohort = self.privacy.clients, self.privacy.cohort
-        rates = joining_rates(clients, cohort, self.privacy.rounds, spacing)
-        return SpacedSampler(clients=clients, rates=rates, spacing=spacing)
+        return planned_sampler(self.privacy, round_)
 
     @cached_property
     def mechanism(self) -> Mechanism:

@@ -1,4 +1,4 @@
-"""Sampler for correlated noise, in which clients rest between the rounds that they join."""
+"""The sampler of a plan's rounds; under correlated noise, one in which clients rest between the rounds they join."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpfedmeta.accounting.events.participation_pattern import Spacing
+from dpfedmeta.accounting.events.participation_pattern import Spacing, joining_rates
+from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import spacing_of
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.random.random_sources import SecretGenerator
-from dpfedmeta.privacy.samplers import NEVER, Cohort
+from dpfedmeta.privacy.samplers import NEVER, Cohort, Sampler, sampler_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,3 +46,12 @@ class SpacedSampler:
         drawn = generator.sample(self.clients, generator.binomial(self.clients, self.rates[round_]))
         free = [c for c in drawn.tolist() if self.spacing.allows(round_, participations.get(c, 0), latest.get(c))]
         return Cohort(round=round_, clients=np.sort(np.asarray(free, dtype=np.int64)))
+
+
+def planned_sampler(plan: PrivacyPlan, round_: int) -> Sampler:
+    """Return the sampler that draws the cohort of this round: the one that the accountant assumes."""
+    spacing = spacing_of(plan)
+    if spacing is None or plan.sampler == "cyclic":
+        return sampler_of(plan.at(round_), plan.max_participations)
+    rates = joining_rates(plan.clients, plan.cohort, plan.rounds, spacing)
+    return SpacedSampler(clients=plan.clients, rates=rates, spacing=spacing)

@@ -18,6 +18,7 @@ def correlation_of(settings: Settings) -> Correlation | None:
         RefusedPlan: Something of it is given to another noise.
     """
     from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS, Correlation
+    from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import default_separation
 
     population, server = settings.population, settings.server
     if server.noise in KINDS:
@@ -28,7 +29,7 @@ def correlation_of(settings: Settings) -> Correlation | None:
                 "take turns; account.py --advise finds the number with the least error (often 16 to 32)"
             )
         if apart is None:
-            apart = min(server.rounds, max(1, int(population.clients / population.cohort)))
+            apart = default_separation(population.clients, population.cohort, server.rounds)
         return Correlation(separation=apart, buffers=server.buffers)
     if population.sampler == "cyclic":
         raise RefusedPlan(
