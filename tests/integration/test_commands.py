@@ -20,10 +20,10 @@ from dpfedmeta.accounting.ledger.ledger import read
 from dpfedmeta.cli.arguments import parse_with_settings, parser
 from dpfedmeta.cli.commands import account_command as account
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.lock import being_written
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.reporting.html import page as page_module
 from dpfedmeta.training.run_training import run_training
-from dpfedmeta.training.state.lock import being_written
 from dpfedmeta.training.state.resume import reported, settings_of_run
 
 ROOT = Path(__file__).parents[2]

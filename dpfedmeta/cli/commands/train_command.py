@@ -143,10 +143,10 @@ def _go_on(
     console: Console,
     workers: Workers | None,
 ) -> int:
+    from dpfedmeta.core.files.lock import only_writer
     from dpfedmeta.core.files.run_directory import RunDirectory
     from dpfedmeta.reporting.html.pictures import draw_pictures
     from dpfedmeta.training.state.how_to_resume import check_simulated
-    from dpfedmeta.training.state.lock import only_writer
     from dpfedmeta.training.state.resume import finished, reported, settings_of_run
 
     run = RunDirectory(path)

@@ -6,7 +6,6 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from dpfedmeta.accounting.events.failure_probability import MOST_MESSAGES
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
@@ -209,21 +208,8 @@ def _targets(settings: Settings) -> Targets:
 
 
 def _check_population(settings: Settings) -> None:
+    from dpfedmeta.accounting.privacy_plan.plan_checks import check_population
+
+    delta = settings.privacy.client.delta if bounds_clients(settings) else None
     population = settings.population
-    if population.cohort > population.clients:
-        raise InputError(
-            f"population.cohort = {population.cohort:g} is more than population.clients = "
-            f"{population.clients}; lower the one or raise the other"
-        )
-    if population.cohort > MOST_MESSAGES / 2:
-        raise InputError(
-            f"population.cohort = {population.cohort:g}: a sum holds {MOST_MESSAGES:,} messages; lower the expected "
-            "cohort to at most half of that"
-        )
-    delta = settings.privacy.client.delta
-    if bounds_clients(settings) and delta >= 1 / population.clients:
-        warnings.warn(
-            f"privacy.client.delta = {delta:g} is not below 1/N = {1 / population.clients:g}: such a guarantee "
-            "allows one client of the population to be exposed entirely",
-            stacklevel=2,
-        )
+    check_population(population.clients, population.cohort, delta, of=("population.", "privacy.client."))

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory
 from dpfedmeta.core.version import __version__
-from dpfedmeta.training.state.lock import only_writer
 
 if TYPE_CHECKING:
     from dpfedmeta.training.verification.verify import VerifiedLedger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.events.guarantee import FourGuarantees
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.data.task import Task
 from dpfedmeta.planning.caveats import cautions, word_of_authors
@@ -16,7 +16,7 @@ from dpfedmeta.training.state.private_timings import hides_times
 from dpfedmeta.training.terminal.tables import as_text, guarantee_table, noise_lines, number
 
 
-class Guarantees(tuple[Guarantee, ...]):
+class Guarantees(FourGuarantees):
     """The four cells; printed as the table that a run shows.
 
     Attributes:
@@ -24,10 +24,6 @@ class Guarantees(tuple[Guarantee, ...]):
     """
 
     word: str | None = None
-
-    def of(self, unit: str, observer: str) -> Guarantee:
-        """Return a cell by unit ("client" or "record") and observer ("public" or "server")."""
-        return next(cell for cell in self if (cell.unit, cell.observer) == (unit, observer))
 
     def __repr__(self) -> str:
         return as_text(guarantee_table(self, "", word=self.word))

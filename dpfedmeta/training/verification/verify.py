@@ -22,7 +22,7 @@ from dpfedmeta.core.files.atomic_files import end_of_whole_lines
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.planning.privacy.prior_spending import check_still_there
-from dpfedmeta.training.results.rejected_messages import left_out
+from dpfedmeta.privacy.rounds.round_sum import left_out
 from dpfedmeta.training.results.snapshot import Snapshot, read_run
 from dpfedmeta.training.state.extend import check_extension
 from dpfedmeta.training.verification.earlier_bounds import agreed

@@ -16,17 +16,18 @@ from rich.console import Console
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.ledger.ledger import read, read_content
+from dpfedmeta.accounting.ledger.ledger_register import registered
 from dpfedmeta.cli.commands import train_command as train
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.simulation.worker_backend import LocalBackend
 from dpfedmeta.training import run_training as run_module
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions
-from dpfedmeta.training.state.lock import only_writer
-from dpfedmeta.training.state.resume import finished, registered, settings_of_run
+from dpfedmeta.training.state.resume import finished, settings_of_run
 from dpfedmeta.training.terminal.progress import Terminal
 from dpfedmeta.training.verification.verify import audit, compose
 
