@@ -80,6 +80,11 @@ def composed_width(one: PrivacyLossDistribution, grid: float, rounds: int) -> fl
     return grid * max(float(upper - lower + 1) for lower, upper in bounds)
 
 
+def widest_composition(one: PrivacyLossDistribution, grid: float, rounds: int) -> float:
+    """Bound `composed_width` from above, by the widest range that so many rounds can have."""
+    return grid * float(max((len(probabilities) - 1) * rounds + 1 for probabilities in _probabilities(one)))
+
+
 def rounding_error(composed: PrivacyLossDistribution) -> float:
     """Bound what floating-point rounding of the Fourier transform moved delta by, from the result itself.
 
