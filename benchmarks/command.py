@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.bench_plot import save_bench_plot
 from benchmarks.device import CLIENTS, Effort, device_rows
 from benchmarks.measure import Options, measure
 from benchmarks.results import write
@@ -27,7 +28,6 @@ from dpfedmeta.accounting.ledger.ledger import head, opening_line, read, spent
 from dpfedmeta.cli.arguments import DONE, parser
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.worker_pool import available_cores
-from dpfedmeta.reporting.plots.bench_plot import save_bench_plot
 
 
 def accountant_rows() -> list[dict[str, float]]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from dpfedmeta.cli.commands import command_module, command_names, command_summary
+from dpfedmeta.cli.commands import OF_A_CHECKOUT, command_module, command_names, command_summary
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,7 +73,7 @@ def _on_workers(command: ModuleType, words: Sequence[str], console: Console, wor
 
 
 def _command(name: str) -> ModuleType:
-    known = command_names()
+    known = [*command_names(), *OF_A_CHECKOUT]
     if name not in known:
         from dpfedmeta.core.errors import InputError
         from dpfedmeta.core.pydantic_errors import nearest

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from dpfedmeta.__main__ import main
-from dpfedmeta.cli import commands
+from dpfedmeta.cli import checkout, commands
 from dpfedmeta.cli.commands import command_names
 from dpfedmeta.core.version import __version__
 
 ROOT = Path(__file__).parents[1]
+OTHERS = {"bench", "checkout", "decompose", "gpu", "gpu_data"}
 
 
 def test_all_commands_are_listed_and_explain_themselves(dpfedmeta):
@@ -42,7 +43,7 @@ def test_a_mistyped_command_names_the_nearest(dpfedmeta):
 
 def test_every_command_has_a_script_and_every_script_a_command():
     names = {name.replace("-", "_") for name in command_names()}
-    assert {path.stem for path in (ROOT / "scripts").glob("*.py")} == names | {"bench", "checkout", "gpu", "gpu_data"}
+    assert {path.stem for path in (ROOT / "scripts").glob("*.py")} == names | OTHERS
     assert names <= {path.stem.removesuffix("_command") for path in (ROOT / "dpfedmeta/cli/commands").glob("*.py")}
     parsed = configparser.ConfigParser()
     parsed.read(ROOT / "setup.cfg", encoding="utf-8")
@@ -124,3 +125,23 @@ def test_what_is_said_to_be_needed_is_what_is_installed():
     due = {line.split()[0].lower() for line in setup["options"]["install_requires"].strip().splitlines()}
     known = packages_distributions()
     assert {known[name][0].lower() for name in _NEEDED} == due
+
+
+def test_what_only_a_checkout_has_says_so_elsewhere(script, monkeypatch, capsys, dpfedmeta, tmp_path):
+    assert script("decompose", "--help") == 0
+    assert capsys.readouterr().out.startswith("usage: dpfedmeta decompose ")
+    assert "--sample" in dpfedmeta("decompose", "--help").out
+    monkeypatch.setattr(checkout, "_ROOT", tmp_path)
+    for words in (["decompose"], ["account", "--compare-paper"], ["federate", "demo"]):
+        refused = dpfedmeta(*words, code=2)
+        assert " ".join(["dpfedmeta", *words]) in refused.error
+        assert "is part of the repository and not of the installed package" in refused.error
+
+
+def test_another_package_of_the_name_is_not_taken_for_the_checkouts(monkeypatch, tmp_path):
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks/__init__.py").touch()
+    for name in [name for name in sys.modules if name.split(".")[0] == "benchmarks"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert Path(checkout.checkout_module("benchmarks.decompose", "decompose").__file__).is_relative_to(ROOT)

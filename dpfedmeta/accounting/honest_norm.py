@@ -9,8 +9,8 @@ import math
 from functools import lru_cache
 
 from dpfedmeta.accounting.events.events import Event
-from dpfedmeta.accounting.events.failure_probability import largest_cohort
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
+from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
 
 # How likely one round of honest clients is taken for a dishonest one.
@@ -67,14 +67,7 @@ def most_messages(event: Event, chance: float) -> int:
     accounting.spacing); q in the group whose turn it is; 1/t where each drew one of t rounds. Who is left out or falls
     silent makes it smaller.
     """
-    if event.sampler == "fixed":
-        return int(event.cohort)
-    members = event.clients
-    if event.sampler == "cyclic" and isinstance(event.noise, CorrelatedNoise):
-        members = math.ceil(event.clients / event.noise.separation)
-    reached, _ = largest_cohort(members, min(1.0, event.cohort / members), chance)
-    found = min(reached - 1, members)
-    return found if event.largest_cohort is None else min(found, event.largest_cohort)
+    return sampling_of(event.sampler).most_messages(event, chance)
 
 
 def honest_norm(

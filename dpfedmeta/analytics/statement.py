@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.training.terminal.tables import ANSWERED, HOLDS, number, why_above
 
 STATEMENT = "statement.txt"
@@ -51,6 +52,6 @@ def cell_words(cell: Mapping[str, Any]) -> str:
 def _asked(summary: Mapping[str, Any]) -> str:
     if summary["cohort"] == summary["clients"]:
         return "all"
-    if summary.get("sampler") == "fixed":
+    if sampling_of(summary.get("sampler", "poisson")).fixed_size:
         return f"{summary['cohort']:g} of them"
     return f"each with probability {float(summary['cohort']) / float(summary['clients']):.4g}"

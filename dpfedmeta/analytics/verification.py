@@ -10,8 +10,8 @@ from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, read_content, spent
+from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.reference.other_accountants import second_opinion
 from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.analytics.execute import plan_content, summary_content
 from dpfedmeta.analytics.statement import STATEMENT, statement

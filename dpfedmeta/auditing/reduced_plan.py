@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings
 
@@ -37,8 +38,6 @@ _SMALL: Mapping[str, str] = {
     "run.workers": "1",
     "run.device": "cpu",
 }
-# Two groups, and everybody when its turn comes.
-_TURNS: Mapping[str, str] = {"population.separation": "2", "population.cohort": "4"}
 # For a canary record the network is one whose gradient of it points one way, whatever noise was in the steps before.
 OF_RECORDS: Mapping[str, str] = {
     "model.name": "linear",
@@ -89,8 +88,8 @@ def audited_settings(
         for name, value in _TARGETS.items()
         if name.endswith("delta") or getattr(planned.privacy, name.split(".")[1]).epsilon is not None
     }
-    turns = _TURNS if planned.population.sampler == "cyclic" else {}
-    return resolve(algo, dataset, config, {**_SMALL, **_BOOKS, **turns, **targets, **(more or {}), **given})
+    drawn = sampling_of(planned.population.sampler).audited
+    return resolve(algo, dataset, config, {**_SMALL, **_BOOKS, **drawn, **targets, **(more or {}), **given})
 
 
 def of_canaries(count: int) -> Mapping[str, str]:

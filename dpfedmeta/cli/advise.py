@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpfedmeta.accounting.compare_noises import Advice, FederationFacts, advise, best
+from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.cli.arguments import DONE, print_json
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
@@ -29,7 +30,7 @@ def question_of(settings: Settings) -> FederationFacts:
     if population.cohort > population.clients or rounds > population.clients:
         name = "population.cohort" if population.cohort > population.clients else "server.rounds"
         raise InputError(f"--advise: {name} is more than population.clients = {population.clients}; lower it")
-    cohort = population.clients / rounds if population.sampler == "check-ins" else population.cohort
+    cohort: float = sampling_of(population.sampler).planned(settings)["cohort"]
     least = max(math.ceil(cohort * rounds / population.clients - 1e-9), 1)
     return FederationFacts(
         clients=population.clients,

@@ -37,11 +37,12 @@ class PopulationSettings:
         Positive, Field(description="L, expected clients per round; the most that one takes under sampler check-ins")
     ] = 200.0
     sampler: Annotated[
-        Literal["poisson", "fixed", "check-ins", "cyclic"],
+        str,
+        one_of("dpfedmeta.privacy.samplers"),
         Field(
             description="who takes part: by independent coins, L of N without replacement, each client once, in a "
             "round of its own choice, or by coins among the clients whose turn it is, every population.separation "
-            "rounds (banded noise)"
+            "rounds (banded noise); or package.module:name"
         ),
     ] = "poisson"
     max_participations: Annotated[Count | None, Field(description="R, rounds a client may join")] = None

@@ -29,7 +29,6 @@ from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 VERSION = 2
 # The longest message that is looked at. A model of 10^8 weights is shorter.
 MOST_BYTES = 2**29
-DIGEST_BYTES = 32
 _QUESTION, _ANSWER = struct.Struct(">4sHB32s32s32sIIQ"), struct.Struct(">4sHB32s")
 _QUESTION_MAGIC, _ANSWER_MAGIC = b"DPFQ", b"DPFA"
 _FLOATS: dict[int, np.dtype[np.floating[Any]]] = {4: np.dtype("<f4"), 8: np.dtype("<f8")}

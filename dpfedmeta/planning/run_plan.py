@@ -10,9 +10,7 @@ from torch import nn
 
 from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.events.guarantee import Guarantee
-from dpfedmeta.accounting.events.participation_pattern import joining_rates
 from dpfedmeta.accounting.observers.four_guarantees import guarantees, running_grid
-from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import spacing_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
@@ -49,7 +47,6 @@ from dpfedmeta.planning.public_weights import check_initial
 from dpfedmeta.planning.server_optimizer import rule_of
 from dpfedmeta.privacy.clip_policy import ClipPolicy, moved_by_a_client
 from dpfedmeta.privacy.mechanisms import Mechanism
-from dpfedmeta.privacy.min_separation import SpacedSampler
 from dpfedmeta.privacy.samplers import Sampler, sampler_of
 
 
@@ -120,12 +117,7 @@ class Plan:
 
     def sampler(self, round_: int) -> Sampler:
         """Return the sampler that draws the cohort of this round."""
-        spacing = spacing_of(self.privacy)
-        if spacing is None or self.privacy.sampler == "cyclic":
-            return sampler_of(self.privacy.at(round_), self.privacy.max_participations)
-        clients, cohort = self.privacy.clients, self.privacy.cohort
-        rates = joining_rates(clients, cohort, self.privacy.rounds, spacing)
-        return SpacedSampler(clients=clients, rates=rates, spacing=spacing)
+        return sampler_of(self.privacy.at(round_), self.privacy.max_participations)
 
     @cached_property
     def mechanism(self) -> Mechanism:

@@ -22,20 +22,6 @@ Mode = Literal["constant", "following", "searching", "holding"]
 ATTACHED = "clip.attached"
 
 
-class PolicyState(Protocol):
-    """State of a clip policy, as far as all policies share it."""
-
-    @property
-    def bound(self) -> float:
-        """The clip bound of the next round."""
-        ...
-
-    @property
-    def mode(self) -> Mode:
-        """Current mode of the policy, for people."""
-        ...
-
-
 State = TypeVar("State")
 
 

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from hashlib import sha256
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -301,18 +300,3 @@ def _shared(others: Sequence[PipedClients], tasks: Sequence[tuple[object, ...]])
             other.ask(("correct", *task))
         for other, _ in asked:
             yield other.told()
-
-
-def named_bytes(seed: bytes) -> Callable[[int], Randomness]:
-    """Reproducible bytes for tests: one stream for each seat. Never for vectors that are anybody's."""
-    return _Named(seed)
-
-
-@dataclass(frozen=True)
-class _Named:
-    seed: bytes
-
-    def __call__(self, seat: int) -> Randomness:
-        from dpfedmeta.core.random.keyed_streams import key_stream
-
-        return key_stream(sha256(self.seed + seat.to_bytes(8, "big", signed=True)).digest())

@@ -67,7 +67,7 @@ def needs_no_network(settings: Settings) -> bool:
     model, record = settings.model, settings.record
     names = (
         *(model.name, settings.meta.method, record.release, settings.clip.policy),
-        *(settings.server.noise, settings.server.optimizer),
+        *(settings.server.noise, settings.server.optimizer, settings.population.sampler),
     )
     coupled = model.norm == "batch" or model.features == "support"
     return (

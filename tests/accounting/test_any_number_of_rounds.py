@@ -14,8 +14,8 @@ from dpfedmeta.accounting.divergences.pld_round import one_round, rounding_error
 from dpfedmeta.accounting.events.failure_probability import exceeded, largest_cohort, most, most_hostile
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.other_accountants import dp_accounting_pld
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.reference.other_accountants import dp_accounting_pld
 
 
 def plan(rate: float, noise: float, rounds: int, **changes):

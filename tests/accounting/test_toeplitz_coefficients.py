@@ -12,10 +12,8 @@ from dpfedmeta.accounting.events.toeplitz_coefficients import (
     Blt,
     inverse,
     largest_row,
-    monotone_envelope,
     noise_deviations,
     optimal_toeplitz,
-    optimizer_errors,
     prefix_errors,
     sensitivity,
 )
@@ -65,18 +63,6 @@ def test_coefficients_that_increase_are_refused(c):
         sensitivity(np.array(c, dtype=float), 2, 1)
 
 
-def test_the_envelope_bounds_the_sensitivity_of_what_increases():
-    c = np.array([1.0, 0.2, 0.7, -0.9, 0.1, 0.1])
-    envelope = monotone_envelope(c)
-    assert (np.diff(envelope) <= 0).all()
-    largest = max(
-        np.linalg.norm(matrix(c)[:, chosen] @ signs)
-        for chosen in patterns(6, 3, 2)
-        for signs in np.array(np.meshgrid(*[[-1, 1]] * len(chosen))).reshape(len(chosen), -1).T
-    )
-    assert largest <= sensitivity(envelope, 3, 2)
-
-
 def test_errors_are_those_of_the_matrices():
     c = optimal_toeplitz(12)
     noise = np.linalg.inv(matrix(c))
@@ -85,19 +71,6 @@ def test_errors_are_those_of_the_matrices():
     rows = np.linalg.norm(np.cumsum(noise, axis=0), axis=1)
     assert prefix_errors(c).largest == pytest.approx(rows.max())
     assert prefix_errors(c).mean == pytest.approx(math.sqrt((rows**2).mean()))
-    assert optimizer_errors(c) == prefix_errors(c)
-
-
-def test_the_error_of_an_optimizer_is_that_of_running_it():
-    c, steps, momentum, decay = optimal_toeplitz(10), np.linspace(1.0, 0.1, 10), 0.7, 0.05
-    noise = np.linalg.inv(matrix(c))
-    model, running, squared = np.zeros(10), np.zeros(10), []
-    for t, step in enumerate(steps):
-        running = momentum * running + (1 - momentum) * noise[t]
-        model = (1 - decay * step) * model - step * running
-        squared.append(model @ model)
-    found = optimizer_errors(c, momentum=momentum, decay=decay, steps=steps.tolist())
-    assert (found.last, found.largest) == pytest.approx((math.sqrt(squared[-1]), math.sqrt(max(squared))))
 
 
 def test_two_buffers_reach_the_known_error_and_three_the_optimum():

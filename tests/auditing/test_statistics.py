@@ -16,7 +16,6 @@ from dpfedmeta.auditing.estimators.one_run import (
     gaussian_epsilon_of,
     gaussian_rejected,
     guesses_of,
-    hull_epsilon,
     one_run_epsilon,
     p_value,
 )
@@ -30,12 +29,6 @@ from dpfedmeta.auditing.trade_off_function import (
 
 QUANTILES = ndtri((np.arange(10_000) + 0.5) / 10_000)
 DELTA, MISS = 1e-6, 0.05
-
-
-def test_the_hull_gives_what_jax_privacy_gives():
-    found, thresholds = hull_epsilon(QUANTILES + 2.0, QUANTILES, DELTA, MISS)
-    assert found == pytest.approx(2.311945, abs=1e-6)
-    assert thresholds == 374
 
 
 def test_a_fixed_grid_is_a_certificate_and_shows_more():

@@ -3,7 +3,7 @@
 import pytest
 
 from dpfedmeta.analytics.analysis_request import read_names
-from dpfedmeta.cli.sweeps.definition import read_sweep
+from dpfedmeta.cli.sweeps.sweep_file import read_sweep
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.sources.mini_imagenet import _read_list

@@ -11,7 +11,6 @@ from dpfedmeta.core.params import flatten
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.federation.in_process_channel import InProcessChannel
 from dpfedmeta.federation.offers.signed_plan import sign_plan
 from dpfedmeta.federation.server.client_requests import ClientRequests
 from dpfedmeta.federation.server.remote_sums import AskedAdder, AskedSums
@@ -22,6 +21,7 @@ from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.simulation.secure_sums import SecureSums, added_up
 from dpfedmeta.simulation.worker_backend import LocalBackend
 from dpfedmeta.training.build_data import client_side, population
+from tests.federation.in_process import InProcessChannel
 from tests.federation.silos import CLIENTS, NOISE
 
 RUN = bytes(range(32))

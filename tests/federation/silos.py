@@ -13,10 +13,10 @@ from dpfedmeta.core.random.random_sources import Purpose, public_generator
 from dpfedmeta.data.sources.strokes import draw_character
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
-from dpfedmeta.federation.in_process_channel import InProcessChannel
 from dpfedmeta.federation.server.training_server import serve
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.training.run_training import run_training
+from tests.federation.in_process import InProcessChannel
 
 CLIENTS, SEED, NOISE = 5, 3, 11
 SMALL = {

@@ -3,9 +3,9 @@
 import pytest
 from rich.console import Console
 
+from benchmarks.federation_demo import DemoOptions, _server_words
 from dpfedmeta.cli.arguments import settings_from
 from dpfedmeta.cli.commands.federate_command import _server_parser, main
-from dpfedmeta.cli.federation_demo import DemoOptions, _server_words
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.task import load_task

@@ -24,9 +24,9 @@ from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.identity.credentials import card_line, write_identity, write_node_keys
 from dpfedmeta.federation.identity.invitation import make_operator
-from dpfedmeta.federation.in_process_channel import InProcessChannel
 from dpfedmeta.federation.server.training_server import serve
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
+from tests.federation.in_process import InProcessChannel
 from tests.federation.silos import NOISE, SMALL, make_silos
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"

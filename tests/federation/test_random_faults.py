@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dpfedmeta.federation.client.client_budget import Promise
-from dpfedmeta.federation.in_process_channel import InProcessChannel
 from dpfedmeta.federation.server.quorum import TooFew
+from tests.federation.in_process import InProcessChannel
 from tests.federation.sessions import FailingWire
 from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE
 from tests.federation.test_serving import Killed, check_charged_once, lines_of

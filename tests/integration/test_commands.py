@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from benchmarks import decompose
 from benchmarks.command import main as bench
 from dpfedmeta.accounting.ledger.ledger import read
 from dpfedmeta.cli.arguments import parse_with_settings, parser
 from dpfedmeta.cli.commands import account_command as account
-from dpfedmeta.cli.commands import decompose_command as decompose
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.reporting.html import page as page_module

@@ -1,4 +1,6 @@
 import sys
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +11,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from round_tables import Table, agreement, people, plain_sum, ring, stream, vector
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.keyed_streams import key_stream
 from dpfedmeta.secure_aggregation import Aborted, Client, History, Identities
 from dpfedmeta.secure_aggregation.crypto.masks import packed_size
 from dpfedmeta.secure_aggregation.payloads import Masked
 from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase, header
-from dpfedmeta.secure_aggregation.simulated_round import named_bytes, run_round
+from dpfedmeta.secure_aggregation.simulated_round import run_round
 
 
 @pytest.mark.parametrize("malicious", [False, True])
@@ -81,12 +84,22 @@ def test_negative_numbers_are_numbers_modulo():
     assert run_round(vectors, agreement=numbers).sum.total.tolist() == [(4 * x) % 2**16 for x in vectors[0].tolist()]
 
 
+@dataclass(frozen=True)
+class KeyedBytes:
+    """Reproducible bytes: one stream for each seat."""
+
+    seed: bytes
+
+    def __call__(self, seat):
+        return key_stream(sha256(self.seed + seat.to_bytes(8, "big", signed=True)).digest())
+
+
 def test_worker_processes_change_nothing():
     numbers = ring(12, 6, 3, 9)
     vectors = [vector(seat, numbers) for seat in range(12)]
     silent = {3: ProtocolPhase.MASKED, 5: ProtocolPhase.REVEAL}
-    found = run_round(vectors, agreement=numbers, silent=silent, processes=2, randomness=named_bytes(b"seed"))
-    again = run_round(vectors, agreement=numbers, silent=silent, randomness=named_bytes(b"seed"))
+    found = run_round(vectors, agreement=numbers, silent=silent, processes=2, randomness=KeyedBytes(b"seed"))
+    again = run_round(vectors, agreement=numbers, silent=silent, randomness=KeyedBytes(b"seed"))
     assert (found.sum.total == again.sum.total).all()
     assert (found.sum.total == plain_sum([seat for seat in range(12) if seat != 3], numbers)).all()
     assert found.traffic == again.traffic

@@ -35,7 +35,7 @@ from dpfedmeta.privacy.samplers.fixed_sampler import FixedSizeSampler
 from dpfedmeta.privacy.samplers.poisson_sampler import PoissonSampler
 from dpfedmeta.simulation.backend import RoundAborted
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.diagnostics.update_variance import update_spread
+from dpfedmeta.simulation.update_variance import update_spread
 from dpfedmeta.simulation.worker_backend import LocalBackend
 from dpfedmeta.training.build_data import held_out_evaluation, population
 from dpfedmeta.training.loop import Training, optimizer

@@ -14,6 +14,7 @@ from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsi
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import epsilon_of_discrete, released_coordinates
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, smallest_epsilon
 from dpfedmeta.accounting.divergences.pld_round import (
+    DISTANCES,
     composed_width,
     largest_loss,
     one_round,
@@ -21,23 +22,15 @@ from dpfedmeta.accounting.divergences.pld_round import (
     self_composed,
     widest_composition,
 )
-from dpfedmeta.accounting.divergences.random_allocation import FINE, QUICK, Allocation
 from dpfedmeta.accounting.divergences.rdp import ORDERS, divergences, moments_of
-from dpfedmeta.accounting.events.events import (
-    Neighbours,
-    Phase,
-    SamplerName,
-    are_allocated,
-    are_correlated,
-    as_released,
-    is_one_release,
-)
+from dpfedmeta.accounting.events.events import Phase, neighbours_of
 from dpfedmeta.accounting.events.noise_cost import Noise
+from dpfedmeta.accounting.events.sampling import Neighbours, sampling_of
 from dpfedmeta.core.random.random_sources import FloatArray
 
 ComposedBy = Literal["pld", "rdp", "gdp"]
 # (sampler, q, noise, how many rounds), for each phase.
-_Rounds = tuple[tuple[SamplerName, float, Noise, int], ...]
+_Rounds = tuple[tuple[str, float, Noise, int], ...]
 # (one round, its grid, how many rounds) -> the range of their losses.
 _Width = Callable[[PrivacyLossDistribution, float, int], float]
 
@@ -101,13 +94,6 @@ def composed(
         return 0.0, "pld"
     if delta <= 0 or not all(phase.event.noise for phase in phases):
         return math.inf, "pld"
-    if are_allocated(phases):
-        return _allocated(phases, neighbours, delta, grids), "pld"
-    released = as_released(phases)
-    if are_correlated(phases) and is_one_release(released):
-        # One Gaussian release, for which the closed form is exact.
-        return closed_epsilon(released, neighbours, delta)
-    phases = released
     count = sum(phase.rounds for phase in phases)
     exact = math.inf if count > MOST_ROUNDS else _of_distribution(phases, neighbours, delta, grids)
     if math.isfinite(exact) and count <= MANY_ROUNDS:
@@ -126,12 +112,6 @@ def _of_distribution(phases: Sequence[Phase], neighbours: Neighbours, delta: flo
         return _epsilon(rounds, neighbours, delta, grids)
     guess = _epsilon(rounds, neighbours, delta, COARSE)
     return epsilon_of_discrete(lambda left: _epsilon(rounds, neighbours, left, grids), delta, guess, discrete)
-
-
-def _allocated(phases: Sequence[Phase], neighbours: Neighbours, delta: float, grids: tuple[float, ...]) -> float:
-    """Epsilon of clients that chose their own round; a single grid asks for a quick, looser bound."""
-    came, points = Allocation.of(phases), FINE if len(grids) > 1 else QUICK
-    return came.epsilon(delta, points) if neighbours == "add-remove" else came.epsilon_replaced(delta, points)
 
 
 def _of_discrete_closed(
@@ -153,18 +133,18 @@ def closed_epsilon(phases: Sequence[Phase], neighbours: Neighbours, delta: float
         replaced client under Poisson sampling is one removed and one added, so (e, d) for either gives
         (2 e, (1 + exp(e)) d) for both. gdp: the rounds without their sampling, which only helps.
     """
-    phases, moved = as_released(phases), 1.0 if neighbours == "add-remove" else 2.0
+    moved = DISTANCES[neighbours]
     noises = [(phase.event.noise, phase.rounds) for phase in phases]
     squared = sum(count * noise.mu(moved) ** 2 for noise, count in noises if noise is not None)
     unsampled = gaussian_epsilon(math.sqrt(squared), delta)
-    poisson = all(phase.event.sampler == "poisson" for phase in phases)
+    of_coins = neighbours_of(phases) == "add-remove"
     moments = moments_of(phases, ORDERS)
     if moments is None:
         return unsampled, "gdp"
     moments = moments + _MOMENT_ROUNDING * sum(phase.rounds for phase in phases)
     by_moments = (
         _replaced_by_moments(moments, delta)
-        if poisson and moved > 1
+        if of_coins and moved > 1
         else float(compute_epsilon(ORDERS, moments, delta)[0])
     )
     return (by_moments, "rdp") if by_moments <= unsampled else (unsampled, "gdp")
@@ -186,22 +166,12 @@ def sampled_delta(phases: Sequence[Phase], neighbours: Neighbours, epsilon: floa
         return 0.0
     if not all(phase.event.noise for phase in phases):
         return 1.0
-    if are_allocated(phases):
-        came = Allocation.of(phases)
-        return came.delta(epsilon) if neighbours == "add-remove" else came.delta_replaced(epsilon)
-    rounds = _rounds(as_released(phases))
+    rounds = _rounds(phases)
     widest = _widest(rounds)
     if widest > _LARGEST_LOSS or sum(count for *_, count in rounds) > MOST_ROUNDS:
         return 1.0
     grid = max(COARSE[0], widest / _POINTS, _span(rounds, neighbours, widest, composed_width) / _COMPOSED_POINTS)
     return float(_composed(grid, rounds, neighbours).get_delta_for_epsilon(epsilon))
-
-
-def quick_grid(phases: Sequence[Phase], neighbours: Neighbours, delta: float) -> float:
-    """The coarsest width within 1% of `sampled_epsilon`: for many shorter plans of the same constants."""
-    tight = sampled_epsilon(phases, neighbours, delta)
-    good = (g for g in GRIDS if sampled_epsilon(phases, neighbours, delta, (g,)) <= 1.01 * tight)
-    return next(good, GRIDS[-1])
 
 
 def _rounds(phases: Sequence[Phase]) -> _Rounds:
@@ -213,7 +183,7 @@ def _epsilon(rounds: _Rounds, neighbours: Neighbours, delta: float, grids: tuple
     widest = _widest(rounds)
     if widest > _LARGEST_LOSS:
         # Sampling only helps, so the bound without it is still one.
-        distance = 1.0 if neighbours == "add-remove" else 2.0
+        distance = DISTANCES[neighbours]
         return gaussian_epsilon(math.sqrt(sum(count * noise.mu(distance) ** 2 for *_, noise, count in rounds)), delta)
     count = sum(count for *_, count in rounds)
     # The range of many rounds takes longer to find than to bound, and the bound mostly decides.
@@ -236,7 +206,7 @@ def _epsilon(rounds: _Rounds, neighbours: Neighbours, delta: float, grids: tuple
 
 
 def _widest(rounds: _Rounds) -> float:
-    return max(largest_loss(sampler, rate, noise) for sampler, rate, noise, _ in rounds)
+    return max(largest_loss(sampling_of(sampler).neighbours, rate, noise) for sampler, rate, noise, _ in rounds)
 
 
 def _span(rounds: _Rounds, neighbours: Neighbours, widest: float, width: _Width) -> float:

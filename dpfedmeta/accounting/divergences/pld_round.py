@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -11,8 +11,8 @@ from dp_accounting.pld.common import compute_self_convolve_bounds
 from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf_pessimistic_connect_dots_fixed_gap
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-from dpfedmeta.accounting.events.events import Neighbours, SamplerName
 from dpfedmeta.accounting.events.noise_cost import Noise
+from dpfedmeta.accounting.events.sampling import Neighbours, sampling_of
 from dpfedmeta.core.random.random_sources import FloatArray
 
 # Any distribution of two or more losses is long after so many rounds.
@@ -25,29 +25,31 @@ _FLOAT = 500.0
 _Profile = Callable[[FloatArray, float, Noise], FloatArray]
 
 
-def largest_loss(sampler: SamplerName, rate: float, noise: Noise) -> float:
-    """Privacy loss of one sampled round that is exceeded with negligible probability."""
-    far = noise.largest_loss(2.0 if sampler == "fixed" else 1.0)
+# How far a client that comes or goes, or is replaced, moves the sum of a round, in clip bounds.
+DISTANCES: Mapping[Neighbours, float] = {"add-remove": 1.0, "replace-one": 2.0}
+
+
+def largest_loss(neighbours: Neighbours, rate: float, noise: Noise) -> float:
+    """Privacy loss of one sampled round that is exceeded with negligible probability, under its own neighbours."""
+    far = noise.largest_loss(DISTANCES[neighbours])
     # expm1 would overflow far out, where log1p(q expm1(x)) is x + log q.
     return far + math.log(rate) if far > _FLOAT else math.log1p(rate * math.expm1(far))
 
 
 @lru_cache(maxsize=32)
-def one_round(
-    sampler: SamplerName, rate: float, noise: Noise, neighbours: Neighbours, grid: float
-) -> PrivacyLossDistribution:
+def one_round(sampler: str, rate: float, noise: Noise, neighbours: Neighbours, grid: float) -> PrivacyLossDistribution:
     """Loss distribution of one sampled round for a client that is added or removed, or replaced.
 
     Raises:
-        ValueError: Adding or removing under fixed-size sampling, which has no meaning there.
+        RefusedPlan: Rounds of this sampler are accounted for in another way.
+        ValueError: They have no meaning under these neighbours.
     """
-    if sampler == "fixed":
-        if neighbours == "add-remove":
-            raise ValueError("fixed-size sampling has no add-remove guarantee: account for it under replace-one")
-        return _replaced(rate, noise, grid)
-    if neighbours == "replace-one":
-        return noise.replaced(rate, grid) or _replaced(rate, noise, grid)
-    largest = largest_loss(sampler, rate, noise)
+    return sampling_of(sampler).one_round(rate, noise, neighbours, grid)
+
+
+def by_coins(rate: float, noise: Noise, grid: float) -> PrivacyLossDistribution:
+    """A client that is added or removed, and takes part by a coin of its own: (1-q)N(0)+qN(C) against N(0)."""
+    largest = largest_loss("add-remove", rate, noise)
     least = math.log1p(-rate) if rate < 1 else -largest
     return PrivacyLossDistribution(
         _on_grid(grid, least, largest, removed_profile, rate, noise),
@@ -102,8 +104,9 @@ def _probabilities(distribution: PrivacyLossDistribution) -> list[FloatArray]:
     return [np.asarray(order.to_dense_pmf()._probs, dtype=np.float64) for order in orders]
 
 
-def _replaced(rate: float, noise: Noise, grid: float) -> PrivacyLossDistribution:
-    largest = largest_loss("fixed", rate, noise)
+def by_coupling(rate: float, noise: Noise, grid: float) -> PrivacyLossDistribution:
+    """A client whose message is replaced, with cohorts coupled to each other (`fixed_size_profile`)."""
+    largest = largest_loss("replace-one", rate, noise)
     return PrivacyLossDistribution(_on_grid(grid, -largest, largest, fixed_size_profile, rate, noise))
 
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-from dp_accounting import DpEvent, NeighboringRelation, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
+from dp_accounting import DpEvent, NeighboringRelation
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant, compute_epsilon
 
-from dpfedmeta.accounting.events.events import Event, Phase, as_released
+from dpfedmeta.accounting.events.events import Event, Phase, neighbours_of
+from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.core.random.random_sources import FloatArray
 
 # Whole orders: their divergence is a closed sum, of as many terms as the order. They reach from epsilon 1e-3 to 10^4 at
@@ -20,19 +21,8 @@ ORDERS = tuple(order for part in PARTS for order in part)
 
 
 def round_event(event: Event) -> DpEvent | None:
-    """Return the dp-accounting event of one round, for any accountant that reads such events; None: there is none.
-
-    Under fixed-size sampling the event is for replace-one accountants that do not double the sensitivity
-    (dp-accounting's RDP), so its multiplier is std/(2C).
-    """
-    distance = 1.0 if event.sampler == "poisson" else 2.0
-    noise = None if event.noise is None else event.noise.dp_event(distance)
-    # No other accountant knows rounds that clients choose.
-    if noise is None or event.slots is not None:
-        return None
-    if event.sampler == "poisson":
-        return PoissonSampledDpEvent(event.rate, noise)
-    return SampledWithoutReplacementDpEvent(event.clients, round(event.cohort), noise)
+    """Return the dp-accounting event of one round, for any accountant that reads such events; None: there is none."""
+    return sampling_of(event.sampler).dp_event(event)
 
 
 def rdp_epsilon(phases: Sequence[Phase], delta: float, *, patient: bool = True) -> float:
@@ -50,8 +40,7 @@ def rdp_epsilon(phases: Sequence[Phase], delta: float, *, patient: bool = True) 
         patient: Under fixed-size sampling D_a is itself a bound, whose K need not be convex: look at all orders.
             Otherwise end there too, with what may be a larger bound.
     """
-    phases = as_released(phases)
-    ends_early = not patient or all(phase.event.sampler == "poisson" for phase in phases)
+    ends_early = not patient or neighbours_of(phases) == "add-remove"
     orders: tuple[int, ...] = ()
     moments, epsilon = np.zeros(0), math.inf
     for part in PARTS:
@@ -67,9 +56,8 @@ def rdp_epsilon(phases: Sequence[Phase], delta: float, *, patient: bool = True) 
 
 def moments_of(phases: Sequence[Phase], orders: tuple[int, ...]) -> FloatArray | None:
     """Renyi divergences of all rounds together, by order; None for noise unknown to RDP."""
-    phases = as_released(phases)
-    poisson = all(phase.event.sampler == "poisson" for phase in phases)
-    relation = NeighboringRelation.ADD_OR_REMOVE_ONE if poisson else NeighboringRelation.REPLACE_ONE
+    of_coins = neighbours_of(phases) == "add-remove"
+    relation = NeighboringRelation.ADD_OR_REMOVE_ONE if of_coins else NeighboringRelation.REPLACE_ONE
     total = np.zeros(len(orders))
     # Divergences beyond the range of a float count as infinite.
     with np.errstate(over="ignore"):

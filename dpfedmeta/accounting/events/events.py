@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 from dpfedmeta.accounting.events.integer_sum import WholeSum
 from dpfedmeta.accounting.events.noise_cost import JointNoise, Noise, restored, stated
-
-SamplerName = Literal["poisson", "fixed", "check-ins", "cyclic"]
-SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
-Neighbours = Literal["add-remove", "replace-one"]
-"""What two populations differ in: a client more, or a client's data."""
+from dpfedmeta.accounting.events.sampling import Neighbours, sampling_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +16,7 @@ class Event:
     """Privacy cost of one round; public constants only.
 
     Attributes:
-        sampler: Sampler that draws the cohort.
+        sampler: Name of the sampler that draws the cohort.
         clients: N.
         cohort: L, the public denominator: the expected size (poisson) or the size (fixed).
         rate: q, probability that a client is in the cohort for an observer who knows its own part: L/N, and
@@ -47,7 +43,7 @@ class Event:
         slots: t, rounds of which each client drew one for itself (check-ins); None: the server draws cohorts.
     """
 
-    sampler: SamplerName
+    sampler: str
     clients: int
     cohort: float
     rate: float
@@ -66,9 +62,14 @@ class Event:
     slots: int | None = None
 
     @property
-    def joint(self) -> bool:
-        """Return whether such rounds are accounted for jointly: by correlated noise, or by the clients' own choice."""
-        return self.slots is not None or isinstance(self.noise, JointNoise)
+    def cost(self) -> str:
+        """Name of the cost of a release that adds up such rounds: the sampler's own, or the noise's own."""
+        own: str | None = sampling_of(self.sampler).cost or getattr(self.noise, "cost", None)
+        if own is not None:
+            return own
+        if isinstance(self.noise, JointNoise):
+            return "correlated"
+        return "independent" if self.whole is None else "sum"
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON for a ledger line; fields that belong to sums of whole numbers appear for such a sum only."""
@@ -159,69 +160,15 @@ def have_noise(phases: Sequence[Phase]) -> bool:
     return bool(phases) and all(phase.event.noise for phase in phases)
 
 
-def any_fixed(phases: Sequence[Phase]) -> bool:
-    """Return whether any of these rounds draws a cohort of fixed size."""
-    return any(phase.event.sampler == "fixed" for phase in phases)
-
-
-def are_allocated(phases: Sequence[Phase]) -> bool:
-    """Return whether clients chose their own round among these (check-ins)."""
-    return bool(phases) and phases[0].event.slots is not None
-
-
-def are_correlated(phases: Sequence[Phase]) -> bool:
-    """Return whether any of these rounds has correlated noise; `as_released` makes such rounds one release."""
-    return any(isinstance(phase.event.noise, JointNoise) for phase in phases)
-
-
-def as_released(phases: Sequence[Phase]) -> Sequence[Phase]:
-    """The same with all rounds of correlated noise as the one release that they are; all else as it is.
-
-    Where secret coins decide over each participation (a rate below 1), they are as many releases as a client may take
-    part in, each sampled; a further attempt is charged as a release that the client was in for sure.
-
-    Of one run and its copies: several runs are joined one by one, then put in a row.
-
-    Raises:
-        RefusedPlan: More rounds than the noise was fitted for, or coins that its participations do not have apart.
-    """
-    joint: dict[JointNoise, list[Phase]] = {}
-    others = []
-    for phase in phases:
-        if isinstance(phase.event.noise, JointNoise):
-            joint.setdefault(phase.event.noise, []).append(phase)
-        else:
-            others.append(phase)
-    for noise, own in joint.items():
-        course = sum(phase.rounds for phase in own if not (phase.again or phase.copy))
-        further = sum(phase.rounds for phase in own) - course
-        first = own[0].event
-        if first.rate < 1.0 and course:
-            apart, each = noise.apart(course)
-            # Coins of its own for each of them: what is left is sampled like any round.
-            others.append(Phase(event=replace(first, sampler="poisson", noise=each), rounds=apart))
-            course = 0
-        if course or further:
-            sure = replace(first, sampler="poisson", noise=noise.together(course, further), rate=1.0)
-            others.append(Phase(event=sure, rounds=1))
-    return others if joint else phases
-
-
-def is_one_release(released: Sequence[Phase]) -> bool:
-    """Return whether these phases are a single release without secret sampling (rate 1)."""
-    return len(released) == 1 and released[0].rounds == 1 and released[0].event.rate == 1.0
-
-
 def surplus(phases: Sequence[Phase]) -> float:
     """Beta: the probability that any round had more clients, or more hostile ones, than was counted with."""
     return sum(phase.rounds * phase.event.surplus_probability for phase in phases)
 
 
-def neighbours_of_a_client(sampler: SamplerName) -> Neighbours:
-    """A cohort of fixed size shows that nobody was added, so there a client's data is replaced."""
-    return "replace-one" if sampler == "fixed" else "add-remove"
-
-
 def neighbours_of(phases: Sequence[Phase]) -> Neighbours:
-    """Neighbouring relation of these rounds: replace-one for all if any has a fixed cohort size, else add-remove."""
-    return neighbours_of_a_client("fixed" if any_fixed(phases) else "poisson")
+    """Neighbouring relation of these rounds: replace-one for all if any is stated under it, else add-remove.
+
+    A cohort of fixed size shows that nobody was added, so there a client's data is replaced.
+    """
+    stated_under = {sampling_of(phase.event.sampler).neighbours for phase in phases}
+    return "replace-one" if "replace-one" in stated_under else "add-remove"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -41,15 +40,6 @@ class Spacing:
             least `separation` apart, and at most `participations`.
         """
         return taken < self.participations and (latest is None or round_ >= latest + self.separation)
-
-    def first_broken(self, rounds: Iterable[int]) -> int | None:
-        """The first round of one client, in the order of its invitations, that it should not have joined."""
-        latest: int | None = None
-        for taken, round_ in enumerate(rounds):
-            if not self.allows(round_, taken, latest):
-                return round_
-            latest = round_
-        return None
 
 
 @lru_cache(maxsize=64)

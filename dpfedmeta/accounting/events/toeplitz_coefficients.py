@@ -8,7 +8,6 @@ https://arxiv.org/abs/2202.08312). Everything is in units of the clip bound and 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,11 +73,6 @@ def check_coefficients(coefficients: FloatArray) -> None:
         )
 
 
-def monotone_envelope(coefficients: FloatArray) -> FloatArray:
-    """The least non-increasing coefficients above the absolute values of these; their sensitivity bounds these'."""
-    return np.maximum.accumulate(np.abs(coefficients)[::-1])[::-1]
-
-
 def most_participations(rounds: int, separation: int, most: int | None = None) -> int:
     """k: rounds that a client can join of `rounds`, any two at least `separation` apart, and at most `most` of them."""
     room = -(-rounds // max(separation, 1))
@@ -99,7 +93,7 @@ def sensitivity(coefficients: FloatArray, participations: int = 1, separation: i
         the earliest rounds, as close together as allowed.
 
     Raises:
-        RefusedPlan: Coefficients that increase or are negative: hand over their `monotone_envelope`.
+        RefusedPlan: Coefficients that increase or are negative.
     """
     c = np.asarray(coefficients, dtype=float)
     check_coefficients(c)
@@ -159,37 +153,6 @@ class Errors:
 def prefix_errors(coefficients: FloatArray) -> Errors:
     """Errors of the sums of the first t releases."""
     return _errors(np.cumsum(np.cumsum(inverse(coefficients)) ** 2))
-
-
-def optimizer_errors(
-    coefficients: FloatArray, *, momentum: float = 0.0, decay: float = 0.0, steps: Sequence[float] | None = None
-) -> Errors:
-    """Errors of the models of an optimizer that is linear in the releases, for a step size of 1.
-
-    The model is theta_t = (1 - decay s_t) theta_(t-1) - s_t m_t with m_t = momentum m_(t-1) + (1 - momentum) g_t. With
-    neither momentum nor decay, and equal steps, these are the `prefix_errors`. Adam and normalised bounds are not
-    linear; for them this is a model of the error and no more.
-
-    Args:
-        coefficients: As many as there are rounds.
-        momentum: beta1.
-        decay: Weight decay.
-        steps: s_t, step sizes over the first one, by round; None: all 1.
-    """
-    from scipy.signal import lfilter
-
-    noise = lfilter([1.0 - momentum], [1.0, -momentum], inverse(coefficients))
-    rounds = len(noise)
-    sizes = np.ones(rounds) if steps is None else np.asarray(steps, dtype=float)
-    if sizes.shape != (rounds,):
-        raise ValueError(f"{sizes.size} step sizes for {rounds} rounds")
-    # By source: how far Z_j has moved the model so far.
-    moved, squared = np.zeros(rounds), np.empty(rounds)
-    for t, size in enumerate(sizes.tolist()):
-        moved *= 1.0 - decay * size
-        moved[: t + 1] += size * noise[t::-1]
-        squared[t] = moved @ moved
-    return _errors(squared)
 
 
 def _errors(squared: FloatArray) -> Errors:

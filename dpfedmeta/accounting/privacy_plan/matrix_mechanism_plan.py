@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dpfedmeta.accounting.events.participation_pattern import Spacing, joining_rates
+from dpfedmeta.accounting.events.participation_pattern import Spacing
 from dpfedmeta.accounting.events.toeplitz_coefficients import most_participations
 from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS, CorrelatedNoise, Correlation
 from dpfedmeta.core.errors import RefusedPlan
@@ -35,15 +35,13 @@ def check_correlated(plan: PrivacyPlan, correlation: Correlation) -> None:
             f"population.separation = {correlation.separation} with server.noise = {name}: only correlated noise "
             f"({', '.join(KINDS)}) counts with clients that keep apart; leave it out"
         )
-    turns = plan.sampler == "cyclic"
     reasons = (
-        (turns and name != "banded", "population.sampler = cyclic", "only banded noise keeps participations apart"),
         (plan.secure is not None, "aggregation.mode = secure", "clients make that noise, each round on its own"),
         (plan.record is not None, "record.enabled", "noise of the clients' own is added to each message on its own"),
         (plan.noise_site != "server", "server.noise_site = clients", "each client would add its share of one round"),
         (bool(plan.schedule), "server.schedule", "no bound is proven for noise or cohorts that change on the way"),
         (
-            plan.sampler not in ("poisson", "cyclic"),
+            not plan.sampling.keeps_apart,
             f"population.sampler = {plan.sampler}",
             "it keeps no rounds between participations",
         ),
@@ -53,13 +51,6 @@ def check_correlated(plan: PrivacyPlan, correlation: Correlation) -> None:
             raise RefusedPlan(
                 f"server.noise = {name} with {setting}: {why}; use --server.noise independent, or leave that out"
             )
-    bands = len(correlation.numbers) or (correlation.buffers or 0) + 1
-    if turns and bands > correlation.separation:
-        raise RefusedPlan(
-            f"population.sampler = cyclic with {bands} bands (server.buffers + 1) and population.separation = "
-            f"{correlation.separation}: the rounds of two participations would meet; lower server.buffers to "
-            f"{correlation.separation - 1} or less"
-        )
 
 
 def check_kept(plan: PrivacyPlan) -> None:
@@ -69,16 +60,8 @@ def check_kept(plan: PrivacyPlan) -> None:
         RefusedPlan: Fewer clients than a cohort are free in some round.
     """
     spacing = spacing_of(plan)
-    if spacing is None:
-        return
-    if plan.sampler != "cyclic":
-        _ = joining_rates(plan.clients, plan.cohort, plan.rounds, spacing)
-    elif plan.cohort * spacing.separation > plan.clients:
-        raise RefusedPlan(
-            f"population.sampler = cyclic with population.separation = {spacing.separation}: a group has "
-            f"{plan.clients / spacing.separation:.4g} of {plan.clients:,} clients, and population.cohort is "
-            f"{plan.cohort:g}; lower the separation or the cohort"
-        )
+    if spacing is not None:
+        plan.sampling.check_separation(plan, spacing)
 
 
 def correlated_noise(plan: PrivacyPlan, multiplier: float) -> CorrelatedNoise:

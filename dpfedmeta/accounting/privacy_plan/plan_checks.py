@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dpfedmeta.accounting.events.events import SAMPLERS
-from dpfedmeta.accounting.events.failure_probability import least_capacity
 from dpfedmeta.accounting.events.record_layer import check
 from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import check_correlated, check_kept
@@ -29,16 +27,12 @@ def check_plan(plan: PrivacyPlan) -> None:
     _check_what_is_released(plan)
     _check_rounds(plan)
     check_kept(plan)
-    if plan.sampler == "check-ins":
-        _check_check_ins(plan)
-    else:
-        check("capacity", plan.capacity, plan.capacity is None, "none where the server draws cohorts")
+    plan.sampling.check(plan)
 
 
 def _check_values(plan: PrivacyPlan) -> None:
     check("clients", plan.clients, plan.clients >= 1, "at least 1")
     check("rounds", plan.rounds, plan.rounds >= 1, "at least 1")
-    check("sampler", plan.sampler, plan.sampler in SAMPLERS, " or ".join(SAMPLERS))
     check("noise_mode", plan.noise_mode, plan.noise_mode in ("shared", "stacked"), "shared or stacked")
     check("colluding", plan.colluding, plan.colluding >= 1, "at least 1")
     check("hostile", plan.hostile, 0 <= plan.hostile < 1, "a share from 0 to below 1")
@@ -49,8 +43,6 @@ def _check_values(plan: PrivacyPlan) -> None:
         check("noise_multiplier", z, z == 0 or _LEAST <= z <= _MOST, f"0, or a number from {_LEAST:g} to {_MOST:g}")
     if plan.max_participations is not None:
         check("max_participations", plan.max_participations, plan.max_participations >= 1, "at least 1")
-        # A capped client's place stays empty, so with a cap the others' histories depend on who was drawn before.
-        check("max_participations", plan.max_participations, plan.sampler != "fixed", "no cap (null) under fixed")
 
 
 def _check_who_adds_noise(plan: PrivacyPlan) -> None:
@@ -58,10 +50,9 @@ def _check_who_adds_noise(plan: PrivacyPlan) -> None:
         check_correlated(plan, plan.correlation)
     else:
         check("noise", plan.noise, plan.noise not in KINDS, "a separation too: its clients keep apart")
-        check("sampler", plan.sampler, plan.sampler != "cyclic", "another one: only banded noise has a use for turns")
     if plan.noise_site == "clients":
         # A cohort of unknown size, or another noise, would make another share than was planned.
-        plain = plan.sampler == "fixed" and plan.record is None and not plan.schedule
+        plain = plan.sampling.fixed_size and plan.record is None and not plan.schedule
         check(
             "noise_site",
             plan.noise_site,
@@ -99,22 +90,6 @@ def _check_rounds(plan: PrivacyPlan) -> None:
         _check_cohort(plan, plan.cohort * change.cohort_scale)
 
 
-def _check_check_ins(plan: PrivacyPlan) -> None:
-    """Check that a plan of check-ins is one that the proof in accounting.allocation covers."""
-    check("ends", plan.ends, not plan.ends, "no extension: every client has come")
-    check("cohort", plan.cohort, plan.cohort == plan.clients / plan.rounds, "N/T: each client comes in one round")
-    check("max_participations", plan.max_participations, plan.max_participations == 1, "1: each client comes once")
-    check("schedule", plan.schedule, not plan.schedule, "no changes between rounds that clients choose")
-    check("earlier", len(plan.earlier), not plan.earlier, "nothing spent before where clients choose their round")
-    check("noise", plan.noise, plan.noise == "independent", "independent noise where clients choose their round")
-    check("server_sees", plan.server_sees, plan.secure is None, "messages where clients choose their round")
-    check("hostile", plan.hostile, plan.hostile == 0, "0: hostile clients choose their round too")
-    check("capacity", plan.capacity, plan.capacity is not None and plan.capacity >= 1, "the most a round takes")
-    least = least_capacity(plan.clients, plan.rounds, min(plan.client_delta, plan.record_delta))
-    rare = f"{least} or more, so that a full round is rare enough beside delta"
-    check("capacity", plan.capacity, (plan.capacity or 0) >= least, rare)
-
-
 def _check_secure(plan: PrivacyPlan, secure: SecureRounds) -> None:
     check("server_sees", plan.server_sees, plan.server_sees == "sum", "sum where messages are added up securely")
     check("noise_multiplier", plan.noise_multiplier, plan.noise_multiplier is not None, "a clip bound and a noise")
@@ -126,10 +101,10 @@ def _check_secure(plan: PrivacyPlan, secure: SecureRounds) -> None:
         check("secure.parts", secure.parts, secure.parts == parts, f"the {parts} parts of a message")
         check("noise_mode", plan.noise_mode, plan.record.of_sum or plan.noise_mode == "stacked", "stacked")
     # A share of the noise depends on how many are invited, and noise that is missing would tell of that.
-    check("hostile", plan.hostile, not plan.hostile or plan.sampler == "fixed", "0, or the fixed-size sampler")
+    check("hostile", plan.hostile, not plan.hostile or plan.sampling.fixed_size, "0, or the fixed-size sampler")
+    known = plan.sampling.fixed_size or plan.sampling.independent
+    check("sampler", plan.sampler, known, "cohorts of a known size where messages are added up securely")
 
 
 def _check_cohort(plan: PrivacyPlan, cohort: float) -> None:
     check("cohort", cohort, 0 < cohort <= plan.clients, f"above 0 and at most {plan.clients} clients")
-    if plan.sampler == "fixed":
-        check("cohort", cohort, float(cohort).is_integer(), "a whole number under the fixed-size sampler")

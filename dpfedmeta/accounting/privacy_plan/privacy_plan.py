@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from dpfedmeta.accounting.events.events import Earlier, Event, Phase, SamplerName, first_rounds
-from dpfedmeta.accounting.events.failure_probability import RARE_SHARE, fuller, largest_cohort, most_hostile
+from dpfedmeta.accounting.events.events import Earlier, Event, Phase, first_rounds
+from dpfedmeta.accounting.events.failure_probability import RARE_SHARE
 from dpfedmeta.accounting.events.noise_cost import Noise, ThresholdedNoise, noise_of
 from dpfedmeta.accounting.events.record_layer import RecordLayer, check
+from dpfedmeta.accounting.events.sampling import Sampling, sampling_of
 from dpfedmeta.accounting.events.toeplitz_noise_cost import Correlation
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import correlated_noise
 from dpfedmeta.accounting.privacy_plan.plan_checks import check_plan
@@ -53,8 +54,7 @@ class PrivacyPlan:
         cohort: L, the public expectation of the cohort size.
         rounds: T.
         noise_multiplier: z of the server; None where the algorithm has no client-level mechanism at all.
-        sampler: How cohorts are drawn: independent coins, L of N without replacement, a round of each client's own
-            choice, or independent coins among the group whose turn it is.
+        sampler: Name of the sampler that draws cohorts (accounting.events.sampling).
         max_participations: R, or None.
         schedule: Changes of z and L by round, fixed before training; in order.
         noise_mode: How the server treats messages that carry record-level noise.
@@ -82,7 +82,7 @@ class PrivacyPlan:
     cohort: float
     rounds: int
     noise_multiplier: float | None
-    sampler: SamplerName = "poisson"
+    sampler: str = "poisson"
     max_participations: int | None = None
     schedule: tuple[Change, ...] = ()
     noise_mode: NoiseMode = "shared"
@@ -103,6 +103,11 @@ class PrivacyPlan:
 
     def __post_init__(self) -> None:
         check_plan(self)
+
+    @property
+    def sampling(self) -> type[Sampling]:
+        """The sampler, as far as plans and accountants know it."""
+        return sampling_of(self.sampler)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -171,16 +176,16 @@ class PrivacyPlan:
         largest, hostile, rare, share = None, 0, 0.0, 0.0
         total, assured, effective = noise, noise, noise
         if self.capacity is not None:
-            largest, rare = self._limit(cohort)
+            largest, rare = self.sampling.largest_of(self, cohort)
         if self.record is not None and self.noise_mode == "shared" and noise is not None:
-            largest, rare = self._limit(cohort)
-            hostile, unlucky = self._hostile(cohort)
+            largest, rare = self.sampling.largest_of(self, cohort)
+            hostile, unlucky = self.sampling.hostile_of(self, cohort)
             assert self.record.query_noise is not None
             rare, own = rare + unlucky, (self.record.query_noise / self.record.query_records) ** 2
             squared = max(noise**2 + self.colluding * own, (largest - hostile) * own)
             total, assured, effective = self._noises(squared, own, hostile)
         if self.noise_site == "clients" and noise is not None:
-            hostile, rare = self._hostile(cohort)
+            hostile, rare = self.sampling.hostile_of(self, cohort)
             # Those that are sure to add theirs make z.
             share = noise / math.sqrt(self._honest(cohort, hostile))
             total, assured, effective = self._noises(noise**2, share**2, hostile)
@@ -189,7 +194,7 @@ class PrivacyPlan:
             sampler=self.sampler,
             clients=self.clients,
             cohort=cohort,
-            rate=self.rate_of(cohort) if self.correlation is None else self._rate_of_turns(self.correlation),
+            rate=self.sampling.rate_of(self, cohort),
             largest_cohort=largest,
             hostile=hostile,
             surplus_probability=rare,
@@ -200,7 +205,7 @@ class PrivacyPlan:
             support_noise=record.support_noise if record else None,
             support_steps=record.support_steps if record and record.support_noise is not None else None,
             query_noise=record.query_noise if record else None,
-            slots=None if self.capacity is None else self.rounds,
+            slots=self.sampling.slots_of(self),
         )
 
     def _faced(self, multiplier: float | None) -> Noise | None:
@@ -215,36 +220,10 @@ class PrivacyPlan:
         """(total, assured, effective) from the assured variance and that of one message's own noise."""
         return math.sqrt(squared + hostile * own), math.sqrt(squared), self._unknown_noise(squared, own)
 
-    def rate_of(self, cohort: float) -> float:
-        """q, for an observer who knows of c colluding clients whether they take part."""
-        others = self.clients if self.sampler != "fixed" else max(self.clients - self.colluding, 1)
-        return min(1.0, cohort / others)
-
-    def _rate_of_turns(self, correlation: Correlation) -> float:
-        """bL/N in a client's turn; 1 where correlated noise counts with no secret coins."""
-        turns = correlation.separation * self.cohort / self.clients
-        return min(1.0, turns) if self.sampler == "cyclic" else 1.0
-
     @property
     def allowed(self) -> float:
         """Probability allowed to each rare event in one round; extending a plan does not change it."""
         return RARE_SHARE * min(self.client_delta, self.record_delta) / self.begun.rounds
-
-    def _limit(self, cohort: float) -> tuple[int, float]:
-        """(M, P(more)): surplus clients are dropped, so the messages' noise has a known largest sum."""
-        if self.sampler == "fixed":
-            return int(cohort), 0.0
-        if self.capacity is not None:
-            # The others are at most N - 1.
-            never = self.capacity >= self.clients
-            return self.capacity, 0.0 if never else fuller(self.capacity, self.clients, 1.0 / self.rounds)
-        return largest_cohort(self.clients, cohort / self.clients, self.allowed)
-
-    def _hostile(self, cohort: float) -> tuple[int, float]:
-        """(H, P(more))."""
-        # Rounded up: in floats 0.29 of 100 clients are a little less than 29.
-        held = math.ceil(self.hostile * self.clients)
-        return most_hostile(self.clients, held, cohort, self.allowed, fixed=self.sampler == "fixed")
 
     def _honest(self, cohort: float, hostile: int) -> float:
         if hostile >= cohort:

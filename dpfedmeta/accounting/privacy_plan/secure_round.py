@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpfedmeta.accounting.events.events import Event
-from dpfedmeta.accounting.events.failure_probability import largest_cohort, most_hostile, smallest_cohort
+from dpfedmeta.accounting.events.failure_probability import largest_cohort, smallest_cohort
 from dpfedmeta.accounting.events.integer_sum import ROOM, WholeSum, units_of
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.core.errors import RefusedPlan
@@ -66,7 +66,7 @@ def secure_event(plan: PrivacyPlan, secure: SecureRounds) -> Event:
     """
     assert plan.noise_multiplier is not None
     least, most, rare = _sizes(plan)
-    hostile, unlucky = _hostile(plan)
+    hostile, unlucky = plan.sampling.hostile_of(plan, plan.cohort)
     unsure = plan.colluding + hostile
     whole, missing = None, 0.0
     noise = summed = None
@@ -82,8 +82,8 @@ def secure_event(plan: PrivacyPlan, secure: SecureRounds) -> Event:
         sampler=plan.sampler,
         clients=plan.clients,
         cohort=plan.cohort,
-        rate=plan.rate_of(plan.cohort),
-        largest_cohort=most if plan.sampler == "poisson" else None,
+        rate=plan.sampling.rate_of(plan, plan.cohort),
+        largest_cohort=None if plan.sampling.fixed_size else most,
         hostile=hostile,
         surplus_probability=rare + unlucky + missing,
         total_noise=total,
@@ -203,7 +203,7 @@ def _sizes(plan: PrivacyPlan) -> tuple[int, int, float]:
     Raises:
         RefusedPlan: The rounds may use up all clients, and nobody would be left to make the noise.
     """
-    if plan.sampler == "fixed":
+    if plan.sampling.fixed_size:
         return int(plan.cohort), int(plan.cohort), 0.0
     rate, allowed = plan.cohort / plan.clients, plan.allowed
     most, more = largest_cohort(plan.clients, rate, allowed)
@@ -219,11 +219,6 @@ def _sizes(plan: PrivacyPlan) -> tuple[int, int, float]:
     return least + 1, most, more + fewer
 
 
-def _hostile(plan: PrivacyPlan) -> tuple[int, float]:
-    held = math.ceil(plan.hostile * plan.clients)
-    return most_hostile(plan.clients, held, plan.cohort, plan.allowed, fixed=plan.sampler == "fixed")
-
-
 def _missing(plan: PrivacyPlan, secure: SecureRounds, whole: WholeSum) -> float:
     """P(so few survive that one client more or less decides whether the round is aborted), for the worst cohort.
 
@@ -232,7 +227,7 @@ def _missing(plan: PrivacyPlan, secure: SecureRounds, whole: WholeSum) -> float:
     Raises:
         RefusedPlan: It is no rare event.
     """
-    if not secure.absent or plan.sampler == "fixed":
+    if not secure.absent or plan.sampling.fixed_size:
         return 0.0
     from scipy.stats import binom  # a second to import, and who only plans needs none of it
 

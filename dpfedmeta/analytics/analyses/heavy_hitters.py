@@ -164,7 +164,7 @@ class _Tables:
     @lru_cache(maxsize=16)
     def of(analysis: HeavyHitters, plan: PrivacyPlan) -> _Tables:
         delta, most = plan.client_delta, int(plan.cohort)
-        if plan.sampler != "fixed":
+        if not plan.sampling.fixed_size:
             most = min(largest_cohort(plan.clients, plan.cohort / plan.clients, _CROWDED * delta)[0], plan.clients)
         names = most * analysis.most_names
         cells, failure = form_for(names)

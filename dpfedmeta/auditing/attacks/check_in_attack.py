@@ -7,8 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from dpfedmeta.accounting.events.events import Neighbours, surplus
+from dpfedmeta.accounting.events.events import surplus
 from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.events.sampling import Neighbours
 from dpfedmeta.auditing.expected_messages import Known, over_nothing
 from dpfedmeta.auditing.neighbouring_runs import ClientWorlds, Observed, Worlds
 from dpfedmeta.auditing.trade_off_function import SampledCurve, TradeOff

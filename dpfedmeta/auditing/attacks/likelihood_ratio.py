@@ -54,7 +54,7 @@ def attack_on(plan: Plan, cell: Guarantee) -> Attack:
     in_client = cell.unit == "record" and plan.privacy.record is not None
     if in_client and plan.network.form.vocabulary is not None:
         raise NoAttack("no record of tokens is glaring enough for a canary")
-    added = cell.unit == "client" and cell.observer == "public" and plan.privacy.sampler != "fixed"
+    added = cell.adjacency == "add-remove"
     worlds = _glaring(plan) if in_client else ClientWorlds(plan=plan, other=0 if added else -1)
     if cell.observer == "public":
         return _on_releases(plan, cell, worlds)

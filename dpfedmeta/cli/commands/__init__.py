@@ -11,9 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
+from dpfedmeta.cli.checkout import checkout_module
 from dpfedmeta.core.plugins.plugin_names import module_of, names
 
 SUFFIX = "_command"
+# Commands that only a checkout has, and their modules.
+OF_A_CHECKOUT = {"decompose": "benchmarks.decompose"}
 
 
 def command_names() -> list[str]:
@@ -23,6 +26,8 @@ def command_names() -> list[str]:
 
 def command_module(name: str) -> ModuleType:
     """Module of a command: `main(words, console)`, `SUMMARY`, and `on_workers` where ranks can share its work."""
+    if name in OF_A_CHECKOUT:
+        return checkout_module(OF_A_CHECKOUT[name], f"dpfedmeta {name}")
     return import_module(module_of(name, __name__))
 
 

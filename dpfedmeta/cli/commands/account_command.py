@@ -57,11 +57,13 @@ def options_of() -> argparse.ArgumentParser:
         metavar="RUN",
         help="what really happened, from the server's private folder; not for publication",
     )
-    other.add_argument("--compare-paper", action="store_true", help="published settings: claimed, and what holds")
-    other.add_argument(
-        "--compare-presets", action="store_true", help="every preset: what its origin would claim, and what holds"
-    )
-    other.add_argument("--cross-check", action="store_true", help="our numbers against other accountants (minutes)")
+    comparisons = {
+        "--compare-paper": "published settings, as claimed and as they hold",
+        "--compare-presets": "every preset, as its origin would claim and as it holds",
+        "--cross-check": "our numbers against other accountants (minutes)",
+    }
+    for name, meaning in comparisons.items():
+        other.add_argument(name, action="store_true", help=f"in a checkout: {meaning}")
     return made
 
 
@@ -85,13 +87,12 @@ def main(words: Sequence[str], console: Console) -> int:
 
 
 def _compare(options: argparse.Namespace, console: Console) -> int:
-    from dpfedmeta.cli import compare_claims as comparisons
+    from dpfedmeta.cli.checkout import checkout_module
 
-    if options.compare_presets:
-        return comparisons.compare_presets(console, options.json)
-    if options.compare_paper:
-        return comparisons.compare_paper(console, options.json)
-    return comparisons.cross_check(console, options.json)
+    chosen = next(name for name in ("compare_paper", "compare_presets", "cross_check") if getattr(options, name))
+    module = checkout_module("benchmarks.compare_claims", f"dpfedmeta account --{chosen.replace('_', '-')}")
+    code: int = getattr(module, chosen)(console, options.json)
+    return code
 
 
 def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Console) -> int:

@@ -23,7 +23,7 @@ _WHAT = {
     "keys": "make an identity: of a client (a key and its card), or of a server (--server)",
     "server": "train over clients that hold their own data; the same call goes on after a kill",
     "client": "take part with a folder of images, within a promise of one's own",
-    "demo": "a server and clients as processes of this machine, with TLS and keys of their own",
+    "demo": "in a checkout: a server and clients as processes of this machine, with TLS and keys of their own",
 }
 
 
@@ -232,9 +232,10 @@ def _demo_parser() -> argparse.ArgumentParser:
 
 def _demo(words: Sequence[str], console: Console) -> int:
     options = _demo_parser().parse_args(words)
-    from dpfedmeta.cli.federation_demo import DemoOptions, run_demo
+    from dpfedmeta.cli.checkout import checkout_module
 
-    chosen = DemoOptions(
+    demo = checkout_module("benchmarks.federation_demo", "dpfedmeta federate demo")
+    chosen = demo.DemoOptions(
         clients=options.clients,
         out=options.out,
         dataset=options.dataset,
@@ -242,4 +243,5 @@ def _demo(words: Sequence[str], console: Console) -> int:
         plain=options.plain,
         data_folder=options.data_dir,
     )
-    return run_demo(chosen, _say(console))
+    code: int = demo.run_demo(chosen, _say(console))
+    return code

@@ -42,19 +42,14 @@ def main(words: Sequence[str], console: Console) -> int:
     """Parse and run."""
     given, rest = options_of().parse_known_args(words)
     settings = settings_from(rest)
-    from dpfedmeta.cli.sweeps.definition import CHOICES, read_sweep
-    from dpfedmeta.cli.sweeps.sweep_folder import check_jobs, check_place, check_writable, default_place
+    from dpfedmeta.cli.sweeps.sweep_file import CHOICES, read_sweep
+    from dpfedmeta.cli.sweeps.sweep_folder import check_request
     from dpfedmeta.data.data_dirs import check_data_folder
 
     sweep = read_sweep(given.file)
-    out = given.out or default_place(given.file)
-    check_place(out)
-    if not (given.dry_run or given.count_tuning):
-        check_writable(given.out)
+    out = check_request(given.file, given.out, given.jobs, writes=not (given.dry_run or given.count_tuning))
     check_data_folder(given.data_dir)
-    check_jobs(given.jobs)
-    from dpfedmeta.cli.sweeps.forecast import show_plan
-    from dpfedmeta.cli.sweeps.runner import TRAIN, SweepOptions, launched_words, run_sweep
+    from dpfedmeta.cli.sweeps.runner import TRAIN, SweepOptions, launched_words, run_sweep, show_plan
     from dpfedmeta.cli.sweeps.tuning_cost import cost_lines, tuning_cost
 
     chosen = {name: str(getattr(given, name)) for name in CHOICES if getattr(given, name) is not None}

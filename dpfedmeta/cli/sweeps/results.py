@@ -7,21 +7,30 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
 from rich.table import Table
 
-from dpfedmeta.cli.sweeps.directory import SweepDirectory, is_finished, noted_trials
-from dpfedmeta.cli.sweeps.parameters import Value
-from dpfedmeta.cli.sweeps.plot import sweep_plot
-from dpfedmeta.cli.sweeps.trials import SEED
+from dpfedmeta.cli.sweeps.sweep_file import Value
+from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, is_finished
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import write_text
+from dpfedmeta.core.files.run_directory import RunDirectory, write_text
 from dpfedmeta.reporting.compare.seed_groups import Group, Measured, describe
 from dpfedmeta.reporting.html.page import write_comparison
+from dpfedmeta.reporting.plots.comparison_plots import final_plot
+from dpfedmeta.reporting.plots.style import entitle, finish, looks, mark, new_figure
 
 RESULTS, TABLE, PICTURE, PAGE = "results.json", "results.csv", "accuracy.png", "report.html"
+# Beyond this ratio of largest to smallest, a linear axis would hide the small ones.
+_WIDE = 20.0
+# At most so many means are written beside their dots.
+_MOST_WRITTEN = 10
+
+# Where it stands, its runs, and the mean over them.
+Point = tuple[float, Group, Measured]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,25 +52,21 @@ def settings_of_sweep(path: Path) -> tuple[SweepSetting, ...]:
     Raises:
         InputError: No run has finished, or a file is damaged.
     """
-    directory = SweepDirectory(path)
-    trials = noted_trials(path)
-    varying = [name for name in _names(trials) if len({str(values.get(name)) for values in trials.values()}) > 1]
-    shown = [name for name in varying if name != SEED]
+    folder = SweepFolder(path)
+    trials = folder.noted()
+    names = dict.fromkeys(name for values in trials.values() for name in values if name != "run.seed")
+    shown = [name for name in names if len({str(values.get(name)) for values in trials.values()}) > 1]
     found: dict[str, tuple[dict[str, Value], list[Path]]] = {}
-    for name, values in trials.items():
-        if is_finished(directory.runs / name):
+    for run, values in trials.items():
+        if is_finished(RunDirectory(folder.runs / run)):
             kept = {name: values[name] for name in shown if name in values}
-            found.setdefault(json.dumps(kept), (kept, []))[1].append(directory.runs / name)
+            found.setdefault(json.dumps(kept), (kept, []))[1].append(folder.runs / run)
     if not found:
         raise InputError(f"{path}: no run of this sweep has finished")
     return tuple(
         SweepSetting(parameters=kept, group=Group.of(describe(kept) or path.name, runs))
         for kept, runs in found.values()
     )
-
-
-def _names(trials: Mapping[str, Mapping[str, Value]]) -> list[str]:
-    return list(dict.fromkeys(name for values in trials.values() for name in values))
 
 
 def write_results(path: Path) -> tuple[SweepSetting, ...]:
@@ -74,7 +79,7 @@ def write_results(path: Path) -> tuple[SweepSetting, ...]:
     rows = [_row(setting) for setting in settings]
     write_text(path / RESULTS, json.dumps({"settings": rows}, indent=2, allow_nan=False) + "\n")
     write_text(path / TABLE, _csv(rows))
-    sweep_plot(path / PICTURE, [(setting.parameters, setting.group) for setting in settings])
+    sweep_plot(path / PICTURE, settings)
     write_comparison([setting.group for setting in settings], path / PAGE)
     return settings
 
@@ -87,44 +92,113 @@ def results_table(settings: Sequence[SweepSetting]) -> Table:
         table.add_column(column, justify="left" if column == "setting" else "right", overflow="fold")
     for setting in settings:
         group = setting.group
-        words = (_percent(group.validation), _percent(group.accuracy()))
+        words = (
+            f"{100 * value.mean:.1f} ± {100 * value.ci95:.1f}" if value else "none"
+            for value in (group.validation, group.accuracy())
+        )
         table.add_row(group.label, str(len(group.runs)), *words, style="bold" if setting is best else "")
     return table
 
 
-def _percent(value: Measured | None) -> str:
-    return f"{100 * value.mean:.1f} ± {100 * value.ci95:.1f}" if value else "none"
-
-
 def _row(setting: SweepSetting) -> dict[str, Any]:
     group = setting.group
+    measured = {
+        "validation_accuracy": group.validation,
+        "accuracy": group.accuracy(),
+        "accuracy_untrained": group.accuracy("accuracy_untrained"),
+    }
     return {
         "label": group.label,
         "parameters": dict(setting.parameters),
-        "validation_accuracy": _as_json(group.validation),
-        "accuracy": _as_json(group.accuracy()),
-        "accuracy_untrained": _as_json(group.accuracy("accuracy_untrained")),
+        **{name: value.as_json() if value else None for name, value in measured.items()},
         "epsilons": {f"{unit}_{observer}": epsilon for (unit, observer), epsilon in group.epsilons.items()},
         "minutes": group.minutes,
         "runs": [run.path.name for run in group.runs],
     }
 
 
-def _as_json(value: Measured | None) -> dict[str, float | int] | None:
-    return value.as_json() if value else None
-
-
 def _csv(rows: list[dict[str, Any]]) -> str:
-    names = list(dict.fromkeys(name for row in rows for name in row["parameters"]))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     measured = ("validation_accuracy", "accuracy", "accuracy_untrained")
-    heads = [f"{name}_{part}" for name in measured for part in ("mean", "ci95")]
-    cells = list(rows[0]["epsilons"])
-    writer.writerow([*names, "seeds", *heads, *(f"epsilon_{cell}" for cell in cells), "minutes"])
-    for row in rows:
-        values = [(row[name] or {}).get(part, "") for name in measured for part in ("mean", "ci95")]
-        epsilons = ["inf" if row["epsilons"][cell] is None else row["epsilons"][cell] for cell in cells]
-        plain = [row["parameters"].get(name, "") for name in names]
-        writer.writerow([*plain, len(row["runs"]), *values, *epsilons, row["minutes"]])
+    lines = [
+        {
+            **{name: row["parameters"].get(name, "") for each in rows for name in each["parameters"]},
+            "seeds": len(row["runs"]),
+            **{f"{name}_{part}": (row[name] or {}).get(part, "") for name in measured for part in ("mean", "ci95")},
+            **{f"epsilon_{cell}": "inf" if value is None else value for cell, value in row["epsilons"].items()},
+            "minutes": row["minutes"],
+        }
+        for row in rows
+    ]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(lines[0]), restval="", extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
     return text.getvalue()
+
+
+def sweep_plot(path: Path, settings: Sequence[SweepSetting]) -> None:
+    """Accuracy on test classes with 95% intervals and every seed, against the first number that is swept.
+
+    One line for each setting of the others; where no number is swept, one row for each setting.
+    """
+    swept = _first_number([setting.parameters for setting in settings])
+    lines: dict[str, list[Point]] = {}
+    for setting in settings:
+        accuracy = setting.group.accuracy()
+        if swept is not None and accuracy is not None:
+            rest = describe({name: value for name, value in setting.parameters.items() if name != swept})
+            lines.setdefault(rest, []).append((float(setting.parameters[swept]), setting.group, accuracy))
+    if swept is None or not lines:
+        final_plot(path, [setting.group for setting in settings])
+        return
+    # In a search no two share the rest: dots instead of lines.
+    search = len(lines) > 1 and all(len(points) == 1 for points in lines.values())
+    if search:
+        lines = {"": [point for points in lines.values() for point in points]}
+    figure, axis = new_figure(9.0 if any(lines) else 7.2, 4.0)
+    written = not search and sum(map(len, lines.values())) <= _MOST_WRITTEN
+    for place, ((label, points), (colour, style)) in enumerate(zip(lines.items(), looks(len(lines)), strict=True)):
+        line = {"color": colour, "linestyle": "none" if search else style, "marker": mark(place)}
+        _draw(axis, label, sorted(points, key=lambda point: point[0]), line, written=written)
+    _scale(axis, sorted({at for points in lines.values() for at, *_ in points}), few=not search)
+    axis.set_xlabel(swept)
+    axis.set_ylabel("accuracy on held-out test classes, %")
+    seeds = max(accuracy.runs for points in lines.values() for *_, accuracy in points)
+    means = f": mean of {seeds} seeds with its 95% interval, and each seed" if seeds > 1 else ", with 95% intervals"
+    entitle(axis, f"Final accuracy by {swept}{means}")
+    finish(figure, axis, path)
+
+
+def _draw(axis: Axes, label: str, points: Sequence[Point], line: Mapping[str, Any], *, written: bool) -> None:
+    places, accuracies = [at for at, *_ in points], [accuracy for *_, accuracy in points]
+    means, spreads = [100 * value.mean for value in accuracies], [100 * value.ci95 for value in accuracies]
+    axis.errorbar(places, means, yerr=spreads, label=label or None, capsize=3, **line)
+    for at, group, accuracy in points:
+        runs = [100 * float(summary["accuracy"]["mean"]) for summary in group.summaries if summary["accuracy"]]
+        if len(runs) > 1:
+            axis.plot([at] * len(runs), runs, "o", color=line["color"], markerfacecolor="white", markersize=4)
+        if written:
+            mean = 100 * accuracy.mean
+            axis.annotate(f"{mean:.1f}", (at, mean), (7, 5), textcoords="offset points", fontsize=8)
+
+
+def _first_number(settings: Sequence[Mapping[str, Value]]) -> str | None:
+    """The first parameter whose values are all numbers."""
+    for name in settings[0]:
+        values = [parameters.get(name) for parameters in settings]
+        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+            return name
+    return None
+
+
+def _scale(axis: Axes, places: Sequence[float], *, few: bool) -> None:
+    """Logarithmic where the values are wide apart or double each time; a mark at each where they are few."""
+    if places[0] > 0:
+        ratios = [later / before for before, later in pairwise(places)]
+        geometric = len(ratios) > 1 and ratios[0] >= 1.5 and max(ratios) <= 1.01 * min(ratios)
+        if geometric or places[-1] / places[0] >= _WIDE:
+            axis.set_xscale("log")
+            axis.minorticks_off()
+            axis.margins(x=0.08)
+    if few and len(places) <= 8:
+        axis.set_xticks(places, [f"{place:g}" for place in places])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -15,16 +16,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import yaml
 from rich.console import Console
 
-from dpfedmeta.cli.sweeps.definition import Sweep
-from dpfedmeta.cli.sweeps.directory import SweepDirectory, check_same, note_trial, opened, put_aside, state
-from dpfedmeta.cli.sweeps.proposals import Outcome, check_can_search, propose
 from dpfedmeta.cli.sweeps.results import PAGE, TABLE, results_table, write_results
-from dpfedmeta.cli.sweeps.sweep_folder import check_jobs
-from dpfedmeta.cli.sweeps.trials import Trial, check, corners, grid, without_fixed
+from dpfedmeta.cli.sweeps.sweep_file import Sweep
+from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, check_jobs, check_same, is_finished, opened
+from dpfedmeta.cli.sweeps.trials import (
+    Outcome,
+    Trial,
+    check,
+    check_can_search,
+    corners,
+    grid,
+    propose,
+    same_result,
+    settings_of,
+    without_fixed,
+)
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import SUMMARY
+from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY
 from dpfedmeta.core.worker_pool import available_cores
 from dpfedmeta.reporting.compare.seed_groups import last_validation
 from dpfedmeta.training.state.private_timings import at_most, coarse
@@ -36,8 +47,7 @@ Status = Literal["completed", "failed", "interrupted"]
 _POLL_SECONDS = 0.2
 # A run that is told to stop finishes its round and writes a checkpoint.
 _PATIENCE_SECONDS = 120.0
-
-
+_SPEED = re.compile(r"at\s+(\d+(?:\.\d+)?)\s+clients/s")
 TRAIN = (sys.executable, "-m", "dpfedmeta", "train")
 
 
@@ -79,10 +89,13 @@ class SweepOptions:
     train: tuple[str, ...] = TRAIN
     launched: bool = False
 
+    def __post_init__(self) -> None:
+        check_jobs(self.jobs)
+
     def words(self, trial: Trial) -> list[str]:
         """The command of a trial."""
         words = [*self.train, *(f"--{name}={value}" for name, value in trial.options.items())]
-        words += [f"--run.name={trial.name}", f"--run.dir={SweepDirectory(self.out.absolute()).runs}"]
+        words += [f"--run.name={trial.name}", f"--run.dir={SweepFolder(self.out.absolute()).runs}"]
         if "run.workers" not in trial.options and not self.launched:
             words.append(f"--run.workers={max(1, available_cores() // self.jobs)}")
         return [*words, f"--data-dir={self.data_folder.absolute()}"] if self.data_folder else words
@@ -97,15 +110,69 @@ def prepare(sweep: Sweep, options: SweepOptions) -> tuple[Sweep, tuple[Trial, ..
     Raises:
         InputError: A combination would be refused, Optuna is missing for a search, or the folder holds another sweep.
     """
-    check_jobs(options.jobs)
     left = without_fixed(sweep, options.fixed)
-    check_can_search(left.method)
-    trials = grid(left, options.fixed) if left.method == "grid" else tuple(corners(left, options.fixed))
+    check_can_search(left)
+    trials = grid(left, options.fixed) if left.method == "grid" else corners(left, options.fixed)
     if options.launched and any("run.workers" in trial.options for trial in trials):
         raise InputError("run.workers: the ranks that --launch starts are the workers; leave out run.workers")
     check_same(options.out, left, options.fixed)
     check(trials)
     return left, trials
+
+
+def show_plan(sweep: Sweep, options: SweepOptions, console: Console) -> None:
+    """Print the commands of what is not finished, and the time they need.
+
+    The speed is measured by one `dpfedmeta train --dry-run`, which also finds what only the data can show to be wrong.
+
+    Raises:
+        InputError: A run would be refused.
+    """
+    left, trials = prepare(sweep, options)
+    waiting = [trial for trial in trials if not is_finished(SweepFolder(options.out).run(trial))]
+    finished = len(trials) - len(waiting)
+    if left.method != "grid":
+        console.print(f"{left.method}: {left.run_cap} runs; each has this form:", highlight=False)
+        waiting, finished = waiting[:1], 0
+    for trial in waiting:
+        console.print(shlex.join(options.words(trial)), highlight=False, soft_wrap=True, markup=False)
+    count = len(waiting) if left.method == "grid" else left.run_cap or 0
+    words = f"{count} runs" + (f", {finished} finished before" if finished else "")
+    if waiting:
+        clients = sum(plan.expected_participations for plan in check(waiting).values()) * count / len(waiting)
+        seconds = clients / _clients_per_second(waiting[0], options)
+        words += f"; about {clock(seconds)} of training in all, besides starting and evaluating"
+    console.print(words, highlight=False, soft_wrap=True)
+
+
+def _clients_per_second(trial: Trial, options: SweepOptions) -> float:
+    """The speed of this machine, with all its cores."""
+    # How fast rounds are does not depend on where the clip bound begins, and a forecast asks nobody.
+    left_out = ("--run.workers=", "--clip.start=")
+    words = [word for word in options.words(trial) if not word.startswith(left_out)]
+    words += ["--clip.start=given", "--dry-run", "--calibration=1"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    found = _SPEED.search(done.stdout)
+    if done.returncode != 0 or found is None:
+        reason = (done.stderr.strip().splitlines() or ["it printed no speed"])[-1].removeprefix("error: ")
+        raise InputError(f"{trial.name}: dpfedmeta train --dry-run: {reason}")
+    return max(float(found[1]), 1.0)
+
+
+def why_not_finished(folder: SweepFolder, trial: Trial) -> str | None:
+    """Return what is wrong with a trial's run, or None if it has finished.
+
+    A run has finished if its summary says so and its settings are those that the trial has today: a preset or a file
+    of --config may have changed since.
+    """
+    run = folder.run(trial)
+    if not is_finished(run):
+        return "it did not come to its end"
+    try:
+        written = yaml.safe_load((run.path / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return f"its {CONFIG} cannot be read"
+    return same_result(settings_of(trial), written if isinstance(written, dict) else {})
 
 
 def run_sweep(sweep: Sweep, options: SweepOptions, console: Console) -> Status:
@@ -115,10 +182,12 @@ def run_sweep(sweep: Sweep, options: SweepOptions, console: Console) -> Status:
         InputError: As `prepare` says, before the first run.
     """
     left, trials = prepare(sweep, options)
-    with opened(options.out, left, options.fixed) as (directory, lock), _terminable():
-        work = _Work(sweep=left, options=options, directory=directory, lock=lock, console=console)
+    with opened(options.out, left, options.fixed) as (folder, lock), _terminable():
+        work = _Work(sweep=left, options=options, folder=folder, lock=lock, console=console)
         status = work(trials if left.method == "grid" else None)
-        work.report()
+        if any(outcome.value is not None for outcome in work.outcomes.values()):
+            console.print(results_table(write_results(folder.path)))
+            work.say(f"results: {folder.path / PAGE}, and {TABLE} beside it")
         return status
 
 
@@ -142,57 +211,51 @@ class _Work:
 
     sweep: Sweep
     options: SweepOptions
-    directory: SweepDirectory
+    folder: SweepFolder
     lock: int
     console: Console
     running: dict[str, tuple[Trial, subprocess.Popen[bytes], float]] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     failed: list[Trial] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    total: int = 0
     heart: Heartbeat = field(init=False)
 
     def __post_init__(self) -> None:
-        self.heart = Heartbeat(say=self._print).started()
+        self.heart = Heartbeat(
+            say=lambda text: self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+        ).started()
+        self.say = self.heart.told
 
     def __call__(self, listed: tuple[Trial, ...] | None) -> Status:
         """Until the list or the run_cap ends."""
-        total = len(listed) if listed is not None else self.sweep.run_cap or 0
-        self._say(f"{total} runs, {self.options.jobs} at a time, in {self.options.out}")
+        self.total = len(listed) if listed is not None else self.sweep.run_cap or 0
+        self.say(f"{self.total} runs, {self.options.jobs} at a time, in {self.options.out}")
         try:
-            for number in range(total):
+            for number in range(self.total):
                 while len(self.running) >= self.options.jobs:
-                    self._reap(total)
-                trial = listed[number] if listed is not None else self._propose(number)
-                self._begin(trial, total)
+                    self._reap()
+                past = [outcome for outcome in self.outcomes.values() if outcome.trial not in self.failed]
+                self._begin(listed[number] if listed else propose(number, self.sweep, self.options.fixed, past))
             while self.running:
-                self._reap(total)
+                self._reap()
         except KeyboardInterrupt:
             self._stop()
             return "interrupted"
         return "failed" if self.failed else "completed"
 
-    def report(self) -> None:
-        """Table, picture and page of what has finished."""
-        if any(outcome.value is not None for outcome in self.outcomes.values()):
-            self.console.print(results_table(write_results(self.directory.path)))
-            self._say(f"results: {self.directory.path / PAGE}, and {TABLE} beside it")
-
-    def _propose(self, number: int) -> Trial:
-        past = [outcome for outcome in self.outcomes.values() if outcome.trial not in self.failed]
-        return propose(number, self.sweep, self.options.fixed, past)
-
-    def _begin(self, trial: Trial, total: int) -> None:
+    def _begin(self, trial: Trial) -> None:
         if trial.name in self.outcomes:  # a search over few values proposes some of them again
             return
         self.outcomes[trial.name] = Outcome(trial=trial, value=None)
-        found, reason = state(self.directory, trial)
-        if found == "finished":
-            self._finish(trial, f"{trial.name}: finished before", total)
-            return
-        if found == "half":
-            self._say(f"{trial.name}: set aside in {put_aside(self.directory, trial)}, {reason}; it is done again")
-        note_trial(self.directory, trial)
-        with self.directory.log(trial).open("wb") as log:
+        if self.folder.run(trial).path.exists():
+            reason = why_not_finished(self.folder, trial)
+            if reason is None:
+                self._finish(trial, f"{trial.name}: finished before")
+                return
+            self.say(f"{trial.name}: set aside in {self.folder.put_aside(trial)}, {reason}; it is done again")
+        self.folder.note(trial)
+        with self.folder.log(trial).open("wb") as log:
             child = subprocess.Popen(
                 self.options.words(trial),
                 stdin=subprocess.DEVNULL,
@@ -207,7 +270,7 @@ class _Work:
             )
         self.running[trial.name] = (trial, child, time.monotonic())
 
-    def _reap(self, total: int) -> None:
+    def _reap(self) -> None:
         ended = [name for name, (_, child, _) in self.running.items() if child.poll() is not None]
         if not ended:
             time.sleep(_POLL_SECONDS)
@@ -216,28 +279,28 @@ class _Work:
         for name in ended:
             trial, child, begun = self.running.pop(name)
             taken = time.monotonic() - begun
-            if child.returncode == 0 and state(self.directory, trial)[0] == "finished":
-                hidden = bool(self.directory.run(trial).read_json(SUMMARY).get("times"))
+            if child.returncode == 0 and why_not_finished(self.folder, trial) is None:
+                hidden = bool(self.folder.run(trial).read_json(SUMMARY).get("times"))
                 self.seconds.append(coarse(taken) if hidden else taken)
-                self._finish(trial, f"{name}: {at_most(taken) if hidden else clock(taken)}", total)
+                self._finish(trial, f"{name}: {at_most(taken) if hidden else clock(taken)}")
             else:
                 self.failed.append(trial)
-                self._say(f"{name}: failed with exit code {child.returncode}: {_last_line(self.directory.log(trial))}")
+                self.say(f"{name}: failed with exit code {child.returncode}: {_last_line(self.folder.log(trial))}")
 
-    def _finish(self, trial: Trial, text: str, total: int) -> None:
-        value = last_validation(self.directory.run(trial).rounds())
+    def _finish(self, trial: Trial, text: str) -> None:
+        value = last_validation(self.folder.run(trial).rounds())
         self.outcomes[trial.name] = Outcome(trial=trial, value=value.mean if value else None)
         done = sum(outcome.value is not None for outcome in self.outcomes.values())
         shown = f", validation {100 * value.mean:.1f}% ± {100 * value.ci95:.1f}" if value else ""
         left = ""
-        if self.seconds and done < total:
+        if self.seconds and done < self.total:
             mean = sum(self.seconds) / len(self.seconds)
-            left = f"; about {clock((total - done) * mean / self.options.jobs)} left"
-        self._say(f"[{done}/{total}] {text}{shown}{left}")
+            left = f"; about {clock((self.total - done) * mean / self.options.jobs)} left"
+        self.say(f"[{done}/{self.total}] {text}{shown}{left}")
 
     def _stop(self) -> None:
         """Ask every child to stop, wait, and say how to go on."""
-        self._say(f"interrupted: stopping {len(self.running)} runs")
+        self.say(f"interrupted: stopping {len(self.running)} runs")
         for _, child, _ in self.running.values():
             _signal(child, signal.SIGINT)
         until = time.monotonic() + _PATIENCE_SECONDS
@@ -248,15 +311,9 @@ class _Work:
                 until = 0.0  # a second Ctrl-C: no more patience
             finally:
                 _signal(child, signal.SIGKILL)
-        self._say(
+        self.say(
             "go on with the same command: finished runs stay, those that were stopped are set aside and done again"
         )
-
-    def _say(self, text: str) -> None:
-        self.heart.told(text)
-
-    def _print(self, text: str) -> None:
-        self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def _hear_interrupts() -> None:

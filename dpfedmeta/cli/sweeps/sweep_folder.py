@@ -1,13 +1,85 @@
-"""Folder of a sweep: the checks that need nothing heavy to be imported."""
+"""Folder of a sweep: which sweep it holds, its runs, and how far they are."""
 
 from __future__ import annotations
 
+import fcntl
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.output_paths import check_output_folder
+from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory, append_lines, write_text
 
-MANIFEST = "sweep.json"
+if TYPE_CHECKING:  # what is refused at once needs nothing heavy
+    from dpfedmeta.cli.sweeps.sweep_file import Sweep, Value
+    from dpfedmeta.cli.sweeps.trials import Trial
+
+MANIFEST, TRIALS = "sweep.json", "trials.jsonl"
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """Paths of one sweep."""
+
+    path: Path
+
+    @property
+    def runs(self) -> Path:
+        """Parent of the run directories."""
+        return self.path / "runs"
+
+    @property
+    def set_aside(self) -> Path:
+        """Half-finished runs; they spent privacy, so they are kept and counted."""
+        return self.path / "set-aside"
+
+    def run(self, trial: Trial) -> RunDirectory:
+        """Return the run directory of a trial."""
+        return RunDirectory(self.runs / trial.name)
+
+    def log(self, trial: Trial) -> Path:
+        """Return the path of a trial's log, which holds the output of its train.py."""
+        return self.path / "logs" / f"{trial.name}.log"
+
+    def started(self) -> Iterator[RunDirectory]:
+        """Every run that ever began, finished or not."""
+        for parent in (self.runs, self.set_aside):
+            yield from (RunDirectory(path) for path in sorted(parent.glob("*")) if path.is_dir())
+
+    def put_aside(self, trial: Trial) -> Path:
+        """Move a half-finished run out of the way; nothing is deleted."""
+        self.set_aside.mkdir(exist_ok=True)
+        places = (self.set_aside / f"{trial.name}.{number}" for number in count(1))
+        return self.run(trial).path.rename(next(place for place in places if not place.exists()))
+
+    def note(self, trial: Trial) -> None:
+        """Write down what a run is, before it starts."""
+        line = {"number": trial.number, "name": trial.name, "key": trial.key, "parameters": dict(trial.parameters)}
+        append_lines(self.path / TRIALS, [line])
+
+    def noted(self) -> dict[str, dict[str, Value]]:
+        """The parameters of every trial that was ever started, by the name of its run, in the order of the sweep.
+
+        Raises:
+            InputError: Damaged.
+        """
+        file = self.path / TRIALS
+        found: dict[str, tuple[int, dict[str, Value]]] = {}
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        for number, line in enumerate(lines, start=1):
+            try:
+                content = json.loads(line)
+                found[str(content["name"])] = int(content["number"]), dict(content["parameters"])
+            except (ValueError, LookupError, TypeError) as error:
+                if number == len(lines):  # cut short by a crash: that run never started
+                    break
+                raise InputError(f"{file}, line {number}: damaged") from error
+        return {name: parameters for name, (_, parameters) in sorted(found.items(), key=lambda item: item[1][0])}
 
 
 def is_sweep(path: Path) -> bool:
@@ -15,9 +87,37 @@ def is_sweep(path: Path) -> bool:
     return (path / MANIFEST).is_file()
 
 
-def default_place(file: Path) -> Path:
-    """The folder of a sweep file's runs where none is named."""
-    return Path("runs") / f"sweep-{file.stem}"
+def is_finished(run: RunDirectory) -> bool:
+    """Return whether a run has ended: completed, or stopped by its budget."""
+    try:
+        return run.read_json(SUMMARY).get("status") in ("completed", "budget")
+    except InputError:
+        return False
+
+
+def check_request(file: Path, named: Path | None, jobs: int, *, writes: bool) -> Path:
+    """Return the folder of a sweep, once it is clear that it can be one.
+
+    Args:
+        file: The sweep file, whose name the folder has by default.
+        named: --out.
+        jobs: --jobs.
+        writes: Whether anything will be written.
+
+    Raises:
+        InputError: The folder is a file, holds something else, or can be neither written nor made; or no jobs.
+    """
+    path = named or Path("runs") / f"sweep-{file.stem}"
+    if path.exists() and not path.is_dir():
+        raise InputError(f"--out {path}: is a file; name a folder")
+    if path.is_dir() and not is_sweep(path) and any(path.iterdir()):
+        raise InputError(f"--out {path}: is not empty and holds no {MANIFEST}; choose another folder")
+    if writes and named is not None:
+        check_output_folder("--out", named)
+    elif writes:
+        check_output_folder("runs, the folder of --out:", Path("runs"))
+    check_jobs(jobs)
+    return path
 
 
 def check_jobs(jobs: int) -> None:
@@ -30,28 +130,58 @@ def check_jobs(jobs: int) -> None:
         raise InputError(f"--jobs {jobs}: at least 1")
 
 
-def check_place(path: Path) -> None:
-    """Refuse a folder that holds something else than a sweep; nothing is written.
+def check_same(path: Path, sweep: Sweep, fixed: Mapping[str, str]) -> None:
+    """Look into a folder without writing anything.
 
     Raises:
-        InputError: It is a file, or not empty and no sweep.
+        InputError: It holds another sweep.
     """
-    if path.exists() and not path.is_dir():
-        raise InputError(f"--out {path}: is a file; name a folder")
-    if path.is_dir() and not is_sweep(path) and any(path.iterdir()):
-        raise InputError(f"--out {path}: is not empty and holds no {MANIFEST}; choose another folder")
+    if is_sweep(path):
+        held, wanted = read_manifest(path), _manifest(sweep, fixed)
+        if held != wanted:
+            differs = next(name for name, value in wanted.items() if held.get(name) != value)
+            raise InputError(f"--out {path}: holds another sweep (its {differs} differ); choose another folder")
 
 
-def check_writable(named: Path | None) -> None:
-    """Refuse a folder that a sweep could not write into.
-
-    Args:
-        named: As it was typed; None: the one by default, whose parent is made with it.
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Read sweep.json.
 
     Raises:
-        InputError: It can be neither written nor made.
+        InputError: Missing or damaged.
     """
-    if named is not None:
-        check_output_folder("--out", named)
-    else:
-        check_output_folder("runs, the folder of --out:", Path("runs"))
+    content: dict[str, Any] = RunDirectory(path).read_json(MANIFEST)
+    return content
+
+
+def _manifest(sweep: Sweep, fixed: Mapping[str, str]) -> dict[str, Any]:
+    parameters = {
+        name: vars(parameter) if hasattr(parameter, "step") else list(parameter.values)
+        for name, parameter in sweep.parameters.items()
+    }
+    return {"version": 1, "method": sweep.method, "parameters": parameters, "fixed": dict(fixed)}
+
+
+@contextmanager
+def opened(path: Path, sweep: Sweep, fixed: Mapping[str, str]) -> Iterator[tuple[SweepFolder, int]]:
+    """Make the folder, or go on in it; one sweep at a time.
+
+    Yields:
+        The folder, and the handle of its lock, for the children to hold as well.
+
+    Raises:
+        InputError: It holds another sweep, or another sweep is at work in it.
+    """
+    check_same(path, sweep, fixed)
+    folder = SweepFolder(path)
+    for part in (folder.runs, path / "logs"):
+        part.mkdir(parents=True, exist_ok=True)
+    with (path / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(
+                f"{path}: another sweep.py, or a run that it left behind, is still at work here"
+            ) from error
+        if not is_sweep(path):
+            write_text(path / MANIFEST, json.dumps(_manifest(sweep, fixed), indent=2) + "\n")
+        yield folder, lock.fileno()

@@ -1,36 +1,36 @@
-"""Trial of a sweep: its values, its name, its command, and the settings that they give."""
+"""Trials of a sweep: their values, names and commands, and which comes next."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.cli.sweeps.definition import CHOICES, Sweep
-from dpfedmeta.cli.sweeps.parameters import Choices, Range, Value
+from dpfedmeta.cli.sweeps.sweep_file import CHOICES, Choices, Parameter, Sweep, Value
+from dpfedmeta.config.dotted_keys import flattened
 from dpfedmeta.config.load import resolve
-from dpfedmeta.config.schema import ClipSettings, EvaluationSettings, ModelSettings, RunSettings, TrackSettings
+from dpfedmeta.config.schema import EvaluationSettings, RunSettings, TrackSettings
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.task import load_task
-from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients, clip_policy
+from dpfedmeta.planning.clipping.policy_from_settings import clip_policy
 from dpfedmeta.planning.privacy.solve import make_privacy
 
-SEED = "run.seed"
 # More would be a mistake in the file sooner than a plan.
 _MOST = 10_000
 # What does not change a result, so a finished run stays finished when it changes.
 _OF_NO_ACCOUNT = (
     *("run.name", "run.dir", "run.workers", "run.device"),
-    *(f"track.{name}" for name in ("wandb", "project", "entity", "group", "tags", "model", "tensorboard")),
+    *(f"track.{name}" for name in ("to", "wandb", "project", "entity", "group", "tags", "model", "tensorboard")),
 )
 
 
@@ -58,21 +58,28 @@ class Trial:
         return {**{name: str(value) for name, value in self.parameters.items()}, **self.fixed}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A trial with the validation accuracy that came of it; None while it runs, or where it failed."""
+
+    trial: Trial
+    value: float | None
+
+
 def make_trial(number: int, sweep: Sweep, parameters: Mapping[str, Value], fixed: Mapping[str, str]) -> Trial:
     """A trial with its name; the same values have the same name."""
     content = json.dumps({"parameters": parameters, "fixed": fixed}, sort_keys=True)
     key = hashlib.sha256(content.encode()).hexdigest()
-    words = "_".join(
-        f"{_last(name)}-{_plain(name, value)}" for name, value in parameters.items() if varies(sweep, name)
-    )
+    varying = [name for name in parameters if len(sweep.parameters[name].values) > 1]
+    words = "_".join(f"{name.rsplit('.', 1)[-1]}-{_plain(name, parameters[name])}" for name in varying)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", words)[:80].strip("-._")
     return Trial(number=number, name=f"{name or 'run'}-{key[:8]}", key=key, parameters=parameters, fixed=fixed)
 
 
-def varies(sweep: Sweep, name: str) -> bool:
-    """Return whether the runs of a sweep differ in this parameter."""
-    parameter = sweep.parameters[name]
-    return isinstance(parameter, Range) or len(parameter.values) > 1
+def _plain(name: str, value: Value) -> str:
+    if name == "config":
+        return Path(str(value)).stem
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def without_fixed(sweep: Sweep, fixed: Mapping[str, str]) -> Sweep:
@@ -93,7 +100,7 @@ def grid(sweep: Sweep, fixed: Mapping[str, str]) -> tuple[Trial, ...]:
     Raises:
         InputError: More combinations than anybody meant.
     """
-    lists = [parameter.values for parameter in sweep.parameters.values() if isinstance(parameter, Choices)]
+    lists = [parameter.values for parameter in sweep.parameters.values()]
     count = math.prod(len(values) for values in lists)
     if count > _MOST:
         raise InputError(f"parameters: {count:,} combinations; more than {_MOST:,} are refused, use method: random")
@@ -104,17 +111,58 @@ def grid(sweep: Sweep, fixed: Mapping[str, str]) -> tuple[Trial, ...]:
     )
 
 
-def corners(sweep: Sweep, fixed: Mapping[str, str]) -> Iterator[Trial]:
+def corners(sweep: Sweep, fixed: Mapping[str, str]) -> tuple[Trial, ...]:
     """For a search without a list: every value, and both ends of every range, with the others as they come first."""
-    lists = {
-        name: parameter.values if isinstance(parameter, Choices) else parameter.ends
-        for name, parameter in sweep.parameters.items()
-    }
-    first = {name: values[0] for name, values in lists.items()}
-    yield make_trial(0, sweep, first, fixed)
-    for name, values in lists.items():
-        for value in values[1:]:
-            yield make_trial(0, sweep, {**first, name: value}, fixed)
+    first = {name: parameter.values[0] for name, parameter in sweep.parameters.items()}
+    others = [{name: value} for name, parameter in sweep.parameters.items() for value in parameter.values[1:]]
+    return tuple(make_trial(0, sweep, {**first, **other}, fixed) for other in ({}, *others))
+
+
+def check_can_search(sweep: Sweep) -> None:
+    """Refuse a search before its first run where there is nothing to search with.
+
+    Raises:
+        InputError: Optuna is not installed; says what to type.
+    """
+    if sweep.method != "grid" and find_spec("optuna") is None:
+        raise InputError(
+            f"method = {sweep.method}: searches need Optuna, which is not installed; type: {sys.executable} -m pip "
+            "install 'dpfedmeta[search]' (in a checkout -c constraints.txt -e '.[search]'), or use method: grid"
+        )
+
+
+def propose(number: int, sweep: Sweep, fixed: Mapping[str, str], past: Sequence[Outcome]) -> Trial:
+    """Trial `number` of a random or bayes search.
+
+    The draw is seeded with its number, so a search that was interrupted proposes the same again. bayes is Optuna's
+    tree-structured Parzen estimator (W&B's own is a Gaussian process); runs that still go count as poor ones, so
+    that parallel runs spread.
+    """
+    import optuna  # takes a while to load, and a grid needs none of it
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    space = {name: _distribution(parameter) for name, parameter in sweep.parameters.items()}
+    bayes, samplers = sweep.method == "bayes", optuna.samplers
+    sampler = samplers.TPESampler(seed=number, constant_liar=True) if bayes else samplers.RandomSampler(seed=number)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    for outcome in past if bayes else ():
+        state = optuna.trial.TrialState.RUNNING if outcome.value is None else optuna.trial.TrialState.COMPLETE
+        parameters = dict(outcome.trial.parameters)
+        study.add_trial(
+            optuna.trial.create_trial(params=parameters, distributions=space, value=outcome.value, state=state)
+        )
+    drawn = study.ask(space).params
+    return make_trial(number, sweep, {name: drawn[name] for name in sweep.parameters}, fixed)
+
+
+def _distribution(parameter: Parameter) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(parameter, Choices):
+        return CategoricalDistribution(parameter.values)
+    if parameter.whole:
+        return IntDistribution(int(parameter.low), int(parameter.high), step=int(parameter.step or 1))
+    return FloatDistribution(parameter.low, parameter.high, log=parameter.logarithmic, step=parameter.step)
 
 
 def settings_of(trial: Trial) -> Settings:
@@ -143,14 +191,15 @@ def check(trials: Iterable[Trial]) -> dict[str, PrivacyPlan]:
     for trial in trials:
         try:
             settings = settings_of(trial)
-            form = _what_privacy_sees(settings)
-            if form not in plans:
-                plans[form] = _planned(form)
-            clip_policy(settings, plans[form])
+            # Seeds share a plan.
+            shared = replace(settings, run=RunSettings(), evaluation=EvaluationSettings(), track=TrackSettings())
+            if shared not in plans:
+                plans[shared] = _planned(shared)
+            clip_policy(settings, plans[shared])
         except InputError as error:
             values = ", ".join(f"{name}={value}" for name, value in trial.parameters.items())
             raise InputError(f"{error} (in the combination {values})") from error
-        found[trial.name] = plans[form]
+        found[trial.name] = plans[shared]
     return found
 
 
@@ -163,32 +212,16 @@ def _planned(settings: Settings) -> PrivacyPlan:
     return planned_after_start(settings)
 
 
-def _what_privacy_sees(settings: Settings) -> Settings:
-    """The same settings with everything that no guarantee depends on at its default: solving a noise takes a second."""
-    clipped = ClipSettings() if bounds_clients(settings) else ClipSettings(policy=settings.clip.policy)
-    clipped = replace(clipped, start=settings.clip.start)
-    server = replace(settings.server, lr=1.0, final_lr=None, unit="raw", optimizer="sgd", average=0.0)
-    return replace(
-        settings,
-        clip=clipped,
-        server=server,
-        model=ModelSettings(),
-        evaluation=EvaluationSettings(),
-        track=TrackSettings(),
-        run=RunSettings(),
-    )
-
-
 def same_result(settings: Settings, written: Mapping[str, Any]) -> str | None:
     """Compare with the config.yaml of a run; settings that only one of them knows are of another version and pass.
 
     Returns:
         The first difference in words, or None.
     """
-    before = dict(_flat(written))
+    before = dict(flattened(written))
     if settings.clip.start != "given":
         settings = _started(settings, before)
-    for name, value in _flat(dataclasses.asdict(settings)):
+    for name, value in flattened(asdict(settings)):
         now = list(value) if isinstance(value, tuple) else value
         if name in before and name not in _OF_NO_ACCOUNT and before[name] != now:
             return f"{name} was {before[name]}, now it is {now}"
@@ -205,21 +238,3 @@ def _started(settings: Settings, before: Mapping[str, Any]) -> Settings:
         clip=replace(settings.clip, start="given", initial=before.get("clip.initial", settings.clip.initial)),
         privacy=replace(settings.privacy, spent_before=(*asked, spent[-1])),
     )
-
-
-def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in content.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
-def _last(name: str) -> str:
-    return name.rsplit(".", 1)[-1]
-
-
-def _plain(name: str, value: Value) -> str:
-    if name == "config":
-        return Path(str(value)).stem
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import yaml
 
-from dpfedmeta.accounting.events.events import Earlier, as_released, neighbours_of, surplus
+from dpfedmeta.accounting.events.events import Earlier, neighbours_of, surplus
 from dpfedmeta.accounting.ledger.ledger import check_rounds, phases_of, read, read_content
-from dpfedmeta.accounting.observers.public_observer import client_public_epsilon
+from dpfedmeta.accounting.observers.four_guarantees import client_public_epsilon
 from dpfedmeta.accounting.observers.server_observer import records_of_several
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.terms import Terms
-from dpfedmeta.cli.sweeps.directory import SweepDirectory, read_manifest
+from dpfedmeta.accounting.release_costs import released
+from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, read_manifest
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import ANALYSIS, CONFIG, RunDirectory, config_of
 from dpfedmeta.training.terminal.tables import number
@@ -56,7 +57,7 @@ def tuning_cost(path: Path) -> TuningCost:
         RefusedPlan: The runs are not such that their rounds may simply be put in a row.
     """
     adaptive = read_manifest(path).get("method") == "bayes"
-    began = [run for run in SweepDirectory(path).started() if run.ledger.exists()]
+    began = [run for run in SweepFolder(path).started() if run.ledger.exists()]
     analyses = [run for run in began if config_of(run.path).startswith(ANALYSIS)]
     runs = [run for run in began if run not in analyses]
     if analyses and not runs:
@@ -99,16 +100,10 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False, besides: Se
             "the runs of this bayes search differ in noise, cohort or rounds, which earlier results chose: composition "
             "with such choices is not proven here; sweep them with grid or random"
         )
-    if first.sampler == "check-ins" and len(plans) + len(besides) > 1:
-        beside = f" beside {len(besides)} analyses" if besides else ""
-        raise RefusedPlan(
-            f"{len(plans)} runs with population.sampler = check-ins{beside}: clients draw a slot in each run, and what "
-            "that costs together is not computed here; tune on public data, or with --population.sampler poisson"
-        )
     # What was spent before all of them counts once; what is there by itself as it was charged in the end.
     earlier = {other.run: other for plan in plans for other in plan.earlier} | {other.run: other for other in besides}
     before = [phase for other in earlier.values() for phase in other.phases]
-    phases = [*before, *(phase for plan in plans for phase in as_released(plan.phases))]
+    phases = [*before, *(phase for plan in plans for phase in released(plan.phases))]
     beta = surplus(phases)
     if beta >= first.client_delta:
         raise RefusedPlan(f"{len(plans)} runs: the rare events of shared mode add up to delta = {first.client_delta:g}")

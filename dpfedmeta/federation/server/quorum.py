@@ -124,7 +124,7 @@ def offer_until_answered(
 def all_are_asked(asking: ClientRequests) -> bool:
     """Return whether every client is asked in every round; otherwise who declined is as secret as the cohort."""
     plan = asking.signed.privacy
-    return plan.sampler == "fixed" and plan.cohort == plan.clients
+    return plan.sampling.fixed_size and plan.cohort == plan.clients
 
 
 def check_willing(asking: ClientRequests) -> None:

@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.training.tracking.callbacks import Callback, Row
 
@@ -53,12 +54,13 @@ class Progress(Callback):
     def on_plan(self, planned: Planned) -> None:
         """Record the plan and its guarantees."""
         settings = planned.settings
-        self._all = settings.population.sampler == "fixed" and settings.population.cohort == settings.population.clients
+        population = settings.population
+        self._all = sampling_of(population.sampler).fixed_size and population.cohort == population.clients
         cells = [guarantee.as_json() for guarantee in planned.guarantees]
         plan = {
             "algo": settings.algo,
             "rounds": planned.rounds,
-            "clients": settings.population.clients,
+            "clients": population.clients,
             "cells": cells,
             "everyone": self._all,
         }

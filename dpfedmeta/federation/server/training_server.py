@@ -12,6 +12,7 @@ from typing import cast
 
 import numpy as np
 
+from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.config.settings import Settings, setting_fields, value_of
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.atomic_files import SECRET, append_text, replace_file
@@ -306,10 +307,10 @@ def check_federation(settings: Settings, roster: Sequence[bytes]) -> None:
             f"population.clients = {population.clients:,}, but the roster names {len(roster):,} clients; give "
             f"--clients {len(roster)}"
         )
-    if clients_make_the_noise(settings) and population.sampler != "fixed":
+    if clients_make_the_noise(settings) and not sampling_of(population.sampler).fixed_size:
         raise RefusedPlan(
-            "population.sampler = poisson with aggregation.mode = secure: nobody knows how often real clients fail, "
-            "and that a round is aborted tells of its cohort; use --population.sampler fixed"
+            f"population.sampler = {population.sampler} with aggregation.mode = secure: nobody knows how often real "
+            "clients fail, and that a round is aborted tells of its cohort; use --population.sampler fixed"
         )
 
 

@@ -71,8 +71,6 @@ class FedAvg:
     releases: ClassVar[bool] = False
     message_deviation: ClassVar[float] = 0.0
     parts: ClassVar[int] = 1
-    # Noise is in its own steps, whatever record.release says.
-    own_release: ClassVar[bool] = True
 
     @classmethod
     def planned(cls, settings: Settings, task: Task) -> FedAvg:

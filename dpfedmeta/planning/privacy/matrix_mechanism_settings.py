@@ -22,19 +22,9 @@ def correlation_of(settings: Settings) -> Correlation | None:
     population, server = settings.population, settings.server
     if server.noise in KINDS:
         apart = population.separation
-        if apart is None and population.sampler == "cyclic":
-            raise RefusedPlan(
-                "population.separation is missing: under population.sampler = cyclic it is how many groups of clients "
-                "take turns; account.py --advise finds the number with the least error (often 16 to 32)"
-            )
         if apart is None:
             apart = min(server.rounds, max(1, int(population.clients / population.cohort)))
         return Correlation(separation=apart, buffers=server.buffers)
-    if population.sampler == "cyclic":
-        raise RefusedPlan(
-            f"population.sampler = cyclic with server.noise = {server.noise}: turns are of use to banded noise alone; "
-            "use --server.noise banded, or --population.sampler poisson"
-        )
     for name, value in (("population.separation", population.separation), ("server.buffers", server.buffers)):
         if value is not None:
             raise RefusedPlan(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.data.task import Task
@@ -61,7 +62,7 @@ def _check_answers(settings: Settings) -> None:
         RefusedPlan: Cohorts are not fixed, and something else decides which clients answer.
     """
     population, server = settings.population, settings.server
-    if population.sampler == "fixed":
+    if sampling_of(population.sampler).fixed_size:
         return
     if population.dropout and population.availability != "independent":
         why = f"population.availability = {population.availability}"

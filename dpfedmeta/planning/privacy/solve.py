@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from dpfedmeta.accounting.events.failure_probability import MOST_MESSAGES
+from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.still_working import told_while
@@ -14,12 +15,6 @@ from dpfedmeta.data.task import Task
 from dpfedmeta.planning.client_spec import algorithm_of
 from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients
 from dpfedmeta.planning.privacy.aggregation import aggregation_of, clients_make_the_noise
-from dpfedmeta.planning.privacy.check_in_capacity import (
-    check_check_ins,
-    check_solvable,
-    clients_choose,
-    expected_cohort,
-)
 from dpfedmeta.planning.privacy.masking_graph import check_graph
 from dpfedmeta.planning.privacy.matrix_mechanism_settings import correlation_of
 from dpfedmeta.planning.privacy.prior_spending import earlier_releases
@@ -95,7 +90,7 @@ def check_solve(settings: Settings, solve: Solve) -> None:
     Raises:
         InputError: A target or a noise is missing, or it means nothing for this plan.
     """
-    check_solvable(settings, solve)
+    sampling_of(settings.population.sampler).check_solved(solve)
     if solve == "bits" and not clients_make_the_noise(settings):
         raise InputError("--solve bits: no whole numbers are added up; use --aggregation secure")
     if solve in ("noise", "bits"):
@@ -144,17 +139,7 @@ def _within_limit(plan: PrivacyPlan, limit: float | None) -> PrivacyPlan:
 
 
 def _check_sampler(settings: Settings) -> None:
-    population = settings.population
-    if population.sampler == "fixed":
-        capped = population.max_participations is not None
-        if capped or settings.record.client_ledgers:
-            name = "population.max_participations" if capped else "record.client_ledgers"
-            raise RefusedPlan(
-                f"population.sampler = fixed with {name}: whom a cap leaves out would depend on who was drawn before, "
-                "and no bound is proven for that; use poisson, or --population.max_participations null"
-            )
-    if clients_choose(settings):
-        check_check_ins(settings)
+    sampling_of(settings.population.sampler).check_settings(settings)
     late = [change.from_round for change in settings.server.schedule if change.from_round >= settings.server.rounds]
     if late:
         warnings.warn(
@@ -180,7 +165,7 @@ def _check_abort(settings: Settings) -> None:
     if not settings.server.abort_on_failure:
         return
     population = settings.population
-    if population.sampler != "fixed":
+    if not sampling_of(population.sampler).fixed_size:
         why = (
             f"under population.sampler = {population.sampler} larger cohorts fail more often, so it tells of their size"
         )
@@ -201,14 +186,12 @@ def _plan(settings: Settings, task: Task, earlier: tuple[Earlier, ...], dimensio
 
     return PrivacyPlan(
         clients=settings.population.clients,
-        cohort=expected_cohort(settings),
         rounds=settings.server.rounds,
         noise_multiplier=settings.server.noise_multiplier or 0.0 if bounds_clients(settings) else None,
         noise=settings.server.noise,
         correlation=correlation_of(settings),
         server_sees=aggregation_of(settings).sees,
         sampler=settings.population.sampler,
-        max_participations=1 if clients_choose(settings) else settings.population.max_participations,
         schedule=tuple(
             Change(from_round=c.from_round, noise_scale=c.noise_scale, cohort_scale=c.cohort_scale)
             for c in settings.server.schedule
@@ -222,7 +205,7 @@ def _plan(settings: Settings, task: Task, earlier: tuple[Earlier, ...], dimensio
         client_delta=settings.privacy.client.delta,
         record_delta=settings.privacy.record.delta,
         earlier=earlier,
-        capacity=int(settings.population.cohort) if clients_choose(settings) else None,
+        **sampling_of(settings.population.sampler).planned(settings),
     )
 
 

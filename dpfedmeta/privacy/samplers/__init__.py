@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from dpfedmeta.accounting.events.events import Event
-from dpfedmeta.core.plugins.plugin_registry import find
+from dpfedmeta.accounting.events.sampling import Sampling, sampling_of
 from dpfedmeta.core.random.random_sources import IntArray, SecretGenerator
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.events.events import Event
 
 SUFFIX = "_sampler"
 
@@ -41,11 +43,17 @@ class Cohort:
 NEVER: Mapping[int, int] = MappingProxyType({})
 
 
-class Sampler(Protocol):
-    """Draws cohorts; which one it is decides how they are accounted for.
+class Sampler(Sampling):
+    """Draws cohorts, and states how they are accounted for.
 
-    A member is a frozen dataclass, its file's `MEMBER`, and made by `of(event, max_participations)`.
+    A member is a frozen dataclass, its file's `MEMBER`, or package.module:name in `population.sampler`. Its class
+    methods say what a plan of it is and what its rounds cost (`Sampling`); its instances draw.
     """
+
+    @classmethod
+    def of(cls, constants: Event, max_participations: int | None) -> Sampler:
+        """The sampler of rounds that cost this, with a participation cap or None."""
+        raise NotImplementedError
 
     def draw(
         self,
@@ -65,10 +73,15 @@ class Sampler(Protocol):
             latest: Latest round of each client; absent means none.
             again: Whether the round had a cohort before, whose release may be known: this is a further attempt.
         """
-        ...
+        raise NotImplementedError
 
 
 def sampler_of(constants: Event, max_participations: int | None) -> Sampler:
-    """The sampler that the accountant assumes for these rounds."""
-    made: Sampler = find("population.sampler", constants.sampler, __name__).of(constants, max_participations)
-    return made
+    """The sampler that the accountant assumes for these rounds.
+
+    Raises:
+        InputError: There is none of this name.
+    """
+    member = sampling_of(constants.sampler)
+    assert issubclass(member, Sampler)
+    return member.of(constants, max_participations)

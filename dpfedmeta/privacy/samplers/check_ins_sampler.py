@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dpfedmeta.accounting.events.events import Event
+from dpfedmeta.accounting.events.failure_probability import fuller, least_capacity
+from dpfedmeta.accounting.events.record_layer import check
+from dpfedmeta.accounting.events.sampling import Neighbours
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.random.random_sources import IntArray, SecretGenerator
-from dpfedmeta.privacy.samplers import NEVER, Cohort
+from dpfedmeta.privacy.samplers import NEVER, Cohort, Sampler
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.events.events import Event
+    from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckInSampler:
+class CheckInSampler(Sampler):
     """Each client comes in one of t rounds, all equally likely, and in no other; a round takes who shows up.
 
     A client of a federation draws its slot before the first round. Here the draw is made when it is due: of the clients
@@ -44,12 +53,83 @@ class CheckInSampler:
     clients: int
     slots: int
     largest: int | None = None
+    neighbours: ClassVar[Neighbours] = "add-remove"
+    independent: ClassVar[bool] = True
+    cost: ClassVar[str | None] = "allocated"
 
     @classmethod
-    def of(cls, constants: Event, max_participations: int | None) -> CheckInSampler:
+    def of(cls, constants: Event, max_participations: int | None) -> Sampler:
         """For rounds that cost this; each client comes once."""
         assert constants.slots is not None
         return cls(clients=constants.clients, slots=constants.slots, largest=constants.largest_cohort)
+
+    @classmethod
+    def slots_of(cls, plan: PrivacyPlan) -> int | None:
+        """T: each client draws one of all rounds."""
+        return plan.rounds
+
+    @classmethod
+    def largest_of(cls, plan: PrivacyPlan, cohort: float) -> tuple[int, float]:
+        """What a round takes, and how likely the others, at most N - 1, are as many."""
+        assert plan.capacity is not None
+        never = plan.capacity >= plan.clients
+        return plan.capacity, 0.0 if never else fuller(plan.capacity, plan.clients, 1.0 / plan.rounds)
+
+    @classmethod
+    def check(cls, plan: PrivacyPlan) -> None:
+        """Refuse what the proof in accounting.random_allocation does not cover."""
+        check("ends", plan.ends, not plan.ends, "no extension: every client has come; start a new run with all rounds")
+        check("cohort", plan.cohort, plan.cohort == plan.clients / plan.rounds, "N/T: each client comes in one round")
+        check("max_participations", plan.max_participations, plan.max_participations == 1, "1: each client comes once")
+        check("schedule", plan.schedule, not plan.schedule, "no changes between rounds that clients choose")
+        check("earlier", len(plan.earlier), not plan.earlier, "nothing spent before where clients choose their round")
+        check("noise", plan.noise, plan.noise == "independent", "independent noise where clients choose their round")
+        check("server_sees", plan.server_sees, plan.secure is None, "messages where clients choose their round")
+        check("hostile", plan.hostile, plan.hostile == 0, "0: hostile clients choose their round too")
+        check("capacity", plan.capacity, plan.capacity is not None and plan.capacity >= 1, "the most a round takes")
+        least = least_capacity(plan.clients, plan.rounds, min(plan.client_delta, plan.record_delta))
+        rare = f"{least} or more, so that a full round is rare enough beside delta"
+        check("capacity", plan.capacity, (plan.capacity or 0) >= least, rare)
+
+    @classmethod
+    def check_settings(cls, settings: Settings) -> None:
+        """Refuse what goes beyond one round of a client's own choice: it has no proof."""
+        population, server = settings.population, settings.server
+        if server.rounds > population.clients:
+            raise InputError(
+                f"server.rounds = {server.rounds}: there are {population.clients} clients (population.clients), each "
+                "comes in one round, and most rounds would be empty; lower the rounds"
+            )
+        for name, refused, why in _refusals(settings):
+            if refused:
+                raise RefusedPlan(f"population.sampler = check-ins with {name}: {why}")
+        _check_capacity(settings)
+
+    @classmethod
+    def check_solved(cls, solve: str) -> None:
+        """Refuse to solve for rounds or a cohort: there are N/T clients in each of T rounds."""
+        if solve in ("rounds", "cohort"):
+            raise InputError(
+                f"--solve {solve} with population.sampler = check-ins: N/T clients come in each of T rounds, and more "
+                "rounds cost less, so a target ends neither; use --solve noise, and --advise for a table"
+            )
+
+    @classmethod
+    def planned(cls, settings: Settings) -> Mapping[str, Any]:
+        """N/T clients in a round, each once, and population.cohort as the most that one takes."""
+        population = settings.population
+        expected = population.clients / settings.server.rounds
+        return {"cohort": expected, "max_participations": 1, "capacity": int(population.cohort)}
+
+    @classmethod
+    def drawn_words(cls, event: Event) -> str:
+        """Description of who is in a round, behind a bound."""
+        return f"each client in one of t = {event.slots}, which it drew itself; at most {event.largest_cohort} in one"
+
+    @classmethod
+    def cohort_words(cls, plan: PrivacyPlan) -> str:
+        """Description of a cohort, in the plan and the report."""
+        return f"each in a round of its own choice, {plan.cohort:.4g} expected and {plan.capacity} at most in one"
 
     def draw(
         self,
@@ -79,6 +159,71 @@ def _among_the_others(places: IntArray, came: IntArray) -> IntArray:
     """The clients at these places in the line of those that have not come, who keep the order of their numbers."""
     # Before the i-th that came there are came[i] - i who have not.
     return places + np.searchsorted(came - np.arange(len(came)), places, side="right")
+
+
+def _refusals(settings: Settings) -> list[tuple[str, bool, str]]:
+    population, server = settings.population, settings.server
+    cap, limit, hostile = population.max_participations, settings.privacy.client.limit, settings.privacy.client.hostile
+    return [
+        (
+            f"population.max_participations = {cap}",
+            cap not in (None, 1),
+            "each client comes once, in the slot that it drew, and nothing is proved of more; leave it out, or use "
+            "--population.sampler poisson",
+        ),
+        (
+            "privacy.spent_before",
+            bool(settings.privacy.spent_before),
+            "what it costs together with other releases is not computed here; use --population.sampler poisson",
+        ),
+        ("server.schedule", bool(server.schedule), "clients draw among equal rounds; leave it out"),
+        (
+            f"server.noise = {server.noise}",
+            server.noise != "independent",
+            "what hides in which round a client came is proved of independent Gaussian noise alone; use "
+            "--server.noise independent",
+        ),
+        (
+            f"aggregation.mode = {settings.aggregation.mode}",
+            settings.aggregation.mode != "messages",
+            "how many come is left to chance, and clients that make the noise need a cohort of known size; use "
+            "--aggregation messages, or --population.sampler fixed",
+        ),
+        (
+            "server.noise_site = clients",
+            server.noise_site == "clients",
+            "nobody knows how many come to share the noise; use --server.noise_site server",
+        ),
+        (
+            f"privacy.client.hostile = {hostile:g}",
+            bool(hostile),
+            "hostile clients choose their round as well, and may all come in the same one; use "
+            "--population.sampler poisson",
+        ),
+        (
+            f"privacy.client.limit = {limit}",
+            limit is not None,
+            "how likely a slot is depends on how many there are, so they are not found on the way; give "
+            "privacy.client.epsilon (--epsilon), which solves the noise for all rounds",
+        ),
+    ]
+
+
+def _check_capacity(settings: Settings) -> None:
+    population, rounds = settings.population, settings.server.rounds
+    if not float(population.cohort).is_integer():
+        raise InputError(
+            f"population.cohort = {population.cohort:g}: is the most that a round takes under population.sampler = "
+            "check-ins; give a whole number"
+        )
+    delta = min(settings.privacy.client.delta, settings.privacy.record.delta)
+    least = least_capacity(population.clients, rounds, delta)
+    if population.cohort < least:
+        raise RefusedPlan(
+            f"population.cohort = {population.cohort:g}: {population.clients / rounds:.4g} clients come in each of "
+            f"{rounds} rounds, and one that takes fewer than {least} is full too often for delta = {delta:g}: who is "
+            f"turned away would tell of the others; give {least} or more"
+        )
 
 
 MEMBER = CheckInSampler

@@ -68,11 +68,6 @@ def extended_plan(run: RunDirectory, settings: Settings, content: LedgerContent,
             f"{plan.max_participations}: more rounds would make other cohorts rare than those that the run began with; "
             "start a new run with all rounds"
         )
-    if plan.capacity is not None:
-        raise RefusedPlan(
-            f"population.sampler = {plan.sampler}: each client drew one of {plan.rounds} rounds and has come: nobody "
-            "is left for more; start a new run with all rounds"
-        )
     if plan.noise != "independent":
         raise RefusedPlan(
             f"server.noise = {plan.noise}: its noise was planned for {plan.rounds} rounds, and nobody knows what more "

@@ -156,7 +156,7 @@ def noise_lines(plan: PrivacyPlan) -> list[str]:
 
 def _noise_lines(plan: PrivacyPlan) -> list[str]:
     lines = [
-        f"population {plan.clients:,} clients, {_cohort(plan)}, {rounds_words(plan.rounds)}"
+        f"population {plan.clients:,} clients, {plan.sampling.cohort_words(plan)}, {rounds_words(plan.rounds)}"
         + (f", at most {plan.max_participations} per client" if plan.max_participations else "")
     ]
     lines += [
@@ -246,18 +246,6 @@ def _doubt(plan: PrivacyPlan) -> str:
         f"; {plan.at(0).hostile} messages of a round may come without their noise "
         f"(privacy.client.hostile = {plan.hostile:g} of all clients)"
     )
-
-
-def _cohort(plan: PrivacyPlan) -> str:
-    if plan.capacity is not None:
-        return f"each in a round of its own choice, {plan.cohort:.4g} expected and {plan.capacity} at most in one"
-    if plan.sampler == "fixed":
-        return f"cohorts of exactly {plan.cohort:g} (q = {plan.at(0).rate:.3g})"
-    if plan.sampler == "cyclic":
-        return f"expected cohort {plan.cohort:g} of the clients whose turn it is (q = {plan.at(0).rate:.3g})"
-    if plan.correlation is not None:
-        return f"expected cohort {plan.cohort:g} of those that are free"
-    return f"expected cohort {plan.cohort:g} (Poisson, q = {plan.at(0).rate:.3g})"
 
 
 def accuracy_table(summary: Mapping[str, Any]) -> Table:

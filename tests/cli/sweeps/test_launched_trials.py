@@ -2,8 +2,8 @@ import sys
 
 import pytest
 
-from dpfedmeta.cli.sweeps.definition import read_sweep
 from dpfedmeta.cli.sweeps.runner import SweepOptions, launched_words, prepare
+from dpfedmeta.cli.sweeps.sweep_file import read_sweep
 from dpfedmeta.cli.sweeps.trials import Trial
 from dpfedmeta.core.errors import InputError
 

@@ -3,6 +3,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -11,11 +12,11 @@ import time
 import pytest
 from rich.console import Console
 
-from dpfedmeta.cli.sweeps import proposals
-from dpfedmeta.cli.sweeps.definition import read_sweep
-from dpfedmeta.cli.sweeps.directory import opened
-from dpfedmeta.cli.sweeps.forecast import show_plan
-from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, run_sweep
+from dpfedmeta.cli.sweeps import trials
+from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, run_sweep, show_plan
+from dpfedmeta.cli.sweeps.sweep_file import read_sweep
+from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, opened
+from dpfedmeta.cli.sweeps.trials import grid
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.training.state.private_timings import at_most
 
@@ -107,6 +108,19 @@ def test_half_finished_runs_are_set_aside_and_done_again(sweep, tmp_path, half):
     assert json.loads((tmp_path / "out/runs" / name / "summary.json").read_text())["status"] == "completed"
 
 
+def test_what_was_set_aside_is_never_written_over(sweep_file, tmp_path):
+    folder, (trial, *_) = SweepFolder(tmp_path), grid(read_sweep(sweep_file(parameters=GRID)), {})
+    places = []
+    for _ in range(3):
+        folder.run(trial).path.mkdir(parents=True)
+        places.append(folder.put_aside(trial))
+        shutil.rmtree(places[0], ignore_errors=True)
+    assert [place.suffix for place in places] == [".1", ".1", ".1"]
+    for expected in (".1", ".2", ".3"):
+        folder.run(trial).path.mkdir(parents=True)
+        assert folder.put_aside(trial).suffix == expected
+
+
 def test_a_run_that_fails_is_named_and_the_others_go_on(sweep, tmp_path):
     parameters = {
         "algo": {"value": "maml"}, "dataset": {"value": "strokes"}, "model.width": {"values": [13, 15]},
@@ -165,7 +179,7 @@ def test_a_search_goes_on_where_it_was(sweep, tmp_path, method):
 
 
 def test_a_search_without_optuna_says_what_to_install(sweep, tmp_path, monkeypatch):
-    monkeypatch.setattr(proposals, "find_spec", lambda name: None)
+    monkeypatch.setattr(trials, "find_spec", lambda name: None)
     for method in ("random", "bayes"):
         with pytest.raises(InputError, match=rf"method = {method}: .*pip install 'dpfedmeta\[search\]'"):
             sweep(method=method, run_cap=4)

@@ -2,10 +2,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpfedmeta.cli.sweeps.definition import read_sweep
-from dpfedmeta.cli.sweeps.parameters import Choices
-from dpfedmeta.cli.sweeps.proposals import Outcome, propose
-from dpfedmeta.cli.sweeps.trials import check, grid, make_trial, same_result, settings_of, without_fixed
+from dpfedmeta.cli.sweeps.sweep_file import Choices, read_sweep
+from dpfedmeta.cli.sweeps.trials import (
+    Outcome,
+    check,
+    grid,
+    make_trial,
+    propose,
+    same_result,
+    settings_of,
+    without_fixed,
+)
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 
@@ -84,6 +91,7 @@ def test_a_changed_preset_makes_another_result():
     settings = resolve("dp-agr", "strokes")
     assert same_result(settings, {}) is None  # an older version knew less
     assert same_result(settings, {"run": {"name": "x", "workers": 7}, "server": {"schedule": []}, "clip": {}}) is None
+    assert same_result(settings, {"track": {"to": ["wandb"], "wandb": "online"}}) is None
     assert same_result(settings, {"clip": {"initial": 9.0}}) == "clip.initial was 9.0, now it is 0.15"
 
 

@@ -1,4 +1,4 @@
-"""Other people's accountants on the same events: a second opinion, and a table of how far all of them agree."""
+"""Table of how far other people's accountants agree with ours on the same events."""
 
 from __future__ import annotations
 
@@ -10,49 +10,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-from dp_accounting import GaussianDpEvent, NeighboringRelation
+from dp_accounting import GaussianDpEvent
 from dp_accounting.pld import PLDAccountant
 from scipy.stats import binom, norm
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, smallest_epsilon
 from dpfedmeta.accounting.divergences.participation_counts import mixture_epsilon
 from dpfedmeta.accounting.divergences.pld_composition import sampled_epsilon
-from dpfedmeta.accounting.divergences.random_allocation import Allocation, closed_bounds
-from dpfedmeta.accounting.divergences.rdp import rdp_epsilon, round_event
-from dpfedmeta.accounting.events.events import (
-    Phase,
-    SamplerName,
-    any_fixed,
-    are_allocated,
-    as_released,
-    neighbours_of_a_client,
-    surplus,
-)
+from dpfedmeta.accounting.divergences.rdp import rdp_epsilon
+from dpfedmeta.accounting.events.events import Phase
+from dpfedmeta.accounting.other_accountants import dp_accounting_pld
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-
-# Widths of its grid of privacy losses, its own first; a finer one where an epsilon is this many of them or fewer.
-_WIDTHS, _FEW = (1e-4, 1e-5, 1e-6), 500
-# It computes each of them one by one: so many take seconds.
-_MOST_POINTS = 3e5
-
-
-def dp_accounting_pld(
-    phases: Sequence[Phase], delta: float, *, replaced: bool = False, width: float = _WIDTHS[0]
-) -> float:
-    """dp-accounting's own PLD accountant on the rounds' events; Poisson only. inf for noise that it does not know."""
-    relation = NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
-    accountant = PLDAccountant(relation, value_discretization_interval=width)
-    for phase in as_released(phases):
-        event = round_event(phase.event)
-        if event is None:
-            return math.inf
-        accountant.compose(event, phase.rounds)
-    return float(accountant.get_epsilon(delta))
+from dpfedmeta.accounting.release_costs import released
 
 
 def _history(phases: Sequence[Phase]) -> list[tuple[float, float, int]]:
     """(z, q, rounds), for Gaussian noise alone."""
-    return [(1.0 / p.event.noise.mu(1.0), p.event.rate, p.rounds) for p in as_released(phases) if p.event.noise]
+    return [(1.0 / p.event.noise.mu(1.0), p.event.rate, p.rounds) for p in released(phases) if p.event.noise]
 
 
 def opacus_rdp(phases: Sequence[Phase], delta: float) -> float:
@@ -82,37 +56,6 @@ def _its_orders_end() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Optimal order", UserWarning)
         yield
-
-
-def second_opinion(phases: Sequence[Phase], delta: float) -> tuple[str, float] | None:
-    """(name, epsilon) of (client, public) by somebody else's accountant; None where nothing is
-    promised, or nobody else knows the noise.
-
-    Fixed-size sampling has only the looser RDP there. It rounds privacy losses up to a grid, which at a small epsilon
-    would be most of its number (0.00207 for 0.00188): the grid becomes finer until it is not.
-    """
-    phases = as_released(phases)
-    if not phases or not all(phase.event.noise for phase in phases):
-        return None
-    left = delta - surplus(phases)
-    if are_allocated(phases):
-        return _of_allocation(phases, left)
-    if len({phase.event.sampler for phase in phases}) > 1 or not all(round_event(phase.event) for phase in phases):
-        return None
-    if any_fixed(phases):
-        return "dp-accounting RDP (looser)", rdp_epsilon(phases, left)
-    epsilon, far = math.inf, max(phase.event.noise.largest_loss(1.0) for phase in phases if phase.event.noise)
-    for width in _WIDTHS:
-        coarse = far / _MOST_POINTS > width
-        epsilon = min(epsilon, dp_accounting_pld(phases, left, width=max(width, far / _MOST_POINTS)))
-        if coarse or epsilon == 0 or epsilon > _FEW * width:
-            break
-    return "dp-accounting PLD", epsilon
-
-
-def _of_allocation(phases: Sequence[Phase], delta: float) -> tuple[str, float]:
-    came = Allocation.of(phases)
-    return "dp-accounting PLD and Feldman, Shenfeld 2025 (looser)", max(closed_bounds(came.noise, came.slots, delta))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,14 +132,14 @@ def _compare(
     )
 
 
-def _phases(setting: Setting, sampler: SamplerName = "poisson") -> tuple[Phase, ...]:
+def _phases(setting: Setting, sampler: str = "poisson") -> tuple[Phase, ...]:
     rate, noise, rounds, _ = setting
     clients = 400_000
     plan = PrivacyPlan(clients=clients, cohort=rate * clients, rounds=rounds, noise_multiplier=noise, sampler=sampler)
     return plan.phases
 
 
-def _affordable(setting: Setting, sampler: SamplerName) -> bool:
+def _affordable(setting: Setting, sampler: str) -> bool:
     """Return whether even the loose RDP bound is small enough for a tight computation to be of interest."""
     return rdp_epsilon(_phases(setting, sampler), setting[3]) <= 4.0 * USEFUL[1]
 
@@ -222,7 +165,7 @@ def _dp_replaced(setting: Setting) -> float:
 
 
 def _fixed(setting: Setting) -> float:
-    return sampled_epsilon(_phases(setting, "fixed"), neighbours_of_a_client("fixed"), setting[3])
+    return sampled_epsilon(_phases(setting, "fixed"), "replace-one", setting[3])
 
 
 def _dp_fixed(setting: Setting) -> float:

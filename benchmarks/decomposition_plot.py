@@ -7,8 +7,8 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
+from benchmarks.noise_decomposition import Decomposition
 from dpfedmeta.reporting.plots.style import BLUE, GREEN, GREY, ORANGE, entitle, save
-from dpfedmeta.simulation.diagnostics.noise_decomposition import Decomposition
 
 _MARKS = (
     ("without", "no noise: sampling of the cohort alone", GREY, "o"),

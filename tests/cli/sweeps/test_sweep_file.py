@@ -7,8 +7,7 @@ import pytest
 import yaml
 from wandb.apis.public.sweeps import _validate_config_and_fill_distribution
 
-from dpfedmeta.cli.sweeps.definition import read_sweep
-from dpfedmeta.cli.sweeps.parameters import Choices, Range
+from dpfedmeta.cli.sweeps.sweep_file import Choices, Range, read_sweep
 from dpfedmeta.core.errors import InputError
 
 ROOT = Path(__file__).parents[3]
@@ -126,7 +125,7 @@ def test_what_is_wrong_is_named_in_one_line(sweep_file, changes, reason):
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("text", ["[1", "3", "- a", ""])
+@pytest.mark.parametrize("text", ["[1", "3", "- a", "", "run_cap: 2026-99-01"])
 def test_a_file_that_is_no_sweep(tmp_path, text):
     path = tmp_path / "x.yaml"
     path.write_text(text)

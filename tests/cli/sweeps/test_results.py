@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import matplotlib.pyplot as plt
 import pytest
 
-from dpfedmeta.cli.sweeps import plot
+from dpfedmeta.cli.sweeps import results
 from dpfedmeta.reporting.compare.seed_groups import Measured, pooled
 
 
@@ -20,8 +20,10 @@ def drawn(monkeypatch, tmp_path):
 
     def of(name, groups):
         kept = []
-        monkeypatch.setattr(plot, "finish", lambda figure, axis, path: kept.append(axis))
-        plot.sweep_plot(tmp_path / "p.png", [({name: value}, found) for value, found in groups])
+        monkeypatch.setattr(results, "finish", lambda figure, axis, path: kept.append(axis))
+        results.sweep_plot(
+            tmp_path / "p.png", [SimpleNamespace(parameters={name: value}, group=found) for value, found in groups]
+        )
         return kept[0]
 
     yield of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from dpfedmeta.accounting.reference.algorithm_claims import PresetOrigin, claim
-from dpfedmeta.accounting.reference.other_accountants import agreements, all_settings
-from dpfedmeta.accounting.reference.paper_claims import as_json, compare, published_settings
+from benchmarks.accountants import agreements, all_settings
+from benchmarks.algorithm_claims import PresetOrigin, claim
+from benchmarks.paper_claims import as_json, compare, published_settings
 from dpfedmeta.cli.arguments import DONE, print_json
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.presets import algorithm_names, claimed_of

@@ -17,7 +17,7 @@ from dpfedmeta.core.files.output_paths import PICTURE_ENDINGS, check_output
 from dpfedmeta.core.files.run_directory import check_is_run
 
 if TYPE_CHECKING:
-    from dpfedmeta.simulation.diagnostics.noise_decomposition import Decomposition
+    from benchmarks.noise_decomposition import Decomposition
 
 SUMMARY = "what each noise costs the direction of a round's aggregate"
 
@@ -67,7 +67,7 @@ def main(words: Sequence[str], console: Console) -> int:
         found[label] = _measured(options, {**given, **changes})
     console.print(_table(found))
     if options.out is not None:
-        from dpfedmeta.reporting.plots.decomposition_plot import decomposition_plot
+        from benchmarks.decomposition_plot import decomposition_plot
 
         decomposition_plot(options.out, found)
         console.print(f"picture: {options.out}", highlight=False, soft_wrap=True)
@@ -88,13 +88,13 @@ def _variants(vary: list[str]) -> dict[str, dict[str, str]]:
 def _measured(options: argparse.Namespace, given: dict[str, str]) -> Decomposition:
     import torch
 
+    from benchmarks.noise_decomposition import decompose
     from dpfedmeta.core.files.run_directory import RunDirectory, load_weights
     from dpfedmeta.core.random.random_sources import KeyedSource
     from dpfedmeta.data.dataset import open_dataset
     from dpfedmeta.learning.models.resize_head import check_weights
     from dpfedmeta.planning.run_plan import make_plan
     from dpfedmeta.privacy.clip_policy import clip_limits
-    from dpfedmeta.simulation.diagnostics.noise_decomposition import decompose
     from dpfedmeta.training.build_data import client_side, population
 
     settings = resolve(options.algo, options.dataset, options.config, given)

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
+from benchmarks.paper_claims import as_json, compare, published_settings
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
-from dpfedmeta.accounting.reference.paper_claims import as_json, compare, published_settings
 
 SETTINGS = {published.title: published for published in published_settings()}
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from dpfedmeta.accounting.reference.algorithm_claims import PresetOrigin, claim
+from benchmarks.algorithm_claims import PresetOrigin, claim
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.presets import algorithm_names, claimed_of
 from dpfedmeta.data.task import load_task

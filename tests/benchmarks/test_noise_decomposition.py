@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.noise_decomposition import decompose
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.data.dataset import open_dataset
@@ -15,7 +16,6 @@ from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.discretised.fixed_point import WholeNumbers
-from dpfedmeta.simulation.diagnostics.noise_decomposition import decompose
 from dpfedmeta.training.build_data import client_side, population
 
 COHORT = 40

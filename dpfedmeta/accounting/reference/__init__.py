@@ -1,1 +1,0 @@
-"""Other accountants and published claims, for comparison."""

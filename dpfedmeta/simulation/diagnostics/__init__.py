@@ -1,1 +1,0 @@
-"""Measurements for research on simulated clients. They read secret messages."""
