@@ -18,8 +18,8 @@ from dpfedmeta.data.user_sources.image_folder import content_digest
 from dpfedmeta.data.user_sources.readers import IMAGE_READERS, READERS, not_there
 from dpfedmeta.data.user_sources.vectors import check_scale
 
-# Part of what decoded images of the user's own are known by: raise it when pixels are read in another way.
-_PIXELS = 2
+# Part of what decoded data of the user's own are known by: raise it when they are read, or refused, in another way.
+_READING = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +112,7 @@ def _own(task: Task, source: OwnSource, splits: Mapping[str, Split], ways: int |
 
     file = [str(path.resolve()), content_digest(path)] if path.is_file() else []
     # Only those of vectors decide over anything here; bytes are standardised when they are drawn.
-    constants = [task.mean, task.deviation] if form.kind == "vectors" else [_PIXELS, task.pixel_range]
-    key = [source.reader, file, reader.key(path), dict(splits), ways, *form.shape, form.vocabulary, *constants]
+    constants = [task.mean, task.deviation] if form.kind == "vectors" else [task.pixel_range]
+    read = [source.reader, _READING, file, reader.key(path)]
+    key = [*read, dict(splits), ways, *form.shape, form.vocabulary, *constants]
     return cached(cache, f"{path.resolve().stem}-{form.shape[-1]}", key, form.shape, contents)

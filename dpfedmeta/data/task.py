@@ -133,6 +133,11 @@ def load_task(name: str, data_folder: Path | None = None) -> tuple[Task, dict[st
         raise InputError(f"dataset = {name}: no such task; {not_there(name)}")
     else:
         known = ", ".join(task_names())
+        if path.is_file():
+            raise InputError(
+                f"dataset = {name}: a file of a kind that is not read; give a task file (.yaml), a table with commas "
+                "(.csv), arrays (.npz), or a folder of images"
+            )
         raise InputError(
             f"dataset = {name}: no such task{nearest(name, task_names())}; known are {known}, or the path of a task "
             "file (.yaml), of a folder of images, or of a .csv or .npz file"

@@ -22,7 +22,7 @@ from dpfedmeta.data.task import Task, load_task
 from dpfedmeta.learning.algorithms.fedavg import FedAvg
 from dpfedmeta.learning.evaluation import Classification
 from dpfedmeta.learning.models.initial_weights import initial_weights
-from dpfedmeta.learning.models.registry import learned_part
+from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.learning.server_step import initial_state, step
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policies.constant_policy import Constant

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, reduce
 from typing import Literal
 
@@ -20,6 +20,7 @@ from dpfedmeta.accounting.divergences.pld_round import (
     largest_loss,
     one_round,
     rounding_error,
+    widest_composition,
 )
 from dpfedmeta.accounting.divergences.rdp import ORDERS, divergences, moments_of
 from dpfedmeta.accounting.events.events import Phase, neighbours_of
@@ -30,6 +31,8 @@ from dpfedmeta.core.random.random_sources import FloatArray
 ComposedBy = Literal["pld", "rdp", "gdp"]
 # (sampler, q, noise, how many rounds), for each phase.
 _Rounds = tuple[tuple[str, float, Noise, int], ...]
+# (one round, its grid, how many rounds) -> the range of their losses.
+_Width = Callable[[PrivacyLossDistribution, float, int], float]
 
 # Widths of the privacy-loss grid. Estimates are pessimistic, so a coarse grid is looser, never wrong: it is refined
 # until epsilon changes by less than _CONVERGED, or one round takes more than _POINTS points.
@@ -167,7 +170,7 @@ def sampled_delta(phases: Sequence[Phase], neighbours: Neighbours, epsilon: floa
     widest = _widest(rounds)
     if widest > _LARGEST_LOSS or sum(count for *_, count in rounds) > MOST_ROUNDS:
         return 1.0
-    grid = max(COARSE[0], widest / _POINTS, _span(rounds, neighbours, widest) / _COMPOSED_POINTS)
+    grid = max(COARSE[0], widest / _POINTS, _span(rounds, neighbours, widest, composed_width) / _COMPOSED_POINTS)
     return float(_composed(grid, rounds, neighbours).get_delta_for_epsilon(epsilon))
 
 
@@ -182,14 +185,20 @@ def _epsilon(rounds: _Rounds, neighbours: Neighbours, delta: float, grids: tuple
         # Sampling only helps, so the bound without it is still one.
         distance = DISTANCES[neighbours]
         return gaussian_epsilon(math.sqrt(sum(count * noise.mu(distance) ** 2 for *_, noise, count in rounds)), delta)
-    span = _span(rounds, neighbours, widest)
     count = sum(count for *_, count in rounds)
-    points = _COMPOSED_POINTS if count <= MANY_ROUNDS and span <= grids[0] * _FEWER_POINTS else _FEWER_POINTS
+    # The range of many rounds takes longer to find than to bound, and the bound mostly decides.
+    span, most = None, _span(rounds, neighbours, widest, widest_composition)
+    if count <= MANY_ROUNDS and most > grids[0] * _FEWER_POINTS:
+        most = span = _span(rounds, neighbours, widest, composed_width)
+    points = _COMPOSED_POINTS if count <= MANY_ROUNDS and most <= grids[0] * _FEWER_POINTS else _FEWER_POINTS
     # Rounding each round's loss to the grid adds a deviation of at most half its width.
     spread = 0.5 * math.sqrt(count)
     epsilon = math.inf
     for wanted in grids:
-        grid = max(wanted, widest / _POINTS, span / points)
+        grid = max(wanted, widest / _POINTS)
+        if most / points > grid:
+            most = span = _span(rounds, neighbours, widest, composed_width) if span is None else span
+            grid = max(grid, span / points)
         before, epsilon = epsilon, min(epsilon, _epsilon_on(grid, rounds, neighbours, delta))
         if before - epsilon <= _CONVERGED * epsilon or 6.0 * spread * grid <= _CONVERGED * epsilon or grid > wanted:
             break
@@ -200,11 +209,11 @@ def _widest(rounds: _Rounds) -> float:
     return max(largest_loss(sampling_of(sampler).neighbours, rate, noise) for sampler, rate, noise, _ in rounds)
 
 
-def _span(rounds: _Rounds, neighbours: Neighbours, widest: float) -> float:
+def _span(rounds: _Rounds, neighbours: Neighbours, widest: float, width: _Width) -> float:
     """Range of the privacy losses of all rounds together, by a rough grid; a finer one has to fit into memory."""
     rough = max(GRIDS[0], widest / _ROUGH_POINTS)
     return sum(
-        composed_width(one_round(sampler, rate, noise, neighbours, rough), rough, count)
+        width(one_round(sampler, rate, noise, neighbours, rough), rough, count)
         for sampler, rate, noise, count in rounds
     )
 

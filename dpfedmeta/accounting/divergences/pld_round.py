@@ -68,6 +68,11 @@ def composed_width(one: PrivacyLossDistribution, grid: float, rounds: int) -> fl
     return grid * max(float(last - first + 1) for first, last in ends)
 
 
+def widest_composition(one: PrivacyLossDistribution, grid: float, rounds: int) -> float:
+    """Bound `composed_width` from above, by the widest range that so many rounds can have."""
+    return grid * float(max((len(probabilities) - 1) * rounds + 1 for probabilities in _probabilities(one)))
+
+
 def rounding_error(composed: PrivacyLossDistribution) -> float:
     """Bound what floating-point rounding of the Fourier transform moved delta by, from the result itself.
 

@@ -105,11 +105,13 @@ def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Conso
         from dpfedmeta.cli.advise import show
 
         return show(console, settings, options.json)
+    from dpfedmeta.planning.privacy.solve import check_solve, make_privacy
+
+    check_solve(settings, options.solve)
     check_first(settings)
     from dpfedmeta.accounting.observers.four_guarantees import guarantees
     from dpfedmeta.data.task import load_task
     from dpfedmeta.planning.caveats import cautions, word_of_authors
-    from dpfedmeta.planning.privacy.solve import make_privacy
 
     task, _ = load_task(settings.dataset)
     plan = make_privacy(settings, task, options.solve)
