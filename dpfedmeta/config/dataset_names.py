@@ -53,7 +53,8 @@ def data_of_run(dataset: str, data_folder: Path | None) -> str:
 
 
 def _drawn_by(dataset: str) -> str | None:
-    from dpfedmeta.data.task import DrawnSource, load_task, task_names
+    from dpfedmeta.data.sources import DrawnSource
+    from dpfedmeta.data.task import load_task, task_names
 
     path = Path(dataset)
     if dataset not in task_names() and not (path.suffix in (".yaml", ".yml") and path.exists()):
